@@ -1,6 +1,6 @@
-"""The entry point of the console command and of `python -m graphopt`. Imports nothing that takes time.
+"""The entry point of the console command and of `python -m graphopt`. Imports only the standard library.
 
-Ctrl-C while the command line is imported shows one line and no traceback, as it does later (graphopt/cli/run.py).
+Ctrl-C during the import of the command line prints one line without a traceback, as later (graphopt/cli/run.py).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import signal
 import sys
 from types import FrameType
 
-EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells do
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells
 
 
 def main() -> None:
     """Runs the command line."""
-    # One command handles one model and ends: collecting what it leaves behind is work for nobody.
+    # A command handles one model and ends, so garbage collection would be wasted.
     gc.disable()
     atexit.register(gc.freeze)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let background jobs ignore it
         signal.signal(signal.SIGINT, leave)
     for stream in ("stdin", "stdout", "stderr"):
-        if getattr(sys, stream) is None:  # closed by who started this
+        if getattr(sys, stream) is None:  # closed by the parent process
             setattr(sys, stream, open(os.devnull, "r" if stream == "stdin" else "w"))  # noqa: SIM115 (as long as we run)
     try:
         from graphopt.cli import main as run
-    except Exception:  # 1, which Python ends with, stands for a difference
+    except Exception:  # Python's own exit code 1 means a difference
         import traceback
 
         from graphopt.errors import EXIT_INTERNAL
@@ -38,8 +38,8 @@ def main() -> None:
 
 
 def leave(_signal: int, _frame: FrameType | None) -> None:
-    """Ends the process at once, until `graphopt.cli.run` takes interrupts itself."""
-    # Nothing has begun; an exception in the middle of an import may come out as another one.
+    """Ends the process at once, until `graphopt.cli.run` installs its own handler."""
+    # No work has begun, and an exception in the middle of an import may turn into another one.
     os.write(2, b"graphopt: interrupted\n")
     os._exit(EXIT_INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""Failures that people see. Every one is a `GraphoptError` with an exit code; the CLI prints it as one line."""
+"""Errors for users. Each is a `GraphoptError` with an exit code, which the command line prints as one line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-# What `verify` found where both models ran and do not differ (1): BEFORE differs from itself; with --strict, that
-# something was not put to the test.
+# Exit codes of `verify` besides 1 (different): BEFORE differs from itself; with --strict, incomplete coverage.
 EXIT_RANDOM = 8
 EXIT_NOT_COVERED = 9
-# An exception that is none of those below: a bug of graphopt, and no difference between two models.
+# An unexpected exception, which is a bug of graphopt.
 EXIT_INTERNAL = 10
-# What `optimize --strict` ends with where OUT was measured to be slower than IN.
+# Exit code of `optimize --strict` if OUT was measured to be slower than IN.
 EXIT_SLOWER = 11
 
 
 class GraphoptError(Exception):
-    """Base of all failures of graphopt. The message says what was wrong, where, and what to do."""
+    """Base class of graphopt's errors. The message gives the event, the place and the remedy."""
 
     exit_code = 2
 
@@ -41,7 +40,7 @@ class OptionError(GraphoptError):
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """A keyword is not an option. Python's own error for it is a TypeError, which this is, too."""
+    """A keyword is not an option. This is also a TypeError, as for other unknown keywords in Python."""
 
 
 class InvariantError(GraphoptError):
@@ -51,19 +50,19 @@ class InvariantError(GraphoptError):
 
 
 class RuntimeMissingError(GraphoptError):
-    """ONNX Runtime, or our native library, is needed for this and is not there."""
+    """ONNX Runtime or our native library is required but missing."""
 
     exit_code = 7
 
 
 class VerifyError(GraphoptError):
-    """The two models could not be compared (which is not the same as being different)."""
+    """The two models could not be compared, so it is unknown whether they differ."""
 
     exit_code = 2
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests names that are like a misspelt one, as the rest of a message: " (did you mean 'target'?)" or ""."""
+    """Returns names similar to a misspelt one as the end of a message: " (did you mean 'target'?)"; else ""."""
     from difflib import get_close_matches
 
     choices = list(known)
@@ -73,21 +72,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def require_list(name: str, value: object) -> None:
-    """Refuses a text where a list of texts is meant, which Python would take for a list of letters.
+    """Rejects a string instead of a list of strings, because Python would iterate over its characters.
 
     Raises:
-        OptionError: it is one.
+        OptionError: the value is a string or bytes.
     """
     if isinstance(value, str | bytes):
         raise OptionError(f"{name} is a list: give [{value!r}], not {value!r}")
 
 
 def one_line(error: Exception) -> str:
-    """What another library's exception says, short enough for a table or for a message of ours."""
+    """Returns the message of another library's exception in one line of at most 400 characters."""
     return " ".join(str(error).split())[:400]
 
 
-# What ONNX Runtime puts around what it has to say: its status, the file again, where in its sources it stands.
+# Parts of ONNX Runtime's messages that do not help users: status, file, place in its sources.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |\bLoad model from .*? failed: ?")
 _NODE = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ")
 _PLACE = re.compile(r"(?:/\S+/)?\b\w+\.(?:cc|h|cpp|cu|cuh|inl):\d+ ")
@@ -95,17 +94,17 @@ _CONDITION = re.compile(r"(?<=^)[^.']{1,200}? was false\. (?=\S)")
 _ADVICE = re.compile(r" ?Please fix either the inputs/outputs or the model\.?")
 
 
-# What both runtimes' arenas, the C++ library and numpy say.
+# Messages of ONNX Runtime's arenas, the C++ library and numpy.
 _NO_MEMORY = ("BFCArena", "Failed to allocate memory", "bad_alloc", "Unable to allocate")
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Whether ONNX Runtime says that this machine has no memory for a run."""
+    """Returns whether a message of ONNX Runtime reports insufficient memory."""
     return any(words in message for words in _NO_MEMORY)
 
 
 def runtime_says(error: Exception) -> str:
-    """What ONNX Runtime says against a model or its inputs, without what only those who build it read."""
+    """Returns ONNX Runtime's message about a model or its inputs, without parts for its developers."""
     text = _STATUS.sub("", " ".join(str(error).split()))
     node = _NODE.match(text)
     text = text[node.end() :] if node else text
@@ -118,7 +117,7 @@ def runtime_says(error: Exception) -> str:
 
 
 def _behind_signature(text: str) -> str:
-    """What follows `type scope::name(arguments) const [with T = type]`, or a bare name."""
+    """Removes `type scope::name(arguments) const [with T = type]`, or a bare name, from the start of a message."""
     name = re.match(r"[\w:<>*&~, ]*?::[\w:<>~ ]*(?=\()", text.replace("(anonymous namespace)", "_" * 21))
     if name is None:
         return re.sub(r"^\w+ ", "", text)
@@ -132,10 +131,10 @@ def _behind_signature(text: str) -> str:
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Puts the name of a model before what is said of its inputs.
+    """Adds the name of a model to errors of the block.
 
     Raises:
-        VerifyError: the same with the name before it.
+        VerifyError: the error of the block, with the name before its message.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Every file that graphopt writes: whole or not at all, and never over what it reads or what is no file.
+"""Writes files atomically, and never over an input or anything but a regular file.
 
-A file is written under a temporary name and renamed when it is complete, so that readers see the old file or the new
-one. A link stays a link: the file that it points at is replaced. Nothing waits for the disk, as `cp` does not: syncing
-2.35 GB of weights took 0.7 s, most of the time of their copy. After a power failure a file may be incomplete.
+A file is written under a temporary name and renamed when it is complete, so readers see the old file or the new one. A
+link is kept, and its target is replaced. As with `cp`, nothing is synced to the disk: syncing 2.35 GB of weights took
+0.7 s, most of the time of their copy. After a power failure a file may be incomplete.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from graphopt.errors import ModelSaveError
 
 
 def cache_folder() -> Path:
-    """Graphopt's folder in the user's cache, by the XDG rule; it need not exist.
+    """Returns graphopt's folder in the user's cache by the XDG specification; it may not exist.
 
-    platformdirs would be imported by every session for this, and its releases before 4.12 answer "~" below the working
-    directory to a user without a home.
+    platformdirs is not used, because every session would import it. For a user without a home, its releases before 4.12
+    also return a folder "~" in the working directory.
 
     Raises:
         FileNotFoundError: the user has no home, as in some containers.
@@ -34,15 +34,15 @@ def cache_folder() -> Path:
 
 
 def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
-    """Looks before any work is done whether files can be written where they are to go.
+    """Checks in advance whether files can be written.
 
     Args:
-        places: what the user calls each file ("OUT", "--json") and where it is to go; None is not asked for.
+        places: the user's name of each file ("OUT", "--json") -> its path; None for a file that is not written.
         reads: files that the run reads.
 
     Raises:
-        ModelSaveError: a place is a folder or a device, its folder is missing or not writable, it is one of the files
-            that are read, or two files would go to one place.
+        ModelSaveError: a path is a folder, a device or one of the read files; its folder is missing or not writable; or
+            two files have the same path.
     """
     taken: dict[object, str] = {}
     for path in reads:
@@ -61,14 +61,14 @@ def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) 
 
 
 def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """Puts a file into place, atomically; a failure leaves what was there.
+    """Writes a file atomically; a failure leaves the old file.
 
     Args:
-        place: where; a link is followed. A file that is there passes its permissions on.
-        content: all of it, text in UTF-8, or a function that writes it to a file.
+        place: the path; a link is followed. The new file has the permissions of the old one.
+        content: bytes, text that is encoded as UTF-8, or a function that writes to a file.
 
     Raises:
-        ModelSaveError: the place is no regular file, or the system refuses.
+        ModelSaveError: the path is not a regular file, or the file cannot be written.
     """
     with replacing(place) as file:
         if callable(content):
@@ -82,7 +82,7 @@ def replacing(place: Path) -> Iterator[BinaryIO]:
     """Opens a new file, which replaces `place` when the block ends; a failure leaves the old file.
 
     Args:
-        place: where; a link is followed.
+        place: the path; a link is followed.
 
     Raises:
         ModelSaveError: as `write`.
@@ -118,7 +118,7 @@ def write_with_data(
         content: the file's bytes for the name of a data file; called after `fill`.
 
     Raises:
-        ModelSaveError: a place is no regular file, or the system refuses.
+        ModelSaveError: a path is not a regular file, or a file cannot be written.
     """
     target_of(data)
     filled = _temporary(data.parent)
@@ -174,10 +174,10 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's bytes.
+    """Returns the SHA-256 of a file in hexadecimal.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     import hashlib
 
@@ -189,7 +189,14 @@ def sha256(path: Path) -> str:
 
 
 def lock(file: IO[Any], seconds: float) -> bool:
-    """Locks an open file until it is closed or the process ends; whether that was possible in so many seconds.
+    """Locks an open file until it is closed or the process ends.
+
+    Args:
+        file: the file.
+        seconds: how long to wait for another process.
+
+    Returns:
+        Whether the file is locked.
 
     Raises:
         OSError: the file system has no locks.
@@ -263,7 +270,7 @@ def undone_on_failure(place: Path) -> Iterator[None]:
 
 
 def _hold(target: Path, held: Path) -> None:
-    """Gives a file a second name, or copies it where the file system has no such names."""
+    """Gives a file a second name, or copies it on a file system without hard links."""
     import shutil
 
     try:
@@ -272,11 +279,11 @@ def _hold(target: Path, held: Path) -> None:
         except OSError:
             shutil.copy2(target, held)
     except OSError as error:
-        raise ModelSaveError(f"{target}: cannot be kept until all is written: {error.strerror or error}") from None
+        raise ModelSaveError(f"{target}: cannot be kept as a backup: {error.strerror or error}") from None
 
 
 def write_report(place: Path, text: str) -> None:
-    """Puts a text that people read into place; unlike a model it may go to a terminal or a pipe.
+    """Writes a report atomically to a file, or directly to a terminal or a pipe.
 
     Raises:
         ModelSaveError: as `write`.
@@ -291,7 +298,7 @@ def write_report(place: Path, text: str) -> None:
 
 
 def is_stream(place: Path) -> bool:
-    """Whether what is written to `place` runs through it: a pipe, a terminal, /dev/null."""
+    """Returns whether `place` is a stream: a pipe, a terminal or another character device."""
     try:
         mode = place.stat().st_mode
     except OSError:
@@ -300,15 +307,15 @@ def is_stream(place: Path) -> bool:
 
 
 def same(a: Path, b: Path) -> bool:
-    """Whether two paths lead to one file, which need not be there yet."""
+    """Returns whether two paths lead to the same file, which may not exist yet."""
     return _identity(a) == _identity(b)
 
 
 def target_of(place: Path) -> Path:
-    """The file that writing to `place` replaces: the end of its links.
+    """Returns the file that a write to `place` replaces, after following links.
 
     Raises:
-        ModelSaveError: there is something else than a regular file.
+        ModelSaveError: the file exists and is not a regular file.
     """
     try:
         target = Path(os.path.realpath(place))
@@ -332,7 +339,7 @@ def _identity(path: Path) -> object:
 
 
 def _inherit(old: os.stat_result, handle: int) -> None:
-    """Gives a new file the owner and the permissions of the one that it replaces."""
-    with suppress(OSError):  # only the superuser gives files away
+    """Gives a new file the owner and the permissions of the file that it replaces."""
+    with suppress(OSError):  # only the superuser may change the owner
         os.fchown(handle, old.st_uid, old.st_gid)
     os.fchmod(handle, stat.S_IMODE(old.st_mode))

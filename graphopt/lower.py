@@ -1,4 +1,4 @@
-"""Writes operators that only one runtime knows as standard ONNX, for the others."""
+"""Replaces operators that only one runtime supports by standard ONNX."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 
 TO = ("onnxruntime", "standard")
-# What onnx's version converter takes in one message.
+# Size limit of a message for onnx's version converter.
 MAX_CONVERTED_BYTES = 2**31 - 1
 
 
 @dataclass
 class Lowered:
-    """What became of a model's operators.
+    """Result of `lower`.
 
     Attributes:
-        inlined: how many nodes of our domain were replaced by their bodies.
-        defined: operator -> how many of its nodes were replaced by their definitions.
-        kept: why a node could not be; each names it first.
-        opset: of the result.
-        files: path -> bytes of each file that was written, the model first.
-        shared_files: the same of the input's files that the model refers to.
+        inlined: number of nodes of our domain that were replaced by their function bodies.
+        defined: operator -> number of nodes that were replaced by their definitions.
+        kept: refusals, one for each node that was not replaced; the node is the first of its names.
+        opset: opset of the result.
+        files: path -> bytes of each written file, the model first.
+        shared_files: path -> bytes of the input's files to which the model refers.
     """
 
     inlined: int
@@ -59,13 +59,13 @@ def lower(
     opset: int | None = None,
     share_weights: bool = False,
 ) -> Lowered:
-    """Writes a copy of the model in which every node of our domain is replaced by its standard ONNX definition.
+    """Writes a copy of a model in which standard ONNX replaces every node of our domain.
 
     Args:
         path: the model.
         out: the file to write.
-        to: "onnxruntime", which has operators of its own; "standard" replaces those as well (graphopt/contrib).
-        opset: the version of the standard operators in the result; None is the model's own.
+        to: "onnxruntime" keeps the operators of ONNX Runtime; "standard" replaces these as well (graphopt/contrib).
+        opset: version of the standard operators in the result; None keeps that of the model.
         share_weights: as for `optimize`.
 
     Raises:
@@ -101,7 +101,7 @@ def _inline(work: ir.Model) -> None:
 
 
 def _write_constants_as_tensors(work: ir.Model) -> None:
-    """Constants as plain numbers are newer than those as tensors: not all engines read them in all opsets."""
+    """Rewrites Constants with plain numbers as tensors, because some engines do not support the newer form."""
     for graph in traversal.graphs(work):
         for node in graph:
             if not is_op(node, "Constant") or len(node.attributes) != 1:
@@ -132,7 +132,7 @@ def _contrib(work: ir.Model) -> Counter[str]:
 
 
 def _lowest(work: ir.Model, opset: int) -> str:
-    """Offers the lowest opset that has every operator of a model, where that is above `opset`."""
+    """Returns advice with the lowest opset that has every operator of a model; "" if it is not above `opset`."""
     own = work.opset_imports.get("", opset)
     used = {node.op_type for graph in traversal.graphs(work) for node in graph if node.domain == ""}
     since: dict[str, int] = {}
@@ -151,11 +151,11 @@ def _lowest(work: ir.Model, opset: int) -> str:
 
 
 def _converted(work: ir.Model, opset: int) -> ir.Model:
-    """The model in another opset, by onnx's own converter."""
+    """Converts the model to another opset with onnx's converter."""
     if work.functions:
         raise OptionError("--opset: onnx's converter loses model-local functions; inline them first")
     if sum(t.nbytes for t in traversal.external_tensors(traversal.graphs(work))) > MAX_CONVERTED_BYTES:
-        raise OptionError("--opset: the model's weights are larger than the 2 GiB that onnx's converter takes")
+        raise OptionError("--opset: the model's weights are larger than 2 GiB, the limit of onnx's converter")
     before = ir.serde.serialize_model(work)
     folders = {str(tensor.location): tensor.base_dir for tensor in traversal.external_tensors(traversal.graphs(work))}
     try:

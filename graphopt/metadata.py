@@ -1,4 +1,4 @@
-"""What an optimized model says of itself: keys of its metadata_props, and the numerics class that one of them holds."""
+"""Metadata of an optimized model: keys of its metadata_props, and the classes of numerics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import enum
 METADATA_TARGET = "graphopt.target"
 METADATA_NUMERICS = "graphopt.numerics"
 METADATA_VERSION = "graphopt.version"
-# Callers could override initializers before, which are constants now.
+# Set if initializers that callers could override were made constant.
 METADATA_FROZEN = "graphopt.frozen"
 
 
 class Numerics(enum.IntEnum):
-    """How far a rewrite may move numbers (verification/tolerances.py); a model has the largest class of its passes."""
+    """How much a rewrite may change results (verification/tolerances.py); a model has its passes' largest class."""
 
     EXACT = 0
     REASSOCIATED = 1

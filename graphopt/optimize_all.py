@@ -1,7 +1,7 @@
-"""Every model of a folder, several at a time, one process each: a model that crashes or hangs takes nothing with it.
+"""Optimizes every model of a folder, several at a time, each in a separate process that may crash or hang.
 
-What is done is a line of `manifest.jsonl`, written when a model is, so that a run that was killed goes on where it
-ended. A model is done again when its bytes, the options or graphopt's version are others than in its line.
+Each finished model adds a line to `manifest.jsonl`, so a second run continues after a killed one. A model is optimized
+again if its bytes, the options or graphopt's version differ from its line.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from graphopt.graph.reading import data_files
 from graphopt.report.page import templates
 
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
-# Exit codes of a job without one of its own, as timeout(1) has them: its time was over, or it could not be run.
+# Exit codes of a job that timed out, or could not be started; as in timeout(1).
 _TIME_IS_OVER, _NOT_RUN = 124, 125
-# Seconds in which processes that a killed run had just begun let go of its manifest.
+# Seconds until the child processes of a killed run release the lock of its manifest.
 _LAST_OF_A_KILLED_RUN = 2.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model: what `graphopt optimize` is called with.
+    """One model, with the arguments of `graphopt optimize`.
 
     Attributes:
-        name: its path in the folder.
-        source: the file.
+        name: path of the model relative to the folder.
+        source: the file to read.
         out: the file to write.
-        report: where its JSON report goes.
-        options: of `graphopt optimize`.
-        digest: of the bytes of the model and its weights.
-        timeout: seconds that it may take; 0 sets no limit.
+        report: path of its JSON report.
+        options: options of `graphopt optimize`.
+        digest: hash of the model and its data files.
+        timeout: limit in seconds; 0 for none.
         again: whether an earlier run has written `out`.
     """
 
@@ -61,17 +61,17 @@ class Outcome:
     """A line of the manifest.
 
     Attributes:
-        name: of the job.
-        digest: what it was made from.
-        options: how.
-        version: of graphopt.
-        exit_code: of `graphopt optimize`; -9 and so on where a signal ended it, 124 where its time was over, 125 where
-            it could not be run.
-        message: what it said, where it failed.
-        seconds: how long it took.
-        nodes: before and after.
-        rewrites: how many sites were rewritten.
-        answer: the first line that it printed: verdict, speed, nodes.
+        name: name of the job.
+        digest: digest of the job.
+        options: options of the job.
+        version: version of graphopt.
+        exit_code: exit code of `graphopt optimize`; negative for a signal, 124 after a timeout, 125 if it could not be
+            started.
+        message: error message of a failure; "" otherwise.
+        seconds: duration of the job.
+        nodes: number of nodes before and after.
+        rewrites: number of applied rewrites.
+        answer: result in one line: verdict, speed, nodes.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether there is a result."""
+        """Whether the job succeeded."""
         return self.exit_code == 0
 
 
@@ -101,23 +101,23 @@ def optimize_all(
     on: str = "",
     progress: Callable[[Outcome, int, int], object] = lambda outcome, done, total: None,
 ) -> list[Outcome]:
-    """Optimizes every .onnx file below a folder into the same place below another.
+    """Optimizes every .onnx file below a folder into the same relative path below another folder.
 
     Args:
-        folder: what to read.
-        out: what to write: the models, `reports/`, the manifest and the summary, as JSON and as one page.
-        options: of `graphopt optimize`, for every model.
-        jobs: how many at a time; 0 with `on="ray"` is what the cluster has room for.
+        folder: the folder to read.
+        out: the folder for models, `reports/`, the manifest, and the summary as JSON and as an HTML page.
+        options: options of `graphopt optimize` for every model.
+        jobs: models at a time; 0 with `on="ray"` uses the capacity of the cluster.
         timeout: seconds for one model; 0 sets no limit.
-        on: "ray" for a cluster that sees both folders under the same paths.
-        progress: called with each outcome as it comes, its number, and the number of all.
+        on: "ray" for a cluster with access to both folders under the same paths; "" for this machine.
+        progress: called with each outcome, the number of finished models, and the number of all models.
 
     Returns:
         One outcome for each model, in the order of their names.
 
     Raises:
-        ModelLoadError: the folder is none, or holds no model.
-        ModelSaveError: the other folder cannot be written, another run is writing it, or it is the first or holds it.
+        ModelLoadError: `folder` is not a folder, or contains no model.
+        ModelSaveError: `out` cannot be written, is in use by another run, or is or contains `folder`.
         OptionError: `on` is neither "" nor "ray", or Ray is not installed.
     """
     if on not in ("", "ray"):
@@ -127,18 +127,18 @@ def optimize_all(
     typed = {f"{path.absolute()}/": f"{path}/" for path in (folder, out)}
     results = out.resolve()
     if results in (folder.resolve(), *folder.resolve().parents):
-        raise ModelSaveError(f"{out}: is the folder that is read, or holds it; give another")
+        raise ModelSaveError(f"{out}: is or contains the input folder; give another")
     sources = [
         path
         for path in sorted(folder.absolute().rglob("*.onnx"))
         if results not in (path.parent.resolve(), *path.parent.resolve().parents)
     ]
     if not sources:
-        raise ModelLoadError(f"{folder}: there is no .onnx file in it")
+        raise ModelLoadError(f"{folder}: contains no .onnx file")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelSaveError(f"{out}: cannot be made: {error.strerror or error}") from None
+        raise ModelSaveError(f"{out}: cannot be created: {error.strerror or error}") from None
     out = out.absolute()
     with _locked(out) as manifest:
         known = {outcome.name: outcome for outcome in _read(manifest)}
@@ -159,7 +159,7 @@ def optimize_all(
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What became of all, failures apart."""
+    """Returns the content of the summary, with failures in a separate list."""
     good = [asdict(outcome) for outcome in outcomes if outcome.good]
     return {
         "format": 1,
@@ -174,10 +174,10 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def run_job(job: Job) -> Outcome:
-    """One model in a process of its own.
+    """Optimizes one model in a separate process.
 
-    A result that `--verify` finds different is taken away again, and so is that of an earlier run where this one fails;
-    what this run has not written stays, the model itself above all, where links lead to it.
+    A failure, including a difference found by `--verify`, removes the files that this job or an earlier run wrote. It
+    keeps other files, above all the source, to which `out` may be a link.
     """
     begin = time.perf_counter()
     for path in (job.out, job.report):
@@ -195,7 +195,7 @@ def run_job(job: Job) -> Outcome:
         )
         code, message = done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
     except subprocess.TimeoutExpired:
-        code, message = _TIME_IS_OVER, f"not done after {job.timeout:g} s"
+        code, message = _TIME_IS_OVER, f"not finished after {job.timeout:g} s"
     except OSError as error:
         code, message = _NOT_RUN, str(error)
     nodes, rewrites, answer = (0, 0), 0, ""
@@ -209,7 +209,7 @@ def run_job(job: Job) -> Outcome:
         for left, before in written.items():
             if (job.again or _state(left) != before) and _state(left) != source:
                 left.unlink(missing_ok=True)
-        message = message or ("its outputs differ" if code == 1 else "it ended without a word")
+        message = message or ("its outputs differ" if code == 1 else "it ended without a message")
     seconds = round(time.perf_counter() - begin, 3)
     return Outcome(
         job.name, job.digest, job.options, graphopt.__version__, code, message, seconds, nodes, rewrites, answer
@@ -217,7 +217,7 @@ def run_job(job: Job) -> Outcome:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Which file lies there, and since when; None without one."""
+    """Returns device, inode and time of modification of a file; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -246,7 +246,7 @@ def _run_on_ray(jobs: Sequence[Job], at_once: int) -> Iterator[Outcome]:
         raise OptionError("--on ray needs Ray: pip install ray") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False)
-    remote = ray.remote(max_retries=2)(run_job)  # a node may go away; a job that is done again ends in the same file
+    remote = ray.remote(max_retries=2)(run_job)  # a node may fail; a repeated job writes the same file
     waiting = list(reversed(jobs))
     running: dict[Any, Job] = {}
     while waiting or running:
@@ -269,7 +269,7 @@ def _job(
     digest = hashlib.sha256()
     try:
         beside = data_files(path)
-    except GraphoptError:  # for the process to say
+    except GraphoptError:  # the job reports it
         beside = []
     for part in (path, *beside):
         try:
@@ -282,7 +282,7 @@ def _job(
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:
-    """Failures are tried again only where something has changed; a process that was killed or not run is no answer."""
+    """Returns whether an outcome is final; a job that was killed or not started runs again, as after any change."""
     no_answers = (_TIME_IS_OVER, _NOT_RUN, 130, 143, -2, -9, -15)
     if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
         return False
@@ -291,7 +291,7 @@ def _is_done(job: Job, outcome: Outcome | None) -> bool:
 
 
 def _is_whole(out: Path) -> bool:
-    """Whether a model and its data file are there."""
+    """Returns whether a model and its data files exist."""
     try:
         return all(path.is_file() for path in (out, *data_files(out)))
     except GraphoptError:
@@ -300,7 +300,7 @@ def _is_whole(out: Path) -> bool:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[IO[str]]:
-    """The manifest, for this run alone."""
+    """Opens the manifest and excludes other runs."""
     with (out / MANIFEST).open("a+", encoding="utf-8") as manifest:
         if not files.lock(manifest, _LAST_OF_A_KILLED_RUN):
             raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there")
@@ -308,7 +308,7 @@ def _locked(out: Path) -> Iterator[IO[str]]:
 
 
 def _read(manifest: IO[str]) -> Iterable[Outcome]:
-    """The lines that were written whole; what a killed run left of the last one is ended."""
+    """Yields the outcomes of complete lines, and ends an incomplete last line of a killed run."""
     manifest.seek(0)
     text = manifest.read()
     if text and not text.endswith("\n"):

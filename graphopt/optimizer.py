@@ -1,4 +1,4 @@
-"""`optimize`: the main job as one call."""
+"""`optimize`: loads, rewrites, converts and writes a model in one call."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ StrPath: TypeAlias = str | os.PathLike[str]
 ModelT = TypeVar("ModelT")
 OutT = TypeVar("OutT", bound=StrPath)
 
-# The newest opset whose operators the passes know; a model that imports a later one comes out as it went in.
+# The newest opset with operators that the passes support; models with a later one are not rewritten.
 NEWEST_KNOWN_OPSET = 26
 
 
 @contextmanager
 def _garbage_collector_paused() -> Iterator[None]:
-    """A graph is many objects that live to the end: collecting in between costs more than everything else."""
+    """Pauses garbage collection, which would take most of the time because a graph has many long-lived objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -93,19 +93,19 @@ def optimize(
             It is not changed. Files that an `onnx.ModelProto` refers to are in the working directory.
         out: the file to write, with all weights that are not inside it in OUT.data; without it the model comes back in
             memory.
-        options: a value that holds all options.
-        named: options by their names, which override those of `options`: `optimize(model, target="cpu")`. They are the
-            attributes of `Options`, whose documentation explains each.
+        options: all options as one value.
+        named: single options by name, `optimize(model, target="cpu")`, which override `options`. The attributes of
+            `Options` explain each.
 
     Returns:
-        The optimized model, in the form of `model`, and the report. With `out` the first is `out` as given, and the
-        input's files are not needed afterwards (but for `share_weights`). Without it, a path gives an `onnx_ir.Model`,
-        whose weights are read from the input's files when they are asked for; a message has its weights inside.
+        The optimized model in the form of `model`, and the report. With `out`, the first value is `out`, and the files
+        of the input are not needed afterwards (except with `share_weights`). Without it, a path gives an
+        `onnx_ir.Model`, which reads weights from the input's files at first use; a message contains its weights.
 
     Raises:
         ModelLoadError: the model cannot be read.
         ModelSaveError: the result cannot be written.
-        UnknownOptionError: a keyword that is not an option.
+        UnknownOptionError: a keyword is not an option.
         OptionError: an unknown pass, target, precision, node or input, or a shape that does not fit.
         InvariantError: a pass broke the model; nothing was written.
     """
@@ -114,7 +114,7 @@ def optimize(
     target, why_target = resolve_target(options.target)
     passes = _select(options.only, options.skip)
     if options.precision == "bf16" and target.device != "cpu":
-        raise OptionError(f"bf16 is for CPUs, and the target is {target}: --target cpu, or --precision fp16")
+        raise OptionError(f"bf16 is for CPUs, but the target is {target}: give --target cpu or --precision fp16")
     if isinstance(options.inputs, str | os.PathLike) and not Path(options.inputs).exists():
         raise OptionError(f"inputs: {options.inputs}: no such file or folder")
     path = Path(model) if isinstance(model, str | os.PathLike) else None
@@ -129,7 +129,7 @@ def optimize(
     report = Report(target=str(target), target_reason=why_target)
     report.obstacle = _unknown_operators(source.model)
     if report.obstacle:
-        report.notes.append(f"{report.obstacle}: the model is left as it is")
+        report.notes.append(f"{report.obstacle}: the model is not rewritten")
         passes, options = [], replace(options, precision=None, keep_io=True, keep_float=(), inputs=None)
     _change_inputs(source.model, options, report)
     with registered_custom_ops(options.custom_ops):
@@ -144,7 +144,7 @@ def optimize(
 
 
 def _listing_options(function: Any) -> inspect.Signature:
-    """The signature of `optimize` with each option, its type and its default in the place of `**named`."""
+    """Returns the signature of `optimize` with each option, its type and its default instead of `**named`."""
     own = inspect.signature(function)
     options = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(Options.__init__).parameters.values()]
     first = [p for p in own.parameters.values() if p.kind != p.VAR_KEYWORD]
@@ -155,11 +155,11 @@ setattr(optimize, "__signature__", _listing_options(optimize))  # noqa: B010 - a
 
 
 def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None:
-    """Before any work: whether `out` may be written.
+    """Checks in advance whether `out` may be written.
 
     Raises:
-        OptionError: sharing the weights of a model that is replaced.
-        ModelSaveError: it may not.
+        OptionError: `share_weights` would use files that `out` replaces.
+        ModelSaveError: `out` cannot be written, or is the input without `in_place`.
     """
     if out is None:
         return
@@ -172,7 +172,7 @@ def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None
 
 
 def _parts(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
-    """The steps of the work with their weights."""
+    """Returns the steps of an optimization with their weights."""
     parts = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
     if options.precision is not None:
         parts.append((f"converting to {options.precision}", 6.0))
@@ -182,7 +182,7 @@ def _parts(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
 
 
 def _change_inputs(model: ir.Model, options: Options, report: Report) -> None:
-    """Freezes initializers and fixes dimensions, where the options say so."""
+    """Freezes initializers and fixes dimensions as required by the options."""
     frozen = reading.freeze_initializers(model) if options.freeze_initializers else []
     if frozen:
         model.metadata_props[METADATA_FROZEN] = "true"
@@ -194,7 +194,7 @@ def _change_inputs(model: ir.Model, options: Options, report: Report) -> None:
 def _rewrite(
     source: reading.Source, target: Target, passes: list[Any], options: Options, report: Report, steps: Steps
 ) -> tuple[Interface, pipeline.PipelineResult]:
-    """Infers, runs the passes and converts; the interface that the model must have now, and what was done."""
+    """Infers shapes, runs the passes and converts; returns the required interface and the result of the passes."""
     work, half = source.model, options.precision == "fp16"
     interface = Interface.of(work)
 
@@ -224,14 +224,14 @@ def _rewrite(
         if any(r.applied for r in result.remarks):
             transposed_products.keep_ranks_apart(editor)
         if every.overruled:
-            report.doubt = "maybe slower (--ignore-cost-model also rewrites where it does not pay)"
+            report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
         report.after = model_stats(work)
         inference.forget(work)
     return interface, result
 
 
 def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
-    """Puts into the report what was done."""
+    """Adds the results of the passes to the report."""
     report.remarks = result.remarks + result.overtaken
     report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
     report.numerics = result.numerics.name.lower()
@@ -239,9 +239,9 @@ def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
         report.notes.append(f"the passes still found work after {pipeline.MAX_ROUNDS} rounds")
     if held := sorted({r.nodes[:1] for r in report.remarks if r.code == Code.OVERRIDABLE.name}):
         many, them = (
-            (f"{len(held)} sites stay as they are", "them") if len(held) > 1 else ("1 site stays as it is", "it")
+            (f"{len(held)} candidates were refused", "them") if len(held) > 1 else ("1 candidate was refused", "it")
         )
-        report.notes.append(f"{many} for an initializer that callers may override: --freeze-initializers frees {them}")
+        report.notes.append(f"{many} because callers may override an initializer: --freeze-initializers allows {them}")
     if result.numerics == Numerics.BF16:
         report.doubt = _slower_in_bfloat16()
 
@@ -256,7 +256,7 @@ def _hand_out(
     *,
     changed: bool,
 ) -> Any:
-    """Checks the result and gives it back in the form in which the model came, or writes it."""
+    """Checks the result, and writes it or returns it in the form of the input."""
     work = source.model
 
     def check_message(proto: onnx.ModelProto | None = None, data: bytes | None = None) -> None:
@@ -315,8 +315,8 @@ def _to_half_precision(
 def _activation_ranges(
     source: reading.Source, editor: Editor, options: Options, report: Report
 ) -> ActivationRanges | None:
-    """Measures the ranges of activations; None if they cannot be measured, which is noted, or are not needed."""
-    if editor.target.device == "cpu":  # where nothing is computed in float16
+    """Measures the ranges of activations; None if not needed, or, with a note, if they cannot be measured."""
+    if editor.target.device == "cpu":  # computes nothing in float16
         return None
     from graphopt.verification.ranges import ranges_of
 
@@ -337,7 +337,7 @@ def _slower_in_bfloat16() -> str:
 
 
 def _converted(before: Interface, now: Interface) -> Interface:
-    """The interface in the new element types; what had none gets none."""
+    """Returns the interface with the new element types; outputs without a type remain without one."""
     outputs = tuple((name, old and new) for (name, new), (_, old) in zip(now.outputs, before.outputs, strict=True))
     return replace(before, inputs=now.inputs, outputs=outputs)
 
@@ -352,7 +352,7 @@ def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
 
 
 def _unknown_operators(model: ir.Model) -> str:
-    """Why nothing is known of what the model is for, or of what its operators mean; or ""."""
+    """Returns why the meaning of the model or its operators is unknown; "" if it is known."""
     opset = model.opset_imports.get("", 0)
     if opset > NEWEST_KNOWN_OPSET:
         return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
@@ -361,12 +361,12 @@ def _unknown_operators(model: ir.Model) -> str:
     if any(function.domain == "" for function in model.functions.values()):
         return "the model defines operators of ONNX's own domain itself"
     if not model.graph.outputs:
-        return "the model has no outputs"  # without nodes, which nobody reads, runtimes would not load it
+        return "the model has no outputs"  # all nodes would be removed, and runtimes reject a model without nodes
     return ""
 
 
 def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:
-    """Records what was done. A model that was optimized before keeps the larger class."""
+    """Writes the metadata of an optimized model; one that was optimized before keeps the larger class."""
     before = model.metadata_props.get(METADATA_NUMERICS, "exact").upper()
     earlier = Numerics[before] if before in Numerics.__members__ else Numerics.EXACT
     model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()

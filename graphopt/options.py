@@ -1,4 +1,4 @@
-"""How `optimize` is to go about a model: its options as one value."""
+"""The options of `optimize` as one value."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `optimize` may be told.
+    """Options of `optimize`.
 
     Attributes:
-        target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable"; "auto" is what a session would run on
-            here, with the GPU's architecture. The report says which and why.
+        target: "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable". "auto" selects the target of this
+            machine's default provider, with the GPU's architecture; the report gives the reason.
         only: names of the passes to run; empty for all.
-        skip: names of passes not to run.
+        skip: names of passes that do not run.
         precision: "fp16" converts to half precision after all other rewrites (precision/float16/); "bf16", for CPUs,
-            rounds the factors of products to bfloat16 (precision/bfloat16.py).
+            rounds the operands of matrix multiplications and convolutions to bfloat16 (precision/bfloat16.py).
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
-        keep_float: with a precision, nodes that stay in float32, by their names (as in the report) or by operator.
-        inputs: with "fp16", inputs as for `verify`, on which the ranges of activations are measured as well.
-        input_shapes: fixes dimensions of graph inputs, in the written model too.
-        freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
-            may count on them (old exporters list every weight there).
-        ignore_cost_model: applies rewrites that are legal but do not pay on the target.
-        profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
+        keep_float: with a precision, nodes that are kept in float32, by name (as in the report) or by operator.
+        inputs: with "fp16", additional inputs for the ranges of activations, as for `verify`.
+        input_shapes: input name -> shape; also fixes the dimensions in the written model.
+        freeze_initializers: removes initializers from the graph inputs. Callers can then not override them, and passes
+            may treat them as constant (old exporters list every weight as an input).
+        ignore_cost_model: applies legal rewrites even if they are slower on the target.
+        profit: cost model instead of the target's estimates (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass, and not only at the end.
-        external_data: True puts large weights beside the model, in OUT.data, False inside it; None those that the input
-            has in files, or that a message does not hold.
-        share_weights: OUT refers to the input's files of weights instead of having a copy of its own, and records their
-            sizes and hashes; it must be in their folder.
+        external_data: True stores large weights in OUT.data, False in the model; None stores those in OUT.data that the
+            input has in files, or that exceed the size limit of a message.
+        share_weights: OUT refers to the input's weight files instead of a copy, and records their sizes and hashes; it
+            must be in their folder.
         in_place: allows `out` to be `model`.
-        dry_run: reports what would be done, writes nothing, and returns the model unchanged.
-        custom_ops: libraries with operators of the model's own, where the model has to run.
+        dry_run: reports rewrites, writes nothing, and returns the model unchanged.
+        custom_ops: libraries with the model's custom operators, for steps that run the model.
         progress: called with a line when a step starts.
 
     Raises:
-        UnknownOptionError: a keyword that is not an option.
-        OptionError: options that contradict each other, an unknown precision, or a text where a list is meant.
+        UnknownOptionError: a keyword is not an option.
+        OptionError: options contradict each other, the precision is unknown, or a string is given instead of a list.
     """
 
     target: TargetName | str = "auto"
@@ -69,8 +69,10 @@ class Options:
     progress: Callable[[str], None] | None = None
 
     def __new__(cls, **named: Any) -> Options:
-        """Raises:
-        UnknownOptionError: a keyword is not an option.
+        """Rejects unknown keywords with a suggestion.
+
+        Raises:
+            UnknownOptionError: a keyword is not an option.
         """
         for name in named:
             if name not in cls.__dataclass_fields__:
@@ -87,7 +89,7 @@ class Options:
         if self.precision != "fp16" and not self.keep_io:
             raise OptionError("element types of inputs and outputs change only with precision fp16")
         if self.share_weights and self.external_data is False:
-            raise OptionError("weights inside the model are not shared: give one of the two")
+            raise OptionError("weights inside the model cannot be shared: give either share_weights or external_data")
         if self.precision != "fp16" and self.inputs is not None:
             raise OptionError(
                 "inputs are for the ranges of activations, with precision fp16; verify --inputs compares outputs on "
@@ -98,7 +100,7 @@ class Options:
 
 
 class OptionNames(TypedDict, total=False):
-    """The same as keywords of a call, which type checkers know by this alone; see `Options`."""
+    """Keywords of `optimize` for type checkers; see `Options`."""
 
     target: TargetName | str
     only: Sequence[str]

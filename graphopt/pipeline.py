@@ -1,7 +1,7 @@
-"""Runs passes in order, to a bounded fixpoint, and keeps the remarks.
+"""Runs passes in order until nothing changes, with a limit of rounds, and collects remarks.
 
-Cost is linear: each pass indexes the nodes of its anchor types once and then follows a worklist; a rewrite puts only
-its neighbours back on it.
+The cost is linear: each pass collects the nodes of its anchor types in a worklist, and a rewrite adds only its
+neighbours to it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.remarks import Code, Refusal, Remark, node_label, refused
 
-# A pass list that still finds work after this many rounds is not converging, which is a bug; real models need 2 or 3.
+# More rounds mean that the passes do not converge, which is a bug; real models need 2 or 3.
 MAX_ROUNDS = 8
 
 
 @dataclass
 class PassResult:
-    """What one pass did over all rounds."""
+    """Time and counts of one pass in all rounds."""
 
     name: str
     seconds: float = 0.0
@@ -36,13 +36,13 @@ class PassResult:
 
 @dataclass
 class PipelineResult:
-    """What all passes did.
+    """Result of all passes.
 
     Attributes:
-        remarks: what was applied, and refusals at nodes that still stand.
-        overtaken: refusals at nodes that a fallback has taken since.
-        passes: what each did.
-        numerics: the largest class of those that did something.
+        remarks: applied rewrites, and refusals at remaining nodes.
+        overtaken: refusals at nodes that a fallback pass has removed since.
+        passes: result of each pass.
+        numerics: the largest class of the passes that changed something.
         converged: whether the last round found nothing.
     """
 
@@ -53,7 +53,7 @@ class PipelineResult:
     converged: bool = True
 
     def extend(self, later: PipelineResult) -> None:
-        """Adds a later run over the same model: its refusals replace ours, since it saw every remaining site again."""
+        """Adds a later run over the same model; its refusals replace earlier ones, because it saw all candidates."""
         self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
         self.overtaken += later.overtaken
         for name, result in later.passes.items():
@@ -63,7 +63,7 @@ class PipelineResult:
         self.converged = later.converged
 
     def count(self) -> None:
-        """Counts for each pass what it has applied and refused."""
+        """Counts the applied and refused candidates of each pass."""
         counts = Counter((r.pass_name, r.applied) for r in (*self.remarks, *self.overtaken))
         for name, result in self.passes.items():
             result.applied, result.refused = counts[name, True], counts[name, False]
@@ -76,12 +76,12 @@ def run(
     after_pass: Callable[[str], None] | None = None,
     limit: int | None = None,
 ) -> PipelineResult:
-    """Runs `passes` over the editor's model until none of them finds anything in what the last change left.
+    """Runs `passes` over the editor's model until none of them finds a candidate.
 
     Args:
-        editor: the model, with types and shapes inferred; it is changed in place, what was inferred included.
-        passes: in order.
-        after_pass: called with the pass's name after each pass that changed something (invariant checks).
+        editor: the editor of a model with inferred types and shapes; the model and these are changed in place.
+        passes: the passes, in order.
+        after_pass: called with the name of each pass that changed something (invariant checks).
         limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.
     """
     editor.shapes.forget()
@@ -104,7 +104,7 @@ def _run_rounds(
     local = {p.name: p for p in passes if isinstance(p, Pass)}
     refusals: dict[tuple[str, ir.Node], Remark] = {}
     done: list[Remark] = []
-    # Passes that have seen the graph as it is and found nothing: they would find nothing again.
+    # Passes that found nothing in the current graph and need not run again.
     satisfied: set[str] = set()
     for _ in range(MAX_ROUNDS):
         for p in passes:

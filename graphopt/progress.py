@@ -1,4 +1,4 @@
-"""What long work says while it goes on: which step it is at, and about how long the rest takes."""
+"""Progress of long operations: the current step and the estimated remaining time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from time import perf_counter
 
 Progress = Callable[[str], None]
 
-# Before so many seconds nobody wants to know what is left, and it could not be said well.
+# In the first second an estimate of the remaining time is neither useful nor accurate.
 SILENT_SECONDS = 1.0
 
 
 class Steps:
-    """Steps in a known order, each with a rough weight: what the first ones took says what the others will take.
+    """Steps with approximate weights, from which the time of the remaining steps is extrapolated.
 
     Args:
-        say: called with a line when a step starts; None is nobody.
-        steps: (name, weight) each.
+        say: called with a line when a step starts; None for no output.
+        steps: (name, weight) of each step, in order.
     """
 
     def __init__(self, say: Progress | None, steps: Sequence[tuple[str, float]]) -> None:
@@ -26,7 +26,7 @@ class Steps:
         self._start = perf_counter()
 
     def begin(self, detail: str = "") -> None:
-        """The next step starts."""
+        """Starts the next step; `detail` is appended to its name."""
         name, _ = self._steps[self._next]
         done = sum(weight for _, weight in self._steps[: self._next])
         rest = sum(weight for _, weight in self._steps[self._next :])
@@ -37,5 +37,5 @@ class Steps:
 
 
 def time_left(seconds: float) -> str:
-    """In the words of all commands: about 7 s left, about 3 min left."""
+    """Formats a remaining time: "about 7 s left", "about 3 min left"."""
     return f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"

@@ -20,7 +20,7 @@ METADATA = "graphopt.shared_weights"
 
 
 def record(folder: Path, paths: Iterable[Path]) -> str:
-    """Size and SHA-256 of each file, by its path in the folder, as JSON."""
+    """Returns the size and SHA-256 of each file as JSON, by its path relative to the folder."""
     found = {}
     for path in paths:
         size, changed = _state(path)
@@ -65,7 +65,7 @@ def check(model: Path, metadata: Mapping[str, str]) -> None:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Size, and when the file was changed, in nanoseconds."""
+    """Returns a file's size in bytes, and its time of modification in nanoseconds."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 

@@ -1,6 +1,6 @@
-"""JSON as every reader takes it: infinities and NaN, for which it has no token, are words.
+"""Standard JSON, in which infinities and NaN are strings.
 
-docs/report.schema.json describes what commands print; `SCHEMA` is its version.
+docs/report.schema.json describes the output of commands; `SCHEMA` is its version.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SCHEMA = 1
 
 
 def document(command: str, data: dict[str, Any]) -> str:
-    """What a command found, as its JSON output."""
+    """Returns the JSON output of a command."""
     return dumps({"schema": SCHEMA, "command": command, "graphopt": graphopt.__version__, **data})
 
 
 def dumps(data: Any) -> str:
-    """Indented, and without the tokens Infinity and NaN."""
+    """Returns indented JSON without the tokens Infinity and NaN."""
     return json.dumps(_finite(data), indent=2, allow_nan=False)
 
 

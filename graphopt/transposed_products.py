@@ -1,10 +1,10 @@
-"""Products of float16 behind a Transpose, spelled so that runtimes run them.
+"""Works around a crash of ONNX Runtime in float16 matrix multiplications after a Transpose.
 
-onnxruntime 1.31.1 computes a float16 product in float32 on its CPU. Its rewrite that takes a Transpose into a product
-(at the default level) moves the Cast that lies between the two to the front, finds that a batch was moved and that the
-factors differ in rank, and leaves a graph that is half changed: the process ends. A leading axis moves no number, on no
-device, and a batch behind one is nothing that the rewrite looks for. Ranks that the runtime cannot infer count as
-different to it (1.22.2 and 1.32.0 alike): they are declared where they are the same.
+onnxruntime 1.31.1 computes a float16 matrix multiplication in float32 on the CPU. Its default optimizer fuses a
+Transpose into the multiplication and moves the Cast between them to the front. If the Transpose moves a batch axis and
+the operands differ in rank, the optimizer stops with a partly changed graph, and the process crashes. A leading axis of
+size 1 prevents this fusion without moving any element. The runtime treats ranks that it cannot infer as different
+(1.22.2 and 1.32.0), so equal ranks are declared.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 
 
 def keep_ranks_apart(editor: Editor) -> None:
-    """Gives a factor whose batch a Transpose moves a leading axis, where the other factor has another rank.
+    """Adds a leading axis to an operand with a batch that a Transpose moves, if the other operand has another rank.
 
-    Where both have one rank, it is declared, also for the operands of attention, whose body holds such products.
+    Declares equal ranks instead, also of the operands of attention, because its function body contains such nodes.
     """
     for node in editor.nodes(MATRIX_PRODUCTS):
         for i in (0,) if node.domain else (0, 1):
@@ -60,20 +60,20 @@ def keep_ranks_apart(editor: Editor) -> None:
 
 
 def _declare(editor: Editor, value: ir.Value | None, rank: int) -> None:
-    """Writes down a rank that the runtime may not find: two that it does not know differ, too."""
+    """Declares a rank that the runtime may not infer, since it treats unknown ranks as different."""
     if value is not None and value.producer() is not None and not value.is_graph_output():
         value.shape = value.shape or ir.Shape([None] * rank)
         inference.declare(editor.model, value)
 
 
 def _moves_batch(perm: Sequence[int]) -> bool:
-    """Whether a Transpose brings the first axis behind a batch, and leaves the last one among the last two."""
+    """Returns whether a permutation moves the first axis behind the batch and keeps the last one in the last two."""
     rank = len(perm)
     return rank > 2 and tuple(perm[:-2]) == (*range(1, rank - 1),) and rank - 1 in perm[-2:]
 
 
 def _raise_rank(editor: Editor, node: ir.Node, i: int, count: int, *, lower: bool) -> ir.Node:
-    """Gives factor `i` of a product leading axes, which the result loses again if it is to be `lower`."""
+    """Adds `count` leading axes to operand `i` of a node; `lower` removes them from the result."""
     label = node_label(node)
     b = Builder(editor, node, label)
 
@@ -99,7 +99,7 @@ def _raise_rank(editor: Editor, node: ir.Node, i: int, count: int, *, lower: boo
 
 
 def _transpose_in_float(editor: Editor, transpose: ir.Node, node: ir.Node, i: int) -> None:
-    """Where the other rank is not known, the Transpose works in float32, and no Cast follows it that could move."""
+    """Computes the Transpose in float32 if a rank is unknown, so the runtime finds no Cast after it to move."""
     x, factor, label = transpose.inputs[0], node.inputs[i], node_label(node)
     assert x is not None
     assert factor is not None

@@ -77,7 +77,7 @@ def test_rewritten(run: Command) -> None:
     assert re.fullmatch(r"rewrites: fold_batch_norm 8 \(\d+\.\d\d s in all\)", lines[3])
     assert lines[4] == "optimized for cpu; -v shows 14 refusals" and len(lines) == 5
     code, lines, _ = run(model, "--ignore-cost-model")
-    assert lines[0] == "30 -> 12 nodes, maybe slower (--ignore-cost-model also rewrites where it does not pay)"
+    assert lines[0] == "30 -> 12 nodes, maybe slower (--ignore-cost-model also applies slower rewrites)"
     assert len(lines) <= 6 and all(len(line) <= 100 for line in lines)
     assert len(run(model, "-v")[1]) > 10
 
@@ -117,7 +117,7 @@ def slower() -> BenchReport:
 def test_slower(capsys: pytest.CaptureFixture[str]) -> None:
     """A measurement is shown as one ratio, without an estimate."""
     report = Report("cpu", before=ModelStats({"Conv": 3}, 0, None), after=ModelStats({"Conv": 2}, 0, None))
-    report.doubt = "maybe slower (--ignore-cost-model also rewrites where it does not pay)"
+    report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
     report.remarks = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")[1].remarks
     found = command._Found(report, VerifyReport(Verdict.EQUAL), slower())
     command._print(found, None, Path("out.onnx"), explain=False, verbose=True)

@@ -102,7 +102,7 @@ NO_DEVICE = "graphopt doctor shows every route to a GPU"
         ("view ok.onnx --no-open --port 70000", 2, "'--port'"),
         ("serve-config ok.onnx triton", 2, "Missing option '--for'"),
         ("docs usag", 5, "did you mean 'usage'?"),
-        ("optimize-all inner inner", 4, "inner: is the folder that is read"),
+        ("optimize-all inner inner", 4, "inner: is or contains the input folder"),
         ("bench ok.onnx --dim bach=2", 5, "no symbolic dimension 'bach'"),
         ("bench ok.onnx --provider nothing", 5, "this runtime has no provider 'nothing'"),
         ("explain NO_GAINS", 5, "did you mean 'NO_GAIN'?"),
