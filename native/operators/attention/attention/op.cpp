@@ -20,7 +20,7 @@ std::string text(const std::vector<int64_t>& values) {
 
 std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   std::vector<int64_t> perm = attributes.get_ints(name);
-  if (!is_permutation(perm))
+  if (!is_permutation(perm) || perm.size() < 2 || perm.size() > 4)
     throw Error("attribute '", name, "' must permute 2, 3 or 4 axes, got ", text(perm));
   return perm;
 }
