@@ -46,8 +46,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -57,7 +55,7 @@ from graphopt.runtime.discovery import bfloat16_gain, runtime_name
 from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
 from models import TITLES, ZOO, feeds_of, pypi
-from scripts.timing import Times, interleaved, write_results
+from scripts.timing import Times, heading, interleaved, line, write_results
 from tests.verification.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,19 +95,19 @@ def _zoo(name: str, floor: float, batches: tuple[int, ...] = (1, 8), bf16: float
 
 def _bert(length: int) -> Callable[[int], onnx.ModelProto]:
     def build(batch: int) -> onnx.ModelProto:
-        model = ZOO["bert"](dynamic=True)
-        for value in model.graph.input:
-            for dim, size in zip(value.type.tensor_type.shape.dim, (batch, length), strict=True):
-                dim.dim_value = size
-        return model
+        return _with_sizes(ZOO["bert"](dynamic=True), batch, length)
 
     return build
 
 
 def _nudenet(batch: int) -> onnx.ModelProto:
-    model = onnx.load(pypi.fetch("nudenet"))
-    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, (batch, 3, 320, 320), strict=True):
-        dim.dim_value = size
+    return _with_sizes(onnx.load(pypi.fetch("nudenet")), batch, 3, 320, 320)
+
+
+def _with_sizes(model: onnx.ModelProto, *sizes: int) -> onnx.ModelProto:
+    for value in model.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
+            dim.dim_value = size
     return model
 
 
@@ -329,13 +327,6 @@ def _too_large(peaks: Mapping[str, float]) -> list[str]:
     return [f"{name} {ratio:.2f}x the memory" for name, ratio in ratios.items() if ratio > MEMORY]
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("model", "") else "right", no_wrap=True)
-    return table
-
-
 class Bench:
     """Measures rows on the runtime of this interpreter and prints the results."""
 
@@ -347,11 +338,11 @@ class Bench:
         self.failures = 0  # number of exceeded limits
         self._rows: list[tuple[str, int, int, dict[str, float]]] = []  # model, batch, threads, ratios
         self._gains: dict[tuple[str, int, int], list[dict[str, float]]] = {}  # by group, batch and threads
-        title = f"onnxruntime {ort.__version__}, CPU, files for {target}"
         memory = (f"{name} MiB" for name in FILES)
-        self._times = _table(title, "model", "batch", "threads", "original ms", *SPED_UP, "spread", *memory, "")
-        title = "largest / RMS error against float64, over the RMS of the output"
-        self._errors = _table(title, "model", ORIGINAL, *SPED_UP)
+        columns = ("model", "batch", "threads", "original ms", *SPED_UP, "spread", *memory, "misses")
+        self._times = [f"onnxruntime {ort.__version__}, CPU, files for {target}\n", heading(columns)]
+        self._errors = ["\nLargest / RMS error against float64, over the RMS of the output\n"]
+        self._errors.append(heading(["model", ORIGINAL, *SPED_UP]))
 
     def measure(self, group: str, row: Row, batch: int, threads: list[int]) -> None:
         before = row.build(batch)
@@ -363,7 +354,7 @@ class Bench:
         if batch == 1 and not self.skip_errors:
             want = _reference(row, before, feeds, self.cache)
             errors = {name: str(Errors.of(want, run(feeds))) for name, run in _sides(models, 1).items()}
-            self._errors.add_row(row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP)))
+            self._errors.append(line([row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP))]))
         for count in threads:
             times = _times(_sides(models, count), feeds, count, self.repeats)
             medians = {name: found.median for name, found in times.items()}
@@ -372,19 +363,12 @@ class Bench:
             self._rows.append((row.name, batch, count, gains))
             faults += _too_slow(_floors(row, self.target, count), gains)
             self.failures += len(faults)
-            self._times.add_row(
-                row.name,
-                str(batch),
-                str(count),
-                f"{medians[ORIGINAL] * 1e3:.1f}",
-                *(f"{gains[name]:.2f}x" if name in gains else "" for name in SPED_UP),
-                f"{_largest_spread(times):.0%}",
-                *(f"{peaks[name]:.0f}" if name in peaks else "" for name in FILES),
-                ", ".join(faults),
-            )
-            said = ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
-            spread = f"spread {_largest_spread(times):.0%}"
-            print(f"{row.name}, batch {batch}, {count} thread(s): {said}, {spread}", file=sys.stderr, flush=True)
+            cells = [row.name, batch, count, f"{medians[ORIGINAL] * 1e3:.1f}"]
+            cells += [f"{gains[name]:.2f}x" if name in gains else "" for name in SPED_UP]
+            cells.append(f"{_largest_spread(times):.0%}")
+            cells += [f"{peaks[name]:.0f}" if name in peaks else "" for name in FILES]
+            self._times.append(line([*cells, ", ".join(faults)]))
+            print(self._times[-1], file=sys.stderr, flush=True)
             faults = []
 
     def results(self, threads: int) -> list[dict[str, Any]]:
@@ -400,10 +384,9 @@ class Bench:
         for (group, batch, threads), rows in self._gains.items():
             means = {name: statistics.geometric_mean(gains[name] for gains in rows) for name in rows[0]}
             cells = (f"{means[name]:.2f}x" if name in means else "" for name in SPED_UP)
-            self._times.add_row(f"geometric mean, {len(rows)} {group}", str(batch), str(threads), "", *cells)
-        console = Console(width=180)
-        console.print(self._times)
-        console.print(self._errors)
+            rest = [""] * (len(FILES) + 2)
+            self._times.append(line([f"geometric mean, {len(rows)} {group}", batch, threads, "", *cells, *rest]))
+        print(*self._times, *self._errors, sep="\n")
 
 
 def main() -> int:

@@ -1,8 +1,6 @@
 """Times single operators on a CPU: ONNX Runtime's nodes and their optimized form, interleaved in one process.
 
     .venv-ort/bin/python scripts/bench_ops.py winograd linear [--only 64x56x64] [--threads 1] [--rounds 21]
-    .venv-ort/bin/python scripts/bench_ops.py linear --library OTHER/libgraphopt.so      # two builds of the library
-    python scripts/bench_ops.py --list
 
 A case is a small model, mostly a chain of equal operators, with weights and tensors in cache or in memory as in a real
 network. Ours is the file with every legal rewrite, regardless of the cost model; "becomes" names its operators, and
@@ -423,12 +421,12 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 # -- timing ------------------------------------------------------------------------------------------------------------
 
 
-def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int, library: Path) -> tuple[Any, Any]:
+def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int) -> tuple[Any, Any]:
     """Returns a session and a binding with its inputs and outputs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.register_custom_ops_library(str(library))
+    options.register_custom_ops_library(str(graphopt.library_path()))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -451,7 +449,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return sorted({n.op_type for n in model.graph.node} - {"Constant", "Identity"})
 
 
-def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str:
+def measure(case: Case, threads: int, rounds: int) -> str:
     """Measures a case and returns its row."""
     model = case.model()
     standard, refused = lowered(model) if case.contrib else (model, [])
@@ -464,17 +462,14 @@ def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str
         for name, precision in wanted.items()
     }
     usual, _ = graphopt.optimize(standard, **options)
-    sides = {"runtime": bound(model, feeds, threads, libraries[0])}
-    sides |= {name: bound(made, feeds, threads, libraries[0]) for name, made in files.items()}
-    sides |= {str(other): bound(files["ours"], feeds, threads, other) for other in libraries[1:]}
+    sides = {name: bound(made, feeds, threads) for name, made in {"runtime": model, **files}.items()}
     works = {name: (lambda s=s, b=b: s.run_with_iobinding(b)) for name, (s, b) in sides.items()}
     clock = time.process_time if threads == 1 else time.perf_counter
     times = interleaved(works, rounds=rounds, warm_up=2, least=0.003, clock=clock)
     outputs = {name: binding.copy_outputs_to_cpu() for name, (_, binding) in sides.items()}
     theirs, ours = times["runtime"], times["ours"]
     shown = [f"{theirs.lower / ours.lower:.2f}", f"{theirs.median / ours.median:.2f}"]
-    others = ["bf16", *map(str, libraries[1:])]
-    shown += [f"{theirs.lower / times[name].lower:.2f}" if name in times else "" for name in others]
+    shown.append(f"{theirs.lower / times['bf16'].lower:.2f}" if "bf16" in times else "")
     numbers = (f"{1e3 * t.lower / case.parts:.3f}" for t in (theirs, ours))
     error = largest_error(outputs["runtime"], outputs["ours"])
     default = "yes" if operators(usual) == operators(files["ours"]) != operators(standard) else ""
@@ -485,25 +480,19 @@ def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="all by default")
-    parser.add_argument("--list", action="store_true", help="print groups and cases")
     parser.add_argument("--only", default="", help="only cases with this in their name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--library", type=Path, help="another libgraphopt.so to compare in an additional column")
     options = parser.parse_args()
-    libraries = [Path(graphopt.library_path()), *([options.library] if options.library else [])]
     for group in options.groups or GROUPS:
         cases = [case for case in GROUPS[group]() if options.only in case.name]
         print(f"\n{group}: {GROUPS[group].__doc__}")
-        if options.list:
-            print("\n".join(f"  {case.name}" for case in cases))
-            continue
         print(f"onnxruntime {ort.__version__}, {options.threads} thread(s)\n")
-        ratios = ["lower quartile", "median", "bf16", *["other library"] * len(libraries[1:])]
+        ratios = ("lower quartile", "median", "bf16")
         print(heading([group, "runtime, ms", "ours, ms", *ratios, "error", "default", "becomes"]))
         for case in cases:
             try:
-                print(measure(case, options.threads, options.rounds, libraries), flush=True)
+                print(measure(case, options.threads, options.rounds), flush=True)
             except Exception as error:  # mostly a node without a kernel in this runtime
                 print(line([case.name, " ".join(str(error).split())[:90]]), flush=True)
 

@@ -23,8 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from models.scale import SHAPES, large_weights
+from scripts.timing import check_out
 
 ROOT = Path(__file__).resolve().parent.parent
+TURNS = 7
 
 MEASURE = """
 import os, re, resource, sys, time
@@ -97,7 +99,7 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
     return f"{cpu:.2f} s / {memory:.0f} MB"
 
 
-def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]]:
+def turn_by_turn(trees: list[Path], model: Path) -> list[list[float]]:
     """Returns CPU seconds for each tree and turn; one process for each tree, one at a time, without the first turn."""
     command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
     processes = [
@@ -112,7 +114,7 @@ def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]
         for tree in trees
     ]
     seconds: list[list[float]] = [[] for _ in trees]
-    for turn in range(turns + 1):
+    for turn in range(TURNS + 1):
         for process, found in zip(processes, seconds, strict=True):
             assert process.stdin is not None and process.stdout is not None
             print(file=process.stdin, flush=True)
@@ -124,21 +126,19 @@ def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]
     return seconds
 
 
-def compare(commit: str, nodes: list[int], turns: int) -> None:
+def compare(commit: str, nodes: list[int]) -> None:
     """Compares both trees on the same graphs, alternating in each turn."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = folder / "before"
-        before.mkdir()
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-        subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
-        print(f"| median of {turns} | {commit} | this tree | ratio | each turn's |")
+        check_out(commit, before)
+        print(f"| median of {TURNS} | {commit} | this tree | ratio | each turn's |")
         print("|---|--:|--:|--:|---|")
         for shape, build in SHAPES.items():
             for n in nodes:
                 path = folder / "model.onnx"
                 path.write_bytes(build(n).SerializeToString())
-                old, new = turn_by_turn([before, ROOT], path, turns)
+                old, new = turn_by_turn([before, ROOT], path)
                 ratios = sorted(b / a for a, b in zip(old, new, strict=True))
                 a, b = statistics.median(old), statistics.median(new)
                 each = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}"
@@ -152,10 +152,9 @@ def main() -> None:
     parser.add_argument("--no-large", action="store_true", help="skip the model of 2.35 GB")
     parser.add_argument("--timeout", type=int, default=300, help="CPU seconds for one cell")
     parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit")
-    parser.add_argument("--turns", type=int, default=7, help="with --against")
     arguments = parser.parse_args()
     if arguments.against:
-        compare(arguments.against, arguments.nodes, arguments.turns)
+        compare(arguments.against, arguments.nodes)
         return
     tools = [tool for tool, (packages, _, _) in TOOLS.items() if arguments.peers or not packages]
     with tempfile.TemporaryDirectory() as name:

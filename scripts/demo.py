@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
 from models import ZOO, pypi
+from scripts.timing import interleaved
 
 REPEATS = 15
 
@@ -31,18 +31,11 @@ def milliseconds(before: Path, after: Path, feeds: dict[str, np.ndarray]) -> tup
     """Returns medians of interleaved runs with ONNX Runtime's full optimization, one thread each."""
     plain = ort.SessionOptions()
     plain.intra_op_num_threads = 1
-    sessions = [
-        ort.InferenceSession(str(before), plain, providers=["CPUExecutionProvider"]),
-        graphopt.session(after, ["CPUExecutionProvider"], intra_op_num_threads=1),
-    ]
-    times: list[list[float]] = [[], []]
-    for _ in range(REPEATS):
-        for session, seconds in zip(sessions, times, strict=True):
-            start = time.perf_counter()
-            session.run(None, feeds)
-            seconds.append(time.perf_counter() - start)
-    a, b = (statistics.median(seconds) * 1e3 for seconds in times)
-    return a, b
+    original = ort.InferenceSession(str(before), plain, providers=["CPUExecutionProvider"])
+    optimized = graphopt.session(after, ["CPUExecutionProvider"], intra_op_num_threads=1)
+    works = {"original": partial(original.run, None, feeds), "optimized": partial(optimized.run, None, feeds)}
+    times = interleaved(works, rounds=REPEATS)
+    return 1e3 * times["original"].median, 1e3 * times["optimized"].median
 
 
 def show(path: Path, feeds: dict[str, np.ndarray]) -> str:

@@ -1,16 +1,14 @@
 """Times the GPU kernels on an NVIDIA GPU against PyTorch (cuDNN), and checks their floors.
 
-All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
-prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times only attention, `--products`
-GEMMs and then plain convolutions, `--tiles` those in float16 with each of their tiles, `--norms` only GroupNorm in both
-layouts and LayerNorm, `--standard` only the standard operators, or with `--only NAME ...` after it only those on 64 MiB
-with one of these names.
+All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--attention`
+times only attention, `--products` GEMMs and then plain convolutions, `--tiles` those in float16 with each of their
+tiles, `--norms` only GroupNorm in both layouts and LayerNorm, `--standard` only the standard operators, or with
+`--only NAME ...` after it only those on 64 MiB with one of these names.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import statistics
 import sys
@@ -74,45 +72,46 @@ ATTENTIONS = (
 )  # fmt: skip
 
 
-def milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15, cold: bool = False) -> float:
-    """Returns the median time of `work` in a CUDA graph of `repeats`; `cold` flushes the L2 before each single call."""
+def elapsed(work: Callable[[], object], rounds: int, before: Callable[[], object] = lambda: None) -> float:
+    """Returns the median milliseconds of `work` between two events; each round calls `before` first."""
+    times: list[float] = []
+    for _ in range(rounds):
+        before()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def milliseconds(work: Callable[[], object], rounds: int = 15, cold: bool = False) -> float:
+    """Returns the median time of `work` in a CUDA graph of ten; `cold` flushes the L2 before each single call."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
             work()
     stream.synchronize()
-    if cold:
-        repeats = 1
+    repeats = 1 if cold else 10
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         for _ in range(repeats):
             work()
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda") if cold else None
-    times: list[float] = []
-    for _ in range(rounds):
-        if flush is not None:
-            flush.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / repeats)
-    return statistics.median(times)
+    if not cold:
+        return elapsed(graph.replay, rounds) / repeats
+    return elapsed(graph.replay, rounds, torch.empty(256 << 20, dtype=torch.uint8, device="cuda").zero_)
 
 
-def eager_milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15) -> float:
+def eager_milliseconds(work: Callable[[], object], repeats: int = 10) -> float:
     """Returns the median time of repeated calls, for work that waits for the GPU and cannot be in a graph."""
-    times: list[float] = []
-    for _ in range(rounds + 1):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+
+    def calls() -> None:
         for _ in range(repeats):
             work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / repeats)
-    return statistics.median(times[1:])
+
+    calls()
+    return elapsed(calls, 15) / repeats
 
 
 class Runner:
@@ -120,6 +119,9 @@ class Runner:
 
     def __init__(self) -> None:
         self.harness, self.device = open_device()
+
+    def plan(self, op: str, *arguments: Any) -> Plan:
+        return self.harness.plan(op, self.device.facts, *arguments)
 
     def work(
         self,
@@ -150,16 +152,8 @@ def copy_bandwidth() -> float:
     """Returns the bytes read and written by a copy of 1 GiB, in TB/s. (In a graph, copy_ would use a copy engine.)"""
     x = torch.randn(256 << 20, device="cuda")
     y = torch.empty_like(x)
-    times: list[float] = []
-    for _ in range(20):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        y.copy_(x)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
     moved: int = 2 * x.nbytes
-    return moved / statistics.median(times) / 1e9
+    return moved / elapsed(partial(y.copy_, x), 20) / 1e9
 
 
 def bench_scale_shift(r: Runner, copy: float) -> None:
@@ -171,9 +165,7 @@ def bench_scale_shift(r: Runner, copy: float) -> None:
             y = torch.empty_like(x)
             sizes = [ctypes.c_int64(v) for v in (N, C, H * W)]
             half = ctypes.c_int(dtype == torch.float16)
-            plan = r.harness.plan(
-                "scale_shift", r.device.facts, half, *sizes, ctypes.c_int(0), *act_arguments("LeakyRelu")
-            )
+            plan = r.plan("scale_shift", half, *sizes, ctypes.c_int(0), *act_arguments("LeakyRelu"))
             ms = milliseconds(r.work(plan, [x, scale, shift], [y]))
             bandwidth = 2 * x.nbytes / ms / 1e9
             print(
@@ -206,7 +198,7 @@ def bench_one_group_norm(
     y = torch.empty_like(x)
     sizes = [ctypes.c_int64(v) for v in (N, C, H * W, 32)]
     types = (ctypes.c_int(dtype == torch.float16), ctypes.c_int(last))
-    plan = r.harness.plan("group_norm", r.device.facts, *types, *sizes, ctypes.c_float(1e-5), *act_arguments("Silu"))
+    plan = r.plan("group_norm", *types, *sizes, ctypes.c_float(1e-5), *act_arguments("Silu"))
     ms = milliseconds(r.work(plan, [x, gamma, beta], [y]))
     peer = milliseconds(lambda: F.silu(F.group_norm(x, 32, gamma, beta)))
     kernel = plan.launches[0]["kernel"]
@@ -226,14 +218,9 @@ def bench_row_norm(r: Runner, copy: float) -> None:
             half = ctypes.c_int(dtype == torch.float16)
             sizes = (ctypes.c_int64(rows), ctypes.c_int64(D), ctypes.c_float(1e-5))
             flags = (ctypes.c_int(0), ctypes.c_int(1), ctypes.c_int(1))
-            plan = r.harness.plan("row_norm", r.device.facts, half, *sizes, *flags, ctypes.c_int64(1), ctypes.c_int(0))
+            plan = r.plan("row_norm", half, *sizes, *flags, ctypes.c_int64(1), ctypes.c_int(0))
             ms = milliseconds(r.work(plan, [x, residual, gamma, beta], [y, s]))
-
-            def theirs(x: torch.Tensor = x, residual: torch.Tensor = residual, D: int = D,
-                       gamma: torch.Tensor = gamma, beta: torch.Tensor = beta) -> torch.Tensor:  # fmt: skip
-                return F.layer_norm(x + residual, (D,), gamma, beta)
-
-            peer = milliseconds(theirs)
+            peer = milliseconds(lambda: F.layer_norm(x + residual, (D,), gamma, beta))  # noqa: B023
             print(
                 f"  {(rows, D)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
                 f"{4 * x.nbytes / ms / 1e9 / copy:.0%} of copy"
@@ -256,12 +243,10 @@ def bench_products(r: Runner, dtype: torch.dtype) -> None:
             fixed = (ctypes.c_int(dtype == torch.float16), *sizes, *epilogue, batches, ctypes.c_int(1))
 
             def ours(tile: int = -1, fixed: Any = fixed) -> Plan:
-                return r.harness.plan("gemm", r.device.facts, *fixed, ctypes.c_int32(tile))
-
-            def theirs(a: torch.Tensor = a, b: torch.Tensor = b.mT if transpose else b) -> torch.Tensor:
-                return a @ b
+                return r.plan("gemm", *fixed, ctypes.c_int32(tile))
 
             plan = ours()
+            theirs = partial(torch.matmul, a, b.mT if transpose else b)
             ms, peer = milliseconds(r.work(plan, [a, b], [y])), milliseconds(theirs)
             rate = 2e-9 * batch * M * N * K / ms
             cells.append(f"{ms:.4f} ms {rate:.0f} TFLOP/s  cuBLAS {peer:.4f} {peer / ms:.2f}x")
@@ -285,11 +270,8 @@ def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
         numbers = (n, 1, c, h, h, m, out, out, kernel, kernel, stride, stride, 1, 1, pad, pad)
         values = (ctypes.c_int64 * len(numbers))(*numbers)
         half = ctypes.c_int(dtype == torch.float16)
-        plan = r.harness.plan("conv", r.device.facts, half, ctypes.c_int(0), values, ctypes.c_int32(-1))
-
-        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, stride: int = stride, pad: int = pad) -> torch.Tensor:
-            return F.conv2d(x, w, stride=stride, padding=pad)
-
+        plan = r.plan("conv", half, ctypes.c_int(0), values, ctypes.c_int32(-1))
+        theirs = partial(F.conv2d, x, w, stride=stride, padding=pad)
         ms, peer = milliseconds(r.work(plan, [x, w], [y])), milliseconds(theirs)
         rate = 2e-9 * n * m * out * out * c * kernel * kernel / ms
         print(
@@ -318,12 +300,9 @@ def bench_last(r: Runner) -> None:
 
         def ours(tile: int = -1, numbers: Any = numbers, has: Any = has) -> Plan:
             last = (has, *act_arguments(""), ctypes.c_int32(tile), ctypes.c_int(0))
-            return r.harness.plan("conv_last", r.device.facts, ctypes.c_int(0), numbers, *last)
+            return r.plan("conv_last", ctypes.c_int(0), numbers, *last)
 
-        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, b: torch.Tensor = bias, stride: int = stride,
-                   pad: int = pad) -> torch.Tensor:  # fmt: skip
-            return F.conv2d(x, w, b, stride=stride, padding=pad)
-
+        theirs = partial(F.conv2d, x, w, bias, stride=stride, padding=pad)
         plan = ours()
         ms, peer = milliseconds(r.work(plan, [x, w, bias], [y])), milliseconds(theirs)
         if kernel == 3 and stride == 1:
@@ -358,16 +337,13 @@ class Standard:
     H = W = 64
 
     def __init__(self, r: Runner, dtype: torch.dtype) -> None:
-        self.runner, self.dtype, self.half = r, dtype, ctypes.c_int(dtype == torch.float16)
+        self.plan, self.dtype, self.half = r.plan, dtype, ctypes.c_int(dtype == torch.float16)
         self.bytes = dtype.itemsize
         self.type = ctypes.c_int32(10 if dtype == torch.float16 else 1)  # as ONNX type codes
         self.P = (64 << 20) // (self.bytes * self.H * self.W)
         self.x = torch.randn(self.P, self.H, self.W, device="cuda").to(dtype)
         self.total = self.x.numel()
         self.shape = [3, self.P, self.H, self.W]
-
-    def plan(self, op: str, *arguments: Any) -> Plan:
-        return self.runner.harness.plan(op, self.runner.device.facts, *arguments)
 
     def random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, device="cuda").to(self.dtype)
@@ -595,6 +571,11 @@ def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
         print(f"  {first.name:32} {'  '.join(cells)}  {kernel}{missed}", flush=True)
 
 
+def print_beside(name: str, made: Plan, ms: float, peer: float) -> None:
+    missed = "  MISSES" if ms > MOST_OF_PYTORCH * peer else ""
+    print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
+
+
 def bench_ranked(r: Runner) -> None:
     """Compares operators that are not purely memory-bound with PyTorch's time."""
     floor = f"{MOST_OF_PYTORCH:.0f} times its time"
@@ -602,23 +583,20 @@ def bench_ranked(r: Runner) -> None:
     i64, i32, no = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0)
     rows: list[tuple[str, Plan, list[torch.Tensor], list[torch.Tensor], Callable[[], object]]] = []
 
-    def plan(op: str, *arguments: Any) -> Plan:
-        return r.harness.plan(op, r.device.facts, *arguments)
-
     for lines, length, K in ((32, 1000, 5), (8, 50257, 50), (1, 268800, 300)):
         x = torch.randn(lines, length, device="cuda")
-        made = plan("top_k", i64(lines), i64(length), i64(1), i64(K), i32(0), no)
+        made = r.plan("top_k", i64(lines), i64(length), i64(1), i64(K), i32(0), no)
         out = [torch.empty(lines, K, device="cuda"), torch.empty(lines, K, dtype=torch.int64, device="cuda")]
         rows.append((f"TopK {lines} x {length}, {K}", made, [x], out, partial(torch.topk, x, K)))
     for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
         x = torch.randn(outer, length, inner, device="cuda")
-        made = plan("cumsum", i32(1), i64(outer), i64(length), i64(inner), no, no)
+        made = r.plan("cumsum", i32(1), i64(outer), i64(length), i64(inner), no, no)
         rows.append((f"CumSum {outer} x {length} x {inner}", made, [x], [torch.empty_like(x)],
                      partial(torch.cumsum, x, 1)))  # fmt: skip
     for smallest, theirs in enumerate((torch.argmax, torch.argmin)):
         for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
             x = torch.randn(outer, length, inner, device="cuda")
-            made = plan("arg", i64(outer), i64(length), i64(inner), i32(0), ctypes.c_int(smallest), no)
+            made = r.plan("arg", i64(outer), i64(length), i64(inner), i32(0), ctypes.c_int(smallest), no)
             out = [torch.empty(outer, inner, dtype=torch.int64, device="cuda")]
             name = f"{('ArgMax', 'ArgMin')[smallest]} {outer} x {length} x {inner}"
             rows.append((name, made, [x], out, partial(theirs, x, 1)))
@@ -635,7 +613,7 @@ def bench_ranked(r: Runner) -> None:
         sizes = int64s([2, many, length, 2, many, most, 1, 1])
         theirs = x.scatter if how == "none" else x.scatter_add
         rows.append((f"ScatterElements {how} {many} x {most} of {length}",
-                     plan("scatter", i32(1), i64(4), no, i32(code), sizes),
+                     r.plan("scatter", i32(1), i64(4), no, i32(code), sizes),
                      [x, index, updates], [torch.empty_like(x)], partial(theirs, 1, index, updates)))  # fmt: skip
     for how, length, most, inner in (
         ("none", 50000, 8192, 768),
@@ -648,12 +626,10 @@ def bench_ranked(r: Runner) -> None:
         code = list(scatter_cases.HOW).index(how)
         sizes = int64s([1, length, 2, most, 1, inner, -1])
         rows.append((f"ScatterND {how} {most} of {length} x {inner}",
-                     plan("scatter", i32(1), i64(4), no, i32(code), sizes), [x, index[:, None], updates],
+                     r.plan("scatter", i32(1), i64(4), no, i32(code), sizes), [x, index[:, None], updates],
                      [torch.empty_like(x)], partial(x.index_put, (index,), updates, how == "add")))  # fmt: skip
     for name, made, inputs, outputs, theirs in rows:
-        ms, peer = milliseconds(r.work(made, inputs, outputs)), milliseconds(theirs)
-        missed = "  MISSES" if ms > MOST_OF_PYTORCH * peer else ""
-        print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
+        print_beside(name, made, milliseconds(r.work(made, inputs, outputs)), milliseconds(theirs))
 
 
 def bench_composed(r: Runner) -> None:
@@ -661,20 +637,12 @@ def bench_composed(r: Runner) -> None:
     floor = f"{MOST_OF_PYTORCH:.0f} times its time"
     print(f"\nGridSample, LSTM, GRU, RNN, NonMaxSuppression, float32, beside PyTorch (floor {floor})")
     no = ctypes.c_int(0)
-
-    def plan(op: str, *arguments: Any) -> Plan:
-        return r.harness.plan(op, r.device.facts, *arguments)
-
-    def line(name: str, made: Plan, ms: float, peer: float) -> None:
-        missed = "  MISSES" if ms > MOST_OF_PYTORCH * peer else ""
-        print(f"  {name:40} {ms:.4f} ms  PyTorch {peer:.4f}  {ms / peer:.2f}  {made.launches[0]['kernel']}{missed}")
-
     for N, C, H, W in ((1, 3, 512, 512), (8, 64, 64, 64), (4, 256, 100, 152)):
         x, grid = torch.randn(N, C, H, W, device="cuda"), 2 * torch.rand(N, H, W, 2, device="cuda") - 1
-        made = plan("grid_sample", no, int64s([N, C, H * W, 2, H, W]), ctypes.c_int(2), ctypes.c_int32(0), no)
+        made = r.plan("grid_sample", no, int64s([N, C, H * W, 2, H, W]), ctypes.c_int(2), ctypes.c_int32(0), no)
         theirs = partial(F.grid_sample, x, grid, align_corners=False)
         ms = milliseconds(r.work(made, [x, grid], [torch.empty_like(x)]))
-        line(f"GridSample {N} x {C} x {H} x {W}", made, ms, milliseconds(theirs))
+        print_beside(f"GridSample {N} x {C} x {H} x {W}", made, ms, milliseconds(theirs))
     for kind, module, gates in (("LSTM", torch.nn.LSTM, 4), ("GRU", torch.nn.GRU, 3), ("RNN", torch.nn.RNN, 1)):
         for S, B, H in ((128, 1, 256), (100, 16, 512), (512, 32, 128)):
             layer = module(H, H).cuda().requires_grad_(False)
@@ -685,7 +653,7 @@ def bench_composed(r: Runner) -> None:
             product = torch.empty(S, B, gates * H, device="cuda")
             states = 2 if kind == "LSTM" else 1
             out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(states))]
-            made = plan("recurrent", no, ctypes.c_int32(recurrent_cases.KINDS.index(kind)),
+            made = r.plan("recurrent", no, ctypes.c_int32(recurrent_cases.KINDS.index(kind)),
                         int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), ctypes.c_float(0), ctypes.c_int(-1))  # fmt: skip
             steps = r.work(made, [product, weights, bias, none, lengths, state, state], out)
 
@@ -694,7 +662,7 @@ def bench_composed(r: Runner) -> None:
                 torch.matmul(x, w, out=product)
                 steps()
 
-            line(f"{kind} {S} x {B} x {H}", made, milliseconds(ours), eager_milliseconds(partial(layer, x)))
+            print_beside(f"{kind} {S} x {B} x {H}", made, milliseconds(ours), eager_milliseconds(partial(layer, x)))
     try:
         from torchvision.ops import batched_nms
     except ImportError:
@@ -703,13 +671,13 @@ def bench_composed(r: Runner) -> None:
     for B, C, N in ((1, 1, 1000), (1, 80, 1000), (8, 1, 5000)):
         corner = torch.rand(B, N, 2, device="cuda")
         boxes, scores = torch.cat([corner, corner + 0.1], 2), torch.rand(B, C, N, device="cuda")
-        made = plan("nms", int64s([B, C, N, N]), no, ctypes.c_float(0.5), ctypes.c_float(0), no)
+        made = r.plan("nms", int64s([B, C, N, N]), no, ctypes.c_float(0.5), ctypes.c_float(0), no)
         out = [torch.empty(1, dtype=torch.int64, device="cuda"), torch.empty(B * C * N, 3, dtype=torch.int64).cuda()]
         flat = boxes[:, None].expand(B, C, N, 4).reshape(-1, 4)
         classes = torch.arange(B * C, device="cuda").repeat_interleave(N)
         ms = eager_milliseconds(r.work(made, [boxes, scores], out), repeats=3)
         peer = eager_milliseconds(partial(batched_nms, flat, scores.reshape(-1), classes, 0.5), repeats=3)
-        line(f"NonMaxSuppression {B} x {C} x {N}", made, ms, peer)
+        print_beside(f"NonMaxSuppression {B} x {C} x {N}", made, ms, peer)
 
 
 def bench_spectra(r: Runner) -> None:
@@ -729,66 +697,35 @@ def bench_spectra(r: Runner) -> None:
         rows.append((f"STFT {B} x {T}, {L} by {step}", places, False, 4 * B * frames * L * K, stft, [x, window]))
     for name, places, is_complex, flops, theirs, inputs in rows:
         flags = (ctypes.c_int(is_complex), ctypes.c_int(0), ctypes.c_int(not is_complex))
-        made = r.harness.plan("dft", r.device.facts, ctypes.c_int(0), int64s(places), *flags)
+        made = r.plan("dft", ctypes.c_int(0), int64s(places), *flags)
         y = torch.empty(places[0], places[4], 2, device="cuda")
         ms, peer = milliseconds(r.work(made, inputs, [y])), eager_milliseconds(theirs)
         print(f"  {name:40} {ms:.4f} ms {flops / ms / 1e9:.1f} TFLOP/s  PyTorch {peer:.4f}  {ms / peer:.2f}")
 
 
-def conv_plans(
-    r: Runner, size: tuple[int, int, int, int], half: bool, algorithm: int = -1, tile: int = -1, chunk: int = -1
-) -> tuple[Plan, Plan]:
-    n, c, h, k = size
-    sizes = (ctypes.c_int64 * 9)(n, c, h, h, k, 1, 1, 1, 1)
-    arguments = (ctypes.c_int(half), sizes, ctypes.c_int(0), *act_arguments(""), ctypes.c_int32(algorithm),
-                 ctypes.c_int32(tile), ctypes.c_int64(chunk))  # fmt: skip
-    facts = r.device.facts
-    return (
-        r.harness.plan("winograd_conv", facts, *arguments, ctypes.c_int(0)),
-        r.harness.plan("winograd_conv", facts, *arguments, ctypes.c_int(1)),
-    )
-
-
-def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
+def bench_conv(r: Runner, dtype: torch.dtype, floor: str) -> None:
     print(f"\n3x3 convolution, pad 1, {dtype} (floor {floor})")
     ratios, cold_ratios = [], []
-    half = dtype == torch.float16
     for size in CONVOLUTIONS:
         n, c, h, k = size
         x = torch.randn(n, c, h, h, device="cuda").to(dtype)
         w = (torch.randn(k, c, 3, 3, device="cuda") / (9 * c) ** 0.5).to(dtype)
         bias = torch.randn(k, device="cuda").to(dtype)
-
-        def theirs(x: torch.Tensor = x, w: torch.Tensor = w, bias: torch.Tensor = bias) -> torch.Tensor:
-            return F.conv2d(x, w, bias, padding=1)
-
-        def ours(algorithm: int = -1, tile: int = -1, chunk: int = -1) -> tuple[Callable[[], object], str]:
-            plan, prepare = conv_plans(r, size, half, algorithm, tile, chunk)  # noqa: B023
-            weights = torch.empty(prepare.weights, dtype=torch.uint8, device="cuda")
-            y = torch.empty(n, k, h, h, device="cuda", dtype=dtype)  # noqa: B023
-            r.work(prepare, [x, w], [], weights)()  # noqa: B023
-            torch.cuda.synchronize()
-            names = [launch["kernel"] for launch in plan.launches]
-            middle = names[min(1, len(names) - 1)]
-            return r.work(plan, [x, w, bias], [y], weights), f"{names[0]} {middle} {len(names)} launches"  # noqa: B023
-
-        work, names = ours()
+        arguments = (ctypes.c_int(dtype == torch.float16), int64s([n, c, h, h, k, 1, 1, 1, 1]), ctypes.c_int(0),
+                     *act_arguments(""), ctypes.c_int32(-1), ctypes.c_int32(-1), ctypes.c_int64(-1))  # fmt: skip
+        plan, prepare = (r.plan("winograd_conv", *arguments, ctypes.c_int(prepares)) for prepares in (0, 1))
+        weights = torch.empty(prepare.weights, dtype=torch.uint8, device="cuda")
+        r.work(prepare, [x, w], [], weights)()
+        torch.cuda.synchronize()
+        work = r.work(plan, [x, w, bias], [torch.empty(n, k, h, h, device="cuda", dtype=dtype)], weights)
+        theirs = partial(F.conv2d, x, w, bias, padding=1)
         peer, ms = milliseconds(theirs), milliseconds(work)
         cold = milliseconds(theirs, cold=True) / milliseconds(work, cold=True)
         ratios.append(peer / ms)
         cold_ratios.append(cold)
-        print(f"  {size!s:20} {ms:.4f} ms  cuDNN {peer:.4f}  {peer / ms:.2f}x  cold {cold:.2f}x  {names}")
-        if every:
-            chunks = (-1, 512, 1024, 2048, 4096, 1 << 20)
-            matrix = itertools.product((3,), tiles.STRIDED if half else ())
-            for algorithm, tile in (*itertools.product((0, 1, 2), tiles.ALL_VECTOR), *matrix):
-                if algorithm < 3 and tile.number == 0 and k <= 64:
-                    continue
-                cells = []
-                for chunk in chunks if algorithm == 0 and n * h * h > 8192 else (-1,):
-                    candidate, names = ours(algorithm, tile.number, chunk)
-                    cells.append(f"{milliseconds(candidate, repeats=3, rounds=7):.4f}")
-                print(f"      algorithm {algorithm} tile {tile.size}: {' '.join(cells)}")
+        names = [launch["kernel"] for launch in plan.launches]
+        kernels = f"{names[0]} {names[min(1, len(names) - 1)]} {len(names)} launches"
+        print(f"  {size!s:20} {ms:.4f} ms  cuDNN {peer:.4f}  {peer / ms:.2f}x  cold {cold:.2f}x  {kernels}")
     print(
         f"  geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x, "
         f"cold {statistics.geometric_mean(cold_ratios):.2f}x"
@@ -819,7 +756,7 @@ def attention_plan(
     flags = (bias is not None) | causal << 2
     settings = (ctypes.c_float(D**-0.5), ctypes.c_float(0), ctypes.c_float(0), ctypes.c_int(-1))
     half, values = ctypes.c_int(dtype == torch.float16), (ctypes.c_int64 * len(sizes))(*sizes)
-    return r.harness.plan("fused_attention", r.device.facts, half, values, ctypes.c_int(flags), *settings)
+    return r.plan("fused_attention", half, values, ctypes.c_int(flags), *settings)
 
 
 def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
@@ -830,14 +767,9 @@ def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
         o = torch.empty_like(q)
         plan = attention_plan(r, dtype, q, k, v, o)
         kt, scaled = k.transpose(-1, -2), q * D**-0.5
-
-        def nodes(q: torch.Tensor = scaled, kt: torch.Tensor = kt, v: torch.Tensor = v) -> torch.Tensor:
-            return torch.softmax(q @ kt, dim=-1) @ v
-
-        def sdpa(q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v) -> torch.Tensor:
-            return F.scaled_dot_product_attention(q, k, v)
-
-        ms, peer, unfused = milliseconds(r.work(plan, [q, k, v], [o])), milliseconds(sdpa), milliseconds(nodes)
+        ms = milliseconds(r.work(plan, [q, k, v], [o]))
+        peer = milliseconds(partial(F.scaled_dot_product_attention, q, k, v))
+        unfused = milliseconds(lambda: torch.softmax(scaled @ kt, dim=-1) @ v)  # noqa: B023
         ratios.append(peer / ms)
         if S >= 1024:
             unfused_ratios.append(unfused / ms)
@@ -866,17 +798,8 @@ def bench_attention_options(r: Runner) -> None:
         bias = torch.randn(B, 1, S, S, device="cuda").half() if name == "bias" else None
         causal = name == "causal"
         plan = attention_plan(r, torch.float16, q, k, v, o, bias, causal)
-
-        def sdpa(
-            q: torch.Tensor = q,
-            k: torch.Tensor = k,
-            v: torch.Tensor = v,
-            bias: torch.Tensor | None = bias,
-            causal: bool = causal,
-            grouped: bool = name == "grouped",
-        ) -> torch.Tensor:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
-
+        grouped = name == "grouped"
+        sdpa = partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
         inputs = [q, k, v] + ([bias] if bias is not None else [])
         ms, peer = milliseconds(r.work(plan, inputs, [o])), milliseconds(sdpa)
         print(f"  {name:20} {ms:.4f} ms  SDPA {peer:.4f} {peer / ms:.2f}x  {len(plan.launches)} launches")
@@ -924,8 +847,8 @@ def main() -> None:
     bench_ranked(r)
     bench_composed(r)
     bench_spectra(r)
-    bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
-    bench_conv(r, torch.float16, "--conv" in sys.argv, "0.7x, with cuDNN kept where ours loses")
+    bench_conv(r, torch.float32, "1.4x, none under 0.95x")
+    bench_conv(r, torch.float16, "0.7x, with cuDNN kept where ours loses")
 
 
 if __name__ == "__main__":

@@ -19,11 +19,10 @@ from __future__ import annotations
 import ctypes
 import json
 import shutil
-import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,9 @@ import graphopt
 from graphopt import DataParallel
 from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, library_path, memory_of
 from models import ZOO
+from scripts.timing import interleaved
 from tests.hip.harness import ROOT, build_for_cuda
 
-ROUNDS = 15
 LIMIT = 1e-5  # largest error over the root mean square of an output
 BATCHES = {"resnet50": 64, "bert": 64}
 LEAST_SPEEDUP = {"resnet50": 1.7}
@@ -215,13 +214,8 @@ def split_batch(name: str) -> str:
     parts = {key: np.array_split(x, len(every.sessions)) for key, x in feeds.items()}
     pieces = [one.run(None, {key: x[i] for key, x in parts.items()}) for i in range(len(every.sessions))]
     require_same(got, [np.concatenate(piece) for piece in zip(*pieces, strict=True)], "the parts on one device")
-    times: dict[str, list[float]] = {"one": [], "all": []}
-    for _ in range(ROUNDS):
-        for side, runner in (("one", one), ("all", every)):
-            start = time.perf_counter()
-            runner.run(None, feeds)
-            times[side].append(1e3 * (time.perf_counter() - start))
-    a, b = (statistics.median(times[side]) for side in ("one", "all"))
+    times = interleaved({"one": partial(one.run, None, feeds), "all": partial(every.run, None, feeds)})
+    a, b = (1e3 * times[side].median for side in ("one", "all"))
     said = f"batch {batch}: one device {a:.1f} ms, all {b:.1f} ms, speedup {a / b:.2f}, error {error:.1e}"
     require(error <= LIMIT, said)
     require(a / b >= LEAST_SPEEDUP.get(name, 0.0), said)

@@ -34,6 +34,7 @@ from graphopt.ops import DOMAIN
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from models.scale import SHAPES
+from scripts.timing import check_out
 
 ROOT = Path(__file__).resolve().parent.parent
 # Name -> arguments of `optimize`.
@@ -148,9 +149,7 @@ def optimized_by(commit: str, folder: Path, work: Path) -> Results:
     if kept.exists():
         return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in json.loads(kept.read_text())}
     before = work / "before"
-    before.mkdir()
-    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "x"], input=archive.stdout, cwd=before, check=True)
+    check_out(commit, before)
     results = optimize_all(before, folder, work / "out.onnx")
     kept.write_text(json.dumps([[*key, *value] for key, value in results.items()]))
     return results

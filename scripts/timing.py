@@ -1,4 +1,4 @@
-"""Functions shared by the benchmark programs: interleaved timing, results in a JSON file, tables in Markdown."""
+"""Functions shared by the benchmark programs: interleaved timing, results in JSON, tables in Markdown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+ROOT = Path(__file__).resolve().parents[1]
 Row = TypeVar("Row")
 Work = Callable[[], object]
 
@@ -122,7 +123,7 @@ def write_results(
         facts: what else says how the ratios were measured.
     """
     kept = json.loads(place.read_text()) if place.exists() else {}
-    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    commit = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     described = {
         "machine": kept.get("machine", machine),
         "instructions": kept.get("instructions", ""),
@@ -138,6 +139,13 @@ def write_results(
         "models": models,
     }
     place.write_text(json.dumps(described, indent=1) + "\n")
+
+
+def check_out(commit: str, folder: Path) -> None:
+    """Writes the files of a commit to a new folder."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "x"], input=archive.stdout, cwd=folder, check=True)
 
 
 def heading(columns: Iterable[str]) -> str:
