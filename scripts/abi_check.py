@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
 SYSTEM = Path("/usr/include")
 FETCHED = ROOT / "build" / "headers"
-
+FLAGS = ("-std=c++17", "-w", "-D__HIP_PLATFORM_AMD__", "-D__HIP_DISABLE_CPP_FUNCTIONS__")
 
 # C++ code that tests whether a call through our declaration matches the real one, on a machine that passes 64-bit
 # integers and pointers alike.
@@ -185,9 +185,8 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
 
 def compile_errors(source: Path, includes: Iterable[Path]) -> list[str]:
     """Returns the compiler's errors for a file, one line each."""
-    flags = ["-std=c++17", "-fsyntax-only", "-fno-access-control", "-w", "-D__HIP_PLATFORM_AMD__"]
-    flags += ["-D__HIP_DISABLE_CPP_FUNCTIONS__", *(f"-I{folder}" for folder in includes)]
-    done = subprocess.run(["g++", *flags, str(source)], capture_output=True, text=True)
+    command = ["g++", *FLAGS, "-fsyntax-only", "-fno-access-control", *(f"-I{folder}" for folder in includes)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     if done.returncode != 0 and not errors:
         errors = done.stderr.splitlines()[-1:]
@@ -196,13 +195,12 @@ def compile_errors(source: Path, includes: Iterable[Path]) -> list[str]:
 
 def preprocessed(inclusion: str, includes: Iterable[Path]) -> tuple[str, dict[str, str]]:
     """Returns the header's declarations, and the macros that are defined after it."""
-    flags = ["-x", "c++", "-std=c++17", "-w", "-D__HIP_PLATFORM_AMD__", "-D__HIP_DISABLE_CPP_FUNCTIONS__"]
-    flags += [f"-I{folder}" for folder in includes]
+    command = ["g++", "-x", "c++", *FLAGS, *(f"-I{folder}" for folder in includes), "-E"]
     line = inclusion + "\n"
-    text = subprocess.run(["g++", "-E", "-P", *flags, "-"], input=line, capture_output=True, text=True)
+    text = subprocess.run([*command, "-P", "-"], input=line, capture_output=True, text=True)
     if text.returncode != 0:
         return "", {"": next((e for e in text.stderr.splitlines() if "error:" in e), text.stderr[-200:])}
-    macros = subprocess.run(["g++", "-E", "-dM", *flags, "-"], input=line, capture_output=True, text=True)
+    macros = subprocess.run([*command, "-dM", "-"], input=line, capture_output=True, text=True)
     return text.stdout, dict(re.findall(r"^#define (\w+) (.*)$", macros.stdout, re.M))
 
 

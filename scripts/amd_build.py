@@ -8,13 +8,7 @@ innermost loop of a GEMM or attention kernel also the issue cycles of its instru
 no loops: their backward branches lead to blocks that the compiler moved to the end.)
 
 Without ARCH, uses those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is
-in waves on a SIMD, from the table's facts. Registers are allocated in steps of 8 on CDNA, VGPRs and AGPRs together
-(gfx908: half of each, in steps of 4), and on RDNA in steps of 1/64 of the file. The table's LDS is shared by the
-work-groups of a CU with four SIMDs (two on RDNA); work-groups have the maximum size of the kernel.
-
-Issue cycles of one wave: VALU 4 on CDNA (wave64 on SIMDs of 16), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
-instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
-RDNA 4.
+in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
 Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, or if it has no matrix
 instruction although the architecture has them for its type.
@@ -89,6 +83,7 @@ def read_kernels(paths: Sequence[Path], listed: str = "") -> list[Kernel]:
 
 
 def occupancy(arch: str, kernel: Kernel) -> int:
+    """Returns the waves on a SIMD; a CU's LDS is shared by four SIMDs on CDNA, by two on RDNA."""
     f, row = kernel.facts, architectures()[arch]
     registers, lds = f["vgpr_count"], f["group_segment_fixed_size"]
     waves_of_group = -(-f["max_flat_workgroup_size"] // f["wavefront_size"])
@@ -116,7 +111,7 @@ def matrix_cycles(arch: str) -> int:
 
 
 def cycles(arch: str, text: str) -> tuple[str, int]:
-    """Returns the unit of an instruction and its issue cycles."""
+    """Returns the unit of an instruction and its issue cycles for one wave, by the vendor's guides."""
     cdna = is_cdna(arch)
     if text.startswith("v_mfma"):
         if "f32_16x16x4" in text:

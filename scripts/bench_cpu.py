@@ -10,10 +10,8 @@ default (bfloat16 if the machine has it). They run interleaved in one process wi
 the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall time on an idle
 machine and ignores other load on a busy one; with several threads wall time.
 
-The table gives medians of the original, the speedups of the other sides, and the largest spread (interquartile range
-over median). It also gives the errors of all sides at batch 1 against float64 (largest and root mean square, over the
-RMS of the output). For the original and both of ours it gives the peak resident memory of a separate process that loads
-the model and runs it twice. Geometric means come last.
+The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
+over median), and the peak resident memory of a separate process that loads the model and runs it twice.
 
 The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on others ours
 in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1 times

@@ -732,20 +732,12 @@ def bench_conv(r: Runner, dtype: torch.dtype, floor: str) -> None:
     )
 
 
-def attention_plan(
-    r: Runner,
-    dtype: torch.dtype,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    causal: bool = False,
-) -> Plan:
-    """Returns a plan for [B, H, rows, columns] tensors with any strides."""
+def attention_plan(r: Runner, qkvo: Sequence[torch.Tensor], bias: torch.Tensor | None, causal: bool) -> Plan:
+    """Returns a plan for Q, K, V and the output, [B, H, rows, columns] with any strides."""
+    q, k, v, _ = qkvo
     B, H, S, D = q.shape
     sizes = [B, H, S, k.shape[2], D, v.shape[3], H // k.shape[1]]
-    for x in (q, k, v, o):
+    for x in qkvo:
         sizes += x.stride()
     sizes += (
         [0 if n == 1 else step for n, step in zip(bias.shape, bias.stride(), strict=True)]
@@ -755,8 +747,8 @@ def attention_plan(
     sizes += [0] * 4
     flags = (bias is not None) | causal << 2
     settings = (ctypes.c_float(D**-0.5), ctypes.c_float(0), ctypes.c_float(0), ctypes.c_int(-1))
-    half, values = ctypes.c_int(dtype == torch.float16), (ctypes.c_int64 * len(sizes))(*sizes)
-    return r.plan("fused_attention", half, values, ctypes.c_int(flags), *settings)
+    half = ctypes.c_int(q.dtype == torch.float16)
+    return r.plan("fused_attention", half, int64s(sizes), ctypes.c_int(flags), *settings)
 
 
 def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
@@ -765,7 +757,7 @@ def bench_attention(r: Runner, dtype: torch.dtype, floor: str) -> None:
     for B, H, S, D in ATTENTIONS:
         q, k, v = (torch.randn(B, H, S, D, device="cuda").to(dtype) for _ in range(3))
         o = torch.empty_like(q)
-        plan = attention_plan(r, dtype, q, k, v, o)
+        plan = attention_plan(r, (q, k, v, o), None, False)
         kt, scaled = k.transpose(-1, -2), q * D**-0.5
         ms = milliseconds(r.work(plan, [q, k, v], [o]))
         peer = milliseconds(partial(F.scaled_dot_product_attention, q, k, v))
@@ -797,7 +789,7 @@ def bench_attention_options(r: Runner) -> None:
         o = torch.empty_like(q)
         bias = torch.randn(B, 1, S, S, device="cuda").half() if name == "bias" else None
         causal = name == "causal"
-        plan = attention_plan(r, torch.float16, q, k, v, o, bias, causal)
+        plan = attention_plan(r, (q, k, v, o), bias, causal)
         grouped = name == "grouped"
         sdpa = partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias, is_causal=causal, enable_gqa=grouped)
         inputs = [q, k, v] + ([bias] if bias is not None else [])

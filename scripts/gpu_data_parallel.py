@@ -16,9 +16,6 @@ than two devices. scripts/gpu_soak.py is the soak test on both.
 
 from __future__ import annotations
 
-import ctypes
-import json
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -34,10 +31,11 @@ import torch
 
 import graphopt
 from graphopt import DataParallel
-from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, library_path, memory_of
+from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, memory_of
 from models import ZOO
+from models.prepared import relative_error
+from scripts.device import bind, install_for_cuda, load_vendor_libraries, statistics_of
 from scripts.timing import interleaved
-from tests.hip.harness import ROOT, build_for_cuda
 
 LIMIT = 1e-5  # largest error over the root mean square of an output
 BATCHES = {"resnet50": 64, "bert": 64}
@@ -68,16 +66,8 @@ def feeds_of(session: Any, batch: int) -> dict[str, Any]:
     return feeds
 
 
-def memory() -> dict[str, Any]:
-    """The library's statistics of device memory (docs/native_library.md)."""
-    describe = ctypes.CDLL(str(library_path())).GraphoptMemory
-    describe.restype = ctypes.c_char_p
-    found: dict[str, Any] = json.loads(describe())
-    return found
-
-
 def in_use(device: int) -> int:
-    return sum(int(pool["in_use"]) for pool in memory()["pools"] if pool["device"] == device)
+    return sum(int(pool["in_use"]) for pool in statistics_of("GraphoptMemory")["pools"] if pool["device"] == device)
 
 
 def require(condition: bool, why: str) -> None:
@@ -90,20 +80,9 @@ def require_same(got: Sequence[Any], want: Sequence[Any], what: str) -> None:
     require(all(g.tobytes() == w.tobytes() for g, w in zip(got, want, strict=True)), f"{what}: other bits")
 
 
-def error_of(got: Sequence[Any], want: Sequence[Any]) -> float:
-    """Returns the largest difference over the root mean square of an output."""
-    return max(float(np.abs(g - w).max() / np.sqrt(np.mean(w.astype(np.float64) ** 2))) for g, w in zip(got, want))
-
-
 def run_on_device(session: Any, feeds: dict[str, Any], like: Sequence[Any]) -> list[Any]:
     """Runs a session RUNS times with inputs and outputs in the memory of its device; returns the last outputs."""
-    place = memory_of(session)
-    binding = session.io_binding()
-    for key, x in feeds.items():
-        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(x, *place))
-    for output, y in zip(session.get_outputs(), like, strict=True):
-        value = ort.OrtValue.ortvalue_from_shape_and_type(y.shape, y.dtype.type, *place)
-        binding.bind_ortvalue_output(output.name, value)
+    binding = bind(session, feeds, like)
     for _ in range(RUNS):
         session.run_with_iobinding(binding)
     outputs: list[Any] = binding.copy_outputs_to_cpu()
@@ -158,12 +137,12 @@ def kept_apart() -> str:
     require(min(held) > len(model) // 2, f"the weights are not on both devices: {held} bytes")
     inputs = [feeds_of(sessions[0], batch) for batch in (1, 5)]
     wanted = [sessions[0].run(None, feeds) for feeds in inputs]
-    graphs = memory()["recordings"]
+    graphs = statistics_of("GraphoptMemory")["recordings"]
     for _ in range(3):
         for i, session in enumerate(sessions):
             for feeds, want in zip(inputs, wanted):
                 require_same(run_on_device(session, feeds, want), want, f"device {i}")
-    captured = memory()["recordings"] - graphs
+    captured = statistics_of("GraphoptMemory")["recordings"] - graphs
     require(captured >= 4, f"{captured} captured graphs, not one for each device and batch")
     del sessions[0], session
     require(in_use(0) <= before[0], f"{in_use(0) - before[0]} bytes of the first device are still in use")
@@ -182,7 +161,7 @@ def wrong_device() -> str:
     want = session.run(None, feeds)
     (name,), (output,) = feeds, session.get_outputs()
 
-    def bind(input_on: int, output_on: int) -> Any:
+    def run(input_on: int, output_on: int) -> Any:
         binding = session.io_binding()
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(feeds[name], *places[input_on]))
         y = ort.OrtValue.ortvalue_from_shape_and_type(want[0].shape, np.float32, *places[output_on])
@@ -193,13 +172,13 @@ def wrong_device() -> str:
     messages = []
     for input_on, output_on in ((0, 1), (1, 0)):
         try:
-            bind(input_on, output_on)
+            run(input_on, output_on)
         except Exception as error:  # ONNX Runtime's exception classes have no public base
             messages.append(str(error).strip().splitlines()[-1])
         else:
             raise AssertionError(f"no error for an input on device {input_on} and an output on device {output_on}")
         require("device 0" in messages[-1] and "device 1" in messages[-1], messages[-1])
-    require_same(bind(1, 1), want, "on the right device afterwards")
+    require_same(run(1, 1), want, "on the right device afterwards")
     return "; ".join(messages)
 
 
@@ -210,7 +189,7 @@ def split_batch(name: str) -> str:
     one, every = session_on(model, 0), DataParallel(model, log_severity_level=3)
     feeds = feeds_of(one, batch)
     wanted, got = one.run(None, feeds), every.run(None, feeds)
-    error = error_of(got, wanted)
+    error = max(relative_error(g, w) if np.isfinite(g).all() else np.inf for g, w in zip(got, wanted, strict=True))
     parts = {key: np.array_split(x, len(every.sessions)) for key, x in feeds.items()}
     pieces = [one.run(None, {key: x[i] for key, x in parts.items()}) for i in range(len(every.sessions))]
     require_same(got, [np.concatenate(piece) for piece in zip(*pieces, strict=True)], "the parts on one device")
@@ -223,12 +202,8 @@ def split_batch(name: str) -> str:
 
 
 def main() -> int:
-    # Our library uses the vendor libraries that PyTorch has loaded.
-    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")
-    torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
-    library = build_for_cuda("graphopt")
-    (ROOT / "graphopt" / "lib").mkdir(exist_ok=True)
-    shutil.copy(library, ROOT / "graphopt" / "lib")
+    load_vendor_libraries(torch)
+    install_for_cuda()
     print(f"{device_count()} devices: {torch.cuda.get_device_name()}", flush=True)
     if device_count() < 2:
         return 1

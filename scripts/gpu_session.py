@@ -1,9 +1,5 @@
 """Runs whole models on an NVIDIA GPU with ONNX Runtime and the provider, against the fastest variant of PyTorch.
 
-    python scripts/gpu_session.py [--only MODEL[:BATCH[:DTYPE]] ...] [--json PATH] [--without-libraries] [--no-compile]
-    python scripts/gpu_session.py --trace [--kernels COUNT] [--only ...]
-    python scripts/gpu_session.py --sizes [COUNT]
-
 A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the exported model,
 the nodes on the CPU, copies between the CPU and the device (Memcpy nodes), the events of its regions, and medians of
 interleaved runs with inputs and outputs on the device: ours, PyTorch eager, eager captured in a CUDA graph, and
@@ -32,8 +28,6 @@ GRAPHOPT_BUILT names the folder of another build of the library.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import json
 import os
 import statistics
 import sys
@@ -52,16 +46,17 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 import graphopt
 from models import TITLES, ZOO, feeds_of
+from models.prepared import relative_error
 from models.pytorch.twins import CONVOLUTIONAL, twin
-from scripts.timing import Store, interleaved, write_results
+from scripts.device import bind, load_vendor_libraries, statistics_of
+from scripts.timing import Store, heading, interleaved, line, write_results
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 
-NVIDIA = 0x10DE
 MODELS = tuple(ZOO)
 BATCHES = (1, 8, 32)
 DTYPES = ("float32", "float16")
@@ -140,21 +135,17 @@ class Row:
         return found
 
     def markdown(self, sides: Sequence[str]) -> str:
-        peers = " | ".join(f"{self.peers[side]:.3f}" if side in self.peers else "-" for side in SIDES)
+        peers = (f"{self.peers[side]:.3f}" if side in self.peers else "-" for side in SIDES)
         captured = "captured" if self.regions.get("captured") and not self.regions.get("refused") else "not captured"
         regions = f"{self.regions.get('compiled', 0)} {captured}"
         copies = "-" if self.copies is None else self.copies
         ratio = f"{self.ratio:.2f}" + (f" of {len(self.peers)}" if len(self.peers) < len(SIDES) else "")
-        return (
-            f"| {self.model} | {self.batch} | {self.dtype} | {self.error:.1e} | {copies} | {regions} "
-            f"| {self.ours:.3f} | {peers} | {ratio} | {', '.join(self.failures(sides))} |"
-        )
+        cells = (self.model, self.batch, self.dtype, f"{self.error:.1e}", copies, regions, f"{self.ours:.3f}")
+        return line([*cells, *peers, ratio, ", ".join(self.failures(sides))])
 
 
-HEAD = (
-    "| model | batch | dtype | error | copies | regions | ours, ms | eager | graph | compile | ours / best | misses |\n"
-    "|---|--:|---|--:|--:|---|--:|--:|--:|--:|--:|---|"
-)
+COLUMNS = "model, batch, dtype, error, copies, regions, ours ms, eager, graph, compile, ours / best, misses"
+HEAD = heading(COLUMNS.split(", "))
 
 
 def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -208,33 +199,14 @@ def placed(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tupl
     return {op: n for op, n in elsewhere.items() if not op.startswith("Memcpy")}, copies
 
 
-def told(library: Path, function: str) -> dict[str, Any]:
-    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
-    describe = getattr(ctypes.CDLL(str(library)), function)
-    describe.restype = ctypes.c_char_p
-    found: dict[str, Any] = json.loads(describe())
-    return found
-
-
 def region_counts(library: Path) -> dict[str, int]:
-    return {key: n for key, n in told(library, "GraphoptRegions").items() if key != "planning_us"}
+    return {key: n for key, n in statistics_of("GraphoptRegions", library).items() if key != "planning_us"}
 
 
 def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Returns medians of interleaved calls; each call must wait for its work."""
     times = interleaved(works, warm_up=4, least=0.02, most_calls=50)
     return {name: 1e3 * found.median for name, found in times.items()}
-
-
-def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
-    """Returns a binding with inputs and outputs on the device."""
-    binding = session.io_binding()
-    for key, array in feeds.items():
-        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
-    for output, array in zip(session.get_outputs(), outputs, strict=True):
-        value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, "gpu", 0, NVIDIA)
-        binding.bind_ortvalue_output(output.name, value)
-    return binding
 
 
 def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, Any]]:
@@ -312,10 +284,9 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     for _ in range(4):  # launched, captured, replayed
         got = session.run(None, feeds)
         for actual, wanted in zip(got, expected, strict=True):
-            scale = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
-            error = float(np.abs(actual.astype(np.float64) - wanted).max()) / scale
-            row.error = max(row.error, error if np.isfinite(actual).all() else float("inf"))
-    binding = bound(session, feeds, got)
+            error = relative_error(actual, wanted) if np.isfinite(actual).all() else float("inf")
+            row.error = max(row.error, error)
+    binding = bind(session, feeds, got)
     works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
     works |= peers_of(row, feeds, compiled)
     times = milliseconds(works)
@@ -362,8 +333,7 @@ def print_kernels(title: str, kernels: dict[str, tuple[float, float]], most: int
 
 
 def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) -> None:
-    print("| model | batch | dtype | nodes | how | run, ms | device busy, ms | launches and copies |")
-    print("|---|--:|---|--:|---|--:|--:|--:|")
+    print(heading(["model", "batch", "dtype", "nodes", "how", "run, ms", "device busy, ms", "launches and copies"]))
     ways: dict[str, dict[str, Any]] = {"node by node": {"regions": 0}, "regions": {"capture": 0}, "captured": {}}
     for name, batch, dtype in rows:
         _, model, feeds = model_of(name, batch, dtype)
@@ -371,7 +341,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
         for way, options in ways.items():
             session = session_of(model, library, **options)
             got = [session.run(None, feeds) for _ in range(3)][-1]
-            binding = bound(session, feeds, got)
+            binding = bind(session, feeds, got)
             works[way] = partial(session.run_with_iobinding, binding)
         for way, wall in milliseconds(works).items():
             kernels = kernels_of(works[way])
@@ -387,20 +357,15 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
             sys.stdout.flush()
     # A chain of nodes with negligible device time.
     nodes = 400
-    names = ["x", *(f"t{i}" for i in range(nodes - 1)), "y"]
-    graph = helper.make_graph(
-        [helper.make_node("Relu" if i % 2 else "Neg", [names[i]], [names[i + 1]]) for i in range(nodes)],
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-    )
-    chain = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    feeds = {"x": np.ones(1, np.float32)}
+    body = " ".join(f"t{i + 1} = {'Relu' if i % 2 else 'Neg'} (t{i})" for i in range(nodes))
+    graph = f"chain (float[1] t0) => (float[1] t{nodes}) {{ {body} }}"
+    chain = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    feeds = {"t0": np.ones(1, np.float32)}
     works = {}
     for way, options in ways.items():
         session = session_of(chain, library, **options)
         got = [session.run(None, feeds) for _ in range(3)][-1]
-        works[way] = partial(session.run_with_iobinding, bound(session, feeds, got))
+        works[way] = partial(session.run_with_iobinding, bind(session, feeds, got))
     for way, wall in milliseconds(works).items():
         print(
             f"| chain | | | {nodes} | {way} | {wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch | | |",
@@ -484,7 +449,7 @@ def mib(size: int) -> str:
 def device_memory(library: Path) -> tuple[int, dict[str, Any]]:
     """Returns the bytes of device memory in use by all, and our library's statistics."""
     free, total = torch.cuda.mem_get_info()
-    return total - free, told(library, "GraphoptMemory")
+    return total - free, statistics_of("GraphoptMemory", library)
 
 
 def random_sizes(count: int, library: Path) -> bool:
@@ -504,7 +469,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
     session = session_of(model, library, memory_limit=limit)
     run.made = device_memory(library)[0]
     rng = np.random.default_rng(0)
-    begin = told(library, "GraphoptRegions")
+    begin = statistics_of("GraphoptRegions", library)
     for i, (h, w) in enumerate(sizes):
         # The first and the second run both follow the drawing of their image, and so have the same pause before them.
         for kept, is_drawn in ((run.first, True), (run.second, True), (run.replayed, False)):
@@ -520,7 +485,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
         run.most = max(run.most, taken)
         run.others_most = max(run.others_most, taken - ours["bytes"])
         run.recordings = max(run.recordings, ours["recordings"])
-        run.events = {k: n - begin[k] for k, n in told(library, "GraphoptRegions").items()}
+        run.events = {k: n - begin[k] for k, n in statistics_of("GraphoptRegions", library).items()}
         if i >= PLANS:
             run.fewest = min(run.fewest, run.events["planned"] - run.events["dropped"])
     (pool,) = (pool for pool in ours["pools"] if pool["limit"] == limit)
@@ -565,9 +530,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.without_libraries:
         os.environ["GRAPHOPT_LIBRARIES"] = "cublas=off,cublaslt=off,cudnn=off"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # loads cuBLAS and cuDNN
-    torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
+    load_vendor_libraries(torch)
     library = build_for_cuda("graphopt").resolve()
     ort.register_execution_provider_library("graphopt", str(library))
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")

@@ -31,7 +31,6 @@ import argparse
 import ctypes
 import faulthandler
 import gc
-import json
 import os
 import random
 import re
@@ -50,10 +49,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import onnxruntime as ort
 
 import graphopt
-from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of, library_path, memory_of
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of
 from models.prepared import ERROR_LIMIT, Array, Model, names, prepare_all, relative_error
+from scripts.device import bind, install_for_cuda, load_vendor_libraries, statistics_of
 
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
@@ -209,7 +210,7 @@ class Soak:
                     generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # unique: it identifies the pool
                     live = self._open(model, precision, device, generous)
                     live.session.run(None, feeds)
-                    pools = told("GraphoptMemory")["pools"]
+                    pools = statistics_of("GraphoptMemory")["pools"]
                     most = max(most, *(pool["most"] for pool in pools if pool["limit"] == generous))
                 self.limits[key] = most * 9 // 8 + (4 << 20)
             return self.limits[key]
@@ -223,12 +224,10 @@ class Soak:
 
     def run_bound(self, live: Live, size: int, times: int, anew: bool) -> None:
         """Runs a session `times` times with inputs and outputs on the device, at new addresses if `anew`."""
-        import onnxruntime as ort
-
         self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
         with self._turn(live):
             if anew or size not in live.bindings:
-                live.bindings[size] = self.bind(live, size)
+                live.bindings[size] = bind(live.session, live.model.inputs[size], live.model.outputs[size])
             binding = live.bindings[size]
             values = binding.get_outputs()
             ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(y) for y in live.model.nothing[size]], values)
@@ -236,18 +235,6 @@ class Soak:
                 live.session.run_with_iobinding(binding)
             outputs = binding.copy_outputs_to_cpu()
         self.compare(live, size, outputs)
-
-    def bind(self, live: Live, size: int) -> Any:
-        import onnxruntime as ort
-
-        place = memory_of(live.session)
-        binding = live.session.io_binding()
-        for key, x in live.model.inputs[size].items():
-            binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(x, *place))
-        for given, y in zip(live.session.get_outputs(), live.model.outputs[size], strict=True):
-            value = ort.OrtValue.ortvalue_from_shape_and_type(y.shape, y.dtype.type, *place)
-            binding.bind_ortvalue_output(given.name, value)
-        return binding
 
     @staticmethod
     def _turn(live: Live) -> threading.Lock:
@@ -342,14 +329,14 @@ class Soak:
         """Bytes in use on each device; without PyTorch the bytes that the library has allocated."""
         self.release_idle()
         if self.torch is None:
-            return [int(told("GraphoptMemory")["bytes"])]
+            return [int(statistics_of("GraphoptMemory")["bytes"])]
         with self.using_torch:
             return [total - free for free, total in map(self.torch.cuda.mem_get_info, self.devices)]
 
     def require_idle(self) -> None:
         """Raises SoakError if a block is in use or a captured graph exists while no session is open."""
         self.release_idle()
-        found = told("GraphoptMemory")
+        found = statistics_of("GraphoptMemory")
         if found["recordings"] or any(pool["in_use"] for pool in found["pools"]):
             raise SoakError(f"no session is open, and the library says {found}")
 
@@ -482,14 +469,6 @@ class Worker(threading.Thread):
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def told(function: str) -> dict[str, Any]:
-    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
-    describe = getattr(ctypes.CDLL(str(library_path())), function)
-    describe.restype = ctypes.c_char_p
-    found: dict[str, Any] = json.loads(describe())
-    return found
-
-
 def mib(sizes: Sequence[int]) -> str:
     return " and ".join(f"{size / 2**20:.0f}" for size in sizes) + " MiB"
 
@@ -549,20 +528,8 @@ def choose_device(torch: Any) -> bool:
         os.environ["GRAPHOPT_GUARD_MEMORY"] = "1"
         return False
     if torch is not None and torch.version.cuda is not None:
-        from tests.hip.harness import ROOT, build_for_cuda
-
-        library = build_for_cuda("graphopt")
-        (ROOT / "graphopt" / "lib").mkdir(exist_ok=True)
-        shutil.copy(library, ROOT / "graphopt" / "lib")
+        install_for_cuda()
     return True
-
-
-def start_torch(torch: Any) -> None:
-    """Makes PyTorch load the vendor's libraries, which ours then finds."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    for device in range(torch.cuda.device_count()):
-        x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
-        torch.nn.functional.conv2d(x, x) @ x[0, 0, :1, :1]
 
 
 def watch(soak: Soak) -> None:
@@ -614,7 +581,7 @@ def main() -> int:
     torch = import_torch()
     on_gpu = choose_device(torch)
     if torch is not None:
-        start_torch(torch)
+        load_vendor_libraries(torch)
     devices = options.device or [*range(device_count())]
     stderr = Stderr()
     faulthandler.enable(stderr.original)

@@ -2,19 +2,15 @@
 
     .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
-Made for third-party files, such as test suites of other projects (docs/measurements/outside_files.md). A file fails if
-`optimize` ends without a result and without one of its error messages. It also fails if ONNX's checker, or ONNX Runtime
-at its default level, refuses a result but not the original, or if outputs differ, with and without the library, with
-and without ONNX Runtime's optimizations. Inputs are those of onnx's test data layout next to the model, or are made
+Made for third-party files, such as test suites of other projects; docs/measurements/outside_files.md describes the
+comparison and the outcomes. Inputs are those of onnx's test data layout next to the model, or are made
 from the declared types and shapes; if the original runs on none of those, inputs that `graphopt verify` finds. Files
 that only run at the default level are compared there. A log has one line of JSON for each file; a run skips the files
 that its log has. With --seed the files come in a random order with each project (a folder of FOLDER), operator and
 opset early, which makes an interrupted run a representative sample. Files are written to TMPDIR: a folder in memory
 saves most of a run's time.
 
-Outcomes: agrees; amplified (beyond a fixed limit, but not more than rounding alone changes the original, as measured by
-`graphopt verify`); unchanged; refused with a line that gives the reason; random; NaN (of the original only); not run
-(ONNX Runtime refuses the original, or crashes); slow; FAILED. Exit code 0: no file failed.
+Exit code 0: no file failed.
 """
 
 from __future__ import annotations

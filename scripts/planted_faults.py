@@ -3,11 +3,10 @@
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
     .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
 
-Faults of about 220 kinds are planted one at a time (tests/verification/planted) into models that are unchanged,
-optimized, in half precision and in bfloat16. The effect of a fault on the outputs is measured independently of verify,
-on other inputs, in units of the measured rounding error of the pair of files. A fault that moves some slice of an
-output by more than ten times that is visible, and must be caught. With --honest, files that differ only by rounding are
-compared, and none may raise an alarm.
+docs/measurements/planted_faults.md describes the faults, which tests/verification/planted makes. The effect of a fault
+on the outputs is measured independently of verify, on other inputs, in units of the measured rounding error of the pair
+of files. A fault that moves some slice of an output by more than ten times that is visible, and must be caught. With
+--honest, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
 fault: a run that was stopped, by --seconds or by a signal, prints the table of its results, and the next run continues
@@ -88,17 +87,18 @@ def every_subject(exports: Path | None, trained: bool) -> list[Subject]:
     return [*subjects(exports, trained), *reach.subjects(), *choices.subjects()]
 
 
-def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
-    """Returns caught, refused (an error says why the files cannot be compared) or missed; and verify's message."""
+def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, dict[str, Any]]:
+    """Returns caught, refused (the files cannot be compared) or missed; and verify's message and seconds."""
+    start = time.perf_counter()
     try:
         report = graphopt.verify(before, faulty)
+        verdict, words = ("missed" if report.equal else "caught"), report.summary
     except graphopt.GraphoptError as error:
-        return "refused", str(error)
-    return ("missed" if report.equal else "caught"), report.summary
+        verdict, words = "refused", str(error)
+    return verdict, {"words": words, "seconds": round(time.perf_counter() - start, 2)}
 
 
-# -- the worker process
-# -------------------------------------------------------------------------------------------------
+# -- the worker process ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,8 @@ class Worker:
                 self.effects.add(key, effect=min(measured.effect(faulty), 1e30))
             if self.effects.known[key]["effect"] <= VISIBLE or key in self.verdicts.known:
                 continue
-            start = time.perf_counter()
-            verdict, words = judge(before, faulty)
-            seconds = round(time.perf_counter() - start, 2)
-            self.verdicts.add(key, verdict=verdict, words=words, seconds=seconds)
+            verdict, details = judge(before, faulty)
+            self.verdicts.add(key, verdict=verdict, **details)
 
     def honest(self, subject: Subject, seed: int, only: str) -> None:
         before = ZOO[subject.name](small=True, dynamic=seed % 2 == 0, seed=seed) if seed else subject.build()
@@ -186,10 +184,8 @@ class Worker:
             if only not in name or key in self.alarms.known:
                 continue
             self.doing(key)
-            start = time.perf_counter()
-            verdict, words = judge(before, after)
-            seconds = round(time.perf_counter() - start, 2)
-            self.alarms.add(key, alarm=verdict != "missed", words=words, seconds=seconds)
+            verdict, details = judge(before, after)
+            self.alarms.add(key, alarm=verdict != "missed", **details)
 
 
 class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
@@ -217,8 +213,7 @@ def serve(connection: Connection, folder: Path, exports: Path | None, trained: b
             connection.send(("failed", traceback.format_exc()))
 
 
-# -- selection of faults
-# ------------------------------------------------------------------------------------------------
+# -- selection of faults -----------------------------------------------------------------------------------------------
 
 Fault = tuple[str, str, str, str]  # kind, subject, base, site
 

@@ -388,7 +388,8 @@ def test_scripts_run_their_own_tree() -> None:
     for path in sorted((ROOT.parent / "scripts").glob("*.py")):
         text = path.read_text()
         ours = re.search(r"^(?:import|from) (?:graphopt|models|scripts|tests)\b", text, re.M)
-        if ours is None or f"-m scripts.{path.stem}" in text:
+        is_program = '__name__ == "__main__"' in text
+        if ours is None or not is_program or f"-m scripts.{path.stem}" in text:
             continue
         seen += 1
         before = text[: ours.start()]

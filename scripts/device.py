@@ -1,0 +1,51 @@
+"""Functions shared by the programs that run sessions on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from graphopt.runtime.discovery import library_path, memory_of
+
+
+def install_for_cuda() -> None:
+    """Builds the library with nvcc into graphopt/lib; must be called before the library is loaded."""
+    from tests.hip.harness import ROOT, build_for_cuda
+
+    library = build_for_cuda("graphopt")
+    (ROOT / "graphopt" / "lib").mkdir(exist_ok=True)
+    shutil.copy(library, ROOT / "graphopt" / "lib")
+
+
+def load_vendor_libraries(torch: Any) -> None:
+    """Makes PyTorch load cuBLAS and cuDNN, which our library then finds, and compute without TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    for device in range(torch.cuda.device_count()):
+        x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
+        torch.nn.functional.conv2d(x, x) @ x[0, 0, :1, :1]
+
+
+def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
+    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
+    describe = getattr(ctypes.CDLL(str(library or library_path())), function)
+    describe.restype = ctypes.c_char_p
+    found: dict[str, Any] = json.loads(describe())
+    return found
+
+
+def bind(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:
+    """Returns a binding with inputs, and outputs of these shapes and types, in the memory of the session's device."""
+    place = memory_of(session)
+    binding = session.io_binding()
+    for key, x in feeds.items():
+        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(x, *place))
+    for output, y in zip(session.get_outputs(), like, strict=True):
+        value = ort.OrtValue.ortvalue_from_shape_and_type(y.shape, y.dtype.type, *place)
+        binding.bind_ortvalue_output(output.name, value)
+    return binding
