@@ -44,6 +44,7 @@ AGREES = r"""
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 namespace abi_check {
 template <class T> struct is_function_pointer : std::is_function<std::remove_pointer_t<T>> {};
 template <class T, class = void> struct size_of : std::integral_constant<size_t, 0> {};
@@ -136,18 +137,22 @@ def sources(native: Path = NATIVE) -> dict[Path, str]:
 # Matches find("hipMalloc", malloc_); resolve(library, grown ? "NewName" : "OldName", get_properties); find("Create",
 # create)
 _LOOKUP = re.compile(r'\b\w+\(([^;()]*"\w+"[^;()]*),\s*([A-Za-z_][\w.>-]*)\s*\);')
+# Matches LibraryFunction<void*> destroy_{library, "miopenDestroy"}; Find find{library, kPrefix + "Find"};
+_MEMBER = re.compile(r'\b(?:LibraryFunction<[^;{}]*>|[A-Z]\w*) (\w+)\{\s*library,([^{};]*"\w+"[^{};]*)\};')
 _LT_PREFIXES = ("cublasLt", "hipblasLt")
 
 
 def lookups(text: str) -> Iterator[tuple[re.Match[str], list[str], str]]:
-    """Yields each call that looks functions up: the match, the function names, and the variable for the address."""
+    """Yields each call or member that looks functions up: the match, the function names, and the address."""
     prefixed = "kPrefix" in text
-    for match in _LOOKUP.finditer(text):
-        names = re.findall(r'"(\w+)"', match[1])
+    found = [(match, match[1], match[2]) for match in _LOOKUP.finditer(text)]
+    found += [(m, m[2], f"std::declval<decltype({m[1]})>().pointer()") for m in _MEMBER.finditer(text)]
+    for match, given, pointer in found:
+        names = re.findall(r'"(\w+)"', given)
         if prefixed and all(re.match("[A-Z]", name) for name in names):
             names = [prefix + name for prefix in _LT_PREFIXES for name in names]
         if all(any(i.owns(name) for i in INTERFACES) for name in names):
-            yield match, names, match[2]
+            yield match, names, pointer
 
 
 _STRUCT = re.compile(r"^(?:class|struct|enum) (\w+)[^;{\n]*\{(?:[^\n]*\};$|.*?^\};)", re.M | re.S)
@@ -175,6 +180,9 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
             known_to_be = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
             if call.start() not in looked_up and not call[2].startswith("graphopt_") and not known_to_be:
                 found.append(f"{path}: {call[2]} belongs to no interface of tests/native/abi_names.py")
+        for member in _MEMBER.finditer(text):
+            if member.start() not in looked_up:
+                found.append(f"{path}: {member[2].strip()} belongs to no interface of tests/native/abi_names.py")
         if not looked_up:
             continue
         for match, struct in constants(text):
@@ -251,7 +259,8 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
         edits = []
         for match, names, to in calls:
             if any(map(interface.owns, names)):
-                edits.append((match.start(), match.end(), assertions(names, to)))
+                kept = f"{match[0]} " if match.re is _MEMBER else ""
+                edits.append((match.start(), match.end(), kept + assertions(names, to)))
         edits += [(m.start(), m.end(), number(m, struct)) for m, struct in constants(text)]
         for start, end, replacement in sorted(edits, reverse=True):
             text = text[:start] + replacement + text[end:]

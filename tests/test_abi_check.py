@@ -18,6 +18,7 @@ typedef enum { LIB_OK = 0 } lib_status;
 typedef struct { float time; size_t bytes; } lib_answer;
 extern "C" lib_status libCreate(lib_handle* handle, void* stream);
 extern "C" lib_status libRun(lib_handle handle, lib_type type, size_t count, const float* x, float* y);
+extern "C" lib_status libDestroy(lib_handle handle);
 extern "C" const char* libName(lib_status status);
 """
 
@@ -25,12 +26,18 @@ OURS = """
 #include <cstddef>
 namespace graphopt::gpu {
 template <class F> void resolve(void*, const char*, F*&);
+template <class... P> struct LibraryFunction {
+  LibraryFunction(void*, const char*);
+  auto pointer() const -> int (*)(P...);
+};
 struct Lib {
   struct Answer {
     float milliseconds;
     size_t workspace;
   };
   static constexpr int kHalf = 5;
+  void* library;
+  LibraryFunction<void*> destroy{library, "libDestroy"};
   int (*create)(void**, void*);
   int (*run)(void*, int, size_t, const void*, void*);
   Lib(void* library) {
@@ -75,7 +82,7 @@ def test_every_declaration_belongs_to_an_interface() -> None:
 def test_right_declarations_agree(folder: Path) -> None:
     compared = compare(LIB, folder, [], {folder / "lib.cpp": OURS})
     assert compared.problems == []
-    assert (compared.functions, compared.constants, compared.members, compared.version) == (3, 2, 2, "3")
+    assert (compared.functions, compared.constants, compared.members, compared.version) == (4, 2, 2, "3")
 
 
 @pytest.mark.once
@@ -86,6 +93,8 @@ def test_right_declarations_agree(folder: Path) -> None:
         ("(*create)(void**, void*)", "(*create)(void**, int)", "libCreate"),
         ("size_t, const void*, void*)", "int, const void*, void*)", "libRun"),
         ("const void*, void*)", "void*, const void*)", "libRun"),
+        ("LibraryFunction<void*> destroy", "LibraryFunction<void**> destroy", "libDestroy"),
+        ("LibraryFunction<void*> destroy", "LibraryFunction<void*, int> destroy", "libDestroy"),
         ("const char* (*name)(int)", "int (*name)(int)", "libName"),
         ("kHalf = 5", "kHalf = 6", "a number"),
         ("kFloat = 4", "kFloat = 5", "a number"),
@@ -106,3 +115,5 @@ def test_a_name_without_an_entry_is_a_problem() -> None:
     at = text.index("{", text.index("struct Hip ")) + 1
     assert "kNew" in unknown({path: f"{text[:at]}\n  static constexpr int kNew = 3;{text[at:]}"})[0]
     assert "vkCreate" in unknown({path: f'{text}\nvoid f() {{ resolve(library, "vkCreate", create); }}'})[0]
+    member = 'struct S { LibraryFunction<void*> made{library, "vkMade"}; };'
+    assert "vkMade" in unknown({path: f"{text}\n{member}"})[0]
