@@ -40,7 +40,7 @@ class Lowered:
         kept: refusals, one for each node that was not replaced; the node is the first of its names.
         opset: opset of the result.
         files: path -> bytes of each written file, the model first.
-        shared_files: path -> bytes of the input's files to which the model refers.
+        shared_files: path -> bytes of the input's files that the model shares.
     """
 
     inlined: int
@@ -59,7 +59,7 @@ def lower(
     opset: int | None = None,
     share_weights: bool = False,
 ) -> Lowered:
-    """Writes a copy of a model in which standard ONNX replaces every node of our domain.
+    """Writes a copy of a model with standard ONNX instead of the nodes of our domain.
 
     Args:
         path: the model.
@@ -161,10 +161,10 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     try:
         after = onnx.version_converter.convert_version(before, opset)
     except Exception as error:
-        # A place in its sources and the condition that did not hold stand before what it has to say.
+        # Its message begins with a source location and the failed condition.
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
         raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{_lowest(work, opset)}") from error
-    # The converter knows the graph alone.
+    # The converter keeps only the graph.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string
     for name in ("doc_string", "domain", "model_version", "producer_name", "producer_version"):

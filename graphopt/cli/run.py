@@ -74,7 +74,7 @@ def _exit_code() -> int:
     except BrokenPipeError:  # the exit code of a process that SIGPIPE ended
         _let_go_of_stdout()
         return 128 + signal.SIGPIPE
-    except OSError as error:  # of a report or a cache; models have their own error classes
+    except OSError as error:  # from a report or a cache; models have their own error classes
         _let_go_of_stdout()
         return _fail(str(error), ModelSaveError.exit_code)
     except typer.Abort:
@@ -136,7 +136,7 @@ def _leave_later(number: int) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Repeats an interrupt whose exception Python discarded, for instance in a finalizer."""
+    """Repeats an interrupt if Python discarded its exception, for instance in a finalizer."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
         _leave_later(signal.SIGINT)
     elif isinstance(lost.exc_value, SystemExit):

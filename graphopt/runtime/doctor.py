@@ -99,7 +99,7 @@ def _look_for_gpus(found: Findings) -> None:
     try:
         found.routes = list(gpu_routes())
         target, found.target_reason = resolve_target("auto")
-    except Exception as error:  # of a driver or the runtime: reported like other problems
+    except Exception as error:  # from a driver or the runtime; reported like other problems
         found.problems.append(f"GPUs cannot be detected: {one_line(error)}")
         return
     if not found.routes:
@@ -113,7 +113,7 @@ def _look_for_gpus(found: Findings) -> None:
 
 
 def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
-    """Counts operators with a CPU kernel by creating a session whose model has no function bodies."""
+    """Counts operators with a CPU kernel by creating a session of a model without function bodies."""
     try:
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(path))
