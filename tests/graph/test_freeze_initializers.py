@@ -37,7 +37,7 @@ def test_weights_become_constants(legacy: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
-def test_the_summary_says_how_many_sites_it_frees(sites: int) -> None:
+def test_the_summary_says_how_many_candidates_it_frees(sites: int) -> None:
     """Counts each candidate once, however many passes refuse it; after freezing all are rewritten, none is counted."""
     rng = np.random.default_rng(0)
     shapes = {"s": [4], "b": [4], "m": [4], "v": [4], "w": [4, 4, 3, 3], "u": [4, 4, 1, 1]}
@@ -54,7 +54,7 @@ def test_the_summary_says_how_many_sites_it_frees(sites: int) -> None:
     _, report = graphopt.optimize(model, target="portable")
     assert not report.changed
     said = [note for note in report.notes if "--freeze-initializers" in note]
-    assert [note.split()[:2] for note in said] == [[str(sites), "sites" if sites > 1 else "site"]]
+    assert [note.split()[:2] for note in said] == [[str(sites), "candidates" if sites > 1 else "candidate"]]
     held = {r.nodes[0] for r in report.remarks if r.code == "OVERRIDABLE"}
     frozen, report = graphopt.optimize(model, target="portable", freeze_initializers=True)
     assert (

@@ -48,7 +48,7 @@ def test_models_without_a_batch(text: str, said: str) -> None:
 def test_batches_that_differ() -> None:
     x = np.zeros((2, 3), np.float32)
     both = DataParallel(model_from_text(PAIR).SerializeToString(), [CPU] * 2)
-    with pytest.raises(GraphoptError, match="different batches"):
+    with pytest.raises(GraphoptError, match="different batch sizes"):
         both.run(None, {"a": x, "b": x[:1], "w": np.zeros((3, 2), np.float32)})
 
 
