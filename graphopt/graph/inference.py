@@ -29,6 +29,8 @@ _DECLARED = "graphopt.declared"
 Dims = Sequence[int | str | None]
 # Initializers up to this size may be shapes and axes, which data propagation uses.
 _SMALL_TENSOR_BYTES = 1024
+# The floating point types of ONNX Runtime's kernels.
+RUNTIME_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 # Prefixes of symbols: onnx's for an unknown dimension, and ours for an unknown dimension of an input.
 MADE_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
@@ -37,7 +39,6 @@ _MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size; equal words do not mean equal sizes.
 _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 # Operator of com.microsoft -> its outputs with the type of its floating-point inputs.
 _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
@@ -209,7 +210,7 @@ def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Decla
                 continue
             for i in _FLOAT_RESULT[node.op_type]:
                 if i < len(node.outputs) and (value := node.outputs[i]).type is None:
-                    known = (v.dtype for v in node.inputs if v is not None and v.dtype in _FLOATS)
+                    known = (v.dtype for v in node.inputs if v is not None and v.dtype in RUNTIME_FLOATS)
                     if (dtype := next(known, None)) is not None:
                         _put(value, ir.TensorType(dtype), value.shape, declared)
 

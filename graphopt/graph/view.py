@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import onnx_ir as ir
 
+from graphopt.graph.inference import RUNTIME_FLOATS
 from graphopt.graph.operators.arguments import Arguments
 from graphopt.graph.shapes.engine import Dim, Shapes
 from graphopt.graph.shapes.sizes import Size
@@ -353,6 +354,11 @@ def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
     for node in nodes:
         if node.graph is not anchor.graph:
             raise Refusal(Code.ESCAPES, "a part of it is in another graph", node)
+
+
+def is_float(value: ir.Value | None) -> TypeGuard[ir.Value]:
+    """Whether the elements of a value are floating point; false if their type is unknown."""
+    return value is not None and value.dtype in RUNTIME_FLOATS
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:

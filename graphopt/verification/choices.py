@@ -24,7 +24,7 @@ from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
-from graphopt.graph.view import attribute_int, is_op
+from graphopt.graph.view import attribute_int, is_float, is_op
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
 from graphopt.runtime.discovery import CPU
@@ -32,7 +32,6 @@ from graphopt.targets.target import Target
 from graphopt.verification.halves import kept_in_half
 from graphopt.verification.honest import HonestErrors
 from graphopt.verification.judge import is_beyond_doubt
-from graphopt.verification.noise import FLOATS
 from graphopt.verification.pair import Pair, Side, Way
 from graphopt.verification.run import (
     MAX_WEIGHTS_READ,
@@ -105,11 +104,7 @@ def choices_of(before: ir.Model, after: ir.Model) -> list[Choice]:
 
 
 def _chooses(node: ir.Node) -> bool:
-    return is_op(node, *CHOOSE) and all(_is_float(node.inputs[i]) for i in CHOOSE[node.op_type][1])
-
-
-def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in FLOATS
+    return is_op(node, *CHOOSE) and all(is_float(node.inputs[i]) for i in CHOOSE[node.op_type][1])
 
 
 def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:

@@ -32,6 +32,7 @@ from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.inference import RUNTIME_FLOATS
 from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import MOVES
 from graphopt.graph.traversal import (
@@ -41,7 +42,7 @@ from graphopt.graph.traversal import (
     tensor_dims,
     with_subgraphs,
 )
-from graphopt.graph.view import attribute_float, attribute_int
+from graphopt.graph.view import attribute_float, attribute_int, is_float
 from graphopt.targets.target import Target
 from graphopt.verification.exact import with_exact_sums
 from graphopt.verification.run import MAX_WEIGHTS_READ, weights_in_files
@@ -109,7 +110,6 @@ INTEGERS = frozenset(ir.DataType[f"{sign}INT{bits}"] for sign in ("", "U") for b
 # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
 SMALL_CONSTANT = 8
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
-FLOATS = frozenset((FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, DOUBLE))
 # Noise is added no larger than this: the lowest numbers stay what they are.
 BOUND = 1e30
 OLDEST_OPSET = 7  # Operands of different shapes.
@@ -193,7 +193,7 @@ def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
         for body in bodies(node):
             found |= guessed(body)
         given = (value.dtype or found.get(value) for value in node.inputs if value is not None)
-        first = next((dtype for dtype in given if dtype in FLOATS), None)
+        first = next((dtype for dtype in given if dtype in RUNTIME_FLOATS), None)
         if first is not None and node.outputs and node.outputs[0].name and node.outputs[0].dtype is None:
             found[node.outputs[0]] = first
     return found
@@ -218,7 +218,7 @@ def is_step(node: ir.Node) -> bool:
     """Whether a node rounds real numbers to a grid, chooses among them or compares them."""
     if _searches(node):
         return True
-    if node.op_type not in STEPS or not any(_is_float(node.inputs[i]) for i in STEPS[node.op_type]):
+    if node.op_type not in STEPS or not any(is_float(node.inputs[i]) for i in STEPS[node.op_type]):
         return False
     return node.op_type != "Cast" or attribute_int(node, "to", 0) in INTEGERS
 
@@ -228,13 +228,9 @@ def _searches(node: ir.Node) -> bool:
     return node.domain != "" and bool(bodies(node))
 
 
-def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in FLOATS
-
-
 def is_exact_factor(tensor: ir.TensorProtocol) -> bool:
     """Whether a product with these few numbers is exact: each is a power of two or 0."""
-    if tensor.dtype not in FLOATS or is_external(tensor) or math.prod(tensor_dims(tensor)) > SMALL_CONSTANT:
+    if tensor.dtype not in RUNTIME_FLOATS or is_external(tensor) or math.prod(tensor_dims(tensor)) > SMALL_CONSTANT:
         return False
     fraction, _ = np.frexp(tensor_array(tensor).astype(np.float64))
     return bool(np.isin(np.abs(fraction), (0, 0.5)).all())
@@ -335,7 +331,7 @@ class _Noise:
         graph = self.editor.model.graph
         for value in graph.inputs:
             if not value.is_initializer():
-                self.known[value] = _Kind(noisy=_is_float(value), raw=_is_float(value))
+                self.known[value] = _Kind(noisy=is_float(value), raw=is_float(value))
         self.graph(graph)
 
     def graph(self, graph: ir.Graph) -> None:
@@ -363,7 +359,7 @@ class _Noise:
             # What a body gets of its node is as noisy as what the node gets.
             noisy = any(k.noisy for k in (*kinds, *inside))
             for value in body.inputs:
-                self.known[value] = _Kind(noisy=noisy and _is_float(value))
+                self.known[value] = _Kind(noisy=noisy and is_float(value))
             self.graph(body)
             if _searches(node) and self.steps > 1:
                 self._other_choice(body)
@@ -398,8 +394,8 @@ class _Noise:
 
     def _round_outputs(self, node: ir.Node, kind: _Kind) -> None:
         for y in node.outputs:
-            self.known[y] = kind if _is_float(y) or y.dtype is None else _Kind()
-            if y.name and kind.noisy and _is_float(y) and self._is_rounded(node, y):
+            self.known[y] = kind if is_float(y) or y.dtype is None else _Kind()
+            if y.name and kind.noisy and is_float(y) and self._is_rounded(node, y):
                 rounded = self._round_behind(y, self.unit_of(y), node.op_type, kind.raw)
                 # Whole numbers stay.
                 self.known[rounded] = kind if kind.raw else replace(kind, sources=frozenset((rounded,)), rounded=False)
@@ -425,7 +421,7 @@ class _Noise:
     def _constant(self, tensor: ir.TensorProtocol, value: ir.Value, put: Callable[[Array], None]) -> None:
         """Notes what is known of a constant, and draws its noise if it is a weight."""
         self.exact |= {value} if is_exact_factor(tensor) else set()
-        is_weight = tensor.dtype in FLOATS and math.prod(tensor_dims(tensor)) > SMALL_CONSTANT
+        is_weight = tensor.dtype in RUNTIME_FLOATS and math.prod(tensor_dims(tensor)) > SMALL_CONSTANT
         unread = self.unread and is_external(tensor)
         if is_weight and not unread and (not self.still or value.name in self.stored):
             array = tensor_array(tensor)
@@ -476,7 +472,7 @@ class _Noise:
         """Rounds one operand of a product as coarsely as the partial sums are; whether there is one."""
         for i, x in enumerate(node.inputs):
             kind = self._kind(x)
-            if x is not None and kind.noisy and not x.is_initializer() and _is_float(x):
+            if x is not None and kind.noisy and not x.is_initializer() and is_float(x):
                 unit = SINGLE.unit * math.hypot(1, PARTIAL_SUMS * math.sqrt(_terms(node, i)))
                 self._round_before(node, i, replace(SINGLE, unit=unit), kind.raw and node.op_type not in SCALED)
                 return True
@@ -507,7 +503,7 @@ class _Noise:
             apart = {*inputs[2:4]} & self.changed if inputs[2] is not inputs[3] else set()
             chosen += [(i, stored, False) for i in (2, 3) if inputs[i] not in apart]
         for i, rounding, raw in chosen:
-            if _is_float(x := inputs[i]) or (x is not None and x.dtype is None):
+            if is_float(x := inputs[i]) or (x is not None and x.dtype is None):
                 self._round_before(node, i, rounding, raw)
 
     def _round_values(self, node: ir.Node) -> None:
@@ -516,7 +512,7 @@ class _Noise:
         Either moves a sum of their products by as much: each product by the unit, one independent of the other.
         """
         place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
-        if place < len(node.inputs) and _is_float(node.inputs[place]):
+        if place < len(node.inputs) and is_float(node.inputs[place]):
             coarse = self.unit_of(node.inputs[place])
             if coarse.coarse:
                 more = 2.0 if node.op_type == "Attention" else 1.0
@@ -529,7 +525,7 @@ class _Noise:
         key: there all that is left of the bias is what -10000 leaves of it.
         """
         mask, bias = (node.inputs[i] if i < len(node.inputs) else None for i in MASKED[node.op_type])
-        if mask is None or bias is None or bias.dtype not in FLOATS or self.opset < EQUAL_OF_FLOATS_OPSET:
+        if mask is None or bias is None or bias.dtype not in RUNTIME_FLOATS or self.opset < EQUAL_OF_FLOATS_OPSET:
             return
         b = Builder(self.editor, node)
         # A mask is [B, T] or [B, S, T], 0 where it hides; or lengths [B], with more behind them: as [B, 1, 1 or S, T].
@@ -599,7 +595,7 @@ class _Noise:
         for place in STEPS[node.op_type]:
             x = node.inputs[place]
             kind = self._kind(x)
-            if x is None or not kind.noisy or not _is_float(x):
+            if x is None or not kind.noisy or not is_float(x):
                 continue
             self._round_before(node, place, self._of_steps(x), kind.raw)
             if node.op_type == "TopK" and self.opset >= EQUAL_OF_FLOATS_OPSET and node.outputs[0].name:
@@ -618,7 +614,7 @@ class _Noise:
         """Numbers that a search chooses by, moved by several units."""
         for node in list(body):
             for y in node.outputs:
-                if y.is_graph_output() and _is_float(y):
+                if y.is_graph_output() and is_float(y):
                     self._round_behind(y, self._of_steps(y), node.op_type, raw=False)
 
     def _number(self, b: Builder, number: float, dtype: ir.DataType = FLOAT) -> ir.Value:

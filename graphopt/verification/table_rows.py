@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from graphopt.graph.inference import RUNTIME_FLOATS
 from graphopt.graph.operators.traits import MOVES
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_int
 from graphopt.inputs.plan import Case
 from graphopt.inputs.uses import labels
-from graphopt.verification.noise import FLOATS
 
 # Relative to the table's largest number: as much as folding in another order changes, or rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
@@ -96,7 +96,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _differing(one: ir.TensorProtocol | None, two: ir.TensorProtocol | None) -> tuple[list[int], int]:
     """The rows that differ, and how many there are."""
-    if one is None or two is None or not {one.dtype, two.dtype} <= FLOATS:
+    if one is None or two is None or not {one.dtype, two.dtype} <= RUNTIME_FLOATS:
         return [], 0
     a, b = tensor_array(one), tensor_array(two)
     if a.shape != b.shape or not a.ndim or (a.dtype == b.dtype and np.array_equal(a, b)):
