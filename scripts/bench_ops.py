@@ -1,6 +1,7 @@
 """Times single operators on a CPU: ONNX Runtime's nodes and their optimized form, interleaved in one process.
 
     .venv-ort/bin/python scripts/bench_ops.py winograd linear [--only 64x56x64] [--threads 1] [--rounds 21]
+    .venv-ort/bin/python scripts/bench_ops.py linear --library OTHER/libgraphopt.so      # two builds of the library
 
 A case is a small model, mostly a chain of equal operators, with weights and tensors in cache or in memory as in a real
 network. Ours is the file with every legal rewrite, regardless of the cost model; "becomes" names its operators, and
@@ -421,12 +422,12 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 # -- timing ------------------------------------------------------------------------------------------------------------
 
 
-def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int) -> tuple[Any, Any]:
+def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int, library: Path) -> tuple[Any, Any]:
     """Returns a session and a binding with its inputs and outputs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.register_custom_ops_library(str(graphopt.library_path()))
+    options.register_custom_ops_library(str(library))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for name, array in feeds.items():
@@ -449,8 +450,8 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return sorted({n.op_type for n in model.graph.node} - {"Constant", "Identity"})
 
 
-def measure(case: Case, threads: int, rounds: int) -> str:
-    """Measures a case and returns its row."""
+def measure(case: Case, threads: int, rounds: int, library: Path, other: Path | None) -> str:
+    """Measures a case and returns its row; with another build of the library ours runs with both."""
     model = case.model()
     standard, refused = lowered(model) if case.contrib else (model, [])
     assert not refused, refused
@@ -462,14 +463,17 @@ def measure(case: Case, threads: int, rounds: int) -> str:
         for name, precision in wanted.items()
     }
     usual, _ = graphopt.optimize(standard, **options)
-    sides = {name: bound(made, feeds, threads) for name, made in {"runtime": model, **files}.items()}
+    sides = {name: bound(made, feeds, threads, library) for name, made in {"runtime": model, **files}.items()}
+    if other is not None:
+        sides["other library"] = bound(files["ours"], feeds, threads, other)
     works = {name: (lambda s=s, b=b: s.run_with_iobinding(b)) for name, (s, b) in sides.items()}
     clock = time.process_time if threads == 1 else time.perf_counter
     times = interleaved(works, rounds=rounds, warm_up=2, least=0.003, clock=clock)
     outputs = {name: binding.copy_outputs_to_cpu() for name, (_, binding) in sides.items()}
     theirs, ours = times["runtime"], times["ours"]
     shown = [f"{theirs.lower / ours.lower:.2f}", f"{theirs.median / ours.median:.2f}"]
-    shown.append(f"{theirs.lower / times['bf16'].lower:.2f}" if "bf16" in times else "")
+    columns = ("bf16",) if other is None else ("bf16", "other library")
+    shown += [f"{theirs.lower / times[name].lower:.2f}" if name in times else "" for name in columns]
     numbers = (f"{1e3 * t.lower / case.parts:.3f}" for t in (theirs, ours))
     error = largest_error(outputs["runtime"], outputs["ours"])
     default = "yes" if operators(usual) == operators(files["ours"]) != operators(standard) else ""
@@ -483,16 +487,18 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases with this in their name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--library", type=Path, help="another libgraphopt.so to compare in an additional column")
     options = parser.parse_args()
+    library = Path(graphopt.library_path())
     for group in options.groups or GROUPS:
         cases = [case for case in GROUPS[group]() if options.only in case.name]
         print(f"\n{group}: {GROUPS[group].__doc__}")
         print(f"onnxruntime {ort.__version__}, {options.threads} thread(s)\n")
-        ratios = ("lower quartile", "median", "bf16")
+        ratios = ["lower quartile", "median", "bf16", *(["other library"] if options.library else [])]
         print(heading([group, "runtime, ms", "ours, ms", *ratios, "error", "default", "becomes"]))
         for case in cases:
             try:
-                print(measure(case, options.threads, options.rounds), flush=True)
+                print(measure(case, options.threads, options.rounds, library, options.library), flush=True)
             except Exception as error:  # mostly a node without a kernel in this runtime
                 print(line([case.name, " ".join(str(error).split())[:90]]), flush=True)
 
