@@ -16,8 +16,7 @@ namespace graphopt {
 // Y = X cos + turned(X) sin. Y [n0, n1, n2, D], with sizes of 1 in front where X has fewer axes.
 struct FusedRotaryProblem {
   std::array<int64_t, 3> n = {1, 1, 1};
-  std::array<int64_t, 3> x = {}, cos = {},
-                         sin = {};  // elements from one to the next along these; 0: broadcast
+  std::array<int64_t, 3> x = {}, cos = {}, sin = {};  // strides in elements; 0: broadcast
   int64_t D = 0;
   bool interleaved = false;  // the two elements of a pair are neighbours, else D / 2 apart
 
