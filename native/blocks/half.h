@@ -11,12 +11,12 @@
 namespace graphopt {
 
 // Not _Float16: g++ 11 does not have it, and without F16C it calls into libgcc 12, which older systems lack.
-// Conversions round to nearest even and keep NaN, infinities and denormals.
+// Conversions round to nearest even and preserve NaN, infinities and denormals.
 class half {
  public:
   half() = default;
 
-  [[gnu::always_inline]] half(float value) {  // implicit, as that of a built-in type would be
+  [[gnu::always_inline]] half(float value) {  // implicit, like the conversion to a built-in type
 #if defined(__F16C__)
     bits_ = static_cast<uint16_t>(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
@@ -47,7 +47,7 @@ class half {
     const uint32_t shifted = (bits_ & 0x7fffu) << 13;
     float f;
     std::memcpy(&f, &shifted, sizeof f);
-    f *= 5192296858534827628530496329220096.0f;  // 2^112, the difference of the exponents' biases
+    f *= 5192296858534827628530496329220096.0f;  // 2^112, the difference of the exponent biases
     uint32_t bits;
     std::memcpy(&bits, &f, sizeof bits);
     if ((bits_ & 0x7c00u) == 0x7c00u) bits |= 0x7f800000u;

@@ -1,4 +1,4 @@
-// What the kernels of products take of their operands.
+// Arguments that the GEMM kernels share: operands, splits of K, epilogue.
 #pragma once
 
 #include "device/args.h"
@@ -7,26 +7,28 @@
 
 namespace graphopt::hip {
 
-// Element (line, k) is at line `line` + k `k`; one of the two strides is 1. `packs`: all lines, or all k, are
-// whole packs that start at multiples of 16 bytes.
+// Element (line, k) is at `line` times the member line plus `k` times the member k; one of the two strides is
+// 1. A line is a row of the left operand or a column of the right one. `packs`: all lines, or all k, consist
+// of packs that start at multiples of 16 bytes.
 struct OperandLayout {
   int32_t line, k, packs;
 };
 
-// K is split among `splits` work-groups, which take `depth` of it each.
+// K is split among `splits` work-groups, each with `depth` of it.
 struct Splits {
   Divisor splits;
   int32_t depth;
 };
 
-// What happens to the sums. R and Y are [M, N], one after the other; R may be Y. Bias is [N]; that of the next of
-// several matrices is `bias_step` elements behind it. `packs`: the pointers and rows are multiples of 16 bytes.
+// The operations that follow the sums. R and Y are [M, N] matrices, stored consecutively; R may be Y. Bias is
+// [N], and matrix i has its bias at element i * bias_step. `packs`: pointers and rows are multiples of 16
+// bytes.
 struct Epilogue {
   float alpha, beta;
   int32_t packs, bias_step;
   Activation act;
 };
-// Bytes of arguments that end with an epilogue after `before` bytes of other members.
+// Returns the size of arguments that have `before` bytes of other members and end with an epilogue.
 constexpr size_t with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
 
 }  // namespace graphopt::hip

@@ -1,5 +1,5 @@
-// What products do with their sums (args.h): alpha, bias, residual, activation, or nothing yet where K is
-// split among work-groups.
+// The epilogue of GEMM kernels (args.h): alpha, bias, residual, activation. If work-groups split K, the
+// kernels store partial sums instead.
 #pragma once
 
 #include "blocks/gpu/activation.h"
@@ -8,7 +8,8 @@
 
 namespace graphopt::hip {
 
-// What follows the sums of packs of one column, which is n of N, inside. What depends on it alone is read once.
+// The epilogue for packs in the same columns, n to n + kSize - 1, of which `inside` are less than N. The bias
+// is loaded once.
 template <class T>
 struct ColumnEnd {
   static constexpr int kSize = Pack<T>::kSize;
@@ -28,13 +29,14 @@ struct ColumnEnd {
     if (biased) bias = read(bias_of + n);
   }
 
-  // What add() needs from memory for the pack at element `at`, to be asked for before its sums are there.
+  // Loads the operand of add() for the pack at element `at`. Callers issue it before the sums are complete.
   DEVICE Bits128 ahead(size_t at) const {
     Bits128 bits = {};
     if (residual != nullptr) bits = read(residual + at);
     return bits;
   }
-  // A pack's sums with alpha, bias and residual; all packs of a work-item are then activated at once, and stored.
+  // Applies alpha, bias and residual to a pack of sums. The activation is separate: callers apply it to all
+  // packs of a work-item at once.
   DEVICE void add(float* values, const Bits128& loaded) const {
     UNROLL for (int i = 0; i < kSize; ++i) values[i] *= epilogue.alpha;
     if (biased) add(values, bias, 1.0f);
@@ -71,7 +73,7 @@ struct ColumnEnd {
   }
 };
 
-// A pack of sums of column n on, inside: element `at` of Y.
+// Applies the epilogue to a pack of sums at columns n to n + kSize - 1 and stores it at element `at` of Y.
 template <class T>
 DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
                        float (&values)[Pack<T>::kSize]) {
@@ -81,7 +83,7 @@ DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y
   end.store(at, values);
 }
 
-// A pack of sums of column n on to the partial sums of a product, as they are.
+// Stores a pack of sums at columns n to n + kSize - 1 among the partial sums.
 template <int kSize>
 DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const float (&values)[kSize]) {
   if (e.packs != 0) {
@@ -96,22 +98,22 @@ DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const 
   }
 }
 
-// The bias of matrix z, if there is any.
+// Returns the bias of matrix z, or null.
 template <class T>
 DEVICE const T* bias_of(const Epilogue& e, const T* bias, uint32_t z) {
   return bias == nullptr ? nullptr : bias + z * static_cast<size_t>(e.bias_step);
 }
 
-// The sums of part `part` of the splits of a product, whose args have M, N and partial.
+// Returns the partial sums of split `part`. Args are those of a GEMM: M, N, partial.
 template <class Args>
 DEVICE float* partial_of(const Args& args, uint32_t part) {
   float* const partial = args.partial;
   return partial + part * (static_cast<size_t>(args.M) * static_cast<size_t>(args.N));
 }
 
-// A pack of sums of column n on, at element `at` of matrix z: to Y with what follows, or, of part `part` of its
-// splits, to the partial sums as they are. Args are those of a product: M, N, bias, residual, y, partial, splits,
-// epilogue.
+// Stores a pack of sums at columns n to n + kSize - 1, element `at` of matrix z. Without splits the epilogue
+// is applied and the result goes to Y; with splits the sums go to those of split `part`. Args are those of a
+// GEMM: M, N, bias, residual, y, partial, splits, epilogue.
 template <class T, class Args>
 DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, int n,
                        float (&values)[Pack<T>::kSize]) {
@@ -126,8 +128,8 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
   }
 }
 
-// What Hgemm::end_packs asks of the end of a tile: the first `rows` rows are inside, and the column if `has_column`;
-// row m is at element at(m) of Y.
+// The argument of Hgemm::end_packs without splits. The first `rows` rows are inside Y, and the column if
+// `has_column`; row m is at element at(m) of Y.
 template <class At>
 struct TileEnd {
   const ColumnEnd<half_t>& column;
@@ -151,7 +153,7 @@ struct TileEnd {
   }
 };
 
-// The same where K is split: partial sums of matrix [rows, N] from `to` on, columns from n on.
+// The argument of Hgemm::end_packs with splits: partial sums [rows, N] at `to`, columns n to n + 3.
 struct PartialEnd {
   const Epilogue& epilogue;
   float* to;
@@ -169,7 +171,7 @@ struct PartialEnd {
   }
 };
 
-// store_sums for the whole tile of loaders/dense.h that begins at first_m, first_n.
+// Does store_sums for a complete tile of loaders/dense.h, which starts at row first_m and column first_n.
 template <class P, class Args>
 DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
                        uint32_t part, uint32_t z, int first_m, int first_n) {

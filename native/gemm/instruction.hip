@@ -1,5 +1,5 @@
-// Products of one wave through instruction.h, nothing around them: how the tile of each architecture is tested on
-// its own. No measure of speed: a wave alone on a compute unit.
+// Multiplies tiles of one wave with instruction.h and nothing else, to test the tile of each architecture in
+// isolation. Not for speed measurements: one wave runs alone on a compute unit.
 #include "device/platform.h"
 #include "gemm/instruction_args.h"
 #include "gemm/pipelines/instruction.h"
@@ -13,7 +13,7 @@ struct InstructionLds {
   alignas(16) T b[16 * kStride];
 };
 
-// 16 x 16 elements of a matrix of rows x columns into LDS, zeros around; `transpose` as it says.
+// Loads 16 x 16 elements of a matrix [rows, columns] to LDS, with zeros outside the matrix.
 template <class T>
 DEVICE void load_tile(T* lds, const T* x, int row, int column, int rows, int columns, bool transpose) {
   NO_UNROLL for (int i = thread_x(); i < 256; i += kWave) {

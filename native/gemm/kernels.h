@@ -13,7 +13,7 @@ namespace graphopt::hip {
 using f32 = float;
 using f16 = half_t;
 
-// The pipeline of a tile for operands of any layout.
+// Selects the pipeline of a tile for operands of any layout.
 template <GemmTile kTile, bool kVector = has_row(kVectorTiles, kTile)>
 struct StridedPipeline {
   using Type = Sgemm<kTile>;
@@ -27,8 +27,8 @@ using StridedGemm = typename StridedPipeline<kTile>::Type;
 
 }  // namespace graphopt::hip
 
-// GEMM_ON_column(kernel): the kernel, where this target is one of those that the column of the table names. Macros,
-// because the name of a kernel cannot depend on a template's argument.
+// GEMM_ON_column(kernel): the kernel, if that column of the table includes this target. Macros, because the
+// name of a kernel cannot depend on a template argument.
 #define GEMM_ON_kNone(...)
 #define GEMM_ON_kAll(...) __VA_ARGS__
 #if defined(__CUDACC__)

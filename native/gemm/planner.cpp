@@ -6,7 +6,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Clocks of the busiest compute unit.
+// Estimates the clocks of the busiest compute unit.
 double clocks_of(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
                  const DeviceFacts& device, const Architecture& arch) {
   const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
@@ -21,8 +21,8 @@ double clocks_of(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, i
   return clocks;
 }
 
-// The tiles for operands of any layout and of this type, the largest first. On the CPU, tests can choose the vector
-// unit's tile of float16 beside those of the matrix units.
+// Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose
+// the float16 tile of the vector unit although there are matrix units.
 std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
                                            std::optional<GemmTile> wanted) {
   const bool matrix = half && arch.matrix != hip::Matrix::kNone;
@@ -49,7 +49,7 @@ StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, con
   for (const StridedTiling& t : tilings) {
     if (wanted == t.tile) return t;
   }
-  // A large tile needs less bandwidth, and enough work-groups for all compute units.
+  // A large tile needs less bandwidth, but must leave enough work-groups for all compute units.
   for (const StridedTiling& t : tilings) {
     const bool fills = divide_up(M, t.m) * divide_up(N, t.n) * batch >= device.compute_units;
     if (M > t.m / 2 && N > t.n / 2 && fills) return t;
@@ -86,7 +86,7 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
     p.down = divide_up(M, shape.m);
     p.across = divide_up(N, shape.n);
     for (int64_t splits = 1; splits <= most_splits; ++splits) {
-      // A part has two steps at least.
+      // Each split has at least two steps.
       p.depth = round_up(divide_up(K, splits), shape.depth);
       if (splits > 1 && (p.depth < 2 * shape.depth || p.tiles() * batch >= device.compute_units)) break;
       p.splits = std::max<int64_t>(1, divide_up(K, p.depth));

@@ -7,8 +7,8 @@
 
 namespace graphopt::gpu {
 
-// Adds the workspace of the partial sums of `batch` products and the launch that ends them. `product`: the arguments of
-// the launch before it, of which M, N, bias, residual and epilogue are used.
+// Adds the workspace of the partial sums of `batch` GEMMs and the launch that reduces them. `product`:
+// arguments of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
 template <class Args>
 void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t batch, bool half) {
   const int64_t M = product.M, N = product.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;
@@ -27,8 +27,8 @@ void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t 
   plan.launch_items(float_kernel("gemm_sum", half), packs, hip::kGemmSumThreads, sum);
 }
 
-// Fills in the arguments that follow from the tiling, and adds the launch of the kernel. Where K is split, a second
-// launch adds up the sums.
+// Fills in the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second
+// launch reduces the partial sums.
 template <class Args>
 void launch_aligned(Plan& plan, const char* kernel, const AlignedTiling& tiling, int64_t batch, uint32_t lds,
                     Args& args) {

@@ -1,6 +1,7 @@
-// Adds up the partial sums of a GEMM that splits K among work-groups, and ends it: bias, residual, activation.
+// Reduces the partial sums of a GEMM that splits K among work-groups, and applies the epilogue: bias,
+// residual, activation.
 //
-// Bound by memory: each partial sum is read once, and Y written once. Launch: gemm/splits.h.
+// Memory-bound: each partial sum is read once, and Y is written once. Launch: gemm/splits.h.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "gemm/epilogue.h"

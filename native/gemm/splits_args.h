@@ -1,4 +1,4 @@
-// What gemm_sum_* take.
+// Arguments of gemm_sum_*.
 #pragma once
 
 #include "device/args.h"
@@ -8,8 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kGemmSumThreads = 256;
 
-// One work-item for each pack of a row of Y, of which there are `packs` in all and `across` in a row;
-// matrices have `rows`.
+// One work-item for each pack of a row of Y: `packs` in total, `across` in a row. A matrix has `rows` rows.
 struct GemmSumArgs : Arguments<4, with_epilogue(68)> {
   In partial, bias, residual;  // bias and residual may be null
   Out y;

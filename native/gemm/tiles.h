@@ -1,29 +1,32 @@
-// The tables of GEMM tiles: a tile is one row, which makes its enumerator, its kernels and their names (kernels.h), its
-// place in the planner's choice (planner.h) and its tests (tests/hip/tiles.py).
+// The tables of GEMM tiles. One row defines the enumerator of a tile, its kernels and their names
+// (kernels.h), its entry in the planner (planner.h) and its tests (tests/hip/tiles.py).
 //
-// The rows are macros because a kernel's name, which is not mangled, cannot depend on an argument of a template.
+// The tables are macros because the name of a kernel, which is not mangled, cannot depend on a template
+// argument.
 #pragma once
 
 #include "device/traits.h"
 
 namespace graphopt::hip {
 
-// A work-group computes m x n, a work-item of the vector unit `rows` x `columns` of it; on the matrix units of CDNA, a
-// wave of 64 computes wave_m x wave_n.
+// A work-group computes m x n. On the vector unit a work-item computes `rows` x `columns` of it. On the
+// matrix units of CDNA a wave of 64 computes wave_m x wave_n.
 struct VectorShape {
   int m, n, rows, columns, wave_m, wave_n;
   constexpr int threads() const { return m * n / (rows * columns); }
 };
-// Every step of theirs divides it.
+// A multiple of the depth of a step of every VectorShape.
 constexpr int kVectorDepth = 16;
 
-// A work-group computes m x n, a wave wave_m x wave_n of it. A step takes `depth` of K, and LDS holds `stages` steps.
-// With split_k > 1 so many groups of waves compute the tile, each with its part of the K of a step.
+// A work-group computes m x n, a wave wave_m x wave_n. A step covers `depth` of K, and LDS holds `stages`
+// steps. With split_k > 1, split_k groups of waves compute the same tile, each with its share of the depth of
+// a step.
 struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
 
   constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
-  // Rows begin in different banks. `right_by_k`: LDS has a row of the right operand for each k, else for each column.
+  // Rows are padded: they begin in different banks. `right_by_k`: LDS has one row of the right operand for
+  // each k, else for each column.
   constexpr int lds_bytes(bool right_by_k) const {
     return stages * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
   }
@@ -33,46 +36,48 @@ constexpr MatrixShape shape(int m, int n, int wave_m, int wave_n, int depth, int
 }
 constexpr MatrixShape no_shape() { return {}; }
 
-// The costs of a tile for a compute unit.
+// The cost of a tile on one compute unit.
 struct TileCost {
-  double part_of_peak = 0;  // of the matrix units, which many such tiles reach together
-  double step = 0;          // clocks from one step of a tile to the next, at least
+  double part_of_peak = 0;  // of the matrix units, reached by many such tiles at once
+  double step = 0;          // minimum clocks from one step of a tile to the next
   double ends = 0;          // clocks before the first step and after the last
 };
 constexpr TileCost cost(double part_of_peak, double step, double ends) { return {part_of_peak, step, ends}; }
 constexpr TileCost no_cost() { return {}; }
 
-// The targets that have a kernel. kCopiesToLds: those that copy memory to LDS without registers (traits.h).
+// The targets that have a kernel. kCopiesToLds: targets that copy from memory to LDS without registers
+// (traits.h).
 enum class Targets { kNone, kCopiesToLds, kAll };
 
 // clang-format off
 
-// The vector unit's tiles (pipelines/vector.h), the largest first: float32, and float16 for targets without matrix units.
-// Columns: size; type of the kernels of MatMul and Conv, Winograd's kernels use all; work-groups of Winograd's kernels on
-// a compute unit of NVIDIA; shape; part of the arithmetic rate that a full device reaches.
+// Tiles of the vector unit (pipelines/vector.h), the largest first: float32, and float16 for targets without matrix units.
+// Columns: size; type of the kernels of MatMul and Conv (Winograd's kernels use every row); work-groups of Winograd's
+// kernels on a compute unit of NVIDIA; shape; fraction of the peak arithmetic rate on a full device.
 #define GEMM_VECTOR_TILES(TILE)                                      \
   TILE(128x128, f32, 2, (VectorShape{128, 128, 8, 8, 64, 64}), 0.70) \
   TILE(64x32,   f32, 7, (VectorShape{64, 32, 4, 4, 32, 32}),   0.40)
 #define GEMM_VECTOR_F16_TILES(TILE) \
   TILE(64x128,  f16, 4, (VectorShape{64, 128, 8, 8, 64, 64}),  0.62)
 
-// Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves of RDNA have 32 columns: the sums of
-// 64 would leave too few registers for the operands of RDNA 3.
-// Columns: size; type; work-groups of Winograd's kernels on a compute unit of NVIDIA; their shape there (mma_sync); the
-// shape elsewhere, and of all other kernels, with waves of 64 (mfma) and of 32 (wmma); of Winograd's kernels on an H200
-// the work-groups that keep a compute unit busy, and the FLOPs a clock that it then does.
+// Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves on RDNA have 32 columns: the sums of 64
+// columns would leave too few registers for the operands on RDNA 3.
+// Columns: size; type; work-groups of Winograd's kernels on a compute unit of NVIDIA; shape of Winograd's kernels there
+// (mma_sync); shape with waves of 64 (mfma) and of 32 (wmma), for Winograd's kernels elsewhere and for all other kernels;
+// on an H200 the number of work-groups of Winograd's kernels that keep a compute unit busy, and the FLOPs per clock that
+// it then reaches.
 #define GEMM_STRIDED_TILES(TILE)                                                                               \
   TILE(128x128, f16, 2, shape(128, 128, 64, 64, 64, 2),                                                        \
        shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
   TILE(64x64, f16, 6, shape(64, 64, 32, 64, 64, 2),                                                            \
        shape(64, 64, 32, 64, 32, 2), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
-// Float16 on the matrix units, operands in whole packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
-// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h, which
-// need kCopiesToLds or, for tests, the CPU with waves of 32; work-groups on a compute unit of NVIDIA; shape by
-// instruction: mma_sync (memory is copied to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or
-// im2col.h; cost with halo.h. Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). AMD is not measured: the same
-// costs are taken beside the rate of its units. Larger tiles do not fit operands that pass through registers.
+// Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
+// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; targets for operands of halo.h,
+// which need kCopiesToLds or, for tests, the CPU with waves of 32; work-groups on a compute unit of NVIDIA; shape for
+// mma_sync (copies to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h.
+// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). AMD is not measured: the planner uses the same costs with
+// the rate of its matrix units. Larger tiles do not fit if operands pass through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
   TILE(128x256, kCopiesToLds, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                     \
        cost(0.50, 1340, 8800), no_cost())                                                                           \
@@ -102,7 +107,7 @@ enum class Targets { kNone, kCopiesToLds, kAll };
 
 // clang-format on
 
-// All tiles. Tests and tuning can choose one of them.
+// All tiles, for tests and tuning to choose from.
 #define GEMM_TILE(name, type, ...) k##name##_##type,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
 enum class GemmTile {
@@ -153,7 +158,7 @@ struct AlignedTile {
   {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
 
-// The row of a tile that is in the table.
+// Returns the row of a tile, which must be in the table.
 template <class Row, int kRows>
 constexpr const Row& row_of(const Row (&rows)[kRows], GemmTile tile) {
   return rows[static_cast<int>(tile) - static_cast<int>(rows[0].tile)];

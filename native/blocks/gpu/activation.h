@@ -1,4 +1,4 @@
-// The activations that ops end with, in float32. Definitions: docs/ops.md.
+// Activations in float32, fused into the end of operators. Definitions: docs/ops.md.
 #pragma once
 
 #include "device/platform.h"
@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 DEVICE float sigmoid(float x) { return rcp_fast(1.0f + exp_fast(-x)); }
 
-// Near 0 the quotient would lose the relative accuracy of small values: a Taylor polynomial there.
+// Near 0 the quotient would lose relative accuracy, so a Taylor polynomial replaces it there.
 DEVICE float tanh_fast(float x) {
   const float magnitude = x < 0 ? -x : x;
   const float e = exp_fast(-2.0f * magnitude);
@@ -17,7 +17,7 @@ DEVICE float tanh_fast(float x) {
   const float series =
       x + x * x2 * (-0.33333333f + x2 * (0.13333333f + x2 * (-0.053968254f + x2 * 0.021869488f)));
   const float large = x < 0 ? -quotient : quotient;
-  return magnitude < 0.25f ? series : large;  // NaN stays NaN
+  return magnitude < 0.25f ? series : large;  // NaN is propagated
 }
 
 // Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: absolute error below 1.5e-7.
@@ -35,7 +35,7 @@ DEVICE float clamp01(float x) {
   return x < 0.0f ? 0.0f : x;
 }
 
-// Comparisons are written so that NaN passes through.
+// The comparisons are false for NaN, which is returned unchanged.
 DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
@@ -71,7 +71,7 @@ DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
   }
 }
 
-// The kind is the same in all lanes: one branch for all of a lane's values.
+// `act.kind` is uniform in a wave: one branch covers all values of a work-item.
 template <int kCount>
 DEVICE void activate(const Activation& act, float (&x)[kCount]) {
 #define GRAPHOPT_KIND(name, a_name, b_name)                               \

@@ -1,4 +1,5 @@
-// Packs of channels of a pixel in channels last, in float16: 8 of them in one instruction, or one.
+// Channels of one float16 pixel in channels-last layout: a pack of 8, moved by one instruction, or a single
+// one.
 #pragma once
 
 #include "device/platform.h"
@@ -12,7 +13,7 @@ struct OneChannel {
 template <int kSize>
 using Channels = typename Select<kSize == 8, Pack<half_t>, OneChannel>::Type;
 
-// Eight of them must be at a multiple of 16.
+// With kSize 8 `from` must be a multiple of 16 bytes.
 template <int kSize>
 DEVICE Channels<kSize> load_channels(const half_t* from) {
   static_assert(kSize == 8 || kSize == 1, "a pack, or one");

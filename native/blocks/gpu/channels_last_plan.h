@@ -1,13 +1,13 @@
-// Launches in float16 over y [images, height, width, channels] with a work-item for each pack of channels of a
-// pixel.
+// Launches over float16 tensors y [images, height, width, channels], one work-item for each pack of channels
+// of a pixel.
 #pragma once
 
 #include "device/launch.h"
 
 namespace graphopt::gpu {
 
-// Fills in x, y, total, channels, packs, per_image and across; nothing more than total, 0, where there is nothing to
-// do. Returns whether a pack has 8 channels; else it has one. Throws std::invalid_argument.
+// Fills in x, y, total, channels, packs, per_image and across. For an empty tensor it only sets total to 0.
+// Returns whether a pack has 8 channels; otherwise it has one. Throws std::invalid_argument.
 template <class Args>
 bool fill_channels_last(Args& args, int64_t images, int64_t height, int64_t width, int64_t channels,
                         bool aligned) {

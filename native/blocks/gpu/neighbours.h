@@ -1,4 +1,5 @@
-// Some neighbouring numbers, which a work-item moves at once where they are aligned to their size.
+// A vector of consecutive elements, which a work-item loads or stores in one instruction. Its address must be
+// aligned to its size.
 #pragma once
 
 #include "device/platform.h"

@@ -1,4 +1,5 @@
-// What elementwise kernels have in common: operands with numpy broadcasting, and a switch over operators.
+// Shared code of elementwise kernels: operands with numpy broadcasting, and a case for switches over
+// operators.
 #pragma once
 
 #include "blocks/gpu/neighbours.h"
@@ -6,8 +7,8 @@
 
 namespace graphopt::hip {
 
-// The elements of a tensor from element i of a walk on, where the innermost axis allows whole packs: one element for
-// all where the tensor is broadcast, zeros where there is none.
+// Returns the pack of a tensor at element i of a walk, for an innermost axis that allows packs. A broadcast
+// tensor repeats one element; a null tensor gives zeros.
 template <class T>
 DEVICE Pack<T> read_operand(const T* from, uint32_t i, const Axes& axes, const Strides& strides) {
   Pack<T> in = {};
@@ -19,7 +20,8 @@ DEVICE Pack<T> read_operand(const T* from, uint32_t i, const Axes& axes, const S
   return in;
 }
 
-// The mask of kCount elements from element i of a walk on: bit j is that of element j, 0 where there is no mask.
+// Returns the mask of kCount elements of a walk, starting at element i. Bit j belongs to element i + j.
+// Without a mask all bits are 0.
 template <int kCount, class Args>
 DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   const uint8_t* mask = args.mask;
@@ -32,8 +34,8 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   return bits;
 }
 
-// y = op(a, b), 16 bytes of a for each work-item. compute(i, left, right, results) writes a result for each element of
-// its arrays, from element i of the walk on.
+// y = op(a, b), with 16 bytes of a for each work-item. compute(i, left, right, results) writes one result for
+// each element of its arrays, which start at element i of the walk.
 template <int kThreads, class T, class Y, class Args, class Compute>
 DEVICE void map_operands(const Args& args, const Compute& compute) {
   const T *a = args.a, *b = args.b;
@@ -68,8 +70,8 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
 
 }  // namespace graphopt::hip
 
-// A case of a switch that all lanes take together: to[j] = expression for the kCount values of a lane, with v = x[j] and
-// w = z[j]. A macro, because a case cannot be passed to a function.
+// A case of a switch on a value that is uniform in a wave: to[j] = expression for the kCount values of a
+// work-item, with v = x[j] and w = z[j]. A macro, because a case cannot be passed to a function.
 #define CASE_OF_EACH(to, op, expression)      \
   case op:                                    \
     UNROLL for (int j = 0; j < kCount; ++j) { \

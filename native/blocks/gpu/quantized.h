@@ -1,11 +1,11 @@
-// Numbers of few bits and the real ones that they stand for.
+// Conversions between float and integers of at most 8 bits.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// To the nearest whole number, and to the even one of two; NaN becomes 0 as it is none.
+// Rounds to the nearest integer, ties to even. NaN becomes 0 because it has no integer value.
 DEVICE float nearest_whole(float x) {
   const float magnitude = x < 0 ? -x : x;
   if (!(magnitude < 8388608.0f)) return x != x ? 0.0f : x;
@@ -13,10 +13,10 @@ DEVICE float nearest_whole(float x) {
   return x < 0 ? -whole : whole;
 }
 
-// A byte as a number.
+// Returns the value of a signed or unsigned byte.
 DEVICE int32_t byte_number(uint8_t x, bool is_signed) { return is_signed ? static_cast<int8_t>(x) : x; }
 
-// A whole number in the lowest kBits bits, what is beyond cut off.
+// Converts an integer-valued float to kBits bits, with saturation. Returns them in the low bits.
 template <int kBits>
 DEVICE uint32_t saturated(float x, bool is_signed) {
   const float low = is_signed ? -static_cast<float>(1 << (kBits - 1)) : 0.0f;

@@ -1,11 +1,11 @@
-// Sums over a work-group.
+// Reductions and scans over a wave or a work-group.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// The sum of x over all lanes of a wave, in all of them.
+// Returns the sum of x over the wave, in every work-item of it.
 DEVICE float wave_sum(float x) {
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   return x;
@@ -16,8 +16,8 @@ struct WaveSums {
   float sum[1024 / kWave];
 };
 
-// The sum of x over all `threads` work-items, in all of them. A second call needs a second `slots`, or a
-// barrier in between.
+// Returns the sum of x over all `threads` work-items, in every one of them. A second call needs other
+// `slots`, or a barrier before it.
 DEVICE float group_sum(float x, WaveSums& slots, int threads) {
   x = wave_sum(x);
   if (lane_id() == 0) slots.sum[wave_id()] = x;
@@ -25,7 +25,8 @@ DEVICE float group_sum(float x, WaveSums& slots, int threads) {
   return wave_sum(lane_id() < threads / kWave ? slots.sum[lane_id()] : 0.0f);
 }
 
-// The largest x of all `threads` work-items, in all of them, and NaN when one is; otherwise like group_sum.
+// Returns the largest x of all `threads` work-items, in every one of them, or NaN if any x is NaN. `slots` as
+// for group_sum.
 DEVICE float group_max(float x, WaveSums& slots, int threads) {
   const auto larger = [](float a, float b) { return a > b || a != a ? a : b; };
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
@@ -50,7 +51,8 @@ struct ScanLds {
   S of_wave[kThreads / kWave];
 };
 
-// What the work-items before this one have, and all of them. A second call needs a barrier in between.
+// The sums over the work-items before this one, and over the whole work-group. A second call needs a barrier
+// before it.
 template <class S>
 struct SumsOfGroup {
   S before, all;

@@ -1,12 +1,12 @@
-// Rotary positions: pairs of a head's first 2 `half` numbers are turned by an angle.
+// Rotary position embedding: rotates pairs among the first 2 `half` elements of a head by an angle.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// Number i of a head, whose numbers `at` gives, turned by the cos and sin [half] of its position; they may be
-// null: nothing is turned.
+// Returns element i of a head after rotation by cos and sin [half] of its position. at(i) returns element i
+// of the input. Without cos and sin (null) the head is not rotated.
 template <class T, class At>
 DEVICE float rotated(const At& at, int i, int half, bool interleaved, const T* cos, const T* sin) {
   if (cos == nullptr || i >= 2 * half) return at(i);

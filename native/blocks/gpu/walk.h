@@ -1,14 +1,14 @@
-// Walks over tensors with a stride for each axis. Filled by blocks/gpu/walk_plan.h.
+// Iteration over tensors with a stride for each axis. blocks/gpu/walk_plan.h fills in the arguments.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// An element of a walk in the order of the axes, from which the next one is a step. Negative strides work, since
+// A position in a walk, which visits the elements in the order of the axes. Negative strides work because
 // uint32_t wraps around.
 struct WalkPlace {
-  uint32_t at[kMostAxes - 1];  // along each axis but the outermost
+  uint32_t at[kMostAxes - 1];  // index along each axis except the outermost
   uint32_t offset;
 
   DEVICE WalkPlace(uint32_t i, const Axes& axes, const Strides& strides) : offset(0) {

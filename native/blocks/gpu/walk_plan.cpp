@@ -90,7 +90,7 @@ bool Walk::in_vectors(size_t tensor, int64_t pack, bool broadcast) const {
 
 bool Walk::fills_vectors(size_t tensor, int64_t pack) const {
   const auto& s = strides_[tensor];
-  size_t outer = dims_.size();  // axes around those that lie one behind another
+  size_t outer = dims_.size();  // number of axes outside the contiguous inner ones
   int64_t run = 1;
   while (outer > 0 && s[outer - 1] == run) run *= dims_[--outer];
   const auto end = s.begin() + static_cast<ptrdiff_t>(outer);

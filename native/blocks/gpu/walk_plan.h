@@ -1,4 +1,4 @@
-// Walks over tensors of any rank, for the kernels that use blocks/gpu/walk.h.
+// Iteration over tensors of any rank, for kernels that use blocks/gpu/walk.h.
 #pragma once
 
 #include "device/launch.h"
@@ -10,21 +10,20 @@ using hip::Axes;
 using hip::Strides;
 constexpr size_t kMostAxes = hip::kMostAxes;
 
-// A walk over all elements of a shape with one stride per axis for each of several tensors, in elements.
+// A walk over all elements of a shape. Each of several tensors has one stride for each axis, in elements.
 class Walk {
  public:
   Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
 
-  // Merges axes that all tensors walk as one and drops those of size 1. Throws std::invalid_argument when
-  // more than kMostAxes are left, or an offset needs more than 31 bits.
+  // Merges axes that are contiguous to each other in all tensors and drops those of size 1. Throws
+  // std::invalid_argument if more than kMostAxes remain or an offset needs more than 31 bits.
   void simplify();
 
-  // Counts in vectors of `pack` elements along the innermost axis; every tensor must be in_vectors without
-  // broadcasts.
+  // Changes the unit from elements to vectors of `pack` elements along the innermost axis. Requires
+  // in_vectors without broadcasts for every tensor.
   void widen(int64_t pack);
 
-  // All elements in runs of equal steps: where each run begins in each tensor, and its steps. The last axis
-  // is the run.
+  // All elements in runs along the innermost axis: the start of each run in each tensor, and its steps.
   struct Rows {
     int64_t length = 1;
     std::vector<int64_t> steps;                // of each tensor
@@ -35,13 +34,13 @@ class Walk {
   uint32_t total() const;
   Axes axes() const;
   Strides strides(size_t tensor) const;
-  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis, which
-  // it walks with stride 1, or, if `broadcast` allows it, 0.
+  // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis. Its
+  // stride there must be 1, or 0 if `broadcast` allows it.
   bool in_vectors(size_t tensor, int64_t pack, bool broadcast) const;
-  // Whether every pack-th element of the walk begins a vector of the tensor, which holds those behind it.
+  // Whether each group of `pack` consecutive elements of the walk is an aligned vector of the tensor.
   bool fills_vectors(size_t tensor, int64_t pack) const;
-  // Goes along the axis in which the tensor's elements lie closest right after the innermost one, if that is in
-  // steps of more than one: what shares a line of memory is then asked for together.
+  // Moves the axis with the smallest stride in the tensor next to the innermost axis, if the innermost stride
+  // is larger than that. Accesses to the same cache line then come close together.
   void keep_together(size_t tensor);
 
  private:
@@ -49,16 +48,16 @@ class Walk {
   std::vector<std::vector<int64_t>> strides_;  // of each tensor, from the outermost
 };
 
-// The strides of a contiguous tensor.
+// Returns the strides of a contiguous tensor.
 std::vector<int64_t> contiguous(const Shape& shape);
-// The strides with which a contiguous tensor of shape `from` is broadcast to `to`. Throws
+// Returns the strides that broadcast a contiguous tensor of shape `from` to shape `to`. Throws
 // std::invalid_argument.
 std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
-// The shape that both broadcast to. Throws std::invalid_argument.
+// Returns the shape to which both broadcast. Throws std::invalid_argument.
 Shape broadcast_shape(const Shape& a, const Shape& b);
 
-// Fills in the walk of Y = op(A, B), which blocks/gpu/operands.h reads, and its output. `pack`: elements of A in 16 bytes.
-// B and the mask may be null; the walk's last tensor is the mask.
+// Fills in the output and the walk of Y = op(A, B) for blocks/gpu/operands.h. `pack`: elements of A in 16
+// bytes. B and the mask may be null. The mask is the last tensor of the returned walk.
 template <class Args>
 Walk fill_operands(Args& args, const Shape& y, const Shape& a, const Shape* b, const Shape* mask,
                    int64_t pack, bool aligned) {

@@ -1,4 +1,4 @@
-// Dense operands in whole packs at multiples of 16 bytes, each one access.
+// Dense operands in packs at multiples of 16 bytes: one access for each pack.
 #pragma once
 
 #include "device/platform.h"
@@ -19,8 +19,8 @@ struct DenseRows {
   int inside = 0;  // a bit for each pack
   PacksToLds<kAhead, kPacks> packs;
 
-  // `p` is the first of the work-group's `lines` lines, `stride` elements apart. Lines and k beyond are zeros.
-  // (Reading the last line in their place made it the one that all work-items wait for.)
+  // `p` is the first of the `lines` lines of the work-group, with distance `stride` in elements. Lines and k
+  // beyond the end are zeros. (Loading the last line instead made all work-items wait for that line.)
   DEVICE DenseRows(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),
@@ -28,10 +28,10 @@ struct DenseRows {
         left(K - column) {
     from = p + static_cast<ptrdiff_t>(row) * stride + column;
     UNROLL for (int i = 0; i < kPacks; ++i) inside |= static_cast<int>(row + i * kRows < lines) << i;
-    inside = opaque(inside);  // one register, not as many conditions
+    inside = opaque(inside);  // one register instead of one condition for each pack
   }
 
-  // The steps come in their order, and their parts.
+  // Steps and their parts must be begun in order.
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     const int mask = left > 0 ? inside : 0;

@@ -1,5 +1,6 @@
-// The patches of a convolution in channels last as an operand, where the taps of consecutive pixels are consecutive
-// pixels: those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+// The patches of a channels-last convolution as a GEMM operand, if the taps of consecutive pixels are
+// consecutive pixels. The pixels that a tile reaches are copied to LDS once for each block of channels, not
+// once for each tap.
 #pragma once
 
 #include "device/platform.h"
@@ -8,7 +9,7 @@
 
 namespace graphopt::hip {
 
-// copy_to_lds where it `is`, else nothing, without a branch between products.
+// Does copy_to_lds if `is`, else nothing. It has no branch, which would separate multiplications.
 DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
 #if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -21,7 +22,8 @@ DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside)
 #endif
 }
 
-// The GEMM of a tile. Its left operand is rows of LDS, one for each pixel of X; each tap begins at another row.
+// The GEMM of a tile. Its left operand is rows of LDS, one for each pixel of X; each tap starts at a
+// different row.
 template <class Base>
 struct HaloProduct : Base {
   static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
@@ -32,14 +34,15 @@ struct HaloProduct : Base {
 
   const ConvHaloArgs& args;
   const half_t* pixels;  // in LDS: rows of zeros, then two blocks of channels
-  // Of each line, bit t: its tap t is a pixel of X. In LDS; this lane's in registers where those suffice.
+  // Bit t of each line: tap t is a pixel of X. In LDS; the bits of this work-item are also in registers if
+  // these suffice.
   const uint32_t* inside;
   static constexpr bool kKept = kTilesM * Base::kTilesN <= 12;
   uint32_t kept[kKept ? kTilesM : 1];
-  int at[kTilesM] = {};               // the lines' rows at this tap, in elements
+  int at[kTilesM] = {};               // rows of the lines at this tap, in elements
   int tap, column, shift, block = 0;  // of the next step
 
-  // The line of every left operand is lane % 16 (pipelines/instruction.h).
+  // All targets have line lane_id() % 16 in left operands (pipelines/instruction.h).
   DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
@@ -77,7 +80,7 @@ struct HaloProduct : Base {
     return bits;
   }
 
-  // The rows of this step's tap; then the next one's tap.
+  // Sets the rows of the tap of this step and advances to the next tap.
   DEVICE void next_tap() {
     UNROLL for (int i = 0; i < kTilesM; ++i) {
       const int row = kHaloZeros + block + shift + line(i);
@@ -107,33 +110,34 @@ struct HaloProduct : Base {
   }
 };
 
-// The copies of a work-item to LDS: filters for each step, and with them pixels of the next block of channels.
+// The copies of a work-item to LDS: filters for each step, and pixels of the next block of channels during
+// the steps of the current one.
 template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
-  static constexpr int kBefore = P::kBuffers - 1;  // steps that still read where the next block's pixels go
+  static constexpr int kBefore = P::kBuffers - 1;  // steps that still read the rows of the next block
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kApart = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kApart * kChunks == kParts, "whole packs for every work-item");
 
   const ConvHaloArgs& args;
   typename P::Lds& lds;
   half_t* pixels;
-  const half_t *w, *x;                // at this step's filters; at the pixels of block `next`
+  const half_t *w, *x;                // at the filters of this step; at the pixels of block `next`
   ptrdiff_t from_filter, from_chunk;  // from pack to pack
   int row, column, first;             // first pixel of X that the tile reaches
-  int tap, block, left;               // of the step; steps that are left
-  int next, last;                     // blocks: whose pixels are to come, and the part's last one
-  int to = 0;                         // their first row in LDS
-  int filters = 0;                    // a bit for each pack that is one
-  bool has_k;                         // this step has some for these packs
-  // The next chunk of pixels: its row of the block, beyond all of them where none is to come; where it is and goes.
+  int tap, block, left;               // of the step; remaining steps
+  int next, last;                     // blocks: the next one to copy, and the last one of this split
+  int to = 0;                         // first row of block `next` in LDS
+  int filters = 0;                    // a bit for each pack inside W
+  bool has_k;                         // whether k of this step exists for these packs
+  // The next chunk of pixels: its row in the block (kNone if there is none), source and destination.
   static constexpr int kNone = 1 << 24;
   int chunk = kNone;
   const half_t* chunk_from;
   half_t* chunk_to;
 
-  // The part's first step is `step`; there are `steps`.
+  // `step` is the first of the `steps` steps of this split.
   DEVICE HaloCopies(const ConvHaloArgs& of, typename P::Lds& operands, half_t* rows, int first_m, int first_n,
                     int step, int steps)
       : args(of),
@@ -162,7 +166,7 @@ struct HaloCopies {
     filters = opaque(filters);
     for (int r = thread_x(); r < kHaloZeros * kRow; r += P::kThreads) pixels[r] = from_float<half_t>(0.0f);
     copy_next_block();
-    // A part that begins between the taps of a block may have too few steps to copy the next block.
+    // A split that begins between the taps of a block may have too few steps to copy the next block.
     if (tap != 0 && next <= last) copy_next_block();
     begin_step();
   }
@@ -192,7 +196,7 @@ struct HaloCopies {
     chunk_to += kRows * kRow;
   }
 
-  // The block after this one comes beside the last steps of this one.
+  // The next block is copied during the last steps of the current one.
   DEVICE void begin_step() {
     has_k = left > 0 && block * kDepth + column < args.C;
     if (tap == kBefore && next == block + 1 && next <= last) begin_next_block();

@@ -1,4 +1,4 @@
-// What conv_halo_* take.
+// Arguments of conv_halo_*.
 #pragma once
 
 #include "device/args.h"
@@ -7,18 +7,18 @@
 
 namespace graphopt::hip {
 
-constexpr int kConvHaloTaps = 32;  // of a kernel, at most: a bit for each
+constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel: a bit for each
 constexpr int kHaloZeros =
-    8;  // a power of two: rows of zeros in LDS, for what lies outside of X, one for each row's banks
+    8;  // rows of zeros in LDS for taps outside X, a power of two: a row for each start bank
 
-// So many packs of pixels of the next block a work-item brings to LDS beside a step of so many parts
-// (product_steps_ahead).
+// Returns the number of packs of pixels of the next block that a work-item copies to LDS during a step of
+// `parts` parts (product_steps_ahead).
 constexpr int halo_chunks(int threads, int parts) { return threads < 256 || parts < 2 ? parts : 2; }
 
-// A convolution as of ConvLastArgs whose Y has the rows and columns of X and whose windows move by one: the taps of
-// consecutive pixels of Y are consecutive pixels of X. `rows`: pixels of X that those of a tile reach. A tile
-// begins at pixel `first` of Y or behind it. A step is the channels of one tap that LDS has rows for, steps of one
-// block of channels follow each other; `depth` of the splits is that many k of steps.
+// A convolution like that of ConvLastArgs with Y of the same height and width as X and stride 1: the taps of
+// consecutive pixels of Y are consecutive pixels of X. `rows`: pixels of X that the taps of a tile cover. A
+// tile begins at pixel `first` of Y or later. A step has one tap of a block of channels, for which LDS has
+// rows; the steps of a block are consecutive. `depth` of the splits counts the k of steps.
 struct ConvHaloArgs : Arguments<6, with_epilogue(168)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;

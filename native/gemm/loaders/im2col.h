@@ -1,5 +1,5 @@
-// The patches of a convolution as an operand: from images [N, C, H, W] an element at a time, and from images in
-// channels last in whole packs.
+// The patches of a convolution as a GEMM operand: element by element from images [N, C, H, W], in packs from
+// channels-last images.
 #pragma once
 
 #include "device/platform.h"
@@ -9,7 +9,8 @@
 
 namespace graphopt::hip {
 
-// A tap of a channel, which is a k of the product: how far it is from the first tap of the first channel.
+// A tap of a channel, which is a k of the GEMM. `offset`: its distance from the first tap of the first
+// channel.
 struct ConvTap {
   ptrdiff_t offset;
   int down, right;  // rows and columns
@@ -38,7 +39,7 @@ struct ConvTap {
   }
 };
 
-// The pixel of X, perhaps outside, that is at the first tap of a pixel of Y.
+// The pixel of X at the first tap of a pixel of Y. It may be outside X.
 template <class T>
 struct ConvPixel {
   const T* at;
@@ -51,7 +52,7 @@ struct ConvPixel {
   }
 };
 
-// Where pixel n of Y begins in X; pixels are counted over all images.
+// Returns the first tap of pixel n of Y in X; n counts the pixels of all images.
 template <class T>
 DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
   const T* x = args.x;
@@ -66,12 +67,12 @@ DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
       x +
       (static_cast<ptrdiff_t>(i) * args.groups + group) * static_cast<ptrdiff_t>(args.C) * args.H * args.W +
       static_cast<ptrdiff_t>(pixel.top) * args.W + pixel.left;
-  if (n >= args.pixels) pixel.top = -(1 << 30);  // outside for every tap
+  if (n >= args.pixels) pixel.top = -(1 << 30);  // outside X for every tap
   return pixel;
 }
 
-// The patches that a work-item gathers: of the same pixels for every k. Rows of lines take kSize taps of one
-// pixel, rows of k one tap of kSize pixels.
+// The patches that a work-item gathers, with the same pixels for every k. If LDS has a row for each line, a
+// pack has kSize taps of one pixel; if it has a row for each k, one tap of kSize pixels.
 template <class Product, class T>
 struct ConvPatches {
   static constexpr int kSize = Pack<T>::kSize;
@@ -125,23 +126,23 @@ struct ConvPatches {
   }
 };
 
-// The patches of a work-group's pixels on their way to LDS. A work-item has the same k of some pixels.
+// Copies the patches of a work-group's pixels to LDS. A work-item has the same k of several pixels.
 template <class P>
 struct Im2colRows {
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
-  // The copies come in groups: each change from loads of LDS to copies costs three instructions.
+  // Copies are issued in groups: each change from LDS loads to copies costs three instructions.
   static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
 
-  static constexpr int kNoTap = kConvLastTaps;  // whose bit is never set
+  static constexpr int kNoTap = kConvLastTaps;  // no mask has this bit
 
   const ConvLastArgs& args;
   const half_t* x;
   int row, column, k, end;
-  int channel, r, s, offset;                  // of the step's tap
-  int at[kPacks];                             // the pixel of X at the first tap, perhaps outside
+  int channel, r, s, offset;                  // of the tap of the step
+  int at[kPacks];                             // the pixel of X at the first tap, which may be outside
   uint32_t taps[kPacks];                      // bit r: tap row r is inside; bit 16 + s: tap column s is
-  PacksToLds<P::kAhead, kPacks, true> packs;  // of which the next taps copy most again
+  PacksToLds<P::kAhead, kPacks, true> packs;  // cached, because the next taps copy mostly the same pixels
 
   DEVICE Im2colRows(const ConvLastArgs& of, int first_m, int first_k, int depth)
       : args(of),
@@ -164,7 +165,7 @@ struct Im2colRows {
     }
   }
 
-  // Bit i: first + i step is one of `size`.
+  // Returns a mask: bit i is set if first + i * step is in [0, size).
   DEVICE static uint32_t inside(int first, int size, int count, int step) {
     uint32_t bits = 0;
     NO_UNROLL for (int i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// The arguments of kernels that load patches by im2col.h: conv_* and conv_last_*.
+// Arguments of the kernels that load patches with im2col.h: conv_* and conv_last_*.
 #pragma once
 
 #include "device/args.h"
@@ -10,31 +10,31 @@ struct ConvWindow {
   int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
 };
 
-// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
-// group. A column of the product is one output pixel of one image.
+// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are the
+// channels of one group. A column of the GEMM is one output pixel of one image.
 struct ConvArgs : Arguments<4, 144> {
   In x, w, bias;  // bias may be null
   Out y;
   int32_t M, C, H, W, groups;
-  int32_t packs_of_w;  // the rows of W are whole packs, and begin at multiples of 16 bytes
-  int32_t packs_of_y;  // the images of Y
+  int32_t packs_of_w;  // the rows of W consist of packs, at multiples of 16 bytes
+  int32_t packs_of_y;  // the same for the images of Y
   ConvWindow window;
   uint32_t pixels;
   Divisor per_image, across, taps, kernel_w;
 };
 
-constexpr int kConvLastTaps = 15;  // rows and columns of a kernel, at most
+constexpr int kConvLastTaps = 15;  // maximum number of rows and of columns of a kernel
 
-// A convolution in channels last, float16, as a product of patches [M, K] and filters [K, N]: M pixels of Y over
-// all images, N filters, K taps of C channels, whole packs. x [images, H, W, C], w [N, taps, C], residual and y
-// [M, N]. There are `down` rows of `across` tiles.
+// A float16 channels-last convolution as a GEMM of patches [M, K] and filters [K, N]: M pixels of Y in all
+// images, N filters, K = taps times C channels in packs. x [images, H, W, C], w [N, taps, C], residual and y
+// [M, N]. The grid has `down` rows of `across` tiles.
 struct ConvLastArgs : Arguments<6, with_epilogue(180)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
-  Out partial;  // [splits, M, N] where there is more than one split
+  Out partial;  // [splits, M, N] if splits > 1
   int32_t M, N, K, H, W, down;
   Divisor across, channels, kernel_w;
-  Divisor per_image, columns;  // pixels of an image of Y, and of a row
+  Divisor per_image, columns;  // pixels of an image of Y; pixels of a row of Y
   ConvWindow window;
   Splits splits;
   Epilogue epilogue;

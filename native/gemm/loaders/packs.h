@@ -1,19 +1,20 @@
-// Copies packs of 16 bytes from memory to LDS, a part of a step at a time.
+// Copies packs of 16 bytes from memory to LDS, one part of a step at a time.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// A step's copies are started in parts, one for each 16 k that are multiplied meanwhile.
+// The copies of a step are started in parts, one for each 16 k that are multiplied meanwhile.
 constexpr int kAllParts = -1;
-// `groups`: of copies, fewer than parts where larger groups are faster.
+// Whether a pack is started in this part. `groups`: number of groups of copies, less than `parts` if larger
+// groups are faster.
 DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
   return part == kAllParts || pack * groups / packs * (parts / groups) == part;
 }
 DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
 
-// copy_to_lds, kept in the compute unit's cache: other work-items copy the same soon.
+// Like copy_to_lds, but through the cache of the compute unit: other work-items copy the same data soon.
 template <class To, class T>
 DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 #if defined(__CUDACC__)
@@ -27,7 +28,8 @@ DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 #endif
 }
 
-// The packs of a work-item on their way to LDS; kCached: through the compute unit's cache.
+// Copies the packs of a work-item to LDS. kAhead: without registers, if the target supports it. kCached:
+// through the cache of the compute unit.
 template <bool kAhead, int kPacks, bool kCached = false>
 struct PacksToLds {
   Bits128 staged[kAhead ? 1 : kPacks];

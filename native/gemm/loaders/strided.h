@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// A work-item's share of a step. kByLine: LDS has a row for each line, else for each k.
+// The share of a work-item in a step. kByLine: LDS has a row for each line, else for each k.
 template <class T, int kLines, int kDepth, int kThreads, bool kByLine>
 class OperandPart {
   static constexpr int kSize = Pack<T>::kSize;
@@ -15,13 +15,13 @@ class OperandPart {
                 "whole packs for every work-item");
 
  public:
-  // `p` is the first of the work-group's lines, of which there are `lines`; k beyond K are zeros.
+  // `p` is the first of the `lines` lines of the work-group. k beyond K are zeros.
   DEVICE OperandPart(const T* p, const OperandLayout& layout, int lines, int K)
       : p_(p), layout_(layout), lines_(lines), K_(K), along_k_(layout.k == 1 || layout.packs == 0) {}
 
   DEVICE void load(int first_k) {
     if (layout_.packs == 0) {
-      const int me = opaque(thread_x());  // or the addresses of all elements stay in registers
+      const int me = opaque(thread_x());  // otherwise the addresses of all elements stay in registers
       UNROLL for (int i = 0; i < kPacks; ++i) {
         const Place at = place_along_k(i, me);
         Pack<T> pack;
@@ -38,7 +38,7 @@ class OperandPart {
     }
   }
 
-  // What load() loaded, to the rows of LDS.
+  // Stores the result of load() to the rows of LDS.
   template <class Row>
   DEVICE void store(Row* to) const {
     if constexpr (kByLine) {
@@ -49,7 +49,7 @@ class OperandPart {
   }
 
  private:
-  // Into rows of lines, which hold T as it is.
+  // Stores to rows of lines, which hold T unconverted.
   template <class Row>
   DEVICE void store_lines(Row* to) const {
     if (along_k_) {
@@ -71,7 +71,7 @@ class OperandPart {
     }
   }
 
-  // Into rows of k, which hold float32.
+  // Stores to rows of k, which hold float32.
   template <class Row>
   DEVICE void store_k(Row* to) const {
     if (along_k_) {
@@ -96,12 +96,12 @@ class OperandPart {
   struct Place {
     int line, k;
   };
-  // Where pack i of this work-item lies in the step.
+  // Returns the position of pack i of this work-item in the step.
   DEVICE static Place place_along_k(int i, int me = thread_x()) {
     const int at = i * kThreads + me;
     return {at / (kDepth / kSize), at % (kDepth / kSize) * kSize};
   }
-  // Rows of lines take two k at a time, which two packs in a row hold.
+  // Rows of lines are written two k at a time, from two packs of a row.
   DEVICE static Place place_along_lines(int i) {
     if constexpr (kByLine) {
       const int at = i / 2 * kThreads + thread_x();
@@ -126,7 +126,7 @@ class OperandPart {
   OperandLayout layout_;
   int lines_, K_;
   bool along_k_;
-  Bits128 staged_[kPacks];  // packs, as the compiler keeps in registers
+  Bits128 staged_[kPacks];  // as Bits128, which the compiler keeps in registers
 };
 
 }  // namespace graphopt::hip

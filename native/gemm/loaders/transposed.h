@@ -1,4 +1,4 @@
-// Dense operands in whole packs of lines, not of k.
+// Dense operands in packs along the lines instead of along k.
 #pragma once
 
 #include "device/platform.h"
@@ -7,10 +7,10 @@
 
 namespace graphopt::hip {
 
-// Lines across K: for each k the elements of all lines are contiguous. LDS has rows of k.
+// The elements of all lines are contiguous for each k. LDS has rows of k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
-  // A work-item has packs of kGroups columns, kApart from one to the next.
+  // A work-item has packs of kGroups groups of columns, with distance kApart.
   static constexpr int kGroups = kLines % 3 == 0   ? 3
                                  : kLines % 5 == 0 ? 5
                                                    : 1,
@@ -21,7 +21,7 @@ struct TransposedRows {
   const half_t* from;
   ptrdiff_t stride;
   int row, column, left;
-  int inside = 0;  // a bit for each column
+  int inside = 0;  // a bit for each group of columns
   PacksToLds<true, kPacks> packs;
 
   DEVICE TransposedRows(const half_t* p, int apart, int lines, int K)
@@ -46,7 +46,7 @@ struct TransposedRows {
   DEVICE void finish(Row*) const {}
 };
 
-// The same where LDS has rows of lines: through registers.
+// The same memory layout if LDS has rows of lines: through registers.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedThroughRegisters {
   OperandPart<half_t, kLines, kDepth, kThreads, true> operand;

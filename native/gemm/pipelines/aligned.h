@@ -1,5 +1,5 @@
-// Float16 GEMMs on the matrix units (matrix.h) with operands in whole packs. Where memory is copied to LDS without
-// registers, several steps are loaded while one is multiplied; elsewhere one is, in registers.
+// Float16 GEMMs on the matrix units (matrix.h) with operands in packs. Targets that copy from memory to LDS
+// without registers load several steps in advance; other targets load one step in advance, to registers.
 #pragma once
 
 #include "device/platform.h"
@@ -9,14 +9,15 @@
 
 namespace graphopt::hip {
 
-// kRightByK: for each k the columns of the right operand are contiguous, else for each column its k.
+// kRightByK: the columns of the right operand are contiguous for each k; otherwise the k of each column are
+// contiguous.
 template <GemmTile kTile, bool kRightByK>
 struct AlignedGemm {
   using Instruction = hip::Instruction<half_t>;
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
-  static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // as they are, also in LDS
+  static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
-  // On the CPU three where they fit, for the sake of tests.
+  // On the CPU three buffers if they fit, to test the pipeline.
   static constexpr bool kThree =
       kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThree ? 3 : kShape.stages;
@@ -30,7 +31,7 @@ struct AlignedGemm {
                 "what plans ask for");
 };
 
-// The product of `depth` k of both operands.
+// Multiplies `depth` k of both operands.
 template <class P, class Left, class Right>
 DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
                              Right& right) {
@@ -50,8 +51,8 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
   }
 }
 
-// The tile of this work-group among `down` x `across` tiles. kTilesAtOnce rows of tiles are computed together: their
-// operands are read from the L2.
+// The tile of this work-group among `down` x `across` tiles. Consecutive work-groups cover kTilesAtOnce rows
+// of tiles, which then share their operands in the L2.
 constexpr int kTilesAtOnce = 8;
 struct TilePlace {
   int down, across;

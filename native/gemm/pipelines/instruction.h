@@ -1,11 +1,12 @@
-// The product of one wave: a 16x16x16 tile, float32 += T x T, on the matrix units where the target has them
-// for T (traits.h), else through shuffles: then it is only for tests.
+// Matrix multiplication of one wave: a 16x16x16 tile, float32 += T x T. It runs on the matrix units if the
+// target has them for T (traits.h). Otherwise it runs through shuffles, for tests only.
 //
-// A tile has 16 rows and 16 columns. A lane holds kRows rows of it, kSums values in all, of which kTogether are
-// neighbours in a row (and begin at a multiple of as many columns), and kSlots of the 16 products' left and right
-// operands. What the units call A and B is swapped where that makes the sums of a lane those of one row: the sums
-// of a first product are then, rounded to T, the left operand of a second (left_of), in the same lane on CDNA,
-// RDNA 4 and NVIDIA, from the lane 16 away on RDNA 3, whose operands are held twice.
+// A tile has 16 rows and 16 columns. Each work-item has kRows rows of it, kSums values in total. Groups of
+// kTogether values are consecutive in a row and begin at a multiple of kTogether columns. A work-item has
+// kSlots of the 16 k of the left and right operands. The operands A and B of the units are swapped if each
+// work-item then accumulates one row. The sums, rounded to T, can therefore be the left operand of a second
+// multiplication (left_of). On CDNA, RDNA 4 and NVIDIA they are already in the right work-item. On RDNA 3,
+// whose operands are duplicated, they come from the work-item 16 away.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"

@@ -1,5 +1,5 @@
-// A float16 matrix product of one work-group on the matrix units (instruction.h), float32 sums: C[kM x kN] += A B^T,
-// A and B in LDS with one row for each line.
+// A float16 GEMM of one work-group on the matrix units (instruction.h) with float32 sums: C[kM x kN] += A
+// B^T, A and B in LDS with one row for each line.
 #pragma once
 
 #include "device/platform.h"
@@ -9,12 +9,14 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such. kSplitK: so
-// many groups of waves for the tile, each with its part of the k of a step (product_steps_ahead alone).
+// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, which the instruction must
+// support (kLoadsRows). kSplitK: number of groups of waves for the tile, each with its part of the k of a
+// step; only for product_steps_ahead.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1>
 struct Hgemm {
-  // Instruction<half_t>, spelled so that it depends on kRightByK: not every target's Instruction has all functions.
+  // Instruction<half_t>, written as a dependent type because not every target's Instruction has all
+  // functions.
   using Instruction = typename Select<kRightByK, hip::Instruction<half_t>, hip::Instruction<half_t>>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
@@ -23,7 +25,7 @@ struct Hgemm {
   static constexpr int kThreads = kSplitK * kSplitWaves * kWave;
   static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
   static constexpr int kAcross = kDepth / 8;  // packs of a row
-  static constexpr int kRow = kDepth + 8;     // rows in different banks
+  static constexpr int kRow = kDepth + 8;     // padded: rows begin in different banks
   static constexpr int kRowsAtOnce = kThreads / kAcross;
   static constexpr int kPacksA = kM / kRowsAtOnce, kPacksB = kN / kRowsAtOnce;
   static_assert(kPacksA * kRowsAtOnce == kM && kPacksB * kRowsAtOnce == kN,
@@ -53,7 +55,7 @@ struct Hgemm {
     }
   }
 
-  // What a wave multiplies at a time: 16 k of its lines.
+  // The operands of a wave for 16 k.
   struct Operands {
     typename Instruction::Left left[kTilesM];
     typename Instruction::Right right[kTilesN];
@@ -70,11 +72,11 @@ struct Hgemm {
     }
   }
 
-  // A group of waves ends every kSplitK-th row of instructions.
+  // Each group of waves reduces and stores every kSplitK-th row of instructions.
   DEVICE static bool ends_with(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of the groups of waves; each then has those of the rows that it ends with. `lds` holds kHanded
-  // floats.
+  // Adds up the sums of all groups of waves. Each group receives those of the rows for which ends_with is
+  // true. `lds` has kHanded floats.
   static constexpr int kHanded = kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
   DEVICE void add_up_splits(float* lds) {
     if constexpr (kSplitK > 1) {
@@ -83,7 +85,7 @@ struct Hgemm {
         const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Instruction::kSums / 4) + s / 4;
         return lds + ((pack * kSplitWaves + wave_of_split()) * kWave + lane_id()) * 4;
       };
-      barrier();  // all have their last operands
+      barrier();  // all waves have read their last operands
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if (ends_with(i)) continue;
         const int by = split() - static_cast<int>(split() > i % kSplitK);
@@ -110,13 +112,13 @@ struct Hgemm {
     }
   }
 
-  // begin and finish: product_steps.
+  // For begin and finish see product_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
     product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
-  // Calls visit(m, n, values) for the values of each tile that this lane holds: value i is at row m(i) and
+  // Calls visit(m, n, values) for the values of each tile in this work-item: value i is at row m(i) and
   // column n(i).
   template <class Visit>
   DEVICE void each(const Visit& visit) const {
@@ -131,7 +133,7 @@ struct Hgemm {
     }
   }
 
-  // sums_in_packs
+  // See sums_in_packs.
   template <int kSize, class Visit>
   DEVICE void each_pack(Lds& lds, const Visit& visit) const {
     constexpr int kRows = kM / kWaveM * 16;
@@ -152,29 +154,31 @@ struct Hgemm {
         [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; }, visit);
   }
 
-  // The first column of this lane's packs of kPack: the same in all its rows.
+  // Returns the first column of the packs of this work-item, which is the same in all rows.
   template <int kPack>
   DEVICE static int pack_column() {
     return wave_n() + lane_id() % (kWaveN / kPack) * kPack;
   }
 
-  // The same wave by wave: each brings its own sums through LDS, 16 rows at a time, and waits for no other. For the
-  // packs of a lane, kPack sums of row m from column pack_column() on, `end` is asked for end.ahead(m), some packs
-  // before end.add(values, what it returned), end.activate(the values of several packs) and end.store(m, values).
+  // Like each_pack, but each wave moves its own sums through LDS, 16 rows at a time, without waiting for
+  // other waves. The packs of a work-item have kPack sums of row m from column pack_column() on. `end` has
+  // ahead(m), which loads its operand some packs in advance, add(values, loaded), activate(values of several
+  // packs) and store(m, values).
   template <int kPack, class AnyLds, class End>
   DEVICE void end_packs(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
     constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
     constexpr int kPacks = 16 / kRows;
-    // Where work-items wait longest for each other's results; elsewhere code is dearer.
+    // More than one where work-items wait longest for memory; elsewhere the larger code costs more than it
+    // saves.
     constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
-    constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // rows in different banks
+    constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // padded: rows begin in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
     float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
-    // Of rows of 6 or 12 packs some lanes have none.
+    // If a row has 6 or 12 packs, some work-items have none.
     const bool has_packs = kPacksAcross * kRows == kWave || row < kRows;
     const auto row_of = [&](int at) { return wave_m() + at * kRows + row; };
 
@@ -184,8 +188,8 @@ struct Hgemm {
     };
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
-    barrier();  // all have their last operands
-    // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
+    barrier();  // all waves have read their last operands
+    // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
     uint32_t which = 1u << first_tile;
     NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kSplitK) {
       wave_barrier();
@@ -206,7 +210,7 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
-        // The next sums, of this instruction or of the next one of these waves.
+        // Loads in advance for the next packs, of this row of instructions or of the next one of these waves.
         const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
         end.activate(values);
@@ -216,7 +220,7 @@ struct Hgemm {
   }
 
  protected:
-  // From the `b` of any LDS.
+  // `lds` may be any type with a member b.
   template <class AnyLds>
   DEVICE static void load_right(const AnyLds& lds, int buffer, int k,
                                 typename Instruction::Right (&to)[kTilesN]) {
@@ -232,11 +236,11 @@ struct Hgemm {
   }
 
  private:
-  // Columns 4 to 7 of a pack change places with the first four in every second 32 columns: lanes that read neighbouring
-  // packs meet different banks.
+  // Swaps columns 0 to 3 of a pack with columns 4 to 7 in every second group of 32 columns: work-items that
+  // read neighbouring packs then use different banks.
   DEVICE static constexpr int exchange(int column) { return column ^ (column >> 5 & 1) * 4; }
 
-  // The sums of 16 rows.
+  // Stores the sums of 16 rows.
   DEVICE static void store_sums(const typename Instruction::Sum (&sums)[kTilesN], float* to, int stride) {
     constexpr int kTogether = Instruction::kTogether;
     struct alignas(kTogether * sizeof(float)) Together {
@@ -258,7 +262,7 @@ struct Hgemm {
   }
 };
 
-// The pipeline of a row of kStridedTiles. kCopies: memory is copied to LDS.
+// The pipeline of a row of kStridedTiles. kCopies: the shape for copies from memory to LDS.
 template <GemmTile kTile, bool kCopies = false>
 struct StridedHgemm {
   static constexpr MatrixShape kShape = row_of(kStridedTiles, kTile).shape(kWave, kCopies);

@@ -1,5 +1,5 @@
-// The tile of instruction.h by CDNA's MFMA. Operands: line lane % 16, k = 4 (lane / 16) + slot. Sums: row lane % 16,
-// column 4 (lane / 16) + i.
+// The tile of instruction.h with CDNA's MFMA. Operands of lane i of a wave: line i % 16, k = 4 (i / 16) +
+// slot. Its sums: row i % 16, columns from 4 (i / 16) on.
 #pragma once
 
 #include "device/platform.h"

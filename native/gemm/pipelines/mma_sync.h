@@ -1,5 +1,6 @@
-// The tile of instruction.h by NVIDIA's mma.sync: two products of 16x8x16. Sums: rows lane / 4 and lane / 4 + 8, two
-// neighbouring columns of each in both halves of the tile. Operands as the sums, with k in place of the column.
+// The tile of instruction.h with NVIDIA's mma.sync: two multiplications of 16x8x16. Sums of thread i of a
+// warp: rows i / 4 and i / 4 + 8, two consecutive columns of each in both halves of the tile. Operands have
+// the same layout, with k instead of the column.
 #pragma once
 
 #include "device/platform.h"
@@ -30,7 +31,7 @@ struct Instruction<half_t> {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
   }
-  // Whether x holds in any lane.
+  // Whether x is true for any work-item of the wave.
   DEVICE static bool any(bool x) { return __any_sync(0xffffffffu, x) != 0; }
 
   template <class At>
@@ -41,7 +42,7 @@ struct Instruction<half_t> {
   DEVICE static Right load_right(const At& at) {
     return load(at(lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2 * 8));
   }
-  // From data with one row for each k: at(k, column).
+  // Loads from data with one row for each k. at(k, column) returns an address.
   template <class At>
   DEVICE static Right load_right_rows(const At& at) {
     Right x;

@@ -1,5 +1,5 @@
-// The tile of instruction.h without matrix units, for tests: products through shuffles. The layout is that of RDNA 4
-// for waves of 32, that of CDNA for waves of 64.
+// The tile of instruction.h through shuffles, for tests without matrix units. The layout is that of RDNA 4
+// for waves of 32 and that of CDNA for waves of 64.
 #pragma once
 
 #include "device/platform.h"
@@ -46,9 +46,8 @@ struct ShuffledInstruction {
     return x;
   }
 
-  // As the matrix units of gfx90a do, the strictest of all, with waves of 64: float16 subnormals are 0 to
-  // them (AMD's ISA guide of CDNA 2, "Denormal Handling"; PyTorch's and MIOpen's notes on MI200 say the
-  // same).
+  // With waves of 64, float16 subnormals become 0, as on the matrix units of gfx90a, the strictest (AMD's ISA
+  // guide of CDNA 2, "Denormal Handling"; PyTorch's and MIOpen's notes on MI200 agree).
   DEVICE static float operand(T x) {
     const float value = to_float(x);
     const bool subnormal = value < 6.1035156e-5f && value > -6.1035156e-5f;
@@ -57,7 +56,7 @@ struct ShuffledInstruction {
 
   DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
 #if !defined(__AMDGCN__) && !defined(__CUDACC__)
-    struct Operands {  // converted once by their lane, not by each that reads them
+    struct Operands {  // converted once by the owner, not by each reader
       float left[kSlots], right[kSlots];
     } mine;
     for (int i = 0; i < kSlots; ++i) {

@@ -1,14 +1,14 @@
-// What all pipelines (vector.h, matrix.h) share: the steps of a work-group's matrix product, and the way of its sums
-// to memory. A line is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all
-// lines.
+// The loops over K that all pipelines (vector.h, matrix.h) share, and the path of the sums to memory. A line
+// is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all lines.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// The steps of a product, one being loaded while another is multiplied: begin(k, buffer) starts to load the
-// step from k on, finish(buffer) has brought it to that buffer in LDS, multiply(buffer) adds it.
+// Runs the steps of a GEMM with two buffers: one step is loaded while another is multiplied. begin(k, buffer)
+// starts to load the step at k, finish(buffer) completes it in that buffer in LDS, multiply(buffer) adds it
+// to the sums.
 template <int kDepth, class Begin, class Finish, class Multiply>
 DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
   begin(0, 0);
@@ -25,12 +25,12 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
   multiply(buffer);
 }
 
-// The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
-// begin(buffer, part) starts one of kSplitDepth / 16 parts of the next step's copies, which lie between the products,
-// so that they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a
-// branch would keep the compiler from mixing copies and products. Operands are on their way from LDS while those of
-// 16 k before are multiplied, also from one step to the next: a buffer is free as soon as all waves have its last
-// operands.
+// Runs the steps of a GEMM with asynchronous copies to LDS: kBuffers - 1 steps are in flight while one is
+// multiplied. begin(buffer, part) starts one of the kSplitDepth / 16 parts of the copies of the next step.
+// The parts are placed between the multiplications, where they take no extra time. Steps beyond the last one
+// are begun as well, and their operands copy zeros: a branch would prevent the compiler from interleaving
+// copies and multiplications. Operands are loaded from LDS while those of the 16 k before are multiplied,
+// also across steps: a buffer is free as soon as all waves have read its last operands.
 template <class Product, class Begin>
 DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
   constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
@@ -44,7 +44,7 @@ DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, in
   typename Product::Operands operands[2];
   wait_for_copies_but<kBuffers - 2>();
   barrier();
-  int buffer = 0, next = kBuffers - 1;  // multiplied, and copied to
+  int buffer = 0, next = kBuffers - 1;  // of the step that is multiplied, and of the copies
   begin(next, 0);
   product.load(lds, buffer, 0, operands[0]);
   NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
@@ -56,7 +56,7 @@ DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, in
       } else {
         end_group_of_copies();
         wait_for_copies_but<kBuffers - 2>();
-        barrier();  // all have the step after this one, and no one reads this one any more
+        barrier();  // the next step is complete, and all waves have read the current one
         next = buffer;
         buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
         product.load(lds, buffer, 0, operands[0]);
@@ -65,21 +65,21 @@ DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, in
       product.multiply(operands[part % 2]);
     }
   }
-  wait_for_copies();  // of steps beyond the last one: what follows may use the same LDS
+  wait_for_copies();  // of steps beyond the last one: the following code may use the same LDS
 }
 
-// The sums of a product as packs of kSize neighbours in a row: what a lane holds is rarely that, and the code
-// that follows would be repeated for each of its sums. They go through LDS in kChunks parts of kRows rows:
-// store(which, lds) brings those of the part whose bit is set to lds[kRows][kRowOfSums<kColumns>],
-// row_of(chunk, row) is the row of the product, visit(m, n, values) takes a pack.
+// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. A work-item rarely has
+// consecutive sums, and the code after the GEMM would be repeated for each of them. They are therefore
+// exchanged through LDS, in kChunks parts of kRows rows. store(which, lds) stores the part selected by a bit
+// of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns the row of the GEMM.
 template <int kColumns>
-constexpr int kRowOfSums = kColumns + 4;  // rows in different banks
+constexpr int kRowOfSums = kColumns + 4;  // padded: rows begin in different banks
 
 template <int kChunks, int kRows, int kColumns, int kSize, int kThreads, class Store, class RowOf,
           class Visit>
 DEVICE void sums_in_packs(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {
   constexpr int kAcross = kColumns / kSize;
-  // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
+  // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
   uint32_t which = 1;
   NO_UNROLL for (int chunk = 0; chunk < kChunks; ++chunk) {
     barrier();

@@ -1,6 +1,6 @@
-// A float32 matrix product of one work-group: C[kM x kN] += A^T B, A and B in LDS with one row for each k. On
-// CDNA it runs on the matrix units (v_mfma_f32_16x16x4_f32), elsewhere on the vector unit with kRows x
-// kColumns values in the registers of a work-item.
+// A float32 GEMM of one work-group: C[kM x kN] += A^T B, A and B in LDS with one row for each k. On CDNA it
+// runs on the matrix units (v_mfma_f32_16x16x4_f32), elsewhere on the vector unit with kRows x kColumns
+// values in the registers of a work-item.
 #pragma once
 
 #include "device/platform.h"
@@ -21,7 +21,7 @@ struct Sgemm {
   static constexpr int kWaveM = kShape.wave_m, kWaveN = kShape.wave_n;
 #if GRAPHOPT_MFMA
   static constexpr int kDepth =
-      kN == 128 ? 8 : 16;  // three work-groups of the large tiles share 64 KiB of LDS
+      kN == 128 ? 8 : 16;  // LDS of 64 KiB then suffices for three work-groups of the large tiles
 #else
   static constexpr int kDepth = 16;
 #endif
@@ -34,7 +34,7 @@ struct Sgemm {
 
   struct Lds {
 #if GRAPHOPT_MFMA
-    static constexpr int kPad = 16;  // two rows of k in different banks
+    static constexpr int kPad = 16;  // two rows of k begin in different banks
 #else
     static constexpr int kPad = 0;
 #endif
@@ -54,7 +54,7 @@ struct Sgemm {
       float a[kWaveM / 16], b[kWaveN / 16];
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) a[i] = lds.a[buffer][k + row][wave_m() + i * 16 + column];
       UNROLL for (int j = 0; j < kWaveN / 16; ++j) b[j] = lds.b[buffer][k + row][wave_n() + j * 16 + column];
-      // The transposed product, so that a lane ends up with four neighbours of one row.
+      // The transposed product: each work-item accumulates four consecutive columns of one row.
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
         UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
           sum[i][j] = __builtin_amdgcn_mfma_f32_16x16x4f32(b[j], a[i], sum[i][j], 0, 0, 0);
@@ -63,8 +63,8 @@ struct Sgemm {
     }
   }
 
-  // Calls visit(m, n, float (&values)[4]): value i, of this lane, is at row m(i) and column n(i), and the
-  // four are neighbours in a row.
+  // Calls visit(m, n, values) for each group of four values of this work-item, at row m and columns n to n +
+  // 3.
   template <class Visit>
   DEVICE void each(const Visit& visit) const {
     UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
@@ -80,7 +80,8 @@ struct Sgemm {
   DEVICE static int first_m() { return thread_x() / (kN / kColumns) * 4; }
   DEVICE static int first_n() { return thread_x() % (kN / kColumns) * 4; }
 
-  // A work-item's rows are kRows / 4 groups of four neighbours, kM / (kRows / 4) apart; the same for columns.
+  // The rows of a work-item are kRows / 4 groups of four consecutive rows, with distance kM / (kRows / 4);
+  // the same for columns.
   DEVICE void multiply(const Lds& lds, int buffer) {
     constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
     UNROLL_A_LITTLE for (int k = 0; k < kDepth; ++k) {
@@ -109,7 +110,7 @@ struct Sgemm {
   }
 #endif
 
-  // sums_in_packs
+  // See sums_in_packs.
   template <int kSize, class Visit>
   DEVICE void each_pack(Lds& lds, const Visit& visit) const {
 #if GRAPHOPT_MFMA
@@ -145,13 +146,13 @@ struct Sgemm {
         row_of, visit);
   }
 
-  // begin and finish: product_steps.
+  // For begin and finish see product_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
     product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
-  // load_a(k, m) and load_b(k, n) return the packs of row k from column m or n on; `depth` is a multiple of
+  // load_a(k, m) and load_b(k, n) return the pack of row k at column m or n. `depth` must be a multiple of
   // kDepth.
   template <class LoadA, class LoadB>
   DEVICE void run_packs(Lds& lds, int depth, const LoadA& load_a, const LoadB& load_b) {

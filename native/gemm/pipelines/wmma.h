@@ -1,4 +1,5 @@
-// The tile of instruction.h by WMMA of RDNA 3 and 4.
+// The tile of instruction.h with WMMA of RDNA 3 and 4. Below, i is the lane of a work-item and s the index of
+// a sum or slot.
 #pragma once
 
 #include "device/platform.h"
@@ -6,8 +7,8 @@
 
 namespace graphopt::hip {
 
-// What RDNA 3 and 4 share: lines and rows are lane % 16, and the halves of the wave hold parts of a row.
-// Operand is what loads one line; a right operand is loaded as a left one.
+// The parts that RDNA 3 and 4 share: lines and rows are i % 16, and each half of the wave has a part of a
+// row. Operand::load loads one line, for left and right operands alike.
 template <class Operand>
 struct WmmaInstruction {
   static constexpr int kSums = 8, kRows = 1;
@@ -56,7 +57,7 @@ struct WmmaOperand {
   }
 };
 
-// Sums: column 2 i + lane / 16.
+// Sums: column 2 s + i / 16.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 16, kTogether = 1;
@@ -83,7 +84,7 @@ struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   }
 };
 #else
-// k = 8 (lane / 16) + slot.
+// k = 8 (i / 16) + s.
 struct WmmaOperand {
   typedef half_t Half8 __attribute__((ext_vector_type(8)));
   Half8 v;
@@ -94,7 +95,7 @@ struct WmmaOperand {
   }
 };
 
-// Sums: column 8 (lane / 16) + i.
+// Sums: column 8 (i / 16) + s.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 8, kTogether = 4;
