@@ -39,7 +39,7 @@ def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def bind(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:
+def bound(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:
     """Returns a binding with inputs, and outputs of these shapes and types, in the memory of the session's device."""
     place = memory_of(session)
     binding = session.io_binding()

@@ -34,7 +34,7 @@ from graphopt import DataParallel
 from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, memory_of
 from models import ZOO
 from models.prepared import relative_error
-from scripts.device import bind, install_for_cuda, load_vendor_libraries, statistics_of
+from scripts.device import bound, install_for_cuda, load_vendor_libraries, statistics_of
 from scripts.timing import interleaved
 
 LIMIT = 1e-5  # largest error over the root mean square of an output
@@ -82,7 +82,7 @@ def require_same(got: Sequence[Any], want: Sequence[Any], what: str) -> None:
 
 def run_on_device(session: Any, feeds: dict[str, Any], like: Sequence[Any]) -> list[Any]:
     """Runs a session RUNS times with inputs and outputs in the memory of its device; returns the last outputs."""
-    binding = bind(session, feeds, like)
+    binding = bound(session, feeds, like)
     for _ in range(RUNS):
         session.run_with_iobinding(binding)
     outputs: list[Any] = binding.copy_outputs_to_cpu()

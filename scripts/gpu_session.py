@@ -52,7 +52,7 @@ import graphopt
 from models import TITLES, ZOO, feeds_of
 from models.prepared import relative_error
 from models.pytorch.twins import CONVOLUTIONAL, twin
-from scripts.device import bind, load_vendor_libraries, statistics_of
+from scripts.device import bound, load_vendor_libraries, statistics_of
 from scripts.timing import Store, heading, interleaved, line, write_results
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
@@ -286,7 +286,7 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
         for actual, wanted in zip(got, expected, strict=True):
             error = relative_error(actual, wanted) if np.isfinite(actual).all() else float("inf")
             row.error = max(row.error, error)
-    binding = bind(session, feeds, got)
+    binding = bound(session, feeds, got)
     works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
     works |= peers_of(row, feeds, compiled)
     times = milliseconds(works)
@@ -341,7 +341,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
         for way, options in ways.items():
             session = session_of(model, library, **options)
             got = [session.run(None, feeds) for _ in range(3)][-1]
-            binding = bind(session, feeds, got)
+            binding = bound(session, feeds, got)
             works[way] = partial(session.run_with_iobinding, binding)
         for way, wall in milliseconds(works).items():
             kernels = kernels_of(works[way])
@@ -365,7 +365,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
     for way, options in ways.items():
         session = session_of(chain, library, **options)
         got = [session.run(None, feeds) for _ in range(3)][-1]
-        works[way] = partial(session.run_with_iobinding, bind(session, feeds, got))
+        works[way] = partial(session.run_with_iobinding, bound(session, feeds, got))
     for way, wall in milliseconds(works).items():
         print(
             f"| chain | | | {nodes} | {way} | {wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch | | |",

@@ -54,7 +54,7 @@ import onnxruntime as ort
 import graphopt
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of
 from models.prepared import ERROR_LIMIT, Array, Model, names, prepare_all, relative_error
-from scripts.device import bind, install_for_cuda, load_vendor_libraries, statistics_of
+from scripts.device import bound, install_for_cuda, load_vendor_libraries, statistics_of
 
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
@@ -227,7 +227,7 @@ class Soak:
         self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
         with self._turn(live):
             if anew or size not in live.bindings:
-                live.bindings[size] = bind(live.session, live.model.inputs[size], live.model.outputs[size])
+                live.bindings[size] = bound(live.session, live.model.inputs[size], live.model.outputs[size])
             binding = live.bindings[size]
             values = binding.get_outputs()
             ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(y) for y in live.model.nothing[size]], values)
