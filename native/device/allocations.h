@@ -1,5 +1,5 @@
-// The one allocator of device memory: tensors, constants, weights that sessions share, workspaces of vendors' libraries.
-// When a device is exhausted, sessions give back idle memory before an allocation fails.
+// The only allocator of device memory: tensors, constants, weights shared by sessions, workspaces of vendor
+// libraries. If a device is exhausted, sessions return idle memory before an allocation fails.
 #pragma once
 
 #include <array>
@@ -13,26 +13,27 @@
 
 namespace graphopt::gpu {
 
-// Uses of device memory, as messages name them. Pools divide their blocks among the first four.
+// Uses of device memory, named in messages. Pools count their blocks under the first four.
 enum class Holder : uint8_t { kTensors, kArenas, kConstants, kIdle, kWeights, kWorkspaces };
 constexpr size_t kHolders = 6;
 using BytesByHolder = std::array<size_t, kHolders>;
 
-// The owner of memory above this layer: the provider's pools and plans.
+// The owner of memory above this layer: pools and plans of the provider.
 class MemoryKeeper {
  public:
   virtual ~MemoryKeeper() = default;
-  // Gives memory of the device back that is not in use, of any session; false when there is none left. Called without
-  // locks of this file.
+  // Frees unused memory of any session on the device. Returns false if there is none. Called without locks of
+  // this file.
   virtual bool give_back(Device& device) noexcept = 0;
-  // How many bytes of the device it has, by holder.
+  // Returns its bytes on the device, by holder.
   virtual BytesByHolder bytes(const Device& device) const = 0;
 };
-// For the life of the process.
+// The keeper must live until the process ends.
 void set_memory_keeper(MemoryKeeper& keeper);
 
-// Memory of the device, which must be current. When the device is exhausted, the keeper gives memory back and the call is repeated. Throws
-// OutOfMemory, which names the missing bytes and the holders of the rest. Freed by Device::free.
+// Allocates memory of the device, which must be current. If the device is exhausted, the keeper frees memory
+// and the call is repeated. Throws OutOfMemory, which names the requested bytes and the holders of device
+// memory. Freed by Device::free.
 void* allocate(Device& device, size_t bytes, Holder holder);
 
 struct FreeMemory {
@@ -40,15 +41,15 @@ struct FreeMemory {
   void operator()(void* memory) const { device->free(memory); }
 };
 using DeviceMemory = std::unique_ptr<void, FreeMemory>;
-// As allocate; null for 0 bytes.
+// Like allocate; null for 0 bytes.
 DeviceMemory allocate_owned(Device& device, size_t bytes, Holder holder);
 
-// This library's memory on all devices of the process. Thread-safe.
+// The memory of this library on all devices of the process. Thread-safe.
 class Allocations {
  public:
   struct Statistics {
-    size_t bytes = 0, most = 0;  // now, and at once so far
-    size_t recordings = 0;       // graphs that there are, whose memory is the driver's own
+    size_t bytes = 0, most = 0;  // current and maximum
+    size_t recordings = 0;       // existing graphs, which are in the driver's own memory
   };
 
   void add(const Device& device, const void* memory, size_t bytes);
@@ -57,7 +58,7 @@ class Allocations {
   void add_recording();
   void remove_recording() noexcept;
   Statistics statistics() const;
-  // Without the blocks of pools, which the keeper counts.
+  // Excludes the blocks of pools, which the keeper counts.
   BytesByHolder bytes(const Device& device) const;
 
  private:

@@ -29,7 +29,7 @@ constexpr const char* kInstall =
 
 bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
 
-// By read() itself: a driver may let a file be opened and refuse to have it read.
+// Calls read(): a driver may allow open() and refuse read().
 std::optional<std::string> read_if_allowed(const fs::path& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
@@ -50,7 +50,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, none);
 }
 
-// What lies in a folder, in order.
+// Returns the entries of a folder, sorted.
 std::vector<fs::path> entries(const fs::path& folder, const std::string& start = "") {
   std::vector<fs::path> found;
   std::error_code none;
@@ -61,7 +61,8 @@ std::vector<fs::path> entries(const fs::path& folder, const std::string& start =
   return found;
 }
 
-// Why a device node can't be opened: beside its mode, a container's rules and the driver itself have a say.
+// Returns why a device node cannot be opened. It tries, because access depends on the rules of a container
+// and on the driver, not only on the mode.
 std::string refusal(const fs::path& node) {
   const int file = open(node.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return std::strerror(errno);
@@ -76,14 +77,14 @@ std::string group_of(const fs::path& path) {
   return known != nullptr ? known->gr_name : std::to_string(status.st_gid);
 }
 
-// The kernel's driver that has a PCI device.
+// Returns the kernel driver bound to a PCI device.
 std::string driver_of(const fs::path& device) {
   std::error_code none;
   const fs::path driver = fs::canonical(device / "driver", none);
   return none ? "" : driver.filename().string();
 }
 
-// Whether a node of the compute driver's topology is a GPU: processors have no SIMDs.
+// Whether a node of the compute driver's topology is a GPU: CPUs have no SIMDs.
 bool is_gpu(const std::string& properties) {
   std::istringstream words(properties);
   for (std::string name, value; words >> name >> value;) {
@@ -92,13 +93,13 @@ bool is_gpu(const std::string& properties) {
   return false;
 }
 
-// What hides GPUs from HIP, which reads CUDA's variable where its own is not set.
+// Returns the variable that hides GPUs from HIP, which reads CUDA's variable if its own is not set.
 std::string hiding() {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') return std::string(name) + "=" + value;
   }
-  // To the layer below, an empty list is a list, too.
+  // The layer below also obeys an empty list.
   const char* name = "ROCR_VISIBLE_DEVICES";
   const char* value = std::getenv(name);
   return value != nullptr ? std::string(name) + "=" + value : "";
@@ -126,7 +127,7 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
           "sudo usermod -a -G " + groups + " $LOGNAME; then log in again"};
 }
 
-// ROCm's libraries lie where the loader does not look more often than they are not there.
+// ROCm is more often installed outside the loader's search path than missing.
 Diagnosis no_runtime(const std::string& text, const AmdSystem& system) {
   if (system.rocm.empty()) return {"no_runtime", text, kInstall};
   const std::string& folder = system.rocm.back();
@@ -187,7 +188,7 @@ AmdSystem look_around(const std::string& root_folder) {
   const fs::path root(root_folder);
   AmdSystem system;
   for (const fs::path& device : entries(root / "sys/bus/pci/devices")) {
-    const std::string kind = read(device / "class");  // displays, and accelerators without one
+    const std::string kind = read(device / "class");  // displays, and accelerators without a display
     if (read(device / "vendor") != "0x1002" || (!starts_with(kind, "0x03") && !starts_with(kind, "0x12")))
       continue;
     ++system.gpus;
@@ -208,12 +209,12 @@ AmdSystem look_around(const std::string& root_folder) {
     opens = opens || why.empty();
     if (system.render_refusal.empty()) system.render_refusal = why;
   }
-  if (opens) system.render_refusal.clear();  // of several GPUs a container may have been given one
+  if (opens) system.render_refusal.clear();  // a container may have access to some of several GPUs
   if (!system.render_nodes.empty()) system.render_group = group_of(system.render_nodes.front());
   for (const fs::path& node : entries(root / "sys/class/kfd/kfd/topology/nodes")) {
     const fs::path properties = node / "properties";
     if (!is_there(properties)) continue;
-    // Its mode says that it can be read: the driver refuses when it is.
+    // The mode allows reading even if the driver refuses it.
     const std::optional<std::string> told = read_if_allowed(properties);
     if (!told) system.unreadable.push_back(properties.string());
     if (told && !told->empty()) system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*told) ? 1 : 0);
@@ -228,7 +229,7 @@ AmdSystem look_around(const std::string& root_folder) {
   std::vector<fs::path> folders;
   for (const fs::path& rocm : entries(root / "opt", "rocm")) {
     folders.push_back(rocm);
-    // From 7.14 on each version has its own folder, and only the meta package brings /opt/rocm/lib.
+    // From 7.14 on each version has its own folder, and only the meta package creates /opt/rocm/lib.
     for (const fs::path& core : entries(rocm, "core-")) folders.push_back(core);
   }
   if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')

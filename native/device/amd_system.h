@@ -1,5 +1,5 @@
-// What Linux shows of AMD GPUs to this process, without asking any driver, and why ROCm shows none: the
-// runtime gives one error for all reasons. docs/provider_reference.md lists the codes.
+// The AMD GPUs that Linux shows to this process, without any driver, and the reason why ROCm finds none: the
+// runtime reports one error for all reasons. docs/provider_reference.md lists the codes.
 #pragma once
 
 #include <string>
@@ -10,32 +10,33 @@
 namespace graphopt::gpu {
 
 struct AmdSystem {
-  int gpus = 0;                      // on the PCI bus, which containers see whole; WSL shows none there
+  int gpus = 0;                      // on the PCI bus, which is complete in containers and empty in WSL
   std::vector<std::string> unbound;  // those that the kernel's driver amdgpu does not have: "BUS: DRIVER"
-  bool kfd = false;                  // the compute driver's device node is there
-  std::string kfd_group;             // that may open it, by number where it has no name here
-  std::string kfd_refusal;           // why this process can't open it, "" where it can
-  int kfd_gpus = -1;                 // those that the compute driver has; -1 where it does not tell
+  bool kfd = false;                  // those not bound to the kernel driver amdgpu: "BUS: DRIVER"
+  std::string kfd_group;             // group with access to it, as a number if it has no name here
+  std::string kfd_refusal;           // why this process cannot open it, "" if it can
+  int kfd_gpus = -1;                 // GPUs of the compute driver; -1 if unknown
   std::vector<std::string> render_nodes;  // /dev/dri/renderD*
-  std::string render_group;               // that may open the first
-  std::string render_refusal;             // why this process can open none of them, "" where it can
-  bool dxg = false;                       // WSL's device node is there
+  std::string render_group;               // group with access to the first
+  std::string render_refusal;             // why this process cannot open any of them, "" if it can
+  bool dxg = false;                       // WSL has its device node
   bool wsl = false;
   bool container = false;
-  std::vector<std::string> unreadable;  // nodes of the compute driver's topology: GPUs of others
+  std::vector<std::string> unreadable;  // nodes of other users' GPUs in the topology of the compute driver
   std::vector<std::string>
-      rocm;  // folders that hold the HIP runtime: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib
+      rocm;  // folders with the HIP runtime: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib
 
   bool may_have_gpu() const { return gpus > 0 || kfd || dxg; }
 };
 
-// Where the system lies: "/", but in tests.
+// The root of the file system: "/", except in tests.
 std::string& system_root();
 
 AmdSystem look_around(const std::string& root = system_root());
 
-// Why there is no GPU, in the order in which ROCm would meet the obstacles, with what mends it. told: what
-// find_hip() says of a runtime that is not there or shows none; other problems come back as they are.
+// Returns why there is no GPU, with a remedy. It checks the obstacles in ROCm's order.
+// `told`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
+// other problems are returned unchanged.
 Diagnosis why_no_gpu(const Diagnosis& told, const AmdSystem& system);
 
 }  // namespace graphopt::gpu

@@ -1,9 +1,9 @@
-// The one table of GPU architectures: what launch plans, the drivers, the build and the scripts must know of
-// each. A new one is a row, and its name in docs/gpu.md: CMake compiles for the rows that begin with
-// `{"gfx...", Code::kOwn`, and tests/hip/architectures.py reads all of them for the scripts and tests.
+// The table of GPU architectures, with all properties that launch plans, drivers, the build and scripts need.
+// To add one, add a row and its name in docs/gpu.md. CMake compiles for the rows that begin with `{"gfx...",
+// Code::kOwn`; tests/hip/architectures.py reads all rows for scripts and tests.
 //
-// docs/gpu_reference.md has the source of each column; tests/hip/test_architectures.py holds what a compiler knows of
-// them against clang.
+// docs/gpu_reference.md has the source of each column; tests/hip/test_architectures.py compares the columns
+// with clang where it knows them.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,40 @@
 
 namespace graphopt::gpu {
 
-// Which device code runs on an architecture.
+// The device code that runs on an architecture.
 enum class Code : uint8_t {
-  kNone,    // none, unless a builder asks for it
+  kNone,    // none, unless requested at build time
   kOwn,     // compiled for it
-  kFamily,  // that of its family
+  kFamily,  // that of its generic target
 };
 
 struct Architecture {
   const char* name;  // as the runtime reports it, without features such as :sramecc+
   Code code;
-  bool checked;                  // what compilers make of the kernels is looked at (scripts/amd_build.py)
-  const char* family;            // generic target whose code runs there too; null: none that the build knows
-  int wave;                      // lanes of a wave
-  int lds_bytes;                 // LDS that one work-group may have
-  int registers;                 // 32-bit registers a lane, AGPRs included, when one wave runs on a SIMD
-  int waves_per_simd;            // most waves that a SIMD holds
-  int simd_registers;            // registers a lane of all its waves together, in the size of `registers`
-  hip::Matrix matrix;            // fp16 products
-  bool matrix_f32;               // fp32 products on matrix units
-  bool flushes_subnormals;       // matrix units take float16 subnormals for 0 and give none
-  int matrix_flops;              // fp16 on the matrix units, of one compute unit in a clock
-  int flops;                     // fp32, of one compute unit in a clock; a fused multiply-add is two
+  bool checked;        // scripts/amd_build.py checks the compiled kernels
+  const char* family;  // generic target with code for it; null: none in the build
+  int wave;            // work-items of a wave
+  int lds_bytes;       // maximum LDS of a work-group
+  int registers;       // maximum 32-bit registers of a work-item, AGPRs included, with one wave on a SIMD
+  int waves_per_simd;  // maximum waves of a SIMD
+  int simd_registers;  // registers of all waves of a SIMD together, in the unit of `registers`
+  hip::Matrix matrix;  // matrix units for fp16
+  bool matrix_f32;     // matrix units support fp32
+  bool flushes_subnormals;       // matrix units flush float16 subnormals to 0
+  int matrix_flops;              // fp16 on the matrix units, of one compute unit per clock
+  int flops;                     // fp32, of one compute unit per clock; a fused multiply-add counts as two
   int units_per_multiprocessor;  // compute units that the runtime counts as one
-  int transfers;                 // of memory, in a clock of what the runtime calls its clock
-  // What a typical part has: planned for without a device, and where the runtime says 0.
+  int transfers;                 // of memory, per clock that the runtime reports
+  // A typical part: for plans without a device, and for values that the runtime reports as 0.
   int compute_units;
-  int xcds;  // dies that take work-groups in turn, each with its own L2
+  int xcds;  // dies (XCDs), which receive work-groups round-robin, each with its own L2
   double clock_hz;
-  int64_t l2_bytes;              // of the whole device, or of what stands before its memory
-  double bytes_per_second;       // of memory, of the slowest part: a device is never taken to have less,
-  double most_bytes_per_second;  // nor more than the fastest
+  int64_t l2_bytes;              // entire device, or the cache in front of its memory
+  double bytes_per_second;       // memory of the slowest part: a lower bound for every device
+  double most_bytes_per_second;  // memory of the fastest part: an upper bound
 };
 
-// What the numbers are of: MI100, MI210, MI300X, MI355X; RX 6800, 6700, 6600, Steam Deck,
+// The parts behind the numbers: MI100, MI210, MI300X, MI355X; RX 6800, 6700, 6600, Steam Deck,
 // 6400, 680M, Ryzen 7000; RX 7900 GRE, 7700 XT, 7600, 780M; Strix Point, Strix Halo, Krackan; RX 9060 XT,
 // 9070 GRE; H200.
 // clang-format off
@@ -72,7 +72,7 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1153", Code::kFamily, false, "gfx11-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 4, 1, 2.3e9, 1 << 20, 5.7e10, 1.37e11},
     {"gfx1200", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 32, 1, 2.8e9, 32 << 20, 1.4e11, 3.3e11},
     {"gfx1201", Code::kOwn, true, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 48, 1, 2.5e9, 48 << 20, 4.3e11, 6.5e11},
-    // Families, for members without a code object of their own.
+    // Generic targets, for members of a family without their own code object.
     {"gfx10-3-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 28, 1, 2.3e9, 32 << 20, 5.7e10, 5.8e11},
     {"gfx11-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.3e9, 2 << 20, 5.7e10, 9.7e11},
     {"sm_90", Code::kOwn, false, nullptr, 32, 232448, 255, 16, 2048, hip::Matrix::kMma, false, false, 4096, 256, 1, 2, 132, 1, 1.98e9, 50 << 20, 4.2e12, 5.0e12},
@@ -82,7 +82,7 @@ constexpr Architecture kArchitectures[] = {
 };
 // clang-format on
 
-// kLdsBytes of the kernels that run on an architecture.
+// Returns kLdsBytes of the kernels that run on an architecture.
 constexpr int kernel_lds(const Architecture& a) {
   return a.matrix == hip::Matrix::kMma ? hip::kNvidiaLdsBytes : hip::kAmdLdsBytes;
 }

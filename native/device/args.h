@@ -1,5 +1,5 @@
-// What a kernel takes: one plain struct, which its launch plan (host C++) fills and the kernel (clang for
-// AMD, nvcc) reads. Each kernel file has a *_args.h with the structs of its kernels:
+// The arguments of a kernel: one plain struct, which its launch plan (host C++) fills in and the kernel (clang for AMD,
+// nvcc) reads. Each kernel file has a *_args.h with the structs of its kernels:
 //
 //   struct CastArgs : Arguments<2, 32> {
 //     In x;
@@ -8,14 +8,14 @@
 //     ...
 //   };
 //
-// It begins with its pointers, the slots. In a plan a slot holds a buffer (device/launch.h), for which the
-// launcher puts the address.
+// The struct begins with its pointers, the slots. In a plan a slot holds a buffer (device/launch.h), and the launcher
+// replaces it with the address.
 //
-// On the way to the device the pointers are parameters of their own behind the struct, whose slots KERNEL
-// (device/platform.h) then fills. Only so do compilers know that they lead to global memory and what
-// __restrict__ says of them, and only so can a loader that knows nothing of slots name the buffers
-// (scripts/amd_cases.py). The struct comes first because its address is then that of all arguments: another
-// one would take two scalar registers, of which attention has none left on gfx908.
+// At a launch the pointers are separate parameters after the struct, and KERNEL (device/platform.h) copies them to
+// the slots. Compilers then know that the pointers refer to global memory and apply __restrict__. A loader that does
+// not know the slots can also set the buffers (scripts/amd_cases.py). The struct is the first parameter because its
+// address is then that of all arguments. Another address would take two scalar registers; attention on gfx908 has none
+// left.
 #pragma once
 
 #include "device/integers.h"
@@ -29,7 +29,7 @@
 
 namespace graphopt::hip {
 
-// Read by the kernel; it may be what the kernel also writes.
+// Read by the kernel; the kernel may write the same memory through another slot.
 struct In {
   using Parameter = const void*;
   const void* address;
@@ -39,7 +39,7 @@ struct In {
   }
 };
 
-// Read by the kernel, which writes none of it.
+// Read by the kernel, which does not write it.
 struct Constant {
   using Parameter = const void* __restrict__;
   const void* address;
@@ -49,7 +49,7 @@ struct Constant {
   }
 };
 
-// Written by the kernel, which may read it too.
+// Written by the kernel, which may also read it.
 struct Out {
   using Parameter = void*;
   void* address;
@@ -61,7 +61,7 @@ struct Out {
 
 constexpr int kMostSlots = 9;
 
-// A kernel's arguments with so many slots, and so many bytes whatever compiles them.
+// The base of a kernel's arguments with kCount slots and kSize bytes, equal for all compilers.
 template <int kCount, size_t kSize>
 struct Arguments {
   static constexpr int kSlots = kCount;
@@ -72,21 +72,21 @@ template <class Args>
 constexpr bool kIsArgs = sizeof(Args) == Args::kBytes && alignof(Args) == 8 && __is_standard_layout(Args) &&
                          __is_trivially_copyable(Args) && Args::kSlots <= kMostSlots && sizeof(void*) == 8;
 
-// --- What arguments are made of
+// --- Members of arguments
 
-// n / d for n < 2^31 without a division (divide in device/platform.h; device/launch.h makes it): Granlund and
-// Montgomery, "Division by invariant integers using multiplication", 1994.
+// n / d for n < 2^31 without a division (divide in device/platform.h, make_divisor in device/launch.h):
+// Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
 struct Divisor {
   uint32_t d, multiplier, shift;
 };
 
-// A walk over tensors of up to this many axes (blocks/gpu/walk.h, blocks/gpu/walk_plan.h).
+// Maximum number of axes of a walk (blocks/gpu/walk.h, blocks/gpu/walk_plan.h).
 constexpr int kMostAxes = 5;
-// Sizes of the axes from the innermost on; the outermost needs none.
+// Sizes of the axes from the innermost on; the outermost size is not needed.
 struct Axes {
   Divisor inner[kMostAxes - 1];
 };
-// In elements, from the innermost axis on; 0 where a tensor is broadcast.
+// In elements, from the innermost axis on; 0 for a broadcast axis.
 struct Strides {
   int32_t s[kMostAxes];
 };

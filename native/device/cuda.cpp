@@ -1,5 +1,4 @@
-// NVIDIA GPUs through the CUDA driver (libcuda): how the kernels are tested and measured where there is no
-// AMD GPU.
+// NVIDIA GPUs with the CUDA driver (libcuda), to test and measure the kernels on machines without an AMD GPU.
 #include "device/driver.h"
 
 namespace graphopt::gpu {
@@ -21,7 +20,7 @@ struct Cuda : DriverFunctions {
   int (*graph_instantiate_)(void**, void*, unsigned long long);  // null in old drivers
 
   std::mutex mutex;
-  std::map<int, void*> contexts;  // by device: the primary one, which the runtime API uses too
+  std::map<int, void*> contexts;  // primary context by device, which the runtime API also uses
 
   Cuda() {
     LibrarySearch search;
@@ -73,7 +72,7 @@ struct Cuda : DriverFunctions {
   bool has_graphs() const { return has_common_graphs() && graph_instantiate_ != nullptr; }
   int graph_instantiate(void** ready, void* recorded) const { return graph_instantiate_(ready, recorded, 0); }
 
-  void forget_error() const noexcept {}  // the driver API keeps none
+  void forget_error() const noexcept {}  // the driver API has no last error
 
   void* enter(int number) {
     void *before = nullptr, *context = nullptr;
@@ -144,7 +143,7 @@ struct Cuda : DriverFunctions {
 
   static GraphRules graph_rules() { return {}; }
 
-  // What the names of its architectures begin with.
+  // Prefix of its architectures.
   static const char* prefix() { return "sm_"; }
 
   int count_devices(int* count) const {
@@ -158,10 +157,10 @@ struct Cuda : DriverFunctions {
     return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
   }
 
-  // There are no families of NVIDIA's here.
+  // The build has no generic targets of NVIDIA.
   bool knows_families() const { return false; }
 
-  // More than 48 KiB of shared memory must be asked for.
+  // A kernel must request more than 48 KiB of shared memory.
   void prepare(Function f) const {
     constexpr int kSharedSize = 1, kMaxDynamicShared = 8, kMaxSharedPerBlockOptin = 97;
     int fixed = 0;

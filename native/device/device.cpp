@@ -92,7 +92,7 @@ void* constant_vector(Device& device, float value, bool half, int64_t count) {
   const std::lock_guard<std::mutex> lock(mutex);
   Vector& vector = all[{&device, value, half}];
   if (vector.count >= count) return vector.memory;
-  // Vectors that are too short stay: a recording may read them.
+  // Shorter vectors are never freed, because a captured graph may read them.
   const int64_t enough = std::max<int64_t>(count, 2048);
   const size_t bytes = static_cast<size_t>(enough) * (half ? 2 : 4);
   void* memory = allocate(device, bytes, Holder::kWeights);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kSample = 4096, kBlock = size_t{1} << 22;
 
-// Part of what lies on the device, in host memory.
+// Copies a part of device memory to the host.
 std::string read(Device& device, const void* memory, size_t offset, size_t bytes, const WorkStream& stream) {
   std::string content(bytes, '\0');
   device.copy(content.data(), static_cast<const char*>(memory) + offset, bytes, stream.get());

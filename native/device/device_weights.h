@@ -1,5 +1,5 @@
-// Weights that were brought into a kernel's layout, once in a process and on each device: sessions that load equal
-// weights share them. What cpu/weight_cache.h is for kernels on the CPU.
+// A cache of weights in kernel layouts, for the process and each device: sessions with equal weights share
+// them. cpu/weight_cache.h is the same for CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,24 @@
 
 namespace graphopt::gpu {
 
-// Compared are the bytes that kernels will read, all of them: the weights that they were made from may be gone by
-// then, and a copy of those would be kept for nothing else. An entry dies with its last user.
+// Compares the converted bytes, not the source weights: those may already be freed, and the cache would need
+// a copy of them. An entry is removed with its last user.
 class DeviceWeights {
  public:
   static DeviceWeights& process();
 
-  // Device memory as `write` fills it on a stream, complete; or memory that holds the same bytes in the same
-  // layout and that someone still has. The device must be current here and where the last user lets go.
+  // Returns device memory that `write` fills on a stream, complete, or memory in use with the same bytes and
+  // layout. The device must be current here and when the last user releases the memory.
   std::shared_ptr<void> get(Device& device, const std::string& layout, size_t bytes,
                             const std::function<void(void* memory, void* stream)>& write);
 
-  // Entries that someone holds.
+  // Number of entries in use.
   size_t size();
 
  private:
   std::mutex mutex_;
-  // By the device, the layout, the size and the first bytes, which select what is compared.
+  // The key has the device, the layout, the size and the first bytes; all bytes are compared among equal
+  // keys.
   std::unordered_multimap<std::string, std::weak_ptr<void>> entries_;
 };
 

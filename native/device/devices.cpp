@@ -18,7 +18,7 @@ void warn(const std::string& which, const std::string& why) {
                which.c_str(), why.c_str());
 }
 
-// The devices of one driver, which is looked for when it is first asked for them.
+// The devices of one driver, which is loaded at the first query.
 class Driver {
  public:
   explicit Driver(Backend backend) : backend_(backend) {}
@@ -31,12 +31,12 @@ class Driver {
     looked_ = true;
     refuse_fork();
     present_ = find();
-    // That there is none is no news, nor that it has no device: a session that wants one is told why.
+    // A missing driver or device causes no warning: a session that needs one reports the reason.
     if (present_.problem.code == "broken_runtime" && has_code()) warn("", present_.problem.text);
     return present_;
   }
 
-  // Null when it can't be used.
+  // Null if the device is unusable.
   const DeviceFacts* facts(int number) {
     if (number < 0 || number >= count()) return nullptr;
     const FoundDevice& found = present().devices[static_cast<size_t>(number)];
@@ -94,11 +94,11 @@ class Driver {
   Backend backend_;
   Present present_;
   bool looked_ = false;
-  std::set<int> said_;  // which can't be used
+  std::set<int> said_;  // unusable devices
   std::map<int, std::unique_ptr<Device>> opened_;
 };
 
-// The mutex must be held for all of it.
+// All accesses require the mutex.
 struct Devices {
   std::mutex mutex;
   std::vector<Driver> drivers;
@@ -112,7 +112,7 @@ struct Devices {
     }
   }
 
-  // The driver of device `number`, and the number that the driver gives it; null beyond the last.
+  // Returns the driver of device `number` and its number in that driver; null beyond the last device.
   std::pair<Driver*, int> find(int number) {
     if (number < 0) return {nullptr, 0};
     for (Driver& driver : drivers) {

@@ -1,4 +1,5 @@
-// The devices of this process. Opened when first needed, never closed: sessions may outlive static objects.
+// The devices of this process. They are opened at the first use and never closed, because sessions may
+// outlive static objects.
 #pragma once
 
 #include <utility>
@@ -8,28 +9,31 @@
 
 namespace graphopt::gpu {
 
-// Kernels compiled for the CPU take the GPU's place: GRAPHOPT_HOST_KERNELS=PATH. Null when not set.
+// Returns the path in GRAPHOPT_HOST_KERNELS, a library of kernels for the CPU that replaces the GPU; null if
+// not set.
 const char* host_kernels();
 
-// How many devices the drivers show: AMD's, then NVIDIA's, of each kind that this library has code for; one
-// when GRAPHOPT_HOST_KERNELS is set. None of them is opened for it. A driver that can't be used leaves a
-// warning on stderr, and no devices.
+// Returns the number of devices that the drivers report, without opening any: AMD's, then NVIDIA's, of each
+// kind that this library has code for; one if GRAPHOPT_HOST_KERNELS is set. An unusable driver causes a
+// warning on stderr and counts no devices.
 int device_count();
-// The backend of a device; `number` is in [0, device_count()).
+// Returns the backend of a device; `number` must be in [0, device_count()).
 Backend backend(int number);
 
-// What is known of a device without opening it; null when this library can't use it, which is said once on
+// Returns the facts of a device without opening it. For an unusable device it returns null and warns once on
 // stderr.
 const DeviceFacts* usable_device(int number);
-// The AMD device that is current in the calling thread, where ONNX Runtime's ROCm provider
-// computes. NVIDIA's driver is not looked for.
+// Returns the AMD device that is current in the calling thread, where ONNX Runtime's ROCm provider computes.
+// It does not load NVIDIA's driver.
 const DeviceFacts* usable_rocm_device();
 
-// Opened when first asked for. Throw std::runtime_error where these are null, and when it can't be opened.
+// Open the device at the first call. Throw std::runtime_error if the functions above return null, or if the
+// device cannot be opened.
 Device& device(int number);
 Device& rocm_device();
 
-// What each driver shows, AMD's first, for reports; all of them, also where this library has no device code.
+// Returns the devices of each driver, AMD's first, for reports. It includes devices without device code in
+// this library.
 std::vector<std::pair<Backend, Present>> all_devices();
 
 }  // namespace graphopt::gpu

@@ -1,5 +1,5 @@
-// The functions of the HIP module API and of the CUDA driver API that we use. Both have the same shape; the
-// types and numbers are declared here, so that no header of either is needed.
+// The functions of the HIP module API and the CUDA driver API that we use. Both APIs have the same form.
+// Types and constants are declared here, which makes the headers of both unnecessary.
 #pragma once
 
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ void resolve(void* library, const char* name, Function*& function) {
   if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
 }
 
-// Functions that older versions lack; null then.
+// For functions that older versions lack; these are null then.
 template <class Function>
 void resolve_if_there(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
@@ -40,7 +40,8 @@ inline void check(int status, const std::string& what) {
   if (status != 0) throw std::runtime_error(what + " failed, status " + std::to_string(status));
 }
 
-// A function of a vendor's library, which returns a status. Throws std::runtime_error where the library lacks it.
+// A function of a vendor's library that returns a status. The constructor throws std::runtime_error if the
+// library lacks it.
 template <class... Parameters>
 class LibraryFunction {
  public:
@@ -48,7 +49,7 @@ class LibraryFunction {
     resolve(library, name_.c_str(), function_);
   }
   int operator()(Parameters... arguments) const { return function_(arguments...); }
-  // Calls it, and throws std::runtime_error with its name where it fails.
+  // Calls the function. Throws std::runtime_error with its name if it fails.
   void check(Parameters... arguments) const { gpu::check(function_(arguments...), name_); }
   auto pointer() const { return function_; }
 
@@ -57,14 +58,15 @@ class LibraryFunction {
   int (*function_)(Parameters...) = nullptr;
 };
 
-// What a driver's call has returned.
+// A failed call of a driver, with its status.
 class DriverError : public std::runtime_error {
  public:
   DriverError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
   int status;
 };
 
-// What is called alike in both, under names of its own in each. Whoever derives looks them up.
+// Functions with equal parameters in HIP and CUDA. A derived struct resolves them by their names in its
+// driver.
 struct DriverFunctions {
   using Module = void*;
   using Function = void*;
@@ -113,7 +115,7 @@ struct DriverFunctions {
   }
 };
 
-// The capture of the calling thread: the graphs that are complete, and the nodes of the current one.
+// The capture of the calling thread: its completed graphs, and the number of nodes in the current one.
 struct OpenCapture {
   void* stream = nullptr;
   size_t most = 0, nodes = 0;
@@ -121,7 +123,7 @@ struct OpenCapture {
 };
 inline thread_local OpenCapture* open_capture = nullptr;
 
-// What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
+// Sets facts.code from the other facts of a device. Returns the reason if the library has no code for it.
 inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
   const auto has = [](const std::string& name) {
     const auto& all = code_objects();
@@ -145,7 +147,7 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
   return {};
 }
 
-// What a driver shows. `driver` finds it, and throws NoRuntime where there is none.
+// Detects the devices of a driver. `driver` loads it, and throws NoRuntime if it is not installed.
 template <class Driver>
 Present find_devices(Driver& (*driver)()) {
   Present found;
@@ -176,7 +178,7 @@ Present find_devices(Driver& (*driver)()) {
   return found;
 }
 
-// One device through a driver. Driver supplies the function table and the naming of errors.
+// One device of a driver. Driver supplies the functions and the texts of errors.
 template <class Driver>
 class DriverDevice final : public Device {
  public:
@@ -281,7 +283,8 @@ class DriverDevice final : public Device {
   void begin_capture(void* stream) override {
     if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to capture launches");
     check(driver_.capture_begin(stream, kThreadLocal), "begin a capture");
-    exchange_capture_mode(kThreadLocal);  // this thread may neither allocate nor wait until it ends
+    // Until the end of the capture this thread may neither allocate nor wait.
+    exchange_capture_mode(kThreadLocal);
     delete std::exchange(open_capture, new OpenCapture{stream, 0, 0, {}});
   }
   std::unique_ptr<Graph> end_capture(void* stream) override {
@@ -330,18 +333,18 @@ class DriverDevice final : public Device {
   }
 
  private:
-  // The same numbers in HIP and CUDA.
+  // The same values in HIP and CUDA.
   static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
-  // What other threads do with the device does not matter to a recording, and what this one may not do
-  // meanwhile (allocate, wait) fails.
+  // A capture ignores calls of other threads. Calls of this thread that would allocate or wait fail
+  // meanwhile.
   static constexpr int kThreadLocal = 1;
-  // Before HIP 7 it, too, is the thread's last error until the next call.
+  // Before HIP 7 this status also becomes the last error of the thread, until the next call.
   static constexpr int kNotReady = 600;
 
-  // Captured graphs, made ready to be launched one after another.
+  // Captured graphs, instantiated, which are launched in order.
   class ReadyGraph final : public Graph {
    public:
-    // Takes over `captured`.
+    // Destroys `captured` in any case.
     ReadyGraph(DriverDevice& device, std::vector<void*> captured) : device_(device) {
       int status = 0;
       for (void* graph : captured) {
@@ -375,7 +378,7 @@ class DriverDevice final : public Device {
     std::vector<void*> ready_;
   };
 
-  // Found by the address of its name, which plans have as a constant, in most calls.
+  // Most calls find the function by the address of its name, which is a constant in plans.
   DriverFunctions::Function function(const char* kernel) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = by_address_.find(kernel);
@@ -437,9 +440,9 @@ class DriverDevice final : public Device {
     }
   }
 
-  // Errors after a fault of the device: an uncorrectable error of its memory, a wrong address, a time-out, an assertion,
-  // a wrong instruction, a failed launch. CUDA keeps it for the process, and so does HIP from version 7 on; HIP before 7
-  // ends the process.
+  // Errors after which the device is unusable: an uncorrectable memory error, an invalid address, a time-out,
+  // an assertion, an invalid instruction, a failed launch. CUDA reports it for the rest of the process, as
+  // does HIP from version 7 on; earlier HIP ends the process.
   static bool is_final(int status) {
     return status == 214 || status == 700 || status == 702 || status == 710 ||
            (status >= 714 && status <= 719);
@@ -465,7 +468,7 @@ class DriverDevice final : public Device {
   int number_ = 0;
   DeviceFacts facts_;
   std::map<std::string, DriverFunctions::Module>
-      modules_;  // by source file; never unloaded: the device lives as long as the process
+      modules_;  // by source file; never unloaded, since the device lives as long as the process
   std::mutex lost_mutex_;
   std::atomic<bool> lost_{false};
   std::string why_lost_;  // written once, before lost_

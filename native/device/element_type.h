@@ -1,11 +1,11 @@
-// The types of elements, for host and device.
+// Element types, for host and device.
 #pragma once
 
 #include <cstdint>
 
 namespace graphopt {
 
-// The numbers of ONNX's TensorProto.DataType.
+// The values of ONNX's TensorProto.DataType.
 enum class ElementType : int32_t {
   kUndefined = 0,
   kFloat = 1,

@@ -1,4 +1,4 @@
-// AMD GPUs through libamdhip64, any version from 5 on.
+// AMD GPUs with libamdhip64, version 5 and newer.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +19,7 @@ struct Hip : DriverFunctions {
   const char* (*error_string)(int);
   int (*graph_instantiate_)(void**, void*, void**, char*, size_t);  // null in old drivers
 
-  size_t arch_offset;  // in the properties of a device
+  size_t arch_offset;  // in the device properties
 
   Hip() {
     LibrarySearch search;
@@ -66,14 +66,14 @@ struct Hip : DriverFunctions {
     find_if_there("hipGraphLaunch", graph_launch);
     find_if_there("hipGraphDestroy", graph_destroy);
     find_if_there("hipGraphExecDestroy", graph_exec_destroy);
-    // The struct grew with version 6, whose function has a name of its own.
+    // Version 6 extended the struct and renamed its function.
     constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
     const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
     find(grown ? "hipGetDevicePropertiesR0600" : "hipGetDeviceProperties", get_properties);
     arch_offset = grown ? kArchSinceSix : kArchBefore;
   }
 
-  // That which ONNX Runtime's own provider will load comes first: there must not be two in a process.
+  // The runtime that ONNX Runtime's own provider needs comes first: a process must not load two.
   static std::vector<std::string> names() {
     std::vector<std::string> all = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                     "libamdhip64.so"};
@@ -90,8 +90,8 @@ struct Hip : DriverFunctions {
     return graph_instantiate_(ready, recorded, nullptr, nullptr, 0);
   }
 
-  // Errors stay in the thread until somebody asks for the last one (from HIP 7 on), and whoever asks takes it
-  // for an error of his own: none of ours may stay.
+  // An error remains the last error of the thread (from HIP 7 on) until a call reads it, and other code would
+  // take it for its own error. Every error of our calls is therefore cleared.
   void forget_error() const noexcept { get_last_error(); }
 
   void* enter(int number) const {
@@ -107,7 +107,7 @@ struct Hip : DriverFunctions {
   }
 
   int copy(void* to, const void* from, size_t bytes, void* stream) const {
-    constexpr int kDefault = 4;  // the direction follows from the addresses
+    constexpr int kDefault = 4;  // the direction is deduced from the addresses
     return copy_(to, from, bytes, kDefault, stream);
   }
 
@@ -125,15 +125,16 @@ struct Hip : DriverFunctions {
     return v;
   }
 
-  // Whether a work-group processor counts as one, not its two compute units: clr's flag of this name, which
-  // is true by default (rocclr/utils/flags.hpp, and Flag::setValue for what counts as true).
+  // Whether the runtime counts a work-group processor as one multiprocessor instead of its two compute units:
+  // clr's flag of this name, which is true by default (rocclr/utils/flags.hpp; Flag::setValue for its
+  // values).
   static bool counts_pairs() {
     const char* flag = std::getenv("GPU_ENABLE_WGP_MODE");
     return flag == nullptr || std::strcmp(flag, "true") == 0 || std::atoi(flag) != 0;
   }
 
   DeviceFacts facts(int number) const {
-    // hipDeviceAttribute_t as it has been since HIP 5.0.
+    // hipDeviceAttribute_t since HIP 5.0.
     constexpr int kClockRate = 5, kIntegrated = 16, kMemoryBusWidth = 59, kMemoryClockRate = 60,
                   kMultiprocessors = 63;
     const auto attribute = [&](int which) {
@@ -169,15 +170,16 @@ struct Hip : DriverFunctions {
     return f;
   }
 
-  // ROCm 7.2.0 to 7.2.3, which are HIP 7.2.53210 to 7.2.53213, corrupt results at random (clr issue 279). Replays gave
-  // stale values from about 200 nodes on (hip issue 3887), so graphs are shorter, and compared with launches. Up to ROCm
-  // 7.0.1 a captured hipExtModuleLaunchKernel loses the remainder of its grid (clr issue 179).
+  // ROCm 7.2.0 to 7.2.3, which are HIP 7.2.53210 to 7.2.53213, corrupt results at random (clr issue 279).
+  // Replays gave stale values from about 200 nodes on (hip issue 3887): graphs are limited to fewer nodes,
+  // and their results are compared with those of launches. Up to ROCm 7.0.1 a captured
+  // hipExtModuleLaunchKernel loses the remainder of its grid (clr issue 179).
   GraphRules graph_rules() const {
     const int v = version();
     return {v < 70200000 || v > 70253213, 150, true, v >= 70100000};
   }
 
-  // What the names of its architectures begin with.
+  // Prefix of its architectures.
   static const char* prefix() { return "gfx"; }
 
   int count_devices(int* count) const {
@@ -186,10 +188,10 @@ struct Hip : DriverFunctions {
     return status;
   }
 
-  // Whether it loads code of generic targets: ROCm 6.4 and newer do.
+  // Whether it loads code objects of generic targets: ROCm 6.4 and newer do.
   bool knows_families() const { return version() >= 60400000; }
 
-  // One error for all reasons; what the system shows tells them apart (amd_system.h).
+  // The runtime has one error for all reasons; amd_system.h finds the reason.
   Diagnosis why_none(int status) const {
     return {"no_device", std::string("the runtime shows no AMD GPU (") + error_string(status) + ")", ""};
   }
@@ -197,7 +199,7 @@ struct Hip : DriverFunctions {
   void prepare(Function) const {}
 };
 
-// Found once; looked for again as long as it is not there.
+// Retries until the library is found.
 Hip& hip() {
   static auto& one = *new Hip;
   return one;

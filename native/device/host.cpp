@@ -1,4 +1,4 @@
-// Kernels on the CPU, for tests of everything around them.
+// A device with kernels on the CPU, to test the code around them.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -26,7 +26,7 @@ GuardedMemory& guarded_memory() {
   return memory;
 }
 
-// Calls that were recorded.
+// Captured calls.
 class HostGraph final : public Graph {
  public:
   explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {
@@ -51,7 +51,7 @@ class HostDevice final : public Device {
     parameters_ = reinterpret_cast<decltype(parameters_)>(dlsym(library, "graphopt_host_parameters"));
     if (launch_ == nullptr || wave == nullptr || parameters_ == nullptr)
       throw std::runtime_error(path + " holds no kernels");
-    // Where errors of launches come late, as they do on a GPU.
+    // Optional: a test library that reports launch errors late, like a GPU.
     synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));
     facts_.name = "host memory";
@@ -90,7 +90,7 @@ class HostDevice final : public Device {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (damage_.empty()) damage_ = problem;
   }
-  // Everything is done when the call returns; a stream or an event is only an address of its own.
+  // Calls complete before they return; a stream or an event is only a unique address.
   void synchronize(void*) override {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");
@@ -138,7 +138,7 @@ class HostDevice final : public Device {
   void check_capture(void*) override {}
 
  private:
-  // The arguments are the caller's only as long as the call lasts.
+  // Copies the arguments, which are valid only during the call.
   void record_launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
                      void* stream) {
     std::vector<std::vector<std::max_align_t>> values;
@@ -166,7 +166,7 @@ class HostDevice final : public Device {
     return found;
   }
 
-  // The pointers among the arguments: all but the first, which has a kernel's sizes (Device::run).
+  // Returns the pointers among the arguments: all except the first, which has a kernel's sizes (Device::run).
   std::vector<const void*> addresses_in(const char* kernel, void** args) const {
     std::vector<const void*> found;
     const auto all = parameters(kernel, args);
@@ -177,7 +177,7 @@ class HostDevice final : public Device {
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
   std::map<void*, std::vector<std::function<void()>>> recordings_;  // by stream
-  std::string damage_;                                              // of a block that was freed
+  std::string damage_;                                              // of a freed block
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

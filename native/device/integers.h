@@ -1,8 +1,8 @@
-// The fixed-size integers, for host and device code.
+// Fixed-size integers, for host and device code.
 #pragma once
 
 #if defined(__AMDGCN__)
-// No header of the host's C library: it would be parsed for the wrong target.
+// The headers of the host's C library would be parsed for the wrong target.
 typedef __INT8_TYPE__ int8_t;
 typedef __UINT8_TYPE__ uint8_t;
 typedef __INT16_TYPE__ int16_t;

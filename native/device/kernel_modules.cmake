@@ -1,6 +1,6 @@
-# Writes OUTPUT, the function gpu::module_of, from the kernels' names in the code objects OBJECTS, ARCH/MODULE.co: ELF
-# files of AMD, in which a kernel NAME has a descriptor NAME.kd, or of NVIDIA, with a section .text.NAME (whose name may
-# be stored as the end of a longer one).
+# Writes OUTPUT, the function gpu::module_of, from the names of the kernels in the code objects OBJECTS, ARCH/MODULE.co.
+# In an ELF file of AMD a kernel NAME has a descriptor NAME.kd, in one of NVIDIA a section .text.NAME, whose name may be
+# stored as the end of a longer one.
 set(kernels)
 foreach(object IN LISTS OBJECTS)
   get_filename_component(module ${object} NAME_WE)

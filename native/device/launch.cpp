@@ -66,7 +66,7 @@ const Architecture* find_architecture(const std::string& name) {
 }
 
 const Architecture& architecture(const std::string& name) {
-  // Plans ask again and again, as a rule of one device.
+  // A cache for the usual process: many plans query the architecture of one device.
   static std::atomic<const Architecture*> last{nullptr};
   const Architecture* known = last.load(std::memory_order_relaxed);
   if (known != nullptr && name == known->name) return *known;
@@ -90,13 +90,13 @@ DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz
   f.compute_units = compute_units > 0 ? compute_units : a.compute_units;
   f.xcds = a.xcds;
   double least = a.bytes_per_second;
-  // Such a device may be divided into several, each with some of its dies and of its memory's rate.
+  // The device may be a partition, with a share of the dies and of the memory bandwidth.
   if (a.xcds > 1 && f.compute_units < a.compute_units) {
     const int part = a.compute_units / a.xcds;
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
-  // A clock that counts otherwise (memory of another kind) must not give what no part has.
+  // Some memory reports its clock in other units, so the result is limited by the fastest part.
   f.bytes_per_second =
       std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;
@@ -113,7 +113,7 @@ std::string to_json(const Buffer& b) {
          (b.offset != 0 ? ", \"offset\": " + std::to_string(b.offset) : "") + "}";
 }
 
-// The parameters in the order of the kernel: the struct with its slots empty, then the pointers.
+// Returns the parameters in the order of the kernel: the struct with empty slots, then the pointers.
 std::string args_to_json(const Launch& launch) {
   std::string json = "{\"hex\": \"" + std::string(16 * launch.slots, '0');
   for (size_t i = 8 * launch.slots; i < launch.size; ++i) {

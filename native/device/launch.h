@@ -1,5 +1,6 @@
-// What runs on a device for one node and one set of shapes: kernels, grids, arguments, workspace. Plain data,
-// made by the plan.cpp of an operator without any device, so that plans can be tested anywhere.
+// The launches of one node for one set of shapes: kernels, grids, arguments, workspace. They are plain data,
+// which the plan.cpp of an operator creates without a device, and which can therefore be tested on any
+// machine.
 #pragma once
 
 #include <algorithm>
@@ -20,52 +21,53 @@ namespace graphopt::gpu {
 
 using hip::Divisor;
 
-// For numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
+// The divisor for numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
 Divisor make_divisor(int64_t d);
 
-// What a plan must know of the device, and what a report calls it.
+// The properties of a device that plans depend on, and its names in reports.
 struct DeviceFacts {
-  std::string arch;         // a name of kArchitectures
-  std::string features;     // of this device, as the runtime appends them to it: ":sramecc+:xnack-"
-  std::string code;         // whose device code it runs: its own name or that of its family
+  std::string arch;      // a name of kArchitectures
+  std::string features;  // of this device, as the runtime appends them to it: ":sramecc+:xnack-"
+  std::string
+      code;  // name of the architecture of the code objects that it runs: its own or its generic target
   std::string name;         // of the product
   std::string driver;       // with its version
   std::string bus_id;       // on PCI, "0000:03:00.0"; empty where there is none
   size_t memory = 0;        // bytes
   bool integrated = false;  // shares the memory of the CPU
-  int wave = 32;            // lanes of a wave
+  int wave = 32;            // work-items of a wave
   int compute_units = 1;    // CUs, or multiprocessors
-  int multiprocessors = 0;  // as the runtime counts them; 0 without one
-  int xcds = 1;             // dies that take work-groups in turn
-  int64_t l2_bytes = 0;     // of the whole device
+  int multiprocessors = 0;  // as counted by the runtime; 0 if unknown
+  int xcds = 1;             // dies (XCDs), which receive work-groups round-robin
+  int64_t l2_bytes = 0;     // of the entire device
   double clock_hz = 1e9;
   double bytes_per_second = 1e12;
-  double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add is two
+  double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add counts as two
 };
 
-// Null for a name that is not in kArchitectures.
+// Returns null for a name that is not in kArchitectures.
 const Architecture* find_architecture(const std::string& name);
 // Throws std::invalid_argument.
 const Architecture& architecture(const std::string& name);
 
-// The facts of a typical part, for planning without a device. Throws std::invalid_argument.
+// Returns the facts of a typical part, to plan without a device. Throws std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
 
-// Those of a device whose runtime says so much of it; a number that is 0 is not known. Throws
-// std::invalid_argument.
+// Returns the facts of a device from numbers of its runtime; 0 means unknown. Throws std::invalid_argument.
 DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
                      int memory_bits);
 
-// Bytes of a kernel's arguments, at most.
+// Maximum size of a kernel's arguments in bytes.
 constexpr size_t kMostArgs = 384;
 
-// Workspace is scratch memory of one run; weights are what `prepare` plans make once from a constant input.
+// Workspace is scratch memory of one run. Weights are the results of `prepare` plans, computed once from a
+// constant input.
 enum class Role : uint8_t { kNull, kInput, kOutput, kWeights, kWorkspace };
 
-// What a slot of a kernel's arguments (device/args.h) holds in a plan: a buffer, from some byte on.
+// The content of a slot of a kernel's arguments (device/args.h) in a plan: a buffer and an offset.
 struct Buffer {
   Role role = Role::kNull;
-  uint8_t index = 0;   // of the input, output or workspace
+  uint8_t index = 0;   // index of the input, output or workspace
   int64_t offset = 0;  // bytes, below 2^47
 
   operator hip::In() const { return in_slot<hip::In>(); }
@@ -73,7 +75,7 @@ struct Buffer {
   operator hip::Out() const { return in_slot<hip::Out>(); }
 
  private:
-  // In the 8 bytes of a pointer. No buffer is a null pointer.
+  // Stored in the 8 bytes of a pointer. No buffer is a null pointer.
   template <class Slot>
   Slot in_slot() const {
     const uint64_t bits =
@@ -89,14 +91,14 @@ struct Grid {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// One launch: the arguments are a copy of the struct that the kernel takes.
+// One launch. The arguments are a copy of the kernel's argument struct.
 struct Launch {
   const char* kernel = nullptr;
   Grid grid;
   uint32_t block = 1;
   uint32_t lds = 0;  // dynamic
   uint16_t slots = 0;
-  uint16_t size = 0;  // of the arguments
+  uint16_t size = 0;  // bytes of the arguments
   alignas(8) unsigned char args[kMostArgs] = {};
 
   template <class Args>
@@ -108,7 +110,7 @@ struct Launch {
 
   Buffer slot(size_t i) const;
   void set_slot(size_t i, const Buffer& buffer);
-  // Args must be the type that it was made of.
+  // Args must be the type of the constructor's arguments.
   template <class Args>
   Args arguments() const {
     if (size != sizeof(Args) || slots != Args::kSlots) throw std::logic_error("arguments of another type");
@@ -118,24 +120,24 @@ struct Launch {
   }
 };
 
-// The name of a kernel that consists of these parts, kept until the process ends.
+// Returns the concatenated name of a kernel. The string lives until the process ends.
 const char* kernel_name(std::initializer_list<std::string_view> parts);
-// Those that FLOAT_KERNELS and BITS_KERNELS (device/platform.h) make of a name.
+// The names that FLOAT_KERNELS and BITS_KERNELS (device/platform.h) define.
 inline const char* float_kernel(std::string_view name, bool half) {
   return kernel_name({name, half ? "_f16" : "_f32"});
 }
 inline const char* bits_kernel(std::string_view name, int64_t bytes) {
   return kernel_name({name, "_b", std::to_string(8 * bytes)});
 }
-// The end of the names of kernels by type: "_f32", "_f16", and "_i8" to "_i64" for integers, signed or not, and truth
-// values; null for other types.
+// Returns the suffix of kernels for a type: "_f32", "_f16", or "_i8" to "_i64" for booleans and integers,
+// signed or not; null for other types.
 const char* type_suffix(ElementType type);
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-// A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
-// not fit.
+// Converts a grid dimension or element count for kernels, which use 31 bits. Throws std::invalid_argument if
+// it does not fit.
 uint32_t to_u31(int64_t value);
 inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
 
@@ -144,19 +146,19 @@ struct Plan {
   std::vector<int64_t> workspace;  // bytes of each workspace buffer
   int64_t weights = 0;             // bytes that a prepare plan writes
 
-  // Adds a launch of work-groups of `threads`; the kernel must take an Args.
+  // Adds a launch with `grid` work-groups of `threads`; the kernel's arguments must be of type Args.
   template <class Args>
   Launch& launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
     return launches.emplace_back(kernel, grid, threads, args);
   }
-  // Adds a launch of as many of them as have `items` work-items.
+  // Adds a launch with enough work-groups for `items` work-items.
   template <class Args>
   void launch_items(const char* kernel, int64_t items, uint32_t threads, const Args& args) {
     launch(kernel, {to_u31(divide_up(items, threads))}, threads, args);
   }
 };
 
-// A plan of one launch.
+// Returns a plan with one launch.
 template <class Args>
 Plan one_launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
   return {{Launch(kernel, grid, threads, args)}, {}, 0};
@@ -175,9 +177,10 @@ inline constexpr Buffer workspace(uint8_t i) { return {Role::kWorkspace, i, 0}; 
 inline constexpr Buffer weights() { return {Role::kWeights, 0, 0}; }
 inline constexpr Buffer no_buffer() { return {}; }
 
-// What plans ask of addresses, at most.
+// Maximum alignment that plans require of addresses.
 constexpr size_t kMostAlignment = 256;
-// The largest power of two, at most kMostAlignment, that divides all addresses whose bits are joined by "or".
+// Returns the largest power of two, at most kMostAlignment, that divides all addresses in the bitwise or
+// `joined`.
 inline size_t alignment_of(uintptr_t joined) {
   const uintptr_t bits = joined | kMostAlignment;
   return bits & (~bits + 1);
@@ -188,9 +191,8 @@ inline Buffer behind(Buffer buffer, int64_t bytes) {
   return buffer;
 }
 
-// Along x a launch has at most 2^32 - 1 work-items on AMD, and 2^31 - 1 work-groups on NVIDIA.
-// add(first, count) for as many of `rows` work-groups of `threads` as fit into one launch, until all are
-// done.
+// Splits `rows` work-groups of `threads` into launches and calls add(first, count) for each. Along x a launch
+// has at most 2^32 - 1 work-items on AMD and 2^31 - 1 work-groups on NVIDIA.
 template <class Add>
 void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
   const int64_t most = std::min<int64_t>(UINT32_MAX / threads, INT32_MAX);
@@ -200,8 +202,8 @@ void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
 // Maximum size of the second and third axis of a grid.
 constexpr int64_t kMostGrid = 65535;
 
-// The plan as JSON, with the keys of one case of the manifest of scripts/amd_cases.py ("launches") and
-// "workspace".
+// Returns the plan as JSON, with the keys of one case in the manifest of scripts/amd_cases.py ("launches")
+// and "workspace".
 std::string to_json(const Plan& plan);
 
 }  // namespace graphopt::gpu

@@ -7,7 +7,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// The marker library of ROCm 6.2 and newer, or the one before it.
+// The marker library of ROCm 6.2 and newer, or its predecessor.
 struct Markers {
   int (*push)(const char*) = nullptr;
   int (*pop)() = nullptr;
@@ -21,13 +21,13 @@ struct Markers {
       void* library = find_library(search).handle;
       resolve(library, "roctxRangePushA", push);
       resolve(library, "roctxRangePop", pop);
-    } catch (const std::exception&) {  // there is none
+    } catch (const std::exception&) {  // not installed
       push = nullptr;
     }
   }
 };
 
-// Null where there is none. Looked for once.
+// Loads the library at the first call. Null if it is not installed.
 const Markers* markers(const Device& device) {
   if (device.backend() == Backend::kCuda) return nullptr;
   static const auto& found = *new Markers;

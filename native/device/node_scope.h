@@ -1,4 +1,4 @@
-// What is done around the work of one node, for profilers and for finding faults.
+// Profiler ranges and synchronous execution of nodes.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace graphopt::gpu {
 
-// GRAPHOPT_SYNC=1, read once: each node's work is waited for.
+// Whether each node's work is waited for: GRAPHOPT_SYNC=1, read once.
 bool synchronous();
 
-// Encloses the enqueuing of one node's work. Its name is a roctx range, where ROCm's marker library is there:
-// a profiler then shows kernels under the nodes that launched them.
+// Encloses the enqueuing of one node's work in a roctx range with its name, if ROCm's marker library is
+// installed. A profiler then shows the kernels under their node.
 class NodeScope {
  public:
   NodeScope(Device& device, const std::string& name);
@@ -19,8 +19,8 @@ class NodeScope {
   NodeScope(const NodeScope&) = delete;
   NodeScope& operator=(const NodeScope&) = delete;
 
-  // Call it when the work is enqueued. With GRAPHOPT_SYNC=1, read once, it waits for the work: an error that
-  // the device reports late is then that of this node, not of a later one.
+  // Must be called after the work is enqueued. If synchronous(), it waits for the work: a late error of the
+  // device is then attributed to this node, not to a later one.
   void finish(void* stream);
 
  private:

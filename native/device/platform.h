@@ -1,34 +1,35 @@
-// One language for the device kernels on three compilers: clang for AMD (-x hip, device only, without ROCm's
-// headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
-// (device/emulator/hip_on_cpu.h).
+// The language of the device kernels, for three compilers: clang for AMD (-x hip, device only, without ROCm's headers
+// and device libraries), nvcc for NVIDIA (-x cu), and any C++17 compiler for the CPU (device/emulator/hip_on_cpu.h).
 //
-// A kernel is (macros, since attributes, unmangled names and pragmas cannot depend on arguments of templates)
+// A kernel is defined with macros, since attributes, unmangled names and pragmas cannot depend on template arguments:
 //   KERNEL(name, max_threads, Args, x, y) { ... }
-// where Args is a struct of device/args.h, of which x and y are all slots, in order; its body reads `args`.
-// KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit
-// of an NVIDIA GPU at the same time. It may use
+// Args is a struct of device/args.h, and x and y are all its slots, in order. The body reads `args`.
+// KERNEL_SHARING(name, max_threads, groups, Args, ...) requests that `groups` work-groups fit on a compute unit of an
+// NVIDIA GPU at the same time. A body may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
-//   work_item(threads)          block_x() and thread_x() in one
-//   SHARED(name, Type)          a static object in LDS; at most one in a kernel; starts uninitialised
-//   DYNAMIC_SHARED(name, Type)  a pointer to the LDS that the launch asks for; at most one in a kernel
-//   LARGE_SHARED(name, Type)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
-//                               launch asks for them
-//   barrier()                   all work-items of the work-group
+//   work_item(threads)          the index of the work-item in the grid, from block_x() and thread_x()
+//   SHARED(name, Type)          a static object in LDS, uninitialised; at most one in a kernel
+//   DYNAMIC_SHARED(name, Type)  a pointer to the dynamic LDS of the launch; at most one in a kernel
+//   LARGE_SHARED(name, Type)    like SHARED, for more than the 48 KiB that NVIDIA allows statically: on NVIDIA the
+//                               launch requests the memory
+//   barrier()                   waits for all work-items of the work-group
 //   barrier_of_part(part, threads)
-//                               the work-items of one of at most 15 parts of the work-group, whole waves; on NVIDIA
-//   wave_barrier()              all lanes of the wave; orders their accesses to LDS
-//   shuffle(x, lane), shuffle_xor(x, mask)        every lane of the wave takes part
-//   UNROLL                      before a loop whose trip count is a constant; UNROLL_A_LITTLE where all of it
-//                               would take too many registers; NO_UNROLL where any of it would
-//   opaque(i)                   i, about which the compiler forgets what it knew: in a loop, what is computed
-//                               from it is not kept in registers all along
-//   same_in_wave(i)             i, which is the same in all lanes: what is computed from it is scalar
-//   keep_order()                no load is moved across: bounds how many wait in registers
+//                               waits for the work-items of one of at most 15 parts of the work-group, which consist
+//                               of complete waves; on NVIDIA
+//   wave_barrier()              waits for all work-items of the wave; orders their accesses to LDS
+//   shuffle(x, lane), shuffle_xor(x, mask)        must be called by every work-item of the wave
+//   UNROLL                      before a loop with a constant trip count; UNROLL_A_LITTLE if complete unrolling would
+//                               take too many registers; NO_UNROLL if any unrolling would
+//   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
+//                               instead of keeping them in registers
+//   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
+//   keep_order()                a barrier for the compiler: no load moves across it, which bounds the registers that
+//                               wait for loads
 //   copy_to_lds(to, from, inside), wait_for_copies()
-//                               a copy of 16 bytes (zeros unless `inside`) that goes on beside the work-item,
-//                               and the end of its copies; for kCopiesToLds
+//                               an asynchronous copy of 16 bytes (zeros unless `inside`), and the wait for all copies
+//                               of the work-item; for kCopiesToLds
 //   end_group_of_copies(), wait_for_copies_but<n>()
-//                               copies until here are one group; the end of all groups but the last n
+//                               ends a group of copies; waits for all groups except the last n
 //   half_t, Pack<T>, load_pack, store_pack
 //                               16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
@@ -37,7 +38,7 @@
 
 #if defined(__CUDACC__)
 #include <cuda_fp16.h>
-#elif !defined(__AMDGCN__)  // its attributes are spelled out: there are no headers that name them
+#elif !defined(__AMDGCN__)  // no header declares its attributes, which are written out below
 #include "device/emulator/hip_on_cpu.h"
 #endif
 
@@ -67,7 +68,8 @@
 #endif
 
 #define KERNEL(name, max_threads, Args, ...) KERNEL_SHARING(name, max_threads, 0, Args, __VA_ARGS__)
-// The kernel, which puts the pointers into the slots, and the head of the function with its body.
+// Defines the kernel, which copies the pointers to the slots, and the signature of the function with the
+// kernel's body.
 #define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
   DEVICE void name##_body(const Args& args);                 \
   extern "C" GRAPHOPT_GLOBAL(max_threads, groups) void name( \
@@ -77,8 +79,9 @@
   }                                                          \
   GRAPHOPT_REGISTER(name, max_threads)                       \
   DEVICE void name##_body(const Args& args)
-// KERNEL_OF makes a kernel that calls `function(args)`; a function with a comma needs parentheses. FLOAT_KERNELS makes
-// name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in `function` is the type of the kernel.
+// KERNEL_OF defines a kernel that calls `function(args)`; a function with a comma needs parentheses.
+// FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in `function` is the type
+// of the kernel.
 #define KERNEL_OF(name, function, max_threads, Args, ...) \
   KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
 #define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \
@@ -95,7 +98,8 @@
   GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__) \
   GRAPHOPT_KERNEL_WITH(uint64_t, name##_b64, function, __VA_ARGS__)
 
-// The parameters that the slots are. Each scan expands the next one: a macro does not expand itself.
+// The parameters for the slots. Each scan expands the next one, because a macro does not expand inside its
+// own expansion.
 #define GRAPHOPT_PARAMETERS(...)                                         \
   GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN( \
       GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_PARAMETER(__VA_ARGS__))))))))))
@@ -113,7 +117,7 @@
 #define UNROLL GRAPHOPT_PRAGMA("unroll")
 #define NO_UNROLL GRAPHOPT_PRAGMA("unroll 1")
 #if defined(__AMDGCN__)
-// Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
+// With complete unrolling clang for AMD moves the loads of all steps to the front and runs out of registers.
 #define UNROLL_A_LITTLE GRAPHOPT_PRAGMA("unroll 2")
 #else
 #define UNROLL_A_LITTLE UNROLL
@@ -162,12 +166,14 @@ DEVICE void keep_order() {
   __builtin_amdgcn_sched_barrier(0);
 }
 
-DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // 1 ulp, denormal results become 0
-DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }   // 1 ulp
-DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }    // 1 ulp
+DEVICE float exp2_fast(float x) {
+  return __builtin_amdgcn_exp2f(x);
+}  // 1 ulp, denormal results are flushed to 0
+DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }  // 1 ulp
+DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }   // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other one where one is NaN
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other operand if one is NaN
 
 DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
   return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -218,7 +224,8 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return atomicExch
 
 #endif
 
-// Sets all slots of a kernel's arguments, in order. One store each: behind a memcpy nvcc forgets __restrict__.
+// Sets all slots of a kernel's arguments, in order, with one store each: nvcc loses __restrict__ behind a
+// memcpy.
 template <class Args, class... Pointers>
 DEVICE void set_slots(Args& args, Pointers... pointers) {
   static_assert(kIsArgs<Args>, "one layout for all compilers");
@@ -230,7 +237,7 @@ DEVICE void set_slots(Args& args, Pointers... pointers) {
 DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 DEVICE float rsqrt_exact(float x) { return 1.0f / sqrt_exact(x); }
 
-// This work-item's number among those of all work-groups along x, each of `threads`.
+// Returns the index of this work-item in a grid along x of work-groups of `threads`.
 DEVICE uint32_t work_item(int threads) {
   return static_cast<uint32_t>(block_x()) * static_cast<uint32_t>(threads) +
          static_cast<uint32_t>(thread_x());
@@ -249,7 +256,7 @@ DEVICE To bit_cast(const From& from) {
 
 DEVICE float infinity() { return bit_cast<float>(uint32_t{0x7f800000}); }
 
-// The value that lane `lane` of this wave passes. All lanes must take part.
+// Returns the value of work-item `lane` of this wave. Every work-item of the wave must call it.
 DEVICE float shuffle(float x, int lane) { return bit_cast<float>(shuffle_bits(bit_cast<uint32_t>(x), lane)); }
 DEVICE uint32_t shuffle(uint32_t x, int lane) { return shuffle_bits(x, lane); }
 DEVICE float shuffle_xor(float x, int mask) { return shuffle(x, lane_id() ^ mask); }
@@ -262,7 +269,7 @@ DEVICE T from_float(float x) {
   return static_cast<T>(x);
 }
 
-// 16 bytes: what a lane moves in one instruction.
+// 16 bytes, which a work-item moves in one instruction.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
@@ -283,14 +290,14 @@ template <class T>
 DEVICE bool begins_pack(const T* p) {
   return reinterpret_cast<size_t>(p) % sizeof(Pack<T>) == 0;
 }
-// `p` must be a multiple of 16.
+// `p` must be a multiple of 16 bytes.
 template <class T>
 DEVICE Pack<T> load_pack(const T* p) {
   const Bits128 bits =
-      *reinterpret_cast<const Bits128*>(p);  // a copy first: from memory, bit_cast moves bytes
+      *reinterpret_cast<const Bits128*>(p);  // copied first: from memory, bit_cast moves single bytes
   return bit_cast<Pack<T>>(bits);
 }
-// From any `p`.
+// For any alignment of `p`.
 template <class T>
 DEVICE Pack<T> load_pack_anywhere(const T* p) {
   if (begins_pack(p)) return load_pack(p);

@@ -1,6 +1,6 @@
-// What a node does on a device for one set of shapes, in order: launches, calls of vendor libraries, copies.
-// It names the tensors of a call and parts of its workspace, not addresses, and so can be run as often as
-// wanted.
+// The work of a node on a device for one set of shapes, in order: launches, calls of vendor libraries,
+// copies. It refers to the tensors of a call and to parts of its workspace instead of addresses, and can
+// therefore run any number of times.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@ namespace graphopt::gpu {
 struct Ref {
   enum class Kind : uint8_t { kNone, kInput, kOutput, kOptional, kWorkspace, kAddress };
   Kind kind = Kind::kNone;
-  uint32_t index = 0;  // of the input or output
-  int64_t at = 0;      // kWorkspace: bytes from its beginning; kAddress: the address
+  uint32_t index = 0;  // index of the input or output
+  int64_t at = 0;      // kWorkspace: offset in bytes; kAddress: the address
 
   static Ref input(size_t i) { return {Kind::kInput, static_cast<uint32_t>(i), 0}; }
   static Ref output(size_t i) { return {Kind::kOutput, static_cast<uint32_t>(i), 0}; }
-  // One that the node may leave out and the step then has no memory for; it is run all the same.
+  // An output that the node may omit. The step still runs, with a null address.
   static Ref optional_output(size_t i) { return {Kind::kOptional, static_cast<uint32_t>(i), 0}; }
-  // Memory that the kernel holds.
+  // Memory that the kernel owns.
   static Ref held(void* memory) { return {Kind::kAddress, 0, reinterpret_cast<intptr_t>(memory)}; }
 };
 
@@ -34,34 +34,34 @@ class Program {
   explicit Program(Device& device) : device_(&device) {}
   Device& device() const { return *device_; }
 
-  // The addresses of one step's memory, in the order in which it was named.
+  // The addresses of a step's inputs and outputs, in the order of their declaration.
   struct Addresses {
     const void* inputs[kMostInputs];
     void* outputs[kMostOutputs];
   };
-  // Enqueues what a vendor's library does. False when it refuses: nothing is enqueued then.
+  // Enqueues a call of a vendor's library. Returns false if the library refuses, with nothing enqueued.
   using Library = std::function<bool(const Addresses& addresses)>;
 
-  // A step whose first output is one that the node leaves out is not run.
+  // Adds a step. It is skipped if its first output is one that the node omits.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
-  // With the inputs and outputs of the call in their order.
+  // Adds a step with the inputs and outputs of the call, in their order.
   void launch(Plan plan, const Call& call, Ref weights = {});
   void call(Library library, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs);
   void copy(Ref to, Ref from, int64_t bytes);
-  // A new part of the workspace.
+  // Returns a new part of the workspace.
   Ref reserve(int64_t bytes);
 
   size_t workspace_bytes() const { return static_cast<size_t>(bytes_); }
-  // Which of the operator's implementations it is, and with its library fails.
+  // Index of the operator's implementation, which is marked as failed if its library refuses.
   uint32_t implementation = 0;
-  // False when a library has refused.
+  // Returns false if a library has refused.
   bool run(Call& call) const;
 
  private:
   struct Step {
     Plan plan;
-    int64_t workspace = 0;  // where that of the plan begins
+    int64_t workspace = 0;  // offset of the plan's workspace
     Library library;
     int64_t bytes = 0;  // to copy
     Ref inputs[kMostInputs];
@@ -77,15 +77,16 @@ class Program {
   int64_t bytes_ = 0;
 };
 
-// A kernel whose work is a program.
+// A kernel that runs a program.
 class DeviceKernel : public Kernel {
  public:
   explicit DeviceKernel(Device& device) : device_(device) {}
   Device* device() const final { return &device_; }
   void plan(Call& call) const final;
   bool run(Call& call) const final;
-  // There is no memory for the workspace of a planned call: its next plan does without the implementation that wants it.
-  // False when it needs none, or has no other implementation left.
+  // Excludes the implementation of a planned call, for whose workspace there is no memory, from the next plan
+  // of the call. Returns false if it needs no workspace, or if it is already excluded, because no other
+  // implementation is left.
   static bool avoid_workspace(Call& call);
 
  protected:

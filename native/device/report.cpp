@@ -107,7 +107,7 @@ std::string describe_devices() {
     const auto& [backend, present] = entry;
     const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
     const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
-    // Devices of a kind that there is no code for are not counted by the provider.
+    // The provider does not count devices of a kind without device code.
     return std::string("{\"route\": ") + quoted(name) +
            ", \"runtime\": {\"path\": " + quoted(present.library) +
            ", \"version\": " + quoted(present.version) + ", \"needed\": " + quoted(needed) +

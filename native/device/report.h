@@ -1,6 +1,5 @@
-// What this library found on the machine, for `graphopt doctor`: the C function GraphoptDescribeDevices,
-// without parameters, gives it as a string that is valid until the thread asks again; null when it can't be
-// told.
+// The state of the machine for `graphopt doctor`. The C function GraphoptDescribeDevices, without parameters,
+// returns it as a string that is valid until the next call of the thread, or null if it fails.
 #pragma once
 
 #include <string>
@@ -11,46 +10,46 @@ namespace graphopt::gpu {
 //
 //   {"format": 1,
 //    "code": ["gfx908", ...],               architectures that the library has device code for
-//    "amd": {                               what Linux shows, without asking any driver
+//    "amd": {                               information from Linux, without any driver
 //      "seen": true,                        AMD GPUs on the PCI bus, or their compute driver
 //      "dxg": false,                        WSL's device node, of GPUs of any vendor
-//      "unreadable": ["/sys/..."],          nodes of GPUs that this container was not given
-//      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders that hold the HIP runtime
+//      "unreadable": ["/sys/..."],          nodes of GPUs that this container has no access to
+//      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders with the HIP runtime
 //    "routes": [{
 //      "route": "hip" | "cuda" | "host",    "host": GRAPHOPT_HOST_KERNELS is set
 //      "runtime": {"path": "...", "version": "HIP 7.1.123", "needed": "libamdhip64.so.7"},
-//                                           empty strings for what is not known; "needed": by ONNX Runtime's
-//                                           own ROCm provider
+//                                           empty strings for unknown values; "needed": by ONNX Runtime's own
+//                                           ROCm provider
 //      "problem": PROBLEM | null,           why the route has no devices
 //      "devices": [{
-//        "number": 0,                       as the provider counts them: AMD's first, then NVIDIA's
+//        "number": 0,                       index in the provider: AMD's first, then NVIDIA's
 //        "name": "AMD Radeon RX 7900 XTX", "arch": "gfx1100",
-//        "code": "gfx1100",                 whose device code it takes, "gfx11-generic"; "" for none
+//        "code": "gfx1100",                 architecture of its code objects, or "gfx11-generic"; "" for none
 //        "bus_id": "0000:03:00.0", "memory": 25753026560, "integrated": false,
 //        "compute_units": 96, "xcds": 1, "wave": 32, "bytes_per_second": 9.6e11, "driver": "HIP 7.1.123",
-//        "problem": PROBLEM | null,         why it can't be used
+//        "problem": PROBLEM | null,         why it is unusable
 //        "libraries": [{"name": "rocBLAS", "path": "...", "version": "5.0.70100",
-//                       "problem": PROBLEM | null}]   why it is not used there
+//                       "problem": PROBLEM | null}]   why the library is not used on the device
 //      }]}]}
 //
-// PROBLEM: {"code": CODE, "text": "...", "mend": "..."}; mend: a command or a step, "" where none is known
-// here. Codes of a route:
-//   no_runtime      the runtime's library is nowhere (text: where was looked, or why it can't be loaded)
-//   broken_runtime  it lacks functions, or fails when asked
-//   no_device       the runtime shows none; of AMD's, what the system shows says more: no_gpu, not_in_container,
-//                   no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found, no_dxg,
-//                   no_device_in_wsl (docs/provider_reference.md)
-// of a device:
-//   no_code         no device code for it; code [] of the whole library: none was compiled into it
-//   old_runtime     the code of its family needs ROCm 6.4 or newer
-//   failed          the runtime fails when asked about it
-// of a library:
-//   missing         nowhere
+// PROBLEM: {"code": CODE, "text": "...", "mend": "..."}; mend: a command or step that solves it, "" if none is known.
+// Codes of a route:
+//   no_runtime      the runtime's library is missing (text: the search, or why it cannot be loaded)
+//   broken_runtime  it lacks functions, or a query fails
+//   no_device       the runtime reports none. For AMD, the state of the system gives a more exact code: no_gpu,
+//                   not_in_container, no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found,
+//                   no_dxg, no_device_in_wsl (docs/provider_reference.md)
+// Codes of a device:
+//   no_code         no device code for it; if the list "code" is empty, the library has none at all
+//   old_runtime     the code of its generic target needs ROCm 6.4 or newer
+//   failed          a query of the runtime about it fails
+// Codes of a library:
+//   missing         not found
 //   off             by default on this architecture, or by GRAPHOPT_LIBRARIES
-//   no_kernels      rocBLAS has no kernels for it and would abort; MIOpen would have to build them
-//   failed          it can't be asked for
+//   no_kernels      rocBLAS has no kernels for the device and would abort; MIOpen would have to build them
+//   failed          a query fails
 //
-// Looks for libraries of the vendor and so loads them. Throws std::runtime_error.
+// Searches for the vendor's libraries and loads them. Throws std::runtime_error.
 std::string describe_devices();
 
 }  // namespace graphopt::gpu

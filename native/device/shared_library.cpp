@@ -37,7 +37,7 @@ std::string real_path(const std::string& path) {
   return result;
 }
 
-// What lies in a folder, whatever signs its own name holds.
+// Returns the paths in a folder that match a pattern. The folder's name is escaped.
 std::vector<std::string> matching(const std::string& folder, const char* pattern) {
   std::string path;
   for (const char sign : folder) (path += '\\') += sign;
@@ -64,7 +64,7 @@ std::string onnxruntime_folder() {
   return onnxruntime().folder;
 }
 
-// ROCm from PyPI and PyTorch's, in each site-packages that we know of.
+// Returns the folders of ROCm from PyPI and from PyTorch in each known site-packages.
 std::vector<std::string> python_folders() {
   static const int here = 0;
   std::vector<std::string> folders;
@@ -79,7 +79,7 @@ std::vector<std::string> python_folders() {
   return folders;
 }
 
-// The version of `library` that a file needs is another one.
+// Whether a file needs another version of `library`.
 bool needs_another(const std::string& path, const std::string& library) {
   const auto section = library.empty() ? std::nullopt : read_dynamic_section(path);
   if (!section) return false;
@@ -164,7 +164,7 @@ SharedLibrary find_library(const LibrarySearch& search) {
     if (auto found = open(name, name)) return *found;
   }
   std::vector<std::string> versions = matching("/opt", "/rocm*/core-*/lib");
-  std::reverse(versions.begin(), versions.end());  // a newer one first
+  std::reverse(versions.begin(), versions.end());  // newest first
   if (auto found = look_in(versions)) return *found;
   throw NoRuntime(search.what + " was not found: " + why);
 }

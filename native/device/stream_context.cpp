@@ -73,7 +73,7 @@ std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
     next->number_ = next_number();
   }
   const std::shared_ptr<StreamContext> made(next.release(), keep);
-  // A stream of another library may have had this address; its end was not announced.
+  // A destroyed stream of another library may have had this address.
   std::shared_ptr<StreamContext> other = made;
   {
     const std::lock_guard<std::mutex> lock(contexts().mutex);
@@ -137,7 +137,7 @@ StreamContext::~StreamContext() {
     const OnDevice on(device_);
     handles_.clear();
     if (owns_) device_.destroy_stream(stream_);
-  } catch (const std::exception&) {  // a broken device
+  } catch (const std::exception&) {  // the device has failed
   }
 }
 

@@ -1,16 +1,16 @@
-// Objects that belong to one stream of a device. They are made before anything is captured on the stream, and end in the
-// order of this table:
+// Objects that belong to one stream of a device. They are created before a capture on the stream begins, and are
+// destroyed in the order of this table:
 //
-// | object                                 | created                                 | ends
-// |----------------------------------------|-----------------------------------------|--------------------------
-// | 1. captured graphs, plans, their arena | by the runs of a session                | close(): GraphOwner::release
-// | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library     | with the context
-// | 3. the workspace of a handle           | with the handle                         | after the handle
-// | 4. the stream                          | create(); a stream of `of` is another's | after the handles
+// | object                                 | created                                  | destroyed
+// |----------------------------------------|------------------------------------------|--------------------------
+// | 1. captured graphs, plans, their arena | by the runs of a session                 | close(): GraphOwner::release
+// | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library      | with the context
+// | 3. the workspace of a handle           | with the handle                          | after the handle
+// | 4. the stream                          | create(); that of of() has another owner | after the handles
 //
-// No handle serves two streams: libraries share no state between them, and a graph keeps the workspace with which it was
-// captured. A context without a session is kept for the next one: libraries wait for the whole device where a handle is
-// destroyed (cublasDestroy, rocblas_destroy_handle), which ends captures of other threads, PyTorch's among them.
+// No handle serves two streams: libraries share no state between them, and a graph keeps the workspace of its capture.
+// The context of a closed session is reused by the next one: libraries wait for the whole device when a handle is
+// destroyed (cublasDestroy, rocblas_destroy_handle), which would end captures of other threads, such as PyTorch's.
 #pragma once
 
 #include <condition_variable>
@@ -31,37 +31,40 @@ namespace graphopt::gpu {
 class VendorHandle {
  public:
   virtual ~VendorHandle() = default;
-  // Waits until everything that it loads beside the runs is ready; returns how many kernels came since the last call.
+  // Waits for everything that it loads in the background. Returns the number of kernels loaded since the last
+  // call.
   virtual size_t finish_loading() { return 0; }
-  // The session of its stream has ended: no problem that it knows comes again.
+  // Clears all cached problems, because the session of its stream has ended.
   virtual void forget_problems() noexcept {}
-  // Whether its calls can be captured. If not, nothing is captured on its stream.
+  // Whether its calls can be captured. If not, captures on its stream are not started.
   virtual bool can_be_captured() const { return true; }
 };
 
-// Owns graphs that were captured on a stream, with the memory that they use.
+// Owns graphs captured on a stream, and their memory.
 class GraphOwner {
  public:
   virtual ~GraphOwner() = default;
-  // Destroys everything that refers to the stream. Called when its work is done, before another session has the stream.
+  // Destroys everything that refers to the stream. Called when its work is complete, before another session
+  // uses it.
   virtual void release(void* stream) noexcept = 0;
 };
 
 // Thread-safe.
 class StreamContext {
  public:
-  // A stream that does not wait for the default stream: one whose session has ended, or a new one. It is kept when the
-  // last reference goes, after close(). The device must be current.
+  // Returns a stream that does not wait for the default stream: that of a closed session, or a new one. After
+  // close() and its last reference it is kept for reuse. The device must be current.
   static std::shared_ptr<StreamContext> create(Device& device);
-  // Destroys the contexts of the device that no session has; false when there were none. Waits for the device, and for
-  // captures to end. Not for a thread that captures.
+  // Destroys the device's contexts without a session. Returns false if there were none. Waits for the device,
+  // and for captures to end. A thread that captures must not call it.
   static bool destroy_idle(const Device& device) noexcept;
-  // The context of a stream. That of another library's stream lives as long as the process: its end is not announced.
+  // Returns the context of a stream. That of another library's stream lives until the process ends, because
+  // that stream's end is not announced.
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);
-  // All that there are, on any device.
+  // Returns all contexts of all devices.
   static std::vector<std::shared_ptr<StreamContext>> all();
-  // Waits for the work of all streams of the device that create() has made, one by one: hipDeviceSynchronize would end
-  // every capture of the process. Streams of others are theirs to wait for. The device must be current.
+  // Waits for the work of each stream of the device from create(): hipDeviceSynchronize would end every
+  // capture of the process. Owners of other streams wait for them. The device must be current.
   static void synchronize_all(Device& device);
 
   ~StreamContext();
@@ -70,21 +73,23 @@ class StreamContext {
 
   Device& device() const { return device_; }
   void* stream() const { return stream_; }
-  // Unique in the process, unlike the stream's address: a stream that another session gets has a new number.
+  // Unique in the process, unlike the address of the stream: a reused stream gets a new number.
   uint64_t number() const { return number_; }
 
-  // Waits for the stream's work. A stream that is captured has none, and is not touched; Capture waits for it first.
+  // Waits for the stream's work, except during a capture: then the stream has no work, because Capture waits
+  // before it begins.
   void synchronize();
-  // Whether the work up to an event of the stream is done.
+  // Whether the work up to an event of the stream is complete.
   bool is_done(void* event);
-  // Releases the graphs, when the stream's work is done.
+  // Releases the graphs. The stream's work must be complete.
   void close();
 
-  // `release` is called before handles are destroyed. An owner that ends first detaches itself.
+  // Registers an owner: its release() is called before the handles are destroyed. Destroyed owners are
+  // ignored.
   void attach(std::weak_ptr<GraphOwner> owner);
 
-  // The handle of `library`, created by `create` in the first call. Null with the reason if that failed, which is written to
-  // stderr once and final until close().
+  // Returns the handle of `library`; the first call creates it with `create`. If that fails, the handle is
+  // null with a reason, which is written to stderr once. The failure is final until close().
   struct Handle {
     VendorHandle* handle;
     const char* why;
@@ -113,16 +118,17 @@ class StreamContext {
     kNo,
     kSoon,
     kYes
-  };  // kSoon: the capturing thread waits for the stream's work
+  };  // kPending: the capturing thread waits for the stream's work
   Captured captured_ = Captured::kNo;
   int waiting_ = 0;  // threads that wait for the stream
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library
 };
 
-// While one lives nothing is captured, on any stream of the process: for calls of vendor libraries that may wait for the
-// whole device or allocate inside, such as creating a handle. ROCm then invalidates every capture of the process, and
-// hipBLASLt ends the process. Waits for captures to end, which takes the host milliseconds. Not for a thread that captures.
+// Prevents captures on all streams of the process during its lifetime, for calls of vendor libraries that may
+// allocate or wait for the whole device, such as the creation of a handle. ROCm would then invalidate every
+// capture of the process, and hipBLASLt would end the process. The constructor waits for captures to end,
+// which takes milliseconds of host time. A thread that captures must not create one.
 class NoCaptures {
  public:
   NoCaptures();
@@ -131,21 +137,21 @@ class NoCaptures {
   NoCaptures& operator=(const NoCaptures&) = delete;
 };
 
-// A capture on a stream by the calling thread, which does nothing with the device meanwhile but enqueue on the stream.
-// Abandoned unless it is ended; the stream can be used again either way. The stream's work is waited for first: meanwhile
-// other threads need not ask for it, which would end the capture.
+// A capture on a stream by the calling thread, which may only enqueue on that stream meanwhile. Without end()
+// the capture is abandoned; the stream remains usable in both cases. The constructor waits for the stream's
+// work. Other threads then do not query it during the capture, which would end the capture.
 class Capture {
  public:
-  // `nodes`: of each graph at most; 0 for any number. Does not start while NoCaptures lives, nor on a stream that can't be
-  // captured: see why_not. Throws std::runtime_error when the driver refuses.
+  // `nodes`: maximum of each graph; 0: unlimited. Does not start during NoCaptures, or on a stream that
+  // cannot be captured: see why_not. Throws std::runtime_error if the driver refuses.
   Capture(Device& device, void* stream, size_t nodes);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  // Why it has not started; null when it has.
+  // The reason why it has not started; null if it has.
   const char* why_not() const { return why_not_; }
-  // Throws std::runtime_error when something was called that can't be captured.
+  // Throws std::runtime_error if a call could not be captured.
   std::unique_ptr<Graph> end();
 
  private:
@@ -155,7 +161,7 @@ class Capture {
   Device& device_;
   std::shared_ptr<StreamContext> context_;
   const char* why_not_ = nullptr;
-  bool open_ = false;  // the stream is being captured
+  bool open_ = false;  // a capture is active on the stream
 };
 
 }  // namespace graphopt::gpu

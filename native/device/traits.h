@@ -1,16 +1,16 @@
-// What the kernels must know of the architecture that they are compiled for; what launch plans must know of
-// each is in device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming
-// guide (compute capability 9.0).
+// Properties of the target architecture that kernels depend on; those that launch plans depend on are in
+// device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide (compute
+// capability 9.0).
 #pragma once
 
-// CDNA's matrix units multiply fp16 and fp32. Of gfx9 the targets before CDNA have none.
+// CDNA has matrix units for fp16 and fp32. The older gfx9 targets have none.
 #if defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx906__)
 #define GRAPHOPT_MFMA 1
 #endif
 
 namespace graphopt::hip {
 
-// Lanes of a wave. On AMD a property of the target: CDNA and GCN have 64, RDNA runs our kernels with 32.
+// Work-items of a wave. On AMD it depends on the target: 64 on CDNA and GCN, 32 for our kernels on RDNA.
 #if defined(__GFX9__)
 constexpr int kWave = 64;
 #elif defined(GRAPHOPT_WAVE)  // on the CPU
@@ -19,11 +19,11 @@ constexpr int kWave = GRAPHOPT_WAVE;
 constexpr int kWave = 32;
 #endif
 
-// On the CPU, instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of 64, so
-// that the paths of RDNA and of CDNA both run there.
+// On the CPU, instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of
+// 64. The code for RDNA and for CDNA is then tested there.
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
-// What the target of this compilation has; device/architectures.h says the same to the host.
+// The matrix units of this target; device/architectures.h has the same information for the host.
 #if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
 #define GRAPHOPT_MATRIX_F32 1
 #endif
@@ -41,7 +41,8 @@ constexpr bool kMatrixF32 = true;
 #else
 constexpr bool kMatrixF32 = false;
 #endif
-// Whether memory reaches LDS without passing through registers, 16 bytes a lane (copy_to_lds in platform.h).
+// Whether 16 bytes of a work-item can be copied from memory to LDS without registers (copy_to_lds in
+// platform.h).
 #if defined(__CUDA_ARCH__)
 constexpr bool kCopiesToLds = true;
 #else
@@ -52,7 +53,7 @@ constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
 #endif
-// LDS of a work-group that kernels are written for. gfx950 has more: what runs there are the shapes of gfx942.
+// LDS of a work-group that kernels are written for. gfx950 has more, but runs the shapes of gfx942.
 constexpr int kAmdLdsBytes = 65536, kNvidiaLdsBytes = 232448;
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = kNvidiaLdsBytes;

@@ -30,10 +30,10 @@
 
 namespace graphopt::gpu {
 
-// Thread-safe, unless it says otherwise.
+// Thread-safe, except where stated.
 class GuardedMemory {
  public:
-  // `protection` of blocks without an Access.
+  // `protection`: of blocks without an Access.
   explicit GuardedMemory(int protection) : protection_(protection) {
     while (reserved_ > 0 && base_ == nullptr) {
       void* pages = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -82,7 +82,7 @@ class GuardedMemory {
     std::string problem = damage(found->first, block);
     blocks_.erase(found);
     freed_[frees_++ % freed_.size()] = {static_cast<char*>(memory), block.bytes};
-    // Unused pages replace those of the block, which returns their memory to the system.
+    // Unmapped pages replace those of the block, which returns their memory to the system.
     mmap(block.pages, block.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return problem;
   }
@@ -102,7 +102,7 @@ class GuardedMemory {
   // Makes the blocks that hold these addresses accessible during its lifetime. It holds the mutex.
   class Access {
    public:
-    // Throws std::runtime_error when an address of this memory is in no block.
+    // Throws std::runtime_error if an address of this memory is in no block.
     Access(GuardedMemory& memory, const char* what, const std::vector<const void*>& addresses)
         : memory_(memory), what_(what), lock_(memory.mutex_) {
       for (const void* address : addresses) {
@@ -156,7 +156,7 @@ class GuardedMemory {
     return at >= base_ && at < base_ + reserved_;
   }
 
-  // The block that holds the address or ends at it, where empty tensors are. The mutex is held.
+  // Returns the block that contains the address or ends at it, as empty tensors do. The mutex must be held.
   Blocks::const_iterator find(const void* address) const {
     auto after = blocks_.upper_bound(static_cast<char*>(const_cast<void*>(address)));
     if (after == blocks_.begin()) return blocks_.end();
@@ -176,7 +176,7 @@ class GuardedMemory {
            std::to_string(block.bytes) + " bytes";
   }
 
-  // Describes an address outside all blocks. The mutex is held.
+  // Describes an address outside all blocks. The mutex must be held.
   std::string describe(const void* address) const {
     const auto* at = static_cast<const char*>(address);
     if (!owns(address)) return "memory that is not the device's";
@@ -202,13 +202,13 @@ class GuardedMemory {
     return "in freed memory";
   }
 
-  // The access of the calling thread.
+  // The Access object of the calling thread.
   static const Access*& current() {
     static thread_local const Access* access = nullptr;
     return access;
   }
 
-  // A fault in a kernel ends the process, as it does without this, and says which kernel it was.
+  // Reports the kernel of a memory fault. The fault then ends the process as usual.
   static void report_faults() {
     static struct sigaction before = {};
     struct sigaction action = {};
@@ -230,7 +230,7 @@ class GuardedMemory {
   char *base_ = nullptr, *next_[kParts] = {};  // the first unused page of each part
   size_t allocations_ = 0;
   Blocks blocks_;
-  std::array<Freed, 1024> freed_ = {};  // the last ones
+  std::array<Freed, 1024> freed_ = {};  // the most recent ones
   size_t frees_ = 0;
 };
 

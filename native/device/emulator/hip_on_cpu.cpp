@@ -1,7 +1,8 @@
-// Scheduler of hip_on_cpu.h and the entry points through which tests launch kernels.
+// Scheduler of hip_on_cpu.h and the entry points for tests.
 //
-// Fibers are made with ucontext and switched with the compiler's __builtin_setjmp and __builtin_longjmp: swapcontext enters
-// the kernel for the signal mask each time, and setjmp of the C library encrypts what it saves.
+// Fibers are created with ucontext and switched with the compiler's __builtin_setjmp and __builtin_longjmp:
+// swapcontext makes a system call for the signal mask each time, and setjmp of the C library encrypts the
+// saved pointers.
 #include "device/emulator/hip_on_cpu.h"
 
 #include <sys/mman.h>
@@ -32,7 +33,7 @@ constexpr size_t kMaxThreads = 1024;
 
 enum class State { kReady, kAtBarrier, kAtExchange, kFinished };
 
-using Jump = void* [5];  // as __builtin_setjmp fills it
+using Jump = void* [5];  // filled in by __builtin_setjmp
 
 struct Fiber {
   Jump jump;
@@ -43,8 +44,8 @@ struct Fiber {
 
 struct Item : WorkItem {
   State state = State::kReady;
-  Fiber* fiber = nullptr;  // that it began in
-  int exchange = 0;        // where its next one is
+  Fiber* fiber = nullptr;  // where it started
+  int exchange = 0;        // buffer of its next exchange
 };
 
 struct Kernel {
@@ -63,15 +64,15 @@ struct Machine {
   std::vector<Item> items;
   std::vector<Fiber> fibers;
   std::vector<Fiber*> idle;
-  std::vector<size_t> order;  // of the items: those of a wave follow each other
-  size_t next = 0, end = 0;   // in it, of this pass over a wave
-  // A lane writes into one while others still read what it wrote into the other.
+  std::vector<size_t> order;  // indices of items; those of a wave are consecutive
+  size_t next = 0, end = 0;   // indices into it, for the current pass over a wave
+  // A double buffer: a work-item writes one half while others still read its value in the other.
   alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
   alignas(64) char lds[kLdsBytes];
   alignas(64) char dynamic[kLdsBytes];
   bool lds_is_clean = false, dynamic_is_clean = false;
   Jump scheduler;
-  Stack stack;  // of the scheduler
+  Stack stack;  // the scheduler's own
   const Kernel* kernel = nullptr;
   void** args = nullptr;
   const char* name = "";
@@ -87,7 +88,7 @@ Machine m;
 
 Item& self() { return *static_cast<Item*>(current); }
 
-// The next item of this pass that can run, or null at its end.
+// Returns the next ready item of this pass, or null at its end.
 Item* next_item() {
   while (m.next < m.end) {
     Item& item = m.items[m.order[m.next++]];
@@ -98,9 +99,10 @@ Item* next_item() {
 
 void work();
 
-// Leaves the running stack, which has saved where it is, for the fiber of an item, or for the scheduler. Its own frame is
-// left behind: zones that a sanitizer would put around its locals, and its entry in a sanitizer's stack, would never be
-// removed. It is not inlined, because a function may not call both __builtin_setjmp and __builtin_longjmp.
+// Leaves the running stack, whose position is saved, for the fiber of an item, or for the scheduler. Its
+// frame is abandoned: a sanitizer could never remove red zones around its locals or its entry in the
+// sanitizer's stack. It is not inlined, because a function may not call both __builtin_setjmp and
+// __builtin_longjmp.
 [[noreturn]] __attribute__((noinline, no_sanitize("address", "thread"))) void leave(Stack& running,
                                                                                     Item* item) {
   if (item == nullptr) {
@@ -130,7 +132,7 @@ void work();
   std::abort();
 }
 
-// Returns once an item of this fiber can go on.
+// Switches to `next` and returns when an item of this fiber can continue.
 void rest(Fiber& fiber, Item* next) {
   if (__builtin_setjmp(fiber.jump) == 0) leave(fiber.stack, next);
   self().fiber->stack.arrive(m.stack);
@@ -142,8 +144,8 @@ void park(State state) {
   rest(*item.fiber, next_item());
 }
 
-// A fiber is made once and runs work-item after work-item: making one enters the kernel, too. Items that wait for no
-// other follow each other in one fiber.
+// A fiber is created once and runs several work-items, because its creation also makes a system call. Items
+// that do not wait for others run one after another in the same fiber.
 void work() {
   self().fiber->stack.arrive(m.stack);
   for (;;) {
@@ -161,7 +163,7 @@ void work() {
   }
 }
 
-// The items at `begin` to `end` of the order that can run, once each; whether any could.
+// Runs the ready items at `begin` to `end` of the order, once each. Returns false if there were none.
 bool run_pass(size_t begin, size_t end) {
   m.next = begin;
   m.end = end;
@@ -172,7 +174,8 @@ bool run_pass(size_t begin, size_t end) {
   return true;
 }
 
-// Lets the items at `begin` to `end` of the order go on if all of them wait in this state; whether they do.
+// Makes the items at `begin` to `end` of the order ready if all of them wait in this state. Returns false
+// otherwise.
 bool release(size_t begin, size_t end, State state) {
   for (size_t i = begin; i < end; ++i) {
     if (m.items[m.order[i]].state != state) return false;
@@ -200,7 +203,8 @@ void run_group(Dim3 block_index, const std::function<void()>& reorder) {
   }
   for (;;) {
     reorder();
-    // One wave after the other: were all to go from shuffle to shuffle together, a shuffle would do for a barrier.
+    // Waves run one after another. If all waves advanced together from shuffle to shuffle, a shuffle would
+    // act as a barrier and hide a missing one.
     for (size_t begin = 0; begin < m.threads; begin += kWaveSize) run_wave(begin, begin + kWaveSize);
     const auto finished = [](const Item& item) { return item.state == State::kFinished; };
     if (std::all_of(m.items.begin(), m.items.begin() + static_cast<ptrdiff_t>(m.threads), finished)) return;
@@ -245,9 +249,9 @@ const char* wave_exchange(const void* mine, size_t bytes) {
 
 using namespace graphopt::hip::cpu;
 
-// Runs a kernel to its end, one at a time: there is one machine for all devices and drivers. `args` points to
-// the arguments in parameter order; `order` is 0 forward, 1 reverse, 2 random with `seed`. Returns 0, or 1
-// when there is no such kernel.
+// Runs a kernel to its end. There is one machine for all devices and drivers, and calls are serialised.
+// `args` points to the arguments in parameter order; `order` is 0 for forward, 1 for reverse, 2 for random
+// with `seed`. Returns 0, or 1 for an unknown kernel.
 extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const char* name,
                                                                            const uint32_t* grid,
                                                                            const uint32_t* block,
@@ -306,7 +310,7 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   return 0;
 }
 
-// How many parameters a kernel has, -1 for one that is not there, and the bytes of each.
+// Returns the number of parameters of a kernel and the bytes of each, or -1 for an unknown kernel.
 extern "C" __attribute__((visibility("default"))) int graphopt_host_parameters(const char* name,
                                                                                const size_t** sizes) {
   const auto found = table().find(name);

@@ -1,8 +1,8 @@
-// Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a time. Waves run
-// from barrier to barrier one after the other, and they and their work-items go in an order chosen at run time (forward,
-// reverse, seeded random), so that a missing barrier gives different numbers; LDS is filled with NaN before each
-// work-group, so that a read of unwritten LDS shows. A barrier or shuffle that some work-items never reach ends the
-// process with a message.
+// Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a time. Each
+// wave runs to its next barrier before the next wave starts. The order of waves and work-items is chosen at
+// run time (forward, reverse, seeded random): a missing barrier then changes the results. LDS is filled with
+// NaN before each work-group, which reveals reads of unwritten LDS. A barrier or shuffle that some work-items
+// never reach ends the process with a message.
 //
 // Compile with -DGRAPHOPT_WAVE=32 or 64.
 #pragma once
@@ -43,7 +43,7 @@ void call_with(void (*kernel)(P...), void** args, std::index_sequence<I...>) {
   kernel(*static_cast<P*>(args[I])...);
 }
 
-// Adds a kernel to the table that graphopt_host_launch looks names up in.
+// Adds a kernel to the table of graphopt_host_launch.
 class Registration {
  public:
   template <class... P>
@@ -60,7 +60,7 @@ class Registration {
                   std::vector<size_t> parameters);
 };
 
-// What a work-item knows. Defined in hip_on_cpu.cpp.
+// The state of a work-item. Defined in hip_on_cpu.cpp.
 struct WorkItem {
   Dim3 thread, block;
 };
@@ -70,9 +70,10 @@ void* static_lds();
 void* dynamic_lds();
 void wait_for_group();
 void wait_for_wave();
-constexpr size_t kExchangeBytes = 64;  // that a lane can hand over
-// Every lane hands over some bytes and gets those of lane 0 of its wave; those of the others follow, kExchangeBytes
-// apart. They stay until the second exchange after this one.
+constexpr size_t kExchangeBytes = 64;  // maximum size of an exchanged value
+// Exchanges values within a wave: each work-item passes `bytes` bytes and receives the address of the value
+// of work-item 0 of its wave. The values are kExchangeBytes apart and remain valid until the second exchange
+// after this one.
 const char* wave_exchange(const void* mine, size_t bytes);
 
 template <class T>

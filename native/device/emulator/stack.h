@@ -1,5 +1,5 @@
-// A stack as the sanitizers know it. They follow the stack of a thread, and have to be told when it goes on on another:
-// leave() just before, arrive() just after. Without a sanitizer these do nothing.
+// A stack, for sanitizers. They track the stack of a thread and must be notified of a switch: leave_for()
+// immediately before, arrive() immediately after. Without a sanitizer these functions do nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace graphopt::hip::cpu {
 #if defined(__SANITIZE_ADDRESS__)
 
 struct Stack {
-  void* locals = nullptr;  // that outlive their frames
+  void* locals = nullptr;  // the sanitizer's copy of locals that outlive their frames
   const void* bottom = nullptr;
   size_t bytes = 0;
 
   static Stack made(const char* bottom, size_t bytes) { return {nullptr, bottom, bytes}; }
-  // Of the thread that runs: its bounds are what the first fiber that it goes to is told.
+  // The stack of the running thread. arrive() sets its bounds, which only the first fiber learns.
   static Stack running() { return {}; }
   void leave_for(const Stack& next) { __sanitizer_start_switch_fiber(&locals, next.bottom, next.bytes); }
   void arrive(Stack& scheduler) {

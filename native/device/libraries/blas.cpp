@@ -1,4 +1,4 @@
-// cuBLAS and rocBLAS. Their matrices are stored by columns: Y^T = B^T A^T is what they compute.
+// cuBLAS and rocBLAS. They store matrices by columns, and therefore compute Y^T = B^T A^T.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// One product of equally spaced matrices, in the library's own terms.
+// One batched GEMM with equal distances between matrices, in the library's terms.
 struct BlasGemm {
   bool transpose_first, transpose_second;
   int m, n, k;
@@ -29,7 +29,7 @@ struct BlasGemm {
   float alpha, beta;
 };
 
-// What cuBLAS advises for its largest devices, and more than rocBLAS has by default.
+// cuBLAS recommends this size for its largest devices; it is more than rocBLAS's default.
 constexpr size_t kBlasWorkspace = size_t{32} << 20;
 
 template <class Library>
@@ -38,13 +38,13 @@ class BlasOf final : public Blas {
   BlasOf(Device& device, const Library& library, void* stream, size_t workspace, std::atomic<bool>& said)
       : device_(device), library_(library), stream_(stream), said_(said) {
     if (library_.create(&handle_) != 0) throw_unusable();
-    // A workspace that was set before the stream would be replaced by the library's own.
+    // Setting the stream afterwards would replace the workspace with the library's own.
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
     if (library_.set_workspace == nullptr || workspace == 0) return;
     try {
       workspace_ = allocate_owned(device_, workspace, Holder::kWorkspaces);
       keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), workspace) == 0;
-    } catch (const OutOfMemory&) {  // the library has some of its own
+    } catch (const OutOfMemory&) {  // the library then uses its own workspace
     }
     device_.forget_errors();
   }
@@ -52,7 +52,7 @@ class BlasOf final : public Blas {
     if (handle_ != nullptr) library_.destroy(handle_);
   }
 
-  // rocBLAS frees its own workspace when it grows, and a graph would go on to use it.
+  // rocBLAS frees its own workspace when it grows, and a graph would continue to use it.
   bool can_be_captured() const override { return Library::kKeepsWorkspace || keeps_workspace_; }
 
   bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) override {
@@ -87,7 +87,7 @@ class BlasOf final : public Blas {
       device_.forget_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
       if (device_.is_capturing(stream_)) return false;
-      if (r > 0) throw std::runtime_error(what);  // some of the product is on its way
+      if (r > 0) throw std::runtime_error(what);  // part of the product is already enqueued
       if (!said_.exchange(true)) {
         std::fprintf(stderr,
                      "graphopt: falling back to built-in kernels for a product [%lld,%lld]x[%lld,%lld]: %s\n",
@@ -117,7 +117,7 @@ class BlasOf final : public Blas {
 
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
-  static constexpr bool kKeepsWorkspace = true;  // its own one
+  static constexpr bool kKeepsWorkspace = true;  // the library's own
   void* library;
   LibraryFunction<void**> create{library, "cublasCreate_v2"};
   LibraryFunction<void*> destroy{library, "cublasDestroy_v2"};
@@ -125,7 +125,7 @@ struct Cublas {
   LibraryFunction<void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*,
                   int, int, long long, const void*, void*, int, int, long long, int, int, int>
       gemm{library, "cublasGemmStridedBatchedEx"};
-  // Without a workspace of the caller's each product in a recording allocates its own and frees it again.
+  // Without a caller's workspace each GEMM in a captured graph allocates and frees one.
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Cublas(void* handle) : library(handle) {
@@ -141,8 +141,8 @@ struct Cublas {
   }
 };
 
-// What rocBLAS takes for its kernels (library/src/tensile_host.cpp, TensileHost::initialize): it aborts the
-// process when there are none for the architecture, so we look first.
+// Whether rocBLAS finds its kernels (library/src/tensile_host.cpp, TensileHost::initialize). It aborts the
+// process if there are none for the architecture.
 bool has_tensile_file(std::string folder, const std::string& arch) {
   if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
   for (const std::string& name :
@@ -152,7 +152,7 @@ bool has_tensile_file(std::string folder, const std::string& arch) {
   return false;
 }
 
-// rocBLAS, not hipBLAS, whose numbers for types changed with ROCm 7.
+// rocBLAS instead of hipBLAS, because hipBLAS changed its type constants with ROCm 7.
 struct Rocblas {
   static constexpr const char* kName = "rocBLAS";
   static constexpr bool kKeepsWorkspace = false;
@@ -165,14 +165,14 @@ struct Rocblas {
                   int, int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t,
                   int, int, int, int32_t, uint32_t>
       gemm{library, "rocblas_gemm_strided_batched_ex"};
-  // It then chooses among the kernels that this workspace is enough for, and allocates none of its own.
+  // rocBLAS then chooses only kernels that need no more workspace, and allocates none itself.
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Rocblas(void* handle) : library(handle) {
     resolve_if_there(library, "rocblas_set_workspace", set_workspace);
   }
 
-  // Atomic additions, which rocBLAS 6 allows by default, come in another order in each run.
+  // Disables atomic additions, which rocBLAS 6 allows by default: their order differs in each run.
   int create(void** handle) const {
     constexpr int kNotAllowed = 0;
     const int status = create_(handle);
@@ -189,8 +189,8 @@ struct Rocblas {
   }
 };
 
-// A product of small integers, exact in any order of summation: the library reads its kernels for the architecture, and its
-// result is checked.
+// Checks the result of a GEMM of small integers, which is exact in any order of summation. The library also
+// loads its kernels for the architecture.
 template <class T>
 void require_right_product(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
   GemmProblem p;
@@ -231,8 +231,8 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
   }
 }
 
-// Sizes have different kernels: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue 11530), half at
-// one row or column (legacy-rocm-build issue 5640).
+// Different sizes run different kernels: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue
+// 11530), half at one row or column (legacy-rocm-build issue 5640).
 void require_right_products(Blas& library, Device& device, void* stream) {
   require_right_product<float>(library, device, stream, 32, 32, 32);
   require_right_product<half>(library, device, stream, 32, 32, 32);

@@ -1,5 +1,5 @@
-// cuBLASLt and hipBLASLt: the same functions with other names and numbers. Their matrices are stored by
-// columns: Y^T = W^T X^T is what they compute, so that the bias is a column of it.
+// cuBLASLt and hipBLASLt: the same functions with different names and constants. They store matrices by
+// columns, and therefore compute Y^T = W^T X^T with the bias as a column.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,24 +21,24 @@
 namespace graphopt::gpu {
 namespace {
 
-// The same numbers in both.
+// The same values in both.
 enum LtEpilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
-constexpr int kMaxWorkspaceBytes = 1;  // of a preference
+constexpr int kMaxWorkspaceBytes = 1;  // attribute of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
 
 struct CublasLt {
   static constexpr const char *kPrefix = "cublasLt", *kName = "cuBLASLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
-  static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // of a product
-  static constexpr int kBiasStep = 10;                                    // -1: it has none
+  static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // attributes of a product
+  static constexpr int kBiasStep = 10;                                    // -1: not supported
   static constexpr int kTransposed = 1;
-  static constexpr int kBatchCount = 5, kBatchStep = 6;  // of a layout
-  static constexpr int kBiasType = -1;                   // that of Y when it is not set
-  static constexpr size_t kAlgorithmBytes = 64;          // of a result; the workspace's size follows
+  static constexpr int kBatchCount = 5, kBatchStep = 6;  // attributes of a layout
+  static constexpr int kBiasType = -1;                   // the type of Y if not set
+  static constexpr size_t kAlgorithmBytes = 64;          // in a result; followed by the size of the workspace
   static constexpr size_t kResultBytes = 96;
 };
 
-// The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
+// The values of ROCm 6 and 7. Older versions lack these types and return an error.
 struct HipblasLt {
   static constexpr const char *kPrefix = "hipblasLt", *kName = "hipBLASLt";
   static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
@@ -51,7 +51,7 @@ struct HipblasLt {
   static constexpr size_t kResultBytes = 56;
 };
 
-// A descriptor of the library's.
+// Owns a descriptor of the library.
 class Descriptor {
  public:
   explicit Descriptor(int (*destroy)(void*)) : destroy_(destroy) {}
@@ -99,12 +99,12 @@ template <class Api>
 struct BlasLtShared {
   Device& device;
   BlasLtFunctions<Api> call;
-  bool takes_layers = Api::kBiasStep >= 0;  // unless it has computed several layers in one product wrongly
+  bool takes_layers = Api::kBiasStep >= 0;  // false after a wrong result of several layers in one product
   std::mutex mutex;
-  std::set<std::string> said;  // refusals
+  std::set<std::string> said;  // reported refusals
 
   BlasLtShared(Device& of, void* library) : device(of), call(library) {}
-  // Says a refusal once for each problem.
+  // Reports a refusal, once for each problem.
   void refuse(const LinearProblem& p, int status) {
     const std::string what = "X [" + std::to_string(p.rows) + "," + std::to_string(p.K) + "], W [" +
                              std::to_string(p.K) + "," + std::to_string(p.N) + "]";
@@ -148,7 +148,7 @@ class BlasLtOf final : public BlasLt {
     if (!describe(p, half, b, d)) return false;
     const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
     Heuristic& choice = choice_of(p, half);
-    // The first may be refused when it is to run, and stays refused for this problem on this stream.
+    // The library may refuse an algorithm at run time. The refusal is final for this problem on this stream.
     for (; choice.first < choice.algorithms.size(); ++choice.first) {
       const Algorithm& algorithm = choice.algorithms[choice.first];
       const int status = call_.multiply(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(),
@@ -163,12 +163,12 @@ class BlasLtOf final : public BlasLt {
   }
 
  private:
-  // A result of the library's: the algorithm, the bytes of workspace that it needs, and what we don't read.
+  // A result of the library: the algorithm, the bytes of its workspace, and unused members.
   struct alignas(8) Algorithm : std::array<unsigned char, Api::kResultBytes> {};
   static constexpr int kMostAlgorithms = 8;
   struct Heuristic {
     std::vector<Algorithm> algorithms;  // best first
-    size_t first = 0;                   // those before it were refused
+    size_t first = 0;                   // all before it were refused
   };
   using Key =
       std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool, bool, int64_t, int64_t, int64_t, int64_t>;
@@ -178,7 +178,7 @@ class BlasLtOf final : public BlasLt {
       epilogue = kBias;
     else if (kind == ActivationKind::kRelu)
       epilogue = kReluBias;
-    // The libraries do not say how exact their tanh is.
+    // The libraries do not document the accuracy of their tanh.
     else if (kind == ActivationKind::kGeluTanh && half)
       epilogue = kGeluBias;
     else
@@ -201,7 +201,7 @@ class BlasLtOf final : public BlasLt {
     return bytes;
   }
 
-  // False when the library knows no such problem.
+  // Returns false if the library does not support the problem.
   bool describe(const LinearProblem& p, bool half, const void* b, Descriptors& d) const {
     uint32_t epilogue = 0;
     if (!epilogue_of(p.act.kind, half, epilogue)) return false;
@@ -225,7 +225,7 @@ class BlasLtOf final : public BlasLt {
            layout(d.rows, p.K, p.rows, 0) && layout(d.result, p.N, p.rows, p.y_step);
   }
 
-  // What the library would run; no algorithms when nothing.
+  // Returns the algorithms that the library proposes, which may be none.
   Heuristic& choice_of(const LinearProblem& p, bool half) {
     uint32_t epilogue = 0;
     const bool known = epilogue_of(p.act.kind, half, epilogue);
@@ -239,7 +239,7 @@ class BlasLtOf final : public BlasLt {
     const uint64_t bytes = kMostWorkspace;
     int count = 0;
     std::vector<Algorithm> found(kMostAlgorithms);
-    // Which bias it will be does not matter to the choice, but that it is aligned.
+    // The choice depends on the alignment of the bias, not on its address.
     const void* const bias = reinterpret_cast<const void*>(kAlignment);
     if (describe(p, half, bias, d) && call_.create_preference(preference.address()) == 0 &&
         call_.set_preference(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
@@ -263,14 +263,14 @@ class BlasLtOf final : public BlasLt {
   std::map<Key, std::unique_ptr<Heuristic>> choices_;
 };
 
-// Small layers of small integers, which no order of summation rounds.
+// Checks layers of small integers, which are exact in any order of summation.
 template <class T>
 void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
   p.rows = 16;
   p.K = 32;
   p.N = 64;
   p.w_step = p.K * p.N;
-  p.b_step = 2 * p.N;  // bytes that are multiples of 256
+  p.b_step = 2 * p.N;  // a multiple of 256 bytes
   p.y_step = p.rows * p.N;
   const auto filled = [](int64_t size, int step) {
     std::vector<T> values;
@@ -358,9 +358,10 @@ FoundLibrary find_cublaslt(const DeviceFacts&, Use use) {
   return find_vendor_library("cuBLASLt", use, {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
 }
 
-// On RDNA it crashes in its heuristic or in the product, or is wrong (ROCm's rocm-libraries, issues 4128,
-// 5205, 5706, 8242, 9962). Without kernels for the architecture it has no products, or crashes, and fills
-// stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175, hipBLASLt's 831).
+// On RDNA it crashes in its heuristic or in the product, or gives wrong results (ROCm's rocm-libraries,
+// issues 4128, 5205, 5706, 8242, 9962). Without kernels for the architecture it finds no algorithm, or
+// crashes, and fills stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175, hipBLASLt's
+// 831).
 FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
   if (device.arch.rfind("gfx9", 0) != 0 && use == Use::kDefault) {
     FoundLibrary found;

@@ -1,4 +1,4 @@
-// cuDNN: convolutions on NVIDIA's GPUs.
+// cuDNN: convolutions on NVIDIA GPUs.
 #include <algorithm>
 
 #include "device/libraries/dnn.h"
@@ -6,10 +6,10 @@
 namespace graphopt::gpu {
 namespace {
 
-// Whether Fourier transforms may have fewer multiply-adds than windows, by cuDNN's smallest, of 32 x 32, and
-// counted for a pair of channels: one transform of the weights, in each run again, and a product of complex
-// numbers for each tile. cuDNN's heuristics take them for a row of 40 pixels, too, where an H200 then launches
-// 2,112 products.
+// Whether FFT convolution may need fewer multiply-adds than direct convolution. Counted for a pair of
+// channels with cuDNN's smallest transform, 32 x 32: one transform of the weights, which each run repeats,
+// and one complex product for each tile. cuDNN's heuristics also choose FFTs for a row of 40 pixels, for
+// which an H200 then launches 2,112 products.
 bool transforms_pay(const ConvolutionProblem& p) {
   constexpr int64_t kTile = 32, kPoints = kTile * kTile;
   constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 2 operations for real numbers
@@ -29,7 +29,7 @@ bool transforms(int algorithm, bool backward) {
 
 struct Cudnn {
   static constexpr const char* kName = "cuDNN";
-  static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
+  static constexpr bool kBesideRuns = false;  // its heuristics read no files and compile nothing
   static constexpr bool kHasRelu = true;
   struct Convolution : Described {
     Made relu;
@@ -112,10 +112,10 @@ struct Cudnn {
     const int status = p.transposed ? find_backward(handle, of_w, of_x, of_conv, of_y, kMost, &count, found)
                                     : find(handle, of_x, of_w, of_conv, of_y, kMost, &count, found);
     for (int i = 0; i < count && status == 0; ++i) {
-      // Gradients may come from an algorithm that adds in any order.
+      // An algorithm for gradients may add in any order.
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
       if (transforms(found[i].algorithm, p.transposed) && !transforms_pay(p)) continue;
-      // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
+      // A faster Tensor Core algorithm uses its own math type.
       set_math.check(c.conv.get(), half ? found[i].math : kFma);
       c.algorithm = found[i].algorithm;
       c.workspace = found[i].workspace;

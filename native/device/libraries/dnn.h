@@ -1,5 +1,5 @@
-// What cuDNN and MIOpen have in common as implementations of convolutions (cudnn.cpp, miopen.cpp): of two and
-// three spatial axes, and transposed ones, which are to a library the gradient of a convolution's input.
+// Shared code of cuDNN and MIOpen convolutions (cudnn.cpp, miopen.cpp): with two or three spatial axes, and
+// transposed, which libraries compute as the gradient of a convolution's input.
 #pragma once
 
 #include <array>
@@ -35,11 +35,12 @@ inline ConvolutionKey key_of(const ConvolutionProblem& p, bool half) {
   return key;
 }
 
-// The arrays that libraries take. Two spatial axes where the first of three is not used.
+// The arrays of library calls. There are two spatial axes if the first of three is unused.
 struct Arrays {
   using Dims = std::array<int, 2 + kSpatialAxes>;
   int axes = 3;
-  Dims x = {}, y = {}, w = {}, bias = {}, flat_y = {};  // flat_y: two spatial axes, to which bias is added
+  Dims x = {}, y = {}, w = {}, bias = {},
+       flat_y = {};  // flat_y: y with two spatial axes, for the addition of bias
   std::array<int, kSpatialAxes> pad = {}, stride = {}, dilation = {};
 
   explicit Arrays(const ConvolutionProblem& p) {
@@ -49,7 +50,7 @@ struct Arrays {
     x[0] = y[0] = flat_y[0] = to_i31(p.N);
     x[1] = x_channels;
     y[1] = flat_y[1] = y_channels;
-    // The convolution whose gradient a transposed one is goes from y's channels to x's.
+    // A transposed convolution is the gradient of a convolution from y's channels to x's.
     w[0] = p.transposed ? x_channels : y_channels;
     w[1] = to_i31(p.transposed ? p.M : p.C);
     for (size_t i = 0; i < static_cast<size_t>(axes); ++i) {
@@ -67,7 +68,7 @@ struct Arrays {
   }
 
   int dims() const { return 2 + axes; }
-  // The strides of a contiguous tensor [N, C, ..], whose channels may lie last.
+  // Returns the strides of a contiguous tensor [N, C, ..] or, with channels_last, [N, .., C].
   static Dims strides(const Dims& shape, int dims, bool channels_last) {
     Dims result = {};
     int64_t elements = 1;
@@ -83,7 +84,7 @@ struct Arrays {
   }
 };
 
-// What a library has made, and its function that destroys it.
+// Destroys an object of a library.
 struct Destroy {
   int (*function)(void*) = nullptr;
   void operator()(void* made) const { function(made); }
@@ -96,14 +97,14 @@ inline Made make(const LibraryFunction<void**>& create, const LibraryFunction<vo
   return {made, {destroy.pointer()}};
 }
 
-// What both libraries make of a problem.
+// The descriptors of a problem in both libraries.
 struct Described {
   Made x, w, y, bias, flat_y, conv;
   bool transposed = false;
   size_t workspace = 0;
 };
 
-// A tensor's descriptor, by functions that both libraries have.
+// Creates the descriptor of a tensor. Both libraries have these functions.
 template <class Library>
 Made describe(const Library& library, int type, const Arrays::Dims& shape, int dims, bool channels_last) {
   Made tensor = make(library.create_tensor, library.destroy_tensor);
@@ -112,7 +113,7 @@ Made describe(const Library& library, int type, const Arrays::Dims& shape, int d
   return tensor;
 }
 
-// Fills in the descriptors of all tensors but W.
+// Creates the descriptors of all tensors except W.
 template <class Library>
 void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last, Described& c) {
   c.x = describe(library, type, a.x, a.dims(), channels_last);
@@ -121,12 +122,11 @@ void describe_tensors(const Library& library, int type, const Arrays& a, bool ch
   c.flat_y = describe(library, type, a.flat_y, 4, channels_last);
 }
 
-// A handle with the descriptors and the chosen algorithm of each problem. They are kept: creating them costs more than the
-// convolution of a small image.
+// A handle with the descriptors and the chosen algorithm of each problem. They are cached: creating them
+// takes longer than the convolution of a small image.
 //
-// Where a library reads databases and loads or builds kernels for a problem (kBesideRuns), a thread of its
-// own does all of that and holds the handle as long as it does: until it is done, whatever would wait for it runs on
-// kernels of our own.
+// If a library reads databases and loads or compiles kernels for a problem (kBesideRuns), a separate thread
+// does so and holds the handle meanwhile. Calls that would wait for it use built-in kernels instead.
 template <class Library>
 class DnnOf final : public Dnn {
  public:
@@ -147,7 +147,7 @@ class DnnOf final : public Dnn {
     if (!lock.owns_lock()) return std::nullopt;
     const Known& known = convolution_of(p, half);
     if (known.ready) return known.convolution->workspace;
-    why = known.why.empty() ? kBusy : known.why.c_str();  // what is there once stays
+    why = known.why.empty() ? kBusy : known.why.c_str();  // remains valid, because it is set once
     return std::nullopt;
   }
 
@@ -158,13 +158,13 @@ class DnnOf final : public Dnn {
             const void* residual, void* y, void* workspace) override {
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    const auto found = convolutions_.find(key_of(p, half));  // set by conv_workspace
+    const auto found = convolutions_.find(key_of(p, half));  // an entry of conv_workspace
     if (found == convolutions_.end() || !found->second.ready) return false;
     Known& known = found->second;
     try {
       library_.run(handle_.get(), *known.convolution, x, w, bias, residual, y, workspace);
       return true;
-    } catch (const std::exception& e) {  // refused when it is to run: it stays refused
+    } catch (const std::exception& e) {  // a refusal at run time is final
       device_.forget_errors();
       if (device_.is_capturing(stream_)) return false;
       refuse(known, p, e.what());
@@ -184,7 +184,7 @@ class DnnOf final : public Dnn {
   struct Known {
     std::optional<typename Library::Convolution> convolution;
     bool ready = false;
-    std::string why;  // it has no algorithm, or has refused it: set once
+    std::string why;  // no algorithm, or the library has refused it; set once
   };
   struct Wanted {
     Known* known;
@@ -208,9 +208,9 @@ class DnnOf final : public Dnn {
 
   void start() {
     if (loading_) return;
-    if (loader_.joinable()) loader_.join();  // it has done its last work
+    if (loader_.joinable()) loader_.join();  // it has finished its work
     loader_ = std::thread([this] {
-      const std::lock_guard<StreamLock> lock(lock_);  // its caller holds it until it returns
+      const std::lock_guard<StreamLock> lock(lock_);  // waits until the caller of start() releases it
       while (!wanted_.empty()) {
         const Wanted one = std::move(wanted_.back());
         wanted_.pop_back();
@@ -221,7 +221,7 @@ class DnnOf final : public Dnn {
       raise_library_generation();
       idle_.notify_all();
     });
-    // Not before there is a thread: where none can be made, nobody is to wait for its end.
+    // Set after the creation of the thread: if that fails, no call may wait for it.
     loading_ = true;
   }
 
@@ -258,7 +258,7 @@ class DnnOf final : public Dnn {
   std::map<ConvolutionKey, Known> convolutions_;
   std::thread loader_;
   bool loading_ = false;
-  std::vector<Wanted> wanted_;  // of the loader
+  std::vector<Wanted> wanted_;  // requests to the loader
   size_t loaded_ = 0;           // since finish_loading
   std::condition_variable_any idle_;
 };

@@ -21,7 +21,7 @@ constexpr std::pair<const char*, Use> kUses[] = {
 template <class Library>
 struct All {
   struct Slot {
-    std::unique_ptr<OpenLibrary<Library>> library;  // null: there is none, and `why` says why
+    std::unique_ptr<OpenLibrary<Library>> library;  // null: unavailable, for the reason `why`
     std::string why;
   };
   std::mutex mutex;
@@ -49,7 +49,7 @@ struct All {
         const NoCaptures none;
         slot.library = open(device, found, use);
       } else {
-        // Two launches of our own do what cuBLASLt and hipBLASLt do: that these are not there is no news.
+        // No warning for cuBLASLt and hipBLASLt: two built-in launches replace them.
         mendable = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
       }
     } catch (const std::exception& e) {
@@ -109,7 +109,7 @@ FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<s
   search.names = std::move(sonames);
   search.what = name;
   search.what += " (" + search.names.back().substr(0, search.names.back().find('.')) + ")";
-  if (name.rfind("cu", 0) != 0) {  // beside the HIP runtime that is in use, and made for it
+  if (name.rfind("cu", 0) != 0) {  // in the folder of the HIP runtime in use, and compatible with it
     const SharedLibrary runtime = hip_library();
     search.folders = {folder_of(runtime.path)};
     const auto section = read_dynamic_section(runtime.path);
@@ -117,7 +117,7 @@ FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<s
   }
   try {
     found.file = find_library(search);
-    // Installed files are called libMIOpen.so.1.0.70002.
+    // Installed files have names such as libMIOpen.so.1.0.70002.
     const size_t dot = found.file.path.find(".so.");
     if (dot != std::string::npos) found.version = found.file.path.substr(dot + 4);
   } catch (const NoRuntime& e) {
@@ -138,7 +138,7 @@ std::string tensile_folder(const std::string& library, const char* environment,
 
 namespace {
 
-// What there is for each kind of driver.
+// The libraries of one kind, for each driver.
 template <class Library>
 struct Vendors {
   VendorLibrary hip, cuda;

@@ -1,15 +1,14 @@
-// Matrix products and convolutions by the vendor's libraries, opened with dlopen: cuBLAS, cuBLASLt and cuDNN;
-// rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem,
-// kernels of our own run (operators/matmul/matmul/op.h, operators/conv/convolution/op.h).
+// Matrix multiplications and convolutions by vendor libraries, loaded with dlopen: cuBLAS, cuBLASLt and
+// cuDNN; rocBLAS, hipBLASLt and MIOpen. If one is missing, unusable on the device or refuses a problem,
+// built-in kernels run (operators/matmul/matmul/op.h, operators/conv/convolution/op.h).
 //
-// A call that fails while its stream is captured (Capture) is not held against the library.
+// A failure during a capture of the stream (Capture) does not exclude the library from later calls.
 //
-// float32 products are float32 all through: no TF32. float16 ones accumulate in float32. Results are the same
-// in each run: no library may use atomic additions.
+// float32 GEMMs use float32 throughout, not TF32. float16 GEMMs accumulate in float32. Results are equal in
+// each run: no library may use atomic additions.
 //
-// A library is opened when a session has a node for it, so that what it loads then is loaded before the first
-// run, and given a small product whose result is checked; MIOpen, whose kernels are of one problem each,
-// loads them beside the runs.
+// A library is opened when a session has a node for it, which loads it before the first run, and a small GEMM
+// checks its result. MIOpen, whose kernels are specific to a problem, loads them in the background.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@
 
 namespace graphopt::gpu {
 
-// A library on a device: where it is, and why it is not used there.
+// A library on a device: its file, and the reason if it is not used there.
 struct FoundLibrary {
   std::string name;  // "rocBLAS"
   SharedLibrary file;
@@ -34,17 +33,16 @@ struct FoundLibrary {
   Diagnosis problem;
 };
 
-// What is chosen of a library: nothing; off; on, also where it is off by default; for MIOpen alone build,
-// also where it has to build its kernels, and find, where it builds and measures all that it has for a
-// problem.
+// The selection of a library: default; off; on, even if it is off by default. Only for MIOpen: build, which
+// allows compilation of its kernels; find, which compiles and measures all its algorithms for a problem.
 enum class Use : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
 enum class VendorLibrary : uint8_t { kRocblas, kHipblaslt, kMiopen, kCublas, kCublaslt, kCudnn };
 
-// A list NAME=CHOICE,..., the names those above in small letters: the provider's option `libraries`, and, for
-// what that leaves open, GRAPHOPT_LIBRARIES in the environment.
+// The selection for all libraries, from a list NAME=CHOICE,... with the names above in lower case: the
+// provider's option `libraries`, and GRAPHOPT_LIBRARIES in the environment for libraries that are not in it.
 class LibraryChoices {
  public:
-  // Throws std::runtime_error for a list, or an environment, that names no library or choice.
+  // Throws std::runtime_error if the list or the environment has an unknown library or choice.
   explicit LibraryChoices(const std::string& option);
   Use of(VendorLibrary library) const { return uses_[static_cast<size_t>(library)]; }
 
@@ -60,23 +58,24 @@ FoundLibrary find_rocblas(const DeviceFacts& device, Use use);
 FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use);
 FoundLibrary find_miopen(const DeviceFacts& device, Use use);
 
-// Handles on one stream (StreamContext): methods are called by one thread at a time. They throw std::runtime_error.
+// Handles on one stream (StreamContext). Each must be called by one thread at a time. Methods throw
+// std::runtime_error.
 
 // cuBLAS, rocBLAS.
 class Blas : public VendorHandle {
  public:
-  // False when the library refuses the product: nothing is enqueued then.
+  // Returns false if the library refuses the GEMM, with nothing enqueued.
   virtual bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) = 0;
 };
 
-// A product with its epilogue in one launch: cuBLASLt, hipBLASLt.
+// A GEMM with its epilogue in one launch: cuBLASLt, hipBLASLt.
 class BlasLt : public VendorHandle {
  public:
-  // Memory of tensors that linear takes is aligned to this.
+  // Required alignment of the tensors of `linear`.
   static constexpr size_t kAlignment = 256;
-  // Bytes of scratch memory that linear needs; nothing when the library has nothing for the problem.
+  // Returns the bytes of scratch memory that linear needs, or nothing if the library has no algorithm.
   virtual std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) = 0;
-  // False when the library failed: nothing is enqueued then. `r` is null without a residual.
+  // Returns false if the library failed, with nothing enqueued. `r` is null without a residual.
   virtual bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b,
                       const void* r, void* y, void* workspace) = 0;
 };
@@ -84,19 +83,19 @@ class BlasLt : public VendorHandle {
 // cuDNN, MIOpen.
 class Dnn : public VendorHandle {
  public:
-  // Bytes of scratch memory that conv needs; nothing when the library does not run the problem, or not yet,
-  // and why.
+  // Returns the bytes of scratch memory that conv needs. Returns nothing, and sets `why`, if the library
+  // cannot run the problem, or cannot run it yet.
   virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, const char*& why) = 0;
-  // Whether it has Relu, and a residual before it, in the same call: no other activation, and neither
-  // residual nor, in channels last, a bias without Relu.
+  // Whether conv fuses Relu, and a residual before it. It fuses no other activation. Without Relu it has no
+  // residual and, in channels last, no bias.
   virtual bool has_relu() const = 0;
-  // `bias` and `residual` may be null. The padding must be the same at both ends. False when the library
-  // refuses it after all: what is in y is of no use then.
+  // `bias` and `residual` may be null. The padding must be equal at both ends. Returns false if the library
+  // refuses the call after all; y is then undefined.
   virtual bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
                     const void* residual, void* y, void* workspace) = 0;
 };
 
-// A library that was opened for a device: its functions, and what all its handles share.
+// A library that was opened for a device: its functions, and the state that its handles share.
 template <class Handle>
 class OpenLibrary {
  public:
@@ -106,7 +105,7 @@ class OpenLibrary {
   virtual std::unique_ptr<Handle> create_handle(void* stream) = 0;
 };
 
-// What find_... has found.
+// Open a library that a function above has found.
 std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, Use use);
 std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, Use use);
 std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use);
@@ -114,7 +113,7 @@ std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary
 std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
 std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
 
-// A library's handle on a stream. `why` is set where the handle is null, and valid as long as the stream.
+// A library's handle on a stream. If it is null, `why` is the reason, valid as long as the stream.
 template <class Handle>
 struct OnStream {
   Handle* handle;
@@ -123,14 +122,14 @@ struct OnStream {
   const char* why_not() const { return handle == nullptr ? why : nullptr; }
 };
 
-// A library of a device, opened when first asked for. `why` is set where the library is null, valid for the life
-// of the process, and written to stderr once where the user could mend it.
+// A library of a device, opened at the first call. If it is null, `why` is the reason, valid until the
+// process ends. It is written to stderr once if the user can solve the problem.
 template <class Handle>
 struct Opened {
   OpenLibrary<Handle>* library;
   const char* why;
 
-  // Its handle on a stream, created by the first plan that needs it, before anything is captured there.
+  // Returns its handle on a stream, which the first plan that needs it creates, before any capture.
   OnStream<Handle> on(void* stream) const {
     if (library == nullptr) return {nullptr, why};
     const auto found = StreamContext::of(library->device(), stream)->handle(library, [this, stream] {
@@ -139,20 +138,20 @@ struct Opened {
     return {static_cast<Handle*>(found.handle), found.why};
   }
 };
-// Choices that are null are those of the environment alone.
+// Null `choices`: only those of the environment.
 Opened<Blas> blas(Device& device, const LibraryChoices* choices);
 Opened<Dnn> dnn(Device& device, const LibraryChoices* choices);
 Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
-// Waits until everything that libraries of the device load beside the runs is ready; returns the number of kernels.
+// Waits until the libraries have loaded everything in the background. Returns the number of kernels.
 size_t finish_loading();
-// Grows when something has been loaded: what was planned before may have a better implementation now.
+// Increases after a library has loaded something: a new plan may then find a better implementation.
 uint64_t library_generation();
 void raise_library_generation();
 
-// A library of AMD's or NVIDIA's for find_...: its problem is set when it is switched off or not there.
+// Searches for a library of AMD or NVIDIA. The result has a problem if the library is off or missing.
 FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames);
-// Where rocBLAS, or hipBLASLt, looks for its kernels: ENVIRONMENT, else the first of `places` beside the
-// library that exists, else the last.
+// Returns the folder of rocBLAS's or hipBLASLt's kernels: that in the variable `environment`, else the first
+// existing one of `places` relative to the library, else the last of them.
 std::string tensile_folder(const std::string& library, const char* environment,
                            std::initializer_list<const char*> places);
 

@@ -1,4 +1,4 @@
-// MIOpen: convolutions on AMD's GPUs.
+// MIOpen: convolutions on AMD GPUs.
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,13 +73,13 @@ struct Miopen {
     return {handle, {destroy_.pointer()}};
   }
 
-  // Its kernels are launched by hipExtModuleLaunchKernel. After it has measured (miopenFind...) it polls the stream, which
-  // ends a capture (rocm-libraries issue 12121).
+  // It launches kernels with hipExtModuleLaunchKernel. After measurements (miopenFind...) it polls the
+  // stream, which ends a capture (rocm-libraries issue 12121).
   bool can_be_captured(const Device& device) const {
     return device.graph_rules().whole_ext_launches && !measures_;
   }
 
-  // Reads MIOpen's databases, and builds the kernel where none of them has it.
+  // Reads MIOpen's databases. If none has the kernel, MIOpen compiles it.
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half,
                                      Device& device) const {
     constexpr int kHalf = 0, kFloat = 1, kConvolution = 0;
@@ -92,12 +92,12 @@ struct Miopen {
     c.conv = make(create_conv, destroy_conv);
     set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
     set_groups.check(c.conv.get(), to_i31(p.groups));
-    // float16 in bfloat16's precision is what gfx90a takes for some of these otherwise; algorithms that add
-    // in another order each time are the default.
+    // By default gfx90a computes some of these with the precision of bfloat16 instead of float16, and
+    // algorithms may add in a different order in each run.
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
     set_attribute.check(c.conv.get(), kFp16AlternativeAttribute, 0);
     set_attribute.check(c.conv.get(), kDeterministicAttribute, 1);
-    // What is measured is in its database of the user from then on, and the best of it comes first.
+    // MIOpen stores the measurements in the user's database and returns the best algorithm first.
     if (measures_) measure_all(c, a, half ? 2 : 4, device);
     Solution best = {};
     size_t count = 0;
@@ -114,8 +114,8 @@ struct Miopen {
     return c;
   }
 
-  // Builds and runs every algorithm of the library's, on memory and a stream of its own: that of the session
-  // may be recorded. That none runs shows when the best is asked for.
+  // Compiles and runs every algorithm of the library, with separate memory and a separate stream because that
+  // of the session may be captured. If none runs, the query for the best one fails later.
   void measure_all(const Convolution& c, const Arrays& a, size_t element, Device& device) const {
     const auto bytes = [&](const Arrays::Dims& shape) {
       size_t size = element;
@@ -141,7 +141,7 @@ struct Miopen {
                                                   at + x + w, 1, &count, &found, at + x + w + y, workspace,
                                                   false);
       device.synchronize(stream);
-    } catch (const std::exception&) {  // no memory for it: the library's own order has to do
+    } catch (const std::exception&) {  // not enough memory: the library's own order is used
       device.forget_errors();
     }
     handle.reset();
@@ -162,12 +162,14 @@ struct Miopen {
   }
 };
 
-// MIOpen's packages of kernels that are built already: miopen-hip-gfx942kdb and others; none for most of
-// RDNA. A file is for a count of processors as the runtime gives it, in hexadecimal above 64, or for all of
-// an architecture (MIOpen's src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename), and
-// devices with XNACK have files of their own (target_properties.cpp, InitDbId).
+// Whether MIOpen has precompiled kernels for the device: packages such as miopen-hip-gfx942kdb; there are
+// none for most of RDNA. A file is for the number of multiprocessors that the runtime reports, in hexadecimal
+// above 64, or for all devices of an architecture (MIOpen's src/binary_cache.cpp, GetDb;
+// include/miopen/handle.hpp, GetDbBasename). Devices with XNACK have separate files (target_properties.cpp,
+// InitDbId).
 bool has_kernel_database(const std::string& library, const DeviceFacts& device) {
-  const char* given = std::getenv("MIOPEN_SYSTEM_DB_PATH");  // empty: not given (src/db_path.cpp.in)
+  const char* given =
+      std::getenv("MIOPEN_SYSTEM_DB_PATH");  // an empty value counts as not set (src/db_path.cpp.in)
   const std::string folder = given != nullptr && *given != '\0'
                                  ? std::string(given)
                                  : folder_of(folder_of(library)) + "/share/miopen/db";
@@ -185,7 +187,7 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
 
 }  // namespace
 
-// By default only where no kernel has to be built.
+// By default used only if it has precompiled kernels.
 FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
   if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {

@@ -1,5 +1,5 @@
-// Who may use a library on one stream. Who plans does not wait for it: kernels of our own are planned
-// instead, until whoever holds the lock has let go of it.
+// A lock for the use of a library on one stream. Plans do not wait for it: they use built-in kernels until
+// the lock is released.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ class StreamLock {
   void lock() { mutex_.lock(); }
   bool try_lock() {
     if (mutex_.try_lock()) return true;
-    // Whoever holds it looks after letting go. If that was in between, it is free now.
+    // The holder reads the flag after its unlock. If it has just done so, this second attempt succeeds.
     turned_away_ = true;
     return mutex_.try_lock();
   }
-  // What was planned for those that were turned away may have a better implementation now.
+  // A new plan may find a better implementation than those made after a failed try_lock.
   void unlock() {
     mutex_.unlock();
     if (turned_away_.exchange(false)) raise_library_generation();
