@@ -53,6 +53,7 @@ from graphopt.runtime.discovery import bfloat16_gain, runtime_name
 from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
 from models import TITLES, ZOO, feeds_of, pypi
+from models.prepared import relative_error
 from scripts.timing import Times, heading, interleaved, line, write_results
 from tests.verification.reference64 import run_in_float64
 
@@ -221,24 +222,10 @@ def _largest_spread(times: Mapping[str, Times]) -> float:
     return max(found.spread for found in times.values())
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Errors of the worst output, over the RMS of the output."""
-
-    largest: float
-    rms: float
-
-    @classmethod
-    def of(cls, want: list[np.ndarray], got: list[np.ndarray]) -> Errors:
-        size = [np.sqrt(np.mean(np.square(w))) for w in want]
-        difference = [np.abs(w - g) for w, g in zip(want, got, strict=True)]
-        return cls(
-            max(float(d.max() / s) for d, s in zip(difference, size, strict=True)),
-            max(float(np.sqrt(np.mean(np.square(d))) / s) for d, s in zip(difference, size, strict=True)),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.largest:.1e} / {self.rms:.1e}"
+def _errors(want: list[np.ndarray], got: list[np.ndarray]) -> str:
+    """Returns the largest and the RMS error of the worst output, over the RMS of the output."""
+    rms = (np.sqrt(np.mean(np.square(w - g)) / np.mean(np.square(w))) for w, g in zip(want, got, strict=True))
+    return f"{max(map(relative_error, got, want)):.1e} / {max(rms):.1e}"
 
 
 def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: Path) -> list[np.ndarray]:
@@ -351,7 +338,7 @@ class Bench:
         faults = _too_large(peaks)
         if batch == 1 and not self.skip_errors:
             want = _reference(row, before, feeds, self.cache)
-            errors = {name: str(Errors.of(want, run(feeds))) for name, run in _sides(models, 1).items()}
+            errors = {name: _errors(want, run(feeds)) for name, run in _sides(models, 1).items()}
             self._errors.append(line([row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP))]))
         for count in threads:
             times = _times(_sides(models, count), feeds, count, self.repeats)

@@ -31,6 +31,7 @@ import onnxruntime as ort
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import graphopt
+from models.prepared import relative_error
 from scripts.timing import heading, interleaved, line
 from tests.contrib.nodes import lowered
 
@@ -437,15 +438,6 @@ def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int, libr
     return session, binding
 
 
-def largest_error(wanted: list[Array], got: list[Array]) -> float:
-    errors = [
-        float(np.abs(w.astype(np.float64) - g).max())
-        / max(float(np.sqrt(np.mean(np.square(w, dtype=np.float64)))), 1e-30)
-        for w, g in zip(wanted, got, strict=True)
-    ]
-    return max(errors)
-
-
 def operators(model: onnx.ModelProto) -> list[str]:
     return sorted({n.op_type for n in model.graph.node} - {"Constant", "Identity"})
 
@@ -475,7 +467,7 @@ def measure(case: Case, threads: int, rounds: int, library: Path, other: Path | 
     columns = ("bf16",) if other is None else ("bf16", "other library")
     shown += [f"{theirs.lower / times[name].lower:.2f}" if name in times else "" for name in columns]
     numbers = (f"{1e3 * t.lower / case.parts:.3f}" for t in (theirs, ours))
-    error = largest_error(outputs["runtime"], outputs["ours"])
+    error = max(map(relative_error, outputs["ours"], outputs["runtime"]))
     default = "yes" if operators(usual) == operators(files["ours"]) != operators(standard) else ""
     changed = [f for f in files.values() if operators(f) != operators(standard)] or [standard]
     return line([case.name, *numbers, *shown, f"{error:.1e}", default, ", ".join(operators(changed[0]))[:80]])
