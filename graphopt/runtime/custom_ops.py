@@ -6,13 +6,13 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import onnx
 
-from graphopt.errors import OptionError, require_list, runtime_says
+from graphopt.errors import OptionError, RuntimeMissingError, require_list, runtime_says
 from graphopt.ops.schema import DOMAIN
 from graphopt.runtime.discovery import import_onnxruntime, runtime_name
 
@@ -30,7 +30,7 @@ def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterat
     Applies to processes that graphopt starts in the block as well. An inner block adds its libraries to the outer ones.
 
     Raises:
-        OptionError: a file does not exist.
+        OptionError: a file does not exist, or the runtime cannot load it.
     """
     require_list("custom_ops", libraries)
     paths = [os.path.abspath(library) for library in libraries]
@@ -39,6 +39,9 @@ def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterat
             raise OptionError(f"--custom-ops {path}: no such file; give a library that exports RegisterCustomOps")
     token = _custom_ops.set(tuple(dict.fromkeys([*_custom_ops.get(), *paths])))
     try:
+        if paths:
+            with suppress(RuntimeMissingError):
+                session_options()  # reports a wrong file even if no session follows
         yield
     finally:
         _custom_ops.reset(token)

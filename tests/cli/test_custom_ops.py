@@ -53,6 +53,17 @@ def test_every_session_registers_the_library(library: Path) -> None:
         graphopt.verify(model(DOUBLED), model(SUM), effort="quick")
 
 
+def test_a_file_that_is_no_library(path: Path, tmp_path: Path) -> None:
+    """It is reported even if no session is needed: here the interfaces differ, and `optimize` runs nothing."""
+    text, other = tmp_path / "text.txt", model(SUM)
+    text.write_text("no library")
+    other.graph.output[0].name = other.graph.node[-1].output[0] = "z"
+    with pytest.raises(OptionError, match=r"text.txt: .* cannot load it"):
+        graphopt.verify(path, other, custom_ops=[text])
+    with pytest.raises(OptionError, match=r"text.txt: .* cannot load it"):
+        graphopt.optimize(path, tmp_path / "out.onnx", custom_ops=[text])
+
+
 @pytest.mark.parametrize(
     ("domain", "name", "called"),
     [("my_ops-v2", "Two", "my_ops-v2:Two"), ("org.pytorch/aten", "a::b", "org.pytorch/aten:a::b"), ("", "Two", "Two")],
