@@ -318,7 +318,7 @@ def _activation_ranges(
     """Measures the ranges of activations; None if not needed, or, with a note, if they cannot be measured."""
     if editor.target.device == "cpu":  # computes nothing in float16
         return None
-    from graphopt.verification.ranges import ranges_of
+    from graphopt.verification.probes import ranges_of
 
     found = ranges_of(editor.model, options.inputs)
     if isinstance(found, str):

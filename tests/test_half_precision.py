@@ -17,7 +17,7 @@ from graphopt.graph.writing import to_message
 from graphopt.ops import DOMAIN
 from graphopt.precision.float16 import range_of
 from graphopt.report.data import Report
-from graphopt.verification.ranges import largest_of, observed
+from graphopt.verification.probes import largest_of, observed
 from graphopt.verification.verify import verify
 from models import ZOO
 from tests.rewriting import inferred, model_from_text, run
@@ -628,7 +628,7 @@ def test_a_run_for_ranges_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) ->
         >
         y = MatMul(a, w)
     }"""
-    monkeypatch.setattr("graphopt.verification.ranges.MOST_SECONDS", 0.2)
+    monkeypatch.setattr("graphopt.verification.probes.MOST_SECONDS", 0.2)
     before = model_from_text(graph, {"turns": np.int64(1 << 40), "w": weight(4, 4)}, opset=17)
     _, report = convert(before)
     assert any("were not checked" in n and "terminate" in n for n in report.notes)

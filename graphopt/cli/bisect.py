@@ -71,13 +71,13 @@ def _bisect_providers(
     seed: int,
     custom_ops: Sequence[Path],
 ) -> None:
-    from graphopt.debug.parting import first_parting_in_file
+    from graphopt.debug.first_difference import first_difference_in_file
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
-        result = first_parting_in_file(path, out, providers, inputs=inputs, seed=seed, custom_ops=custom_ops)
+        result = first_difference_in_file(path, out, providers, inputs=inputs, seed=seed, custom_ops=custom_ops)
     console = screen.out()
     if result.value is None:
         say(f"{verdict(result.verdict)}: {plain(result.summary)}", console)

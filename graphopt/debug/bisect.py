@@ -1,4 +1,4 @@
-"""Finds the one rewrite that breaks a model's numbers, and cuts a minimal model out around it."""
+"""Finds the rewrite that makes a model's outputs wrong, and cuts a minimal model out around it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from graphopt.verification.verify import Verdict, VerifyReport, verify
 
 @dataclass(frozen=True)
 class BisectResult:
-    """What broke the numbers.
+    """The result of `bisect`.
 
     Attributes:
-        rewrites: how many rewrites all passes make.
-        verdict: of `verify` after all of them; where it is RANDOM no rewrite can be blamed.
-        culprit: the first rewrite after which `verify` fails; None when it never does.
-        summary: what `verify` said after the culprit.
-        minimal: a model of the nodes that the culprit replaced, before it did; None when they cannot be cut out.
+        rewrites: the number of rewrites of all passes.
+        verdict: of `verify` after all of them; if it is RANDOM, no rewrite is at fault.
+        culprit: the first rewrite after which `verify` reports a difference; None if there is none.
+        summary: of `verify` after the culprit, or after all rewrites if there is no culprit.
+        minimal: a model of the nodes that the culprit replaces; None if they cannot be cut out.
     """
 
     rewrites: int
@@ -54,7 +54,7 @@ def bisect(
     seed: int = 0,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> BisectResult:
-    """Runs ever fewer rewrites until exactly one stands between equal and different outputs.
+    """Finds the first rewrite after which outputs differ, by a binary search over the number of rewrites.
 
     Args:
         model: as for `optimize`.
@@ -91,7 +91,7 @@ def bisect(
     good, bad = 0, total
     while bad - good > 1:
         middle = (good + bad) // 2
-        # What the model makes at random is no rewrite's fault.
+        # Random outputs are no difference.
         if report(middle).verdict == Verdict.DIFFERENT:
             bad = middle
         else:
@@ -103,7 +103,7 @@ def bisect(
 
 
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
-    """The nodes of `before` that `after` no longer has, with what they read as inputs."""
+    """Cuts out the nodes of `before` that `after` lacks, with the values that they read as inputs."""
     names = {n.name for g in traversal.graphs(after) for n in g}
     gone = [n for n in before.graph if n.name not in names]
     if not gone:
@@ -119,7 +119,7 @@ def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
 
 
 def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) -> BisectResult:
-    """`bisect` over a file; writes the minimal model to `out`.
+    """Runs `bisect` on a file, and writes the minimal model to `out`.
 
     Raises:
         ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.

@@ -1,4 +1,4 @@
-"""The structural difference of two models: what went, what came, and which nodes stand for which."""
+"""The structural difference of two models: removed and added nodes, grouped, and changed initializers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphopt.report.data import ModelStats, model_stats
 
 @dataclass(frozen=True)
 class DiffNode:
-    """A node that only one side has."""
+    """A node that only one model has."""
 
     label: str
     op_type: str
@@ -26,7 +26,7 @@ class DiffNode:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Nodes of BEFORE and the nodes of AFTER that produce the same values instead."""
+    """Nodes of BEFORE, and the nodes of AFTER that produce the same values."""
 
     removed: tuple[DiffNode, ...]
     added: tuple[DiffNode, ...]
@@ -34,14 +34,14 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class ModelDiff:
-    """What differs.
+    """The differences of two models.
 
     Attributes:
-        before, after: what each model consists of.
-        neighbourhoods: the nodes that only one side has, grouped.
-        removed_initializers, added_initializers: names that only one side has; not those of a constant that only moved,
-            to another name, or from a Constant to an initializer.
-        changed_initializers: names that both sides have, with another type, shape or other data.
+        before, after: statistics of each model.
+        neighbourhoods: the nodes that only one model has, grouped.
+        removed_initializers, added_initializers: names that only one model has, without constants that have another
+            name, or are a Constant in one model and an initializer in the other.
+        changed_initializers: names in both models with another type, shape or other data.
     """
 
     before: ModelStats
@@ -74,14 +74,14 @@ class ModelDiff:
 
 
 def diff(before: Any, after: Any) -> ModelDiff:
-    """Compares two models by the names of their values; nothing is run.
+    """Compares two models by the names of their values, without a run.
 
-    A node is the same on both sides when operator, attributes and the names of inputs and outputs agree. Of the others,
-    those belong together that are joined by a value that only their side has, and those that produce the same value.
+    Nodes are the same if operator, attributes and names of inputs and outputs are equal. Other nodes belong to one
+    group if a value that only their model has connects them, or if they produce the same value.
 
     Args:
-        before: in any form that `optimize` takes.
-        after: likewise.
+        before: a model in any form that `optimize` takes.
+        after: the other model.
 
     Raises:
         ModelLoadError: a model cannot be read.
@@ -103,7 +103,7 @@ def diff(before: Any, after: Any) -> ModelDiff:
 
 
 def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
-    """The nodes that only one of two models has, grouped by the values that they make; weights are not looked at."""
+    """Groups the nodes that only one of two models has by the values that they produce, without initializers."""
     old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
     old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
     removed = [n for n in old_nodes if _key(n) not in new_keys]
@@ -112,7 +112,7 @@ def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
 
 
 def _graphs(model: ir.Model) -> Iterable[ir.Graph]:
-    """All graphs but the bodies of our own operators."""
+    """Returns all graphs, except the function bodies of our operators."""
     bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
     return (g for g in traversal.graphs(model) if g not in bodies)
 
@@ -134,13 +134,13 @@ def _data(tensor: ir.TensorProtocol | None) -> Any:
 
 
 def _constants(model: ir.Model) -> list[ir.TensorProtocol]:
-    """The tensors of all Constant nodes."""
+    """Returns the tensors of all Constant nodes."""
     nodes = (n for n in _nodes(model) if (n.domain, n.op_type) == ("", "Constant"))
     return [a.as_tensor() for n in nodes if (a := n.attributes.get("value")) is not None and not a.is_ref()]
 
 
 def _content(tensor: ir.TensorProtocol | None) -> int:
-    """Equal for tensors of equal type, shape and data."""
+    """Returns a hash of type, shape and data."""
     return hash(repr(_data(tensor)) if tensor is not None and tensor.dtype == ir.DataType.STRING else _data(tensor))
 
 
@@ -156,7 +156,7 @@ def _key(node: ir.Node) -> tuple[Any, ...]:
         elif a.type == ir.AttributeType.TENSOR:
             value = repr(_data(a.as_tensor()))
         elif a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            value = None  # the nodes inside are compared themselves
+            value = None  # the nodes inside are compared separately
         else:
             value = repr(a.value)
         attributes.append((a.name, value))
@@ -181,14 +181,14 @@ def _neighbourhoods(
         side, other = ("old", new_values) if i < len(removed) else ("new", old_values)
         for output in node.outputs:
             if output.name:
-                # A value of both sides joins what makes it here with what makes it there.
+                # A value of both models joins its nodes in both.
                 where = ("both" if output.name in other else side, output.name)
                 parent[root(i)] = root(owner.setdefault(where, i))
     for i, node in enumerate(both):
         side = "old" if i < len(removed) else "new"
         for value in node.inputs:
             producer = value.producer() if value is not None else None
-            # A constant is read in many places that have nothing to do with each other.
+            # Unrelated nodes may read one constant.
             if value is None or producer is None or producer.op_type == "Constant":
                 continue
             maker = owner.get((side, value.name or ""))

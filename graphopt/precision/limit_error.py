@@ -24,7 +24,7 @@ from graphopt.measure.bench import size_grid
 from graphopt.optimizer import optimize
 from graphopt.options import Options, Precision
 from graphopt.progress import Progress
-from graphopt.verification.run import Outputs, open_session, run_case
+from graphopt.verification.run import Mode, Outputs, open_session, run_case
 
 PRECISION: Precision = "bf16"
 # The passes that round; each node that they rewrite is a layer.
@@ -178,7 +178,7 @@ class _ErrorMeasurement:
         """Raises:
         GraphoptError: the model does not run.
         """
-        session = open_session(path, library=library)
+        session = open_session(path, Mode(library))
         outputs = [run_case(session, case) for case in self._cases]
         for one in outputs:
             if isinstance(one, str):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from graphopt.report.data import Report
 from graphopt.report.text import count, data_files, milliseconds, small
-from graphopt.verification.judge import NOISE, Verdict
+from graphopt.verification.report import NOISE, Verdict
 
 if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport, BenchRow

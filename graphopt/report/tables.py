@@ -18,7 +18,7 @@ from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
 from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
 from graphopt.runtime.discovery import CPU
-from graphopt.verification.judge import Verdict
+from graphopt.verification.report import Verdict
 
 if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing

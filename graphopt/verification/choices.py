@@ -1,4 +1,4 @@
-"""Gives BEFORE the choices of AFTER: the indices of its TopK, ArgMax and NonMaxSuppression nodes.
+"""Compares discrete intermediate values: the indices of TopK, ArgMax and NonMaxSuppression, and quantized values.
 
 Scores that differ by less than rounding error may be ordered differently in two honest runs. Everything gathered by
 their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices as inputs, and two questions are left:
@@ -7,6 +7,10 @@ their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices
   rounding error of the scores (`mistake`).
 - Does BEFORE compute the outputs of AFTER with them: scores, gathered rows, indices of a second choice, labels? This
   comparison needs no allowance for choices.
+
+In a quantized model, rounding may change an early value by one level, which moves the outputs as far as a fault may. If
+all quantized values before a value are equal in both models, rounding changes that value by at most one level: its
+input is off by a few units in the last place, and a level is thousands of them (`level_difference`).
 """
 
 from __future__ import annotations
@@ -22,27 +26,27 @@ import onnx_ir as ir
 from graphopt.errors import VerifyError
 from graphopt.graph import inference
 from graphopt.graph.build import Builder
-from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
-from graphopt.graph.view import attribute_int, is_float, is_op
+from graphopt.graph.view import GraphView, attribute_int, is_float, is_op
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
 from graphopt.runtime.discovery import CPU
 from graphopt.targets.target import Target
-from graphopt.verification.halves import kept_in_half
-from graphopt.verification.honest import HonestErrors
-from graphopt.verification.judge import is_beyond_doubt
-from graphopt.verification.pair import Pair, Side, Way
+from graphopt.verification.compare import FLOOR, LIMITS, deviations
+from graphopt.verification.modes import ComparedRun
+from graphopt.verification.pair import ComparedModel, Pair
+from graphopt.verification.rounding_error import RoundingErrors
 from graphopt.verification.run import (
+    BODIES,
     MAX_WEIGHTS_READ,
+    Mode,
     Outputs,
     open_session,
     run_case,
     run_optimized,
     weights_in_files,
 )
-from graphopt.verification.tolerances import FLOOR, LIMITS
-from graphopt.verification.ways import Run, deviations
+from graphopt.verification.variants import editor_of_copy, kept_in_half, with_outputs
 
 Array = npt.NDArray[Any]
 # Operator -> its output of indices and its inputs of scores or boxes, counted from 0.
@@ -109,7 +113,7 @@ def _chooses(node: ir.Node) -> bool:
 
 def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Makes the copy of BEFORE that takes indices as inputs. It also outputs the inputs of these nodes."""
-    editor = Editor(inference.clone(before), Target("cpu"))
+    editor = editor_of_copy(before)
     made = {_made(node): node for node in editor.model.graph}
     for choice in choices:
         node = made[_made(choice.node)]
@@ -133,7 +137,7 @@ def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
 
 def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Adds the inputs of that copy to AFTER, which does not read them: both then take the same inputs."""
-    editor = Editor(inference.clone(after), Target("cpu"))
+    editor = editor_of_copy(after)
     for choice in choices:
         editor.add_input(choice.given, ir.DataType.INT64)
     return editor.model
@@ -141,7 +145,7 @@ def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
 
 def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Adds the indices of AFTER to its outputs, one for each choice."""
-    editor = Editor(inference.clone(after), Target("cpu"))
+    editor = editor_of_copy(after)
     graph = editor.model.graph
     nodes = list(graph)
     for choice in choices:
@@ -176,11 +180,7 @@ def _made(node: ir.Node) -> tuple[str | None, ...]:
 
 
 def mistake(
-    choice: Choice,
-    indices: Array,
-    read: Mapping[str, Array],
-    draws: Sequence[Mapping[str, Array]],
-    slack: float = 0.0,
+    choice: Choice, indices: Array, read: Mapping[str, Array], draws: Sequence[Mapping[str, Array]], slack: float = 0.0
 ) -> str:
     """Names the indices that BEFORE could not have chosen; "" if it could have chosen all.
 
@@ -201,11 +201,7 @@ def mistake(
 
 
 def _order_mistake(
-    node: ir.Node,
-    indices: Array,
-    inputs: Sequence[Array | None],
-    drawn: Sequence[Sequence[Array | None]],
-    slack: float,
+    node: ir.Node, indices: Array, inputs: Sequence[Array | None], drawn: Sequence[Sequence[Array | None]], slack: float
 ) -> str:
     """Checks the indices of a TopK, ArgMax or ArgMin, row by row."""
     scores = inputs[0]
@@ -234,48 +230,33 @@ def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) 
     """Describes the first row with wrong indices, where the largest scores are to be chosen.
 
     Args:
-        rows: scores, [rows, scores].
+        rows: scores, [rows, scores]; rows with NaN are ignored.
         chosen: indices, [rows, chosen].
         noise: the rounding error of each score.
-        in_order: the largest comes first.
+        in_order: whether the largest comes first.
     """
-    best, least = np.take_along_axis(rows + noise, chosen, 1), rows - noise
+    if not rows.size or not chosen.size:
+        return ""
+    best, left = np.take_along_axis(rows + noise, chosen, 1), rows - noise
+    least = np.take_along_axis(left, chosen, 1)
+    np.put_along_axis(left, chosen, -np.inf, 1)
     with np.errstate(invalid="ignore"):
-        wrong = (np.diff(np.sort(chosen, axis=1), axis=1) == 0).any(axis=1)
-        if in_order and chosen.shape[1] > 1:
-            behind = np.take_along_axis(least, chosen, 1)[:, ::-1]
-            behind = np.maximum.accumulate(behind, axis=1)[:, ::-1][:, 1:]
-            wrong |= (best[:, :-1] < behind).any(axis=1)
-        np.put_along_axis(least, chosen, -np.inf, 1)
-        wrong |= best.min(axis=1) < least.max(axis=1)
+        twice = (np.diff(np.sort(chosen, axis=1), axis=1) == 0).any(axis=1)
+        too_early = best[:, :-1] < np.maximum.accumulate(least[:, ::-1], axis=1)[:, ::-1][:, 1:]
+        too_early &= in_order
+        wrong = twice | too_early.any(axis=1) | (best.min(axis=1) < left.max(axis=1))
     wrong &= ~np.isnan(rows).any(axis=1)
     if not wrong.any():
         return ""
-    place = int(np.argmax(wrong))
-    return _row_mistake(rows[place], chosen[place], noise[place], in_order=in_order)
-
-
-def _row_mistake(row: Array, picked: Array, noise: Array, *, in_order: bool) -> str:
-    """Describes the mistake of one row."""
-    if len(np.unique(picked)) != len(picked):
+    row = int(np.argmax(wrong))
+    if twice[row]:
         return "chooses an entry twice"
-    best, least = row[picked] + noise[picked], row - noise
-    if in_order and len(picked) > 1:
-        behind = np.maximum.accumulate(least[picked][::-1])[::-1][1:]
-        if (wrong := best[:-1] < behind).any():
-            place = int(np.argmax(wrong))
-            ahead = place + 1 + int(np.argmax(least[picked][place + 1 :]))
-            return (
-                f"places entry {picked[place]} ({abs(row[picked[place]]):.4g}) before entry {picked[ahead]} "
-                f"({abs(row[picked[ahead]]):.4g})"
-            )
-    left = np.ones(len(row), bool)
-    left[picked] = False
-    if left.any():
-        worst, other = int(picked[np.argmin(best)]), int(np.flatnonzero(left)[np.argmax(least[left])])
-        if best.min() < least[other]:
-            return f"chooses entry {worst} ({abs(row[worst]):.4g}) and leaves out entry {other} ({abs(row[other]):.4g})"
-    return ""
+    named = [f"entry {i} ({abs(rows[row, i]):.4g})" for i in chosen[row]]
+    if too_early[row].any():
+        place = int(np.argmax(too_early[row]))
+        return f"places {named[place]} before {named[place + 1 + int(np.argmax(least[row, place + 1 :]))]}"
+    other = int(np.argmax(left[row]))
+    return f"chooses {named[int(np.argmin(best[row]))]} and leaves out entry {other} ({abs(rows[row, other]):.4g})"
 
 
 def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
@@ -303,11 +284,7 @@ def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
 
 
 def _suppression_mistake(
-    node: ir.Node,
-    indices: Array,
-    inputs: Sequence[Array | None],
-    drawn: Sequence[Sequence[Array | None]],
-    slack: float,
+    node: ir.Node, indices: Array, inputs: Sequence[Array | None], drawn: Sequence[Sequence[Array | None]], slack: float
 ) -> str:
     """Checks the indices of a NonMaxSuppression, [chosen, (batch, class, box)]."""
     boxes, scores = inputs[0], inputs[1]
@@ -338,7 +315,8 @@ def _suppression_mistake(
             return f"chooses {len(picked)} boxes of a class, and {most:g} are allowed"
         if (row[picked] + noise[picked] <= lowest).any():
             return f"chooses a box with a score below {lowest:g}"
-        if found := _row_mistake(row[picked], np.arange(len(picked)), noise[picked], in_order=True):
+        in_place = np.arange(len(picked))[None]
+        if found := _first_mistake(row[picked][None], in_place, noise[picked][None], in_order=True):
             return found
         shared = _overlaps(boxes[batch], picked, centred)
         moved = [_overlaps(d[0][batch], picked, centred) for d in drawn if d[0] is not None]
@@ -377,21 +355,22 @@ class Group:
     """Runs that are compared with one BEFORE.
 
     Attributes:
-        pair, honest: the models, and the rounding errors of this BEFORE.
+        pair: the models.
+        errors: the rounding errors of this BEFORE.
         runs: of AFTER.
-        choices: those that BEFORE takes from AFTER; empty where it makes its own.
+        choices: those that BEFORE takes from AFTER; empty if it makes its own.
     """
 
     pair: Pair
-    honest: HonestErrors
-    runs: list[Run] = field(default_factory=list)
+    errors: RoundingErrors
+    runs: list[ComparedRun] = field(default_factory=list)
     choices: Sequence[Choice] = ()
 
-    def mistake(self, run: Run, numerics: Numerics) -> tuple[str, set[str]]:
-        """Says which choice of AFTER BEFORE could not have made, "" if none, and which outputs depend on it."""
+    def mistake(self, run: ComparedRun, numerics: Numerics) -> tuple[str, set[str]]:
+        """Describes a choice of AFTER that BEFORE could not have made, "" if none, and the outputs behind it."""
         names, approximated = self.pair.names, self.pair.rewritten.approximated
-        read = {n: np.asarray(o) for n, o in zip(names, self.honest.wanted[run.case.name]) if n in self.honest.kept}
-        draws = self.honest.values_of(numerics, run.case.name)
+        read = {n: np.asarray(o) for n, o in zip(names, self.errors.wanted[run.case.name]) if n in self.errors.kept}
+        draws = self.errors.values_of(numerics, run.case.name)
         # Draws do not contain the error of approximating kernels.
         slack = LIMITS[Numerics.APPROXIMATE] if approximated else 0.0
         slack = slack if draws else max(slack, LIMITS[numerics])
@@ -402,26 +381,19 @@ class Group:
         return "", set()
 
 
-def grouped(pair: Pair, honest: HonestErrors, runs: Sequence[Run], compared: Collection[str]) -> list[Group]:
+def grouped(pair: Pair, errors: RoundingErrors, runs: Sequence[ComparedRun], compared: Collection[str]) -> list[Group]:
     """Groups runs by the BEFORE that they are compared with: its own choices, or the first, second, ... of a case."""
-    plain = Group(pair, honest)
-    following = None
+    plain = Group(pair, errors)
+    doubtful: set[ComparedRun] = set()
     if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
         places = [pair.names.index(name) for name in compared]
-        doubtful = {
-            run
-            for run in runs
-            if not isinstance(run.found, str) and any(not is_beyond_doubt(run.found[i]) for i in places)
-        }
-        following = _Following.of(pair) if doubtful else None
-    if following is None:
-        plain.runs = list(runs)
-        return [plain]
+        doubtful = {run for run in runs if run.is_doubtful(places)}
+    following = _Following.of(pair) if doubtful else None
     groups: list[Group] = []
     made: dict[str, list[bytes]] = {}
     for run in runs:
-        followed = following.run(run) if run in doubtful else None
-        if followed is None:
+        followed = following.run(run) if following is not None and run in doubtful else None
+        if following is None or followed is None:
             plain.runs.append(run)
             continue
         new, wanted = followed
@@ -431,17 +403,17 @@ def grouped(pair: Pair, honest: HonestErrors, runs: Sequence[Run], compared: Col
             others.append(chosen)
         turn = others.index(chosen)
         if turn == len(groups):
-            groups.append(following.group(honest))
-        groups[turn].honest.wanted[run.case.name] = wanted
+            groups.append(following.group(errors))
+        groups[turn].errors.wanted[run.case.name] = wanted
         groups[turn].runs.append(new)
-    return [plain, *groups] if plain.runs else groups
+    return [plain, *groups] if plain.runs or not groups else groups
 
 
 def _makes_choices(pair: Pair) -> bool:
-    """Whether BEFORE runs on the CPU and has nodes that choose."""
+    """Returns whether BEFORE runs on the CPU and has nodes that choose."""
     model = pair.before.model
     functions = (node for function in model.functions.values() for node in function)
-    return pair.reference == Way(False) and any(node.op_type in CHOOSE for node in (*model.graph, *functions))
+    return pair.reference == BODIES and any(node.op_type in CHOOSE for node in (*model.graph, *functions))
 
 
 class _Following:
@@ -450,12 +422,12 @@ class _Following:
     def __init__(self, pair: Pair, choices: Sequence[Choice]) -> None:
         self.choices = choices
         self.shown = with_shown_choices(pair.after.model, choices)
-        self.before = Side.of(with_given_choices(pair.before.whole, choices))
+        self.before = ComparedModel.of(with_given_choices(pair.before.whole, choices))
         self.outputs = len(pair.names)
-        after = Side.of(with_unused_choices(pair.after.model, choices))
+        after = ComparedModel.of(with_unused_choices(pair.after.model, choices))
         self.pair = replace(pair, before=self.before, after=after)
-        self.session = open_session(self.before.source, library=False)
-        self.sessions: dict[Way, Any] = {}
+        self.session = open_session(self.before.source)
+        self.sessions: dict[Mode, Any] = {}
 
     @staticmethod
     def of(pair: Pair) -> _Following | None:
@@ -468,12 +440,12 @@ class _Following:
         except VerifyError:
             return None
 
-    def group(self, honest: HonestErrors) -> Group:
+    def group(self, errors: RoundingErrors) -> Group:
         kept = frozenset(name for choice in self.choices for name in choice.reads if name)
-        own = HonestErrors(self.before, {}, honest.rewritten, honest.half_io, kept=kept)
+        own = RoundingErrors(self.before, {}, errors.rewritten, errors.half_io, kept=kept)
         return Group(self.pair, own, choices=self.choices)
 
-    def run(self, run: Run) -> tuple[Run, Outputs] | None:
+    def run(self, run: ComparedRun) -> tuple[ComparedRun, Outputs] | None:
         """Compares the run with BEFORE by the run's choices; also returns BEFORE's outputs. None if either fails."""
         got = self._after(run)
         if isinstance(got, str):
@@ -484,17 +456,101 @@ class _Following:
         wanted = run_case(self.session, case)
         if isinstance(wanted, str):
             return None
-        return Run(run.way, case, deviations(wanted[: self.outputs], got[: self.outputs])), wanted
+        return ComparedRun(run.mode, case, deviations(wanted[: self.outputs], got[: self.outputs])), wanted
 
-    def _after(self, run: Run) -> Outputs | str:
-        """Returns AFTER's outputs and, behind them, its choices."""
-        way, half_io = run.way, self.pair.half_io
-        if way.optimized and way.provider == CPU:
-            shown = Side.of(self.shown).source
-            return run_optimized(shown, [run.case], library=way.library, half_io=half_io)[run.case.name]
-        if way not in self.sessions:
-            model = kept_in_half(self.shown) if way.in_half else inference.clone(self.shown)
-            self.sessions[way] = open_session(
-                model, library=way.library, provider=way.provider, optimized=way.optimized
-            )
-        return run_case(self.sessions[way], run.case, half_io=half_io)
+    def _after(self, run: ComparedRun) -> Outputs | str:
+        """Returns AFTER's outputs, followed by its choices."""
+        mode, half_io = run.mode, self.pair.half_io
+        if mode.optimized and mode.provider == CPU:
+            shown = ComparedModel.of(self.shown).source
+            return run_optimized(shown, [run.case], library=mode.library, half_io=half_io)[run.case.name]
+        if mode not in self.sessions:
+            model = kept_in_half(self.shown) if mode.in_half else inference.clone(self.shown)
+            self.sessions[mode] = open_session(model, mode)
+        return run_case(self.sessions[mode], run.case, half_io=half_io)
+
+
+# -- quantized values --------------------------------------------------------------------------------------------------
+
+# Operator -> levels by which rounding may change its result. DynamicQuantizeLinear also rounds its zero point.
+ROUNDING_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
+
+
+def has_levels(model: ir.Model) -> bool:
+    """Returns whether a node of the main graph quantizes."""
+    return any(node.op_type in ROUNDING_LEVELS for node in model.graph)
+
+
+def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
+    """Describes the first quantized value with a larger difference than rounding explains; returns "" if none.
+
+    Args:
+        pair: both models.
+        mode: of AFTER.
+        case: the inputs.
+    """
+    ours, theirs = (_quantizers(model.model) for model in (pair.before, pair.after))
+    made = {value.name for node in pair.after.model.graph for value in node.outputs}
+    shared = [name for name in ours if name in made]
+    # Values of one name that the models quantize differently cannot be compared.
+    if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
+        return ""
+    try:
+        want = values_of(pair.before, pair.reference, shared, case)
+        got = values_of(pair.after, mode, shared, case)
+    except VerifyError:
+        return ""
+    moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
+    # Values behind a quantized value that differs, or that AFTER does not have under its name.
+    unsure: set[ir.Value] = set()
+    for node in pair.before.model.graph:
+        result = str(node.outputs[0].name) if node.outputs else ""
+        if result in ours and result in made and result not in moved:
+            continue
+        inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
+        doubtful = any(value in unsure for n in (node, *inner) for value in n.inputs)
+        if result in moved and not doubtful:
+            off = _most(want.get(result), got.get(result))
+            if off > ROUNDING_LEVELS[node.op_type]:
+                return f"quantized value '{result}' is up to {off} levels off, while all before it are equal"
+        if doubtful or node.op_type in ROUNDING_LEVELS:
+            unsure.update(node.outputs)
+    return ""
+
+
+def _quantizers(model: ir.Model) -> dict[str, tuple[Any, ...]]:
+    """Returns the quantization of each quantized value; without those with a computed scale or zero point."""
+    view = GraphView(model, Target("cpu"))
+    found: dict[str, tuple[Any, ...]] = {}
+    for node in model.graph:
+        if node.op_type in ROUNDING_LEVELS:
+            numbers = [view.constant(value) for value in node.inputs[1:] if value is not None]
+            known = [(n.shape, n.dtype, n.tobytes()) for n in numbers if n is not None]
+            if len(known) == len(numbers):
+                found[str(node.outputs[0].name)] = (node.op_type, attribute_int(node, "axis", 1), *known)
+    return found
+
+
+def values_of(model: ComparedModel, mode: Mode, names: Sequence[str], case: Case) -> Mapping[str, Any]:
+    """Runs a model; returns values of its main graph by name.
+
+    Raises:
+        VerifyError: the runtime refuses the model with these outputs, or the inputs.
+    """
+    outputs = run_case(open_session(with_outputs(model.model, names), replace(mode, optimized=False)), case)
+    if isinstance(outputs, str):
+        raise VerifyError(outputs)
+    return dict(zip(names, outputs))
+
+
+def _equal(want: Any, got: Any) -> bool:
+    return isinstance(want, np.ndarray) and isinstance(got, np.ndarray) and np.array_equal(want, got)
+
+
+def _most(want: Any, got: Any) -> int:
+    """Returns the largest difference of two integer tensors; 0 if they cannot be compared."""
+    if not isinstance(want, np.ndarray) or not isinstance(got, np.ndarray):
+        return 0
+    if want.dtype.kind not in "iu" or want.dtype != got.dtype or want.shape != got.shape or not want.size:
+        return 0
+    return int(np.abs(want.astype(np.int64) - got.astype(np.int64)).max())

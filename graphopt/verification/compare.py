@@ -1,21 +1,93 @@
-"""Compares the outputs of two runs: types, shapes and NaN positions first, then numbers.
+"""Measures the differences between outputs of two runs, and judges them by the table of tolerances.
 
-Numbers are compared as a whole and by slices along each axis, since an output may hold things of different meaning:
-boxes in pixels beside scores between 0 and 1. Two measures each: the largest error, which shows a fault in one place,
-and the RMS of the error, which shows a small one everywhere.
+Types, shapes and the places of NaN are compared first, then values: as a whole, and by slices along each axis, because
+an output may hold values of different kinds (boxes in pixels beside scores from 0 to 1). Each slice has two measures:
+the largest error, which shows a local fault, and the RMS of the error, which shows a small fault everywhere.
+
+The limit of an output or slice is the *measured rounding error*: the change of BEFORE when all its values are rounded
+at random (`noise.py`), by FACTOR times the unit of their precision. It is at least FLOOR. Beyond LARGEST_LIMIT the
+output is inconclusive. LIMITS replace rounding errors that cannot be measured. All of these are relative to the RMS of
+the output or slice. A model's metadata may name a class of rewrites, never a number.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-# A slice of fewer numbers is judged by several draws of rounding, or by those of other cases: one draw may miss it.
+from graphopt.metadata import Numerics
+from graphopt.verification.report import NOISE, excess
+
+# The limit over the measured rounding error. With four draws each, over the zoo's small models and six seeds, a rewrite
+# moved outputs by at most 0.31 of this limit, and the worst slice by at most 0.55.
+FACTOR = 4.0
+# Eight units in the last place of float32, which kernels with another order of two additions reach.
+FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The precision of random rounding.
+
+    Attributes:
+        unit: noise relative to a value; includes FACTOR.
+        floor: the noise of x is unit * (|x| + floor), because the unit does not shrink below this size.
+        coarse: whether elementwise operators are rounded as well.
+        dtype: numpy's name of a coarse type.
+    """
+
+    unit: float
+    floor: float = 0.0
+    coarse: bool = False
+    dtype: str = ""
+
+
+# Results are rounded to nearest: by half a unit in the last place.
+SINGLE = Rounding(FACTOR * 2.0**-24)
+# Values of float16 below 2**-14 are 2**-24 apart.
+HALF = Rounding(FACTOR * 2.0**-11, floor=2.0**-14, coarse=True, dtype="float16")
+BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
+
+
+def stored(rounding: Rounding) -> Rounding:
+    """Returns the rounding of weights: another computation or conversion changes one by a whole unit, not by half.
+
+    With half a unit, MobileNet with every weight changed by one unit reached 1.9 of its limit.
+    """
+    return replace(rounding, unit=2 * rounding.unit)
+
+
+# The rounding of a sum's partial sums on both sides, in units times the root of the number of terms. Without it, folded
+# BatchNormalizations in the zoo's YOLO reached 1.8 of their limit; with it 0.5.
+PARTIAL_SUMS = 0.7
+# Polynomials for tanh, erf, exp, ... are exact to units of 1, even where their results are small.
+FUNCTION_FLOOR = FACTOR * 2.0**-22
+# Functions inside recurrent layers: an almost closed gate has steps of 2**-24. Without this floor, states of 1e-4 in
+# silero_vad reached 1.3 of their limit when inputs moved by a twelfth of the noise.
+GATE_FLOOR = FACTOR * 2.0**-24
+
+# Limits of the largest error if the rounding error cannot be measured.
+LIMITS: dict[Numerics, float] = {
+    Numerics.EXACT: 0.0,
+    Numerics.REASSOCIATED: 1e-5,
+    Numerics.APPROXIMATE: 1e-3,  # F(4x4, 3x3) in float32, over a whole model
+    Numerics.FP16: 2e-2,
+    Numerics.BF16: 1e-1,
+}
+# Larger limits would accept real faults.
+LARGEST_LIMIT: dict[Numerics, float] = {
+    Numerics.REASSOCIATED: 0.02,
+    Numerics.APPROXIMATE: 0.02,
+    Numerics.FP16: 0.2,
+    Numerics.BF16: 0.2,
+}
+
+# One draw may miss a slice with fewer elements: more draws judge it, or those of other input sets.
 SMALL_SLICE = 8
 MEASURES = ("largest", "rms")
 NAN_EVERYWHERE = "NaN in every element, where BEFORE is finite"
@@ -24,14 +96,14 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slices:
-    """An output's numbers by slices along one axis; axis None is the whole.
+    """The slices of an output along an axis.
 
     Attributes:
-        axis: of the output.
-        members: how many numbers each has.
-        scale: RMS of each slice of the reference.
-        largest: largest error in each.
-        rms: RMS of the error in each.
+        axis: axis of the output; None for one slice that is the whole output.
+        members: elements of each slice.
+        scale: RMS of each slice of the reference, [slices].
+        largest: largest error of each slice, [slices].
+        rms: RMS of the error of each slice, [slices].
     """
 
     axis: int | None
@@ -43,15 +115,15 @@ class Slices:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one output is from its reference.
+    """The difference of an output from its reference.
 
     Attributes:
         structure: a difference of type, shape or NaN positions, or "".
-        slices: the whole first, then axes with few distinct groups; empty where there is nothing to measure.
-        typical: what the output's size is judged by: its RMS, for a distribution that of the norms of its rows.
-        discrete: integers and truth values: errors are 0 or 1.
-        snr_db: signal to noise ratio; inf when bit-equal.
-        cosine: of the two as vectors; 0 when one of them is all zeros.
+        slices: the whole output first, then each axis of size 2 or more; empty if there are no values to compare.
+        typical: the size that limits refer to: the output's RMS; for probabilities the RMS of the norms of the rows.
+        discrete: whether the values are integers or booleans, with an error of 0 or 1.
+        snr_db: signal to noise ratio in dB; inf if all bits are equal.
+        cosine: cosine of the angle between the two as vectors; 0 if one is all zeros.
     """
 
     structure: str
@@ -62,13 +134,14 @@ class Deviation:
     cosine: float = 1.0
 
     def has_slices_of(self, other: Deviation) -> bool:
-        """Whether both have numbers to measure, of outputs of one shape."""
+        """Returns whether both have values to compare, from outputs of one shape."""
         if self.structure or not self.slices or len(self.slices) != len(other.slices):
             return False
         return all(a.scale.size == b.scale.size for a, b in zip(self.slices, other.slices))
 
     @property
     def max_abs(self) -> float:
+        """The largest error; inf for another structure."""
         if self.structure:
             return math.inf
         return float(self.slices[0].largest[0]) if self.slices else 0.0
@@ -81,7 +154,12 @@ class Deviation:
 
 
 def deviation(want: Any, got: Any) -> Deviation:
-    """How far an output is from its reference: arrays, sequences of arrays, None for an absent optional, or strings."""
+    """Measures the difference of an output from its reference.
+
+    Args:
+        want: the reference: an array, a sequence of arrays, strings, or None for an absent optional.
+        got: the output.
+    """
     if isinstance(want, list) or isinstance(got, list):
         return _of_sequences(want, got)
     if want is None or got is None:
@@ -108,48 +186,39 @@ def deviation(want: Any, got: Any) -> Deviation:
             return Deviation("infinities differ")
         if not np.isfinite(a).all():
             a, b = (np.where(np.isfinite(a), x, 0) for x in (a, b))
-    error = np.abs(a - b)
-    size = np.abs(a)
-    slices = _slices(size, error)
+    slices = _slices(np.abs(a), np.abs(a - b))
     rms, noise = float(slices[0].scale[0]), float(slices[0].rms[0])
     snr = math.inf if noise == 0 else (20 * math.log10(rms / noise) if rms > 0 else -math.inf)
-    # Not by BLAS, whose threads wait for one another longer than they compute.
-    norms = math.sqrt(size.size) * rms * math.sqrt(float(np.sum(np.square(np.abs(b)))))
+    # Without BLAS, because waiting for its threads takes longer than the computation.
+    norms = math.sqrt(a.size) * rms * math.sqrt(float(np.sum(np.square(np.abs(b)))))
     cosine = float(np.sum((a.conj() * b).real)) / norms if norms > 0 else 0.0
     typical = rms * math.sqrt(want.shape[-1]) if _is_distribution(want) else rms
     return Deviation("", slices, typical, False, snr, cosine)
 
 
-def difference(want: Any, got: Any) -> tuple[str, float, float, float, float]:
-    """(structural difference or "", max abs, relative to RMS, SNR in dB, cosine)."""
-    found = deviation(want, got)
-    if found.structure:
-        return found.structure, math.inf, math.inf, -math.inf, 0.0
-    if found.discrete and found.max_abs:
-        return "values differ", math.inf, math.inf, math.inf, 1.0
-    return "", found.max_abs, found.relative, found.snr_db, found.cosine
+def deviations(want: Sequence[Any], got: Sequence[Any] | str) -> list[Deviation] | str:
+    """Measures the difference of each output; returns the runtime's message if `got` is one."""
+    return got if isinstance(got, str) else [deviation(w, g) for w, g in zip(want, got)]
 
 
 def _slices(size: Numbers, error: Numbers) -> list[Slices]:
-    found = [Slices(None, size.size, *(np.array([x]) for x in (_rms(size), float(error.max()), _rms(error))))]
     squares = np.square(size), np.square(error)
-    for axis in range(size.ndim):
-        groups = size.shape[axis]
-        members = size.size // groups
-        if groups < 2:
-            continue
-        others = tuple(i for i in range(size.ndim) if i != axis)
-        scale, rms = (np.sqrt(np.mean(s, axis=others)) for s in squares)
-        found.append(Slices(axis, members, scale, error.max(axis=others), rms))
+    whole = (np.array([x]) for x in (_root_mean(squares[0]), float(error.max()), _root_mean(squares[1])))
+    found = [Slices(None, size.size, *whole)]
+    for axis, groups in enumerate(size.shape):
+        if groups >= 2:
+            others = tuple(i for i in range(size.ndim) if i != axis)
+            scale, rms = (np.sqrt(np.mean(s, axis=others)) for s in squares)
+            found.append(Slices(axis, size.size // groups, scale, error.max(axis=others), rms))
     return found
 
 
-def _rms(numbers: Numbers) -> float:
-    return math.sqrt(float(np.mean(np.square(numbers))))
+def _root_mean(squares: Numbers) -> float:
+    return math.sqrt(float(np.mean(squares)))
 
 
 def _is_distribution(want: npt.NDArray[Any]) -> bool:
-    """Whether the last axis holds probabilities: of thousands of classes nearly all are near 0, and so is their RMS."""
+    """Returns whether the last axis holds probabilities; with thousands of classes their RMS is almost 0."""
     if want.ndim == 0 or want.shape[-1] < 2 or want.dtype.kind != "f" or not np.isfinite(want).all():
         return False
     return bool((want >= 0).all()) and bool(np.abs(want.sum(axis=-1, dtype=np.float64) - 1).max() <= 1e-3)
@@ -161,3 +230,199 @@ def _of_sequences(want: Any, got: Any) -> Deviation:
     found = [deviation(w, g) for w, g in zip(want, got)]
     broken = next((f for f in found if f.structure), None)
     return broken or max(found, key=lambda f: f.relative, default=Deviation(""))
+
+
+# -- judgement ---------------------------------------------------------------------------------------------------------
+
+# Smaller values of float32 lose bits, and kernels flush them to zero.
+UNDERFLOW = 1e-30
+# From SPREAD_DRAWS draws on, a rare draw is estimated: RARE standard deviations above the mean of the logarithms, at
+# most MOST_SPREAD times the largest draw. Ten rounding errors are beyond that.
+SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judgement of one output of one case; the attributes are those of `OutputComparison`.
+
+    If it is equal with the reason NOISE, rounding may explain the difference, but is too large for any evidence.
+    """
+
+    equal: bool
+    reason: str = ""
+    slice_error: float = 0.0
+    slice_limit: float = 0.0
+    noise: float | None = None
+    slice: str = ""
+    measure: str = "largest"
+    limit: float = 0.0
+    unmeasured: bool = False
+
+    @property
+    def is_noise(self) -> bool:
+        return self.reason == NOISE
+
+
+@dataclass(frozen=True)
+class Share:
+    """The movement of the slices along an axis in all draws of all cases with this size of the axis.
+
+    Attributes:
+        most: the largest movement of each slice by rounding, relative to that of the whole output in the same draw.
+        draws: number of draws.
+    """
+
+    most: Numbers
+    draws: int
+
+
+Shares = Mapping[tuple[int, int, str], Share]  # by axis, its size, and measure
+
+
+def shares_of(draws: Iterable[Deviation]) -> Shares:
+    """Measures the likely movement of small slices, because one draw may miss the elements of a slice."""
+    found: dict[tuple[int, int, str], Share] = {}
+    for draw in draws:
+        for slices in draw.slices[1:] if not draw.discrete else ():
+            for measure in MEASURES if slices.members < SMALL_SLICE else ():
+                whole = float(getattr(draw.slices[0], measure)[0])
+                if whole > 0:
+                    key = (slices.axis or 0, slices.scale.size, measure)
+                    share = getattr(slices, measure) / whole
+                    before = found.get(key, Share(share, 0))
+                    found[key] = Share(np.maximum(before.most, share), before.draws + 1)
+    return found
+
+
+def is_negligible(found: Deviation) -> bool:
+    """Returns whether the difference is within FLOOR, so its rounding error need not be measured."""
+    return not found.structure and all(
+        bool((getattr(s, measure) <= FLOOR * s.scale).all()) for s in found.slices for measure in MEASURES
+    )
+
+
+def judge(
+    found: Deviation,
+    numerics: Numerics,
+    draws: Sequence[Deviation],
+    approximation: Deviation | None = None,
+    shares: Shares | None = None,
+    fixed: Sequence[Deviation] = (),
+) -> Judgement:
+    """Judges one output of one case.
+
+    Args:
+        found: the difference of AFTER.
+        numerics: the class of the rewrites.
+        draws: of BEFORE with random rounding, which includes FACTOR; empty if it could not be measured.
+        approximation: of another implementation of the approximating nodes; it is added to the limit.
+        shares: the movement of small slices in other cases.
+        fixed: of BEFORE's own sums and norms, the same in every run, without FACTOR.
+    """
+    if numerics == Numerics.EXACT:
+        same = not found.structure and found.max_abs == 0
+        error = math.inf if found.structure else found.relative
+        return Judgement(same, found.structure or _differs(same), error)
+    if found.structure:
+        # Rounding alone may change the number of boxes, or which of them are NaN.
+        alike = [h for h in draws if h.structure and h.structure[:3] == found.structure[:3]]
+        if alike and (found.structure != NAN_EVERYWHERE or any(h.structure == NAN_EVERYWHERE for h in alike)):
+            return Judgement(True, NOISE)
+        return Judgement(False, found.structure, math.inf)
+    if not found.slices:
+        return Judgement(True)
+    usable = [draw for draw in draws if draw.has_slices_of(found)]
+    if not usable:
+        limit = LIMITS[numerics]
+        equal = found.relative <= limit
+        unmeasured = not is_negligible(found)
+        return Judgement(equal, _differs(equal), found.relative, limit, limit=limit, unmeasured=unmeasured)
+    fixed = [always for always in fixed if always.has_slices_of(found)]
+    if approximation is not None and not approximation.has_slices_of(found):
+        approximation = None
+    judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
+    worst = max(judgements, key=lambda j: (not j.equal, j.is_noise, excess(j.slice_error, j.slice_limit)))
+    if worst.is_noise and not judgements[1].is_noise:
+        # Some slices, or the largest error, are no evidence, but the RMS error of the whole output is.
+        worst = replace(worst, reason="")
+    return replace(worst, limit=judgements[0].slice_limit)
+
+
+def _differs(equal: bool) -> str:
+    return "" if equal else "differs"
+
+
+def _usual(limit: Numbers, scale: Numbers) -> float:
+    """Returns the lower median of an axis' limits relative to their slices, because a few draws may miss a slice."""
+    known = scale > 0
+    return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
+
+
+def _largest(draws: Numbers) -> Numbers:
+    """Estimates the largest movement of each slice by rounding from several draws, [draws, slices]."""
+    most = draws.max(axis=0)
+    if len(draws) < SPREAD_DRAWS:
+        return np.asarray(most)
+    logs = np.log(np.maximum(draws, UNDERFLOW))
+    rare = np.exp(logs.mean(axis=0) + RARE * logs.std(axis=0, ddof=1))
+    return np.asarray(np.where((draws > 0).all(axis=0), np.clip(rare, most, MOST_SPREAD * most), most))
+
+
+def _by_slices(
+    found: Deviation,
+    numerics: Numerics,
+    draws: Sequence[Deviation],
+    approximation: Deviation | None,
+    shares: Shares,
+    fixed: Sequence[Deviation],
+) -> list[Judgement]:
+    """Judges the whole output and each axis, by both measures; each judgement is that of the axis' worst slice."""
+    judgements = []
+    whole = float(found.slices[0].scale[0])
+    distribution = found.typical / whole if whole > 0 else 1.0
+    moved: dict[str, float] = {}
+    for i, slices in enumerate(found.slices):
+        for measure in MEASURES:
+            error = getattr(slices, measure)
+            most = np.array([getattr(draw.slices[i], measure) for draw in draws])
+            limit = _largest(most)
+            for always in fixed:
+                limit = limit + (FACTOR - 1) * getattr(always.slices[i], measure)
+            if i == 0:
+                moved[measure] = float(limit[0])
+            elif slices.members < SMALL_SLICE:
+                share = shares.get((slices.axis or 0, slices.scale.size, measure))
+                if share is not None:
+                    limit = np.maximum(limit, share.most * moved[measure])
+                count = max(len(draws), share.draws if share is not None else 0)
+                limit = limit * (1 + SMALL_SLICE / (slices.members * count))
+            if approximation is not None:
+                largest = LIMITS[Numerics.APPROXIMATE] * slices.scale
+                limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), largest)
+            measured = limit / FACTOR
+            # A slice of zeros has no scale: there one unit of the whole output is negligible.
+            least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
+            least = np.maximum(least, _usual(limit, slices.scale) * slices.scale)
+            limit = np.maximum(limit, least + UNDERFLOW)
+            if found.discrete:
+                limit = most.max(axis=0)
+            largest = LARGEST_LIMIT[numerics] * slices.scale * distribution
+            positive = slices.scale > 0
+            if i == 0:
+                relative = float(limit[0]) / whole if whole > 0 else 0.0
+            else:
+                # Where rounding decides, the limit of the whole output is more reliable than a slice's few draws.
+                limit = np.where((limit > largest) & positive, np.maximum(limit, relative * slices.scale), limit)
+            # A slice that rounding moves by more than its size consists of rounding errors, in AFTER as well.
+            limit = np.where((limit > slices.scale) & positive, 2 * limit, limit)
+            ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
+            # Slices beyond their limit come first, then those within a limit that is too large for evidence.
+            noise = (error > largest) & (error <= limit) & positive
+            worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
+            scale = float(slices.scale[worst]) or whole or 1.0
+            equal = not ratio[worst] > 1
+            reason = NOISE if equal and noise[worst] else _differs(equal)
+            where = "" if slices.axis is None else "[" + ":, " * slices.axis + f"{worst}]"
+            off, allowed, moves = (float(x[worst]) / scale for x in (error, limit, measured))
+            judgements.append(Judgement(equal, reason, off, allowed, moves, where, measure))
+    return judgements

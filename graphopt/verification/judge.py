@@ -1,240 +1,442 @@
-"""Judges how far AFTER is from BEFORE by how far rounding alone moves BEFORE."""
+"""Judges the runs of AFTER: measures rounding errors where outputs differ, until each case is decided."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from graphopt.errors import VerifyError
+from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
-from graphopt.verification.compare import MEASURES, NAN_EVERYWHERE, SMALL_SLICE, Deviation, Numbers
-from graphopt.verification.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
+from graphopt.precision.float16.constants import LARGEST
+from graphopt.precision.float16.ranges import MARGIN
+from graphopt.runtime.discovery import CPU
+from graphopt.verification.choices import Group, grouped, has_levels, level_difference
+from graphopt.verification.compare import LIMITS, NAN_EVERYWHERE, Deviation, Judgement, deviation, deviations, judge
+from graphopt.verification.modes import ComparedRun, at_default_level, farthest, is_usual, runner_of_before
+from graphopt.verification.pair import Effort, Pair, Tolerance
+from graphopt.verification.probes import largest_in_single, untested_nodes
+from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, without_numbers
+from graphopt.verification.rounding_error import Budget, RoundingErrors
+from graphopt.verification.run import BODIES, Outputs, open_session, run_case, run_cases, run_optimized
+from graphopt.verification.variants import widened, with_winograd
 
-# Below this numbers of float32 lose bits, and kernels round them to zero.
-UNDERFLOW = 1e-30
-NOISE = "rounding noise"
-# From so many draws on their spread is known, and with it what a rare one reaches: the mean of the logarithms plus so
-# many deviations, at most so many times the largest that was seen. What is beyond ten honest errors is beyond that.
-SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
+# Random draws of rounding for each case. A case that looks different gets twice as many, and again, up to MOST_DRAWS.
+DRAWS, MOST_DRAWS = 1, 24
+# Factors for the noise before steps if a case still looks different, and draws of each: another level of a quantized
+# value or another choice of a TopK is an effect of rounding of any size.
+STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
+# If the budget ends before a case is decided, differences up to so many limits are no finding, because few draws give
+# too small a limit. Cases beyond it are decided without a budget.
+UNDECIDED = 2.0
+# Differences of so many limits, of the output as a whole or after ENOUGH_DRAWS, are certain.
+BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
+# The number of repeated runs of BEFORE on a case that looks different.
+SAME_RUNS = 3
+# The number of cases with comparisons of quantized intermediate values, if outputs look equal.
+LEVELS_CASES = 3
+# The number of cases with comparisons of ranges: those with the largest inputs.
+RANGE_CASES = 2
+# An additional share of the budget for the test of nodes without effect.
+UNTESTED_SHARE = 0.2
+
+Rows = list[OutputComparison]
 
 
-class Verdict(Enum):
-    """What became of a comparison."""
+def judge_runs(
+    pair: Pair, runs: Sequence[ComparedRun], errors: RoundingErrors, report: VerifyReport, budget: Budget
+) -> None:
+    """Appends the rows of all runs to the report, and notes.
 
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    RANDOM = "random"
+    Raises:
+        VerifyError: BEFORE does not run again.
+    """
+    compared = [name for name in pair.names if name not in report.random]
+    judges = [_Judge(group, compared, report, budget) for group in grouped(pair, errors, runs, compared)]
+    for each in judges:
+        each.decide()
+    if all(row.equal for each in judges for rows in each.rows.values() for row in rows):
+        for each in judges:
+            each.compare_levels()
+            each.compare_ranges()
+    report.rows += [row for each in judges for rows in each.rows.values() for row in rows]
 
 
-class Finding(Enum):
-    """What one output of one case says."""
-
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    NOISE = "noise"
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """One output of one case.
+@dataclass
+class _Judge:
+    """Judges runs that are compared with one BEFORE.
 
     Attributes:
-        finding: noise where the difference is within what rounding does, but that is too much to say anything.
-        reason: why not equal, or a remark.
-        error: of the slice that comes closest to its limit or exceeds it most, relative to the slice's RMS.
-        limit: what the error may be.
-        honest: how far rounding moves BEFORE there; NaN where that was not measured.
-        where: that slice: "" for the whole output, else as an index, [:, 3].
-        measure: "largest" or "rms".
-        whole_limit: what the largest error of the whole output may be, relative to its RMS.
-        unmeasured: no draw of rounding says anything: a fixed limit stood in, for the output as a whole alone.
+        group: the runs.
+        compared: outputs that are the same in each run of BEFORE.
+        report: gets notes and random outputs.
+        budget: for more draws.
+        rows: the current judgement of each run.
+        classes: class -> indices of the compared outputs that rounding errors judge.
+        approximation: case -> deviations of another implementation of approximating nodes.
+        overflown: (case, output, whether AFTER ran in half) where BEFORE leaves the range of half precision as well.
+        allowed: case -> the number of limits that is no finding.
+        unsteady: (case, output) where BEFORE differs from itself.
     """
 
-    finding: Finding
-    reason: str = ""
-    error: float = 0.0
-    limit: float = 0.0
-    honest: float = math.nan
-    where: str = ""
-    measure: str = "largest"
-    whole_limit: float = 0.0
-    unmeasured: bool = False
+    group: Group
+    compared: list[str]
+    report: VerifyReport
+    budget: Budget
+    rows: dict[ComparedRun, Rows] = field(default_factory=dict)
+    classes: dict[Numerics, list[int]] = field(default_factory=dict)
+    approximation: dict[str, list[Deviation]] = field(default_factory=dict)
+    overflown: set[tuple[str, str, bool]] = field(default_factory=set)
+    allowed: dict[str, float] = field(default_factory=dict)
+    unsteady: set[tuple[str, str]] = field(default_factory=set)
 
-    @property
-    def severity(self) -> float:
-        return math.inf if self.limit == 0 < self.error else self.error / self.limit if self.limit else 0.0
+    def __post_init__(self) -> None:
+        self.pair, self.errors = self.group.pair, self.group.errors
+        for name in self.compared:
+            numerics = self.pair.rewritten.classes[name]
+            if numerics != Numerics.EXACT and _for_output(self.pair.rtol, name) is None:
+                self.classes.setdefault(numerics, []).append(self.pair.names.index(name))
 
+    def update(self, run: ComparedRun) -> Rows:
+        """Sets the rows of a run by the current measurements; returns those that differ."""
+        self.rows[run] = self._rows_of(run)
+        return [row for row in self.rows[run] if not row.equal]
 
-@dataclass(frozen=True)
-class Share:
-    """What the slices along an axis show, by one measure, in all cases in which the axis is as long.
-
-    Attributes:
-        most: how far rounding moved each, relative to how far it moved the whole output in the same draw; the largest.
-        draws: how many there were.
-    """
-
-    most: Numbers
-    draws: int
-
-
-Shares = Mapping[tuple[int, int, str], Share]  # By axis, its length, and measure.
-
-
-def shares_of(draws: Iterable[Deviation]) -> Shares:
-    """How far small slices are likely to move: one draw of rounding may happen to miss a slice's own numbers."""
-    found: dict[tuple[int, int, str], Share] = {}
-    for draw in draws:
-        for slices in draw.slices[1:] if not draw.discrete else ():
-            if slices.members >= SMALL_SLICE:
+    def _rows_of(self, run: ComparedRun) -> Rows:
+        """Returns a row for each compared output; one row for all if AFTER did not run."""
+        case, mode = run.case.name, run.mode.key
+        if isinstance(run.found, str):
+            return [without_numbers(self.pair.names[0], case, mode, f"AFTER cannot run: {run.found}")]
+        rows = []
+        for i, (name, found) in enumerate(zip(self.pair.names, run.found)):
+            if name not in self.compared:
                 continue
-            for measure in MEASURES:
-                whole = float(getattr(draw.slices[0], measure)[0])
-                if whole > 0:
-                    key = (slices.axis or 0, slices.scale.size, measure)
-                    share = getattr(slices, measure) / whole
-                    before = found.get(key, Share(share, 0))
-                    found[key] = Share(np.maximum(before.most, share), before.draws + 1)
+            numbers = found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine
+            row = OutputComparison(name, case, *mode, *numbers, **vars(self._judged(run, found, i)))
+            if (row.case, row.name) in self.unsteady:
+                continue
+            if (row.case, row.name, run.mode.in_half) in self.overflown:
+                row = replace(row, equal=True, reason=NOISE, slice_error=0.0)
+            excused = 1 < row.severity <= self.allowed.get(row.case, 1.0)
+            rows.append(replace(row, equal=True, reason=NOISE) if excused else row)
+        return rows
+
+    def _judged(self, run: ComparedRun, found: Deviation, output: int) -> Judgement:
+        """Judges one output of a run by the caller's limits, or by BEFORE's rounding errors."""
+        name, case, pair = self.pair.names[output], run.case.name, self.pair
+        limit, accepted = _for_output(pair.rtol, name), _for_output(pair.atol, name) or 0.0
+        if limit is not None:
+            equal = not found.structure and (found.relative <= limit or found.max_abs <= accepted)
+            return Judgement(equal, found.structure or ("" if equal else "differs"), found.relative, limit, limit=limit)
+        own = numerics = pair.rewritten.classes[name]
+        if run.mode.provider != CPU or run.mode.optimized:
+            numerics = max(numerics, Numerics.REASSOCIATED)  # they may add in another order, also without a rewrite
+        approximation = None
+        if name in pair.rewritten.approximated and _has_kernels(pair, run):
+            numerics = max(numerics, Numerics.APPROXIMATE)
+            approximation = self.approximation[case][output] if case in self.approximation else None
+        draws, fixed = self.errors.of(own, case, output), self.errors.fixed_of(own, case, output)
+        judged = judge(found, numerics, draws, approximation, self.errors.shares(own, output), fixed)
+        if not judged.equal and not found.structure and found.max_abs <= accepted:
+            return replace(judged, equal=True, reason="", slice="", measure="largest", limit=0.0, unmeasured=False)
+        if not judged.equal and run.mode.in_half:
+            return replace(judged, reason=f"{judged.reason}, with every float16 result rounded to float16")
+        return judged
+
+    def decide(self) -> None:
+        """Judges all runs."""
+        given = self.group.runs
+        for numerics, outputs in self.classes.items():
+            doubtful = {run.case.name: run.case for run in given if run.is_doubtful(outputs)}
+            self.errors.measure(numerics, doubtful.values(), DRAWS)
+        different = [run for run in given if self.update(run)]
+        # Most models remain within rounding errors even with approximating kernels.
+        beyond = [run for run in different if _has_kernels(self.pair, run)] if self.pair.rewritten.approximated else []
+        self.approximation |= _approximation(self.pair, list({r.case.name: r.case for r in beyond}.values()))
+        for run in beyond:
+            self.update(run)
+        self._drop_runs_where_baseline_differs()
+        self._measure_again()
+        unsteady = {output for _, output in self.unsteady}
+        self.report.random += [n for n in self.compared if n in unsteady and n not in self.report.random]
+        for name in sorted({output for _, output, in_half in self.overflown if in_half}):
+            case = next(case for case, output, in_half in self.overflown if in_half and output == name)
+            self.report.notes.append(
+                f"on '{case}' values behind output '{name}' exceed float16, as BEFORE's do in that precision: they are "
+                "infinite on a GPU, and finite on the CPU, where ONNX Runtime casts between nodes"
+            )
+        if self.group.choices:
+            self._judge_choices()
+
+    def _drop_runs_where_baseline_differs(self) -> None:
+        """Drops runs in which the runtime's optimizations move BEFORE as far from itself as AFTER.
+
+        One example is its fusion of a LayerNormalization up to 1.31, which uses an epsilon of 1e-5 if the epsilon is
+        the first operand of the addition.
+        """
+        bad = [run for run in self.rows if run.mode.optimized and not all(row.equal for row in self.rows[run])]
+        if not bad:
+            return
+        original = run_optimized(self.pair.before.source, [run.case for run in bad], library=False)
+        for run in bad:
+            name = run.case.name
+            itself = replace(run, found=deviations(self.errors.wanted[name], original[name]))
+            moved = {row.name: row for row in self._rows_of(itself)}
+            pairs = [(row, moved.get(row.name)) for row in self.rows[run] if not row.equal]
+            if all(b is not None and not b.equal and row.severity <= b.severity + 1 for row, b in pairs):
+                del self.rows[run]
+                self.report.notes.append(at_default_level(run.case, "its outputs change"))
+
+    def _measure_again(self) -> None:
+        """Measures cases that look different again, the worst first, until one remains different."""
+        again: set[str] = set()
+        severities = {
+            run: max((r.severity for r in rows if not r.equal), default=0.0) for run, rows in self.rows.items()
+        }
+        for run in sorted(severities, key=severities.__getitem__)[::-1]:
+            bad = self.update(run) if run.case.name in again else [r for r in self.rows[run] if not r.equal]
+            if bad and _is_certain(bad):
+                self._measure_fixed(run)
+                bad = self.update(run)
+            elif not bad:
+                continue
+            if not (_is_certain(bad) and not self.errors.has_choices and not run.mode.in_half):
+                self.overflown |= self._overflows(run, bad)
+                decided = self._draw_again(run, self.budget if again else None)
+                again.add(run.case.name)
+                self.allowed[run.case.name] = 1.0 if decided else UNDECIDED
+                bad = self.update(run)
+            if bad:
+                self.unsteady |= self._differs_from_itself(run)
+                if self.update(run):
+                    break
+        measured = again | {case for case, _ in self.unsteady}
+        for run in self.rows:
+            if run.case.name in measured:
+                self.update(run)
+
+    def _measure_fixed(self, run: ComparedRun) -> None:
+        for numerics in self.classes:
+            self.errors.measure_fixed(numerics, run.case)
+
+    def _differs_from_itself(self, run: ComparedRun) -> set[tuple[str, str]]:
+        """Runs BEFORE again; returns (case, output) of differences, which uninitialized memory may cause."""
+        before, wanted = runner_of_before(self.pair), self.errors.wanted[run.case.name]
+        others = list({r.case.name: r.case for r in self.rows if r.case is not run.case}.values())
+        found = set()
+        for turn in range(SAME_RUNS):
+            for other in others[turn : turn + 1]:  # changes the contents of free memory
+                before(other)
+            itself = ComparedRun(self.pair.reference, run.case, deviations(wanted, before(run.case)))
+            found |= {(row.case, row.name) for row in self._rows_of(itself) if not row.equal}
+        return found
+
+    def _draw_again(self, run: ComparedRun, budget: Budget | None) -> bool:
+        """Draws until the case is equal or certainly different; returns False if the budget ends before."""
+
+        def spend(draws: int, steps: float = 1.0) -> None:
+            for numerics in self.classes:
+                seconds = self.errors.measure(numerics, [run.case], draws, steps)
+                if budget is not None:
+                    budget.spent += seconds
+
+        def may_end() -> bool:
+            return budget is not None and budget.is_spent and all(row.severity <= UNDECIDED for row in bad)
+
+        while True:
+            drawn = max((self.errors.drawn(numerics, run.case) for numerics in self.classes), default=MOST_DRAWS)
+            bad = self.update(run)
+            if bad and drawn >= ENOUGH_DRAWS:
+                self._measure_fixed(run)
+                bad = self.update(run)
+            # A choice that no draw made has no limit.
+            certain = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
+            if not bad or drawn >= MOST_DRAWS or (certain and drawn >= ENOUGH_DRAWS):
+                break
+            if may_end():
+                return False
+            spend(min(max(1, drawn), MOST_DRAWS - drawn))
+        for units in STEP_UNITS if self.classes and self.errors.has_steps else ():
+            if not bad:
+                break
+            if may_end():
+                return False
+            spend(STEP_DRAWS, units)
+            bad = self.update(run)
+        return True
+
+    def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
+        """Returns (case, output, whether AFTER ran in half) where AFTER may leave the range of half precision.
+
+        It may if BEFORE does so in AFTER's precision, on inputs of unusual size. If BEFORE itself is not finite, AFTER
+        may also have the values that BEFORE has in float32.
+        """
+        pair, found = self.pair, set()
+        usual = pair.given or is_usual(run.case)
+        single: list[bool] | None = None
+        for row in rows:
+            numerics, place = pair.rewritten.classes[row.name], pair.names.index(row.name)
+            infinite = isinstance(run.found, list) and run.found[place].structure.startswith(("NaN", "infinities"))
+            if not (infinite or run.mode.in_half) or numerics not in (Numerics.FP16, Numerics.BF16):
+                continue
+            moved = [] if usual else self.errors.overflows(numerics, run.case)
+            if row.reason.startswith(NAN_EVERYWHERE):
+                beyond = [d.structure == NAN_EVERYWHERE for d in moved]
+            else:
+                beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
+            want = self.errors.wanted[row.case][place]
+            if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
+                if single is None:
+                    single = _agrees_in_single(pair, run)
+                beyond = single
+            if beyond and beyond[place]:
+                found.add((row.case, row.name, run.mode.in_half))
+        return found
+
+    def _judge_choices(self) -> None:
+        """Marks runs with choices that BEFORE could not have made by its scores and their rounding errors."""
+        numerics = max(self.pair.rewritten.classes[name] for name in self.compared)
+        for run, rows in self.rows.items():
+            why, behind = self.group.mistake(run, numerics)
+            while why and self.errors.drawn(numerics, run.case) < ENOUGH_DRAWS:
+                self.errors.measure(numerics, [run.case], DRAWS)
+                why, behind = self.group.mistake(run, numerics)
+            if why and rows:
+                worst = max(rows, key=lambda row: (row.name in behind, row.severity))
+                rows[rows.index(worst)] = replace(worst, equal=False, reason=why, slice="", slice_error=math.inf)
+
+    def compare_levels(self) -> None:
+        """Compares quantized intermediate values on cases whose outputs differ and look equal, the worst first."""
+        single = max(self.pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
+        if not single or not has_levels(self.pair.before.model):
+            return
+        moved = [run for run, rows in self.rows.items() if not run.mode.optimized and any(r.max_abs for r in rows)]
+        moved.sort(key=lambda run: max(row.severity for row in self.rows[run]), reverse=True)
+        for tried, run in enumerate(moved[:LEVELS_CASES]):
+            if tried and self.budget.is_spent:
+                return
+            began = time.process_time()
+            why = level_difference(self.pair, run.mode, run.case)
+            self.budget.spent += time.process_time() - began
+            if why:
+                rows = self.rows[run]
+                worst = max(rows, key=lambda row: row.severity)
+                rows[rows.index(worst)] = replace(worst, equal=False, reason=why)
+                return
+
+    def compare_ranges(self) -> None:
+        """Compares ranges of intermediate values if both models are in float16 and their outputs look equal.
+
+        ONNX Runtime computes most float16 nodes in float32 on the CPU, which hides values that exceed float16 only in
+        AFTER.
+        """
+        pair = self.pair
+        if not pair.before_halves or not pair.after_halves:
+            return
+        for case in farthest([run.case for run in self.rows], RANGE_CASES):
+            try:
+                before = largest_in_single(pair.before, pair.before_halves, case)
+                after = largest_in_single(pair.after, pair.after_halves, case)
+            except VerifyError:
+                return
+            beyond = {name: most for name, most in after.items() if most > LARGEST}
+            if beyond and max(before.values(), default=0.0) <= LARGEST / MARGIN:
+                rows = next(rows for run, rows in self.rows.items() if run.case is case)
+                value, most = next(iter(beyond.items()))
+                why = (
+                    f"'{value}' reaches {most:.3g}, beyond float16, and no value of BEFORE comes near its limit: it is "
+                    "infinite on GPUs, which compute in float16"
+                )
+                rows[:] = [replace(row, equal=False, reason=why, slice_error=math.inf) for row in rows[:1]]
+                return
+
+
+def _is_certain(rows: Rows) -> bool:
+    return any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in rows)
+
+
+def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:
+    """Runs both models; returns whether each output of AFTER is BEFORE's in float32, within half precision."""
+    got = run_case(open_session(pair.after.source, run.mode), run.case, half_io=pair.half_io)
+    if isinstance(got, str):
+        return []
+    feeds = {n: a.astype(np.float32) if a.dtype.kind in "fV" else a for n, a in run.case.feeds.items()}
+    try:
+        wide = run_case(open_session(widened(pair.before.whole)), Case(run.case.name, feeds))
+    except VerifyError as error:
+        wide = str(error)
+    agrees = []
+    for want, have in zip(wide, got) if not isinstance(wide, str) else ():
+        # AFTER may be infinite or exact beyond its range.
+        arrays = isinstance(want, np.ndarray) and isinstance(have, np.ndarray)
+        narrow = arrays and have.dtype.kind in "fV" and have.dtype.itemsize == 2
+        with np.errstate(over="ignore"):
+            found = deviation(want.astype(have.dtype) if narrow else want, have)
+        agrees.append(not found.structure and found.relative <= LIMITS[Numerics.FP16])
+    return agrees
+
+
+def _approximation(pair: Pair, cases: Sequence[Case]) -> dict[str, list[Deviation]]:
+    """Compares another implementation of approximating nodes with the function bodies, case by case."""
+    if not cases:
+        return {}
+    mode = replace(BODIES, optimized=pair.reference.optimized)
+    bodies = run_cases(pair.after.source, cases, mode)
+    try:
+        results = run_cases(with_winograd(pair.after.model), cases, mode)
+    except VerifyError:
+        return {}
+    found = {}
+    for name, want in bodies.items():
+        compared = want if isinstance(want, str) else deviations(want, results[name])
+        if not isinstance(compared, str):
+            found[name] = compared
     return found
 
 
-def is_beyond_doubt(found: Deviation) -> bool:
-    """Whether the difference is so small that no honest error need be known."""
-    return not found.structure and all(
-        bool((getattr(s, measure) <= FLOOR * s.scale).all()) for s in found.slices for measure in MEASURES
-    )
+def _has_kernels(pair: Pair, run: ComparedRun) -> bool:
+    """Returns whether our kernels may have computed one of the models."""
+    return run.mode.library or pair.reference.library
 
 
-def judge(
-    found: Deviation,
-    numerics: Numerics,
-    honest: Sequence[Deviation],
-    approximation: Deviation | None = None,
-    shares: Shares | None = None,
-    fixed: Sequence[Deviation] = (),
-) -> Judgement:
-    """One output of one case.
-
-    Args:
-        found: of AFTER.
-        numerics: the class of what was rewritten.
-        honest: of BEFORE, rounding at random; FACTOR is in its noise. Empty where it could not be measured.
-        approximation: of another honest implementation of what approximates, which comes on top.
-        shares: what other cases' draws say about small slices.
-        fixed: what is the same in every run, without FACTOR: how far BEFORE's own sums and norms are off.
-    """
-    if numerics == Numerics.EXACT:
-        same = not found.structure and found.max_abs == 0
-        error = math.inf if found.structure else found.relative
-        return Judgement(Finding.EQUAL if same else Finding.DIFFERENT, found.structure or _differs(same), error, 0.0)
-    if found.structure:
-        # Where rounding alone changes how many boxes there are, or which are NaN, nothing can be said of them.
-        alike = [h for h in honest if h.structure and h.structure[:3] == found.structure[:3]]
-        if alike and (found.structure != NAN_EVERYWHERE or any(h.structure == NAN_EVERYWHERE for h in alike)):
-            return Judgement(Finding.NOISE, NOISE, 0.0, 0.0)
-        return Judgement(Finding.DIFFERENT, found.structure, math.inf, 0.0)
-    if not found.slices:
-        return Judgement(Finding.EQUAL)
-    usable = [h for h in honest if h.has_slices_of(found)]
-    fixed = [always for always in fixed if always.has_slices_of(found)]
-    if approximation is not None and not approximation.has_slices_of(found):
-        approximation = None
-    if not usable:
-        limit = LIMITS[numerics]
-        equal = found.relative <= limit
-        error = 0.0 if found.max_abs == 0 else found.relative
-        finding = Finding.EQUAL if equal else Finding.DIFFERENT
-        unmeasured = not is_beyond_doubt(found)
-        return Judgement(finding, _differs(equal), error, limit, whole_limit=limit, unmeasured=unmeasured)
-    judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
-    worst = max(judgements, key=_order)
-    if worst.finding == Finding.NOISE and judgements[1].finding != Finding.NOISE:
-        # A slice, or a few numbers, say nothing; the output's RMS error does.
-        worst = replace(worst, finding=Finding.EQUAL, reason="")
-    return replace(worst, whole_limit=judgements[0].limit)
+def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
+    if isinstance(tolerance, Mapping):
+        return tolerance.get(name, tolerance.get(""))
+    return tolerance
 
 
-def _differs(equal: bool) -> str:
-    return "" if equal else "differs"
+# -- coverage ----------------------------------------------------------------------------------------------------------
 
 
-def _order(judgement: Judgement) -> tuple[int, float]:
-    return [Finding.EQUAL, Finding.NOISE, Finding.DIFFERENT].index(judgement.finding), judgement.severity
+def unmeasured_outputs(pair: Pair, report: VerifyReport, errors: RoundingErrors) -> list[str]:
+    """Returns a sentence for each output that a fixed limit judged, because its rounding error is unknown."""
+    said = []
+    for name in pair.names:
+        limits = {row.case: row.limit for row in report.rows if row.name == name and row.unmeasured}
+        if limits:
+            tried = len({row.case for row in report.rows})
+            some = f"{len(limits)} of {tried} inputs" if len(limits) < tried else "every input tried"
+            why = errors.why_not(pair.rewritten.classes[name], next(iter(limits)))
+            said.append(
+                f"the rounding error of output '{name}' could not be measured on {some} ({why}): a fixed limit was "
+                f"used, {max(limits.values()):.0e} of its RMS, for the whole output only"
+            )
+    return said
 
 
-def _usual(limit: Numbers, scale: Numbers) -> float:
-    """The median of an axis' limits relative to their slices, the lower of two: a few draws may miss a slice."""
-    known = scale > 0
-    return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
+def untested(
+    pair: Pair, cases: Sequence[Case], errors: RoundingErrors, report: VerifyReport, effort: Effort
+) -> list[str]:
+    """Returns sentences on nodes of ours that could return zeros, and tables with changed rows that no case reads."""
+    budget = Budget(effort.seconds * UNTESTED_SHARE, spent=2 * pair.opening)
+    judging = _Judge(Group(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
 
+    def differs(case: Case, outputs: Outputs) -> bool:
+        return bool(judging.update(ComparedRun(BODIES, case, deviations(errors.wanted[case.name], outputs))))
 
-def _largest(draws: Numbers) -> Numbers:
-    """How far rounding moves each slice at most, by what it did in several draws (the first axis)."""
-    most = draws.max(axis=0)
-    if len(draws) < SPREAD_DRAWS:
-        return np.asarray(most)
-    logs = np.log(np.maximum(draws, UNDERFLOW))
-    rare = np.exp(logs.mean(axis=0) + RARE * logs.std(axis=0, ddof=1))
-    return np.asarray(np.where((draws > 0).all(axis=0), np.clip(rare, most, MOST_SPREAD * most), most))
-
-
-def _by_slices(
-    found: Deviation,
-    numerics: Numerics,
-    honest: Sequence[Deviation],
-    approximation: Deviation | None,
-    shares: Shares,
-    fixed: Sequence[Deviation],
-) -> list[Judgement]:
-    judgements = []
-    whole = float(found.slices[0].scale[0])
-    moved: dict[str, float] = {}
-    for i, slices in enumerate(found.slices):
-        distribution = found.typical / whole if whole > 0 else 1.0
-        for measure in MEASURES:
-            error = getattr(slices, measure)
-            limit = _largest(np.array([getattr(h.slices[i], measure) for h in honest]))
-            for always in fixed:
-                limit = limit + (FACTOR - 1) * getattr(always.slices[i], measure)
-            if i == 0:
-                moved[measure] = float(limit[0])
-            elif slices.members < SMALL_SLICE:
-                share = shares.get((slices.axis or 0, slices.scale.size, measure))
-                if share is not None:
-                    limit = np.maximum(limit, share.most * moved[measure])
-                draws = max(len(honest), share.draws if share is not None else 0)
-                limit = limit * (1 + SMALL_SLICE / (slices.members * draws))
-            if approximation is not None:
-                most = LIMITS[Numerics.APPROXIMATE] * slices.scale
-                limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), most)
-            measured = limit / FACTOR
-            # A slice of zeros has no scale: there a unit of the whole output is nothing.
-            least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
-            least = np.maximum(least, _usual(limit, slices.scale) * slices.scale)
-            limit = np.maximum(limit, least + UNDERFLOW)
-            if found.discrete:
-                limit = np.max([getattr(h.slices[i], measure) for h in honest], axis=0)
-            largest = LARGEST_LIMIT[numerics] * slices.scale * distribution
-            if i == 0:
-                relative = float(limit[0]) / whole if whole > 0 else 0.0
-            else:
-                # Where rounding decides, a slice's few draws say less of how much than all of the output's do.
-                limit = np.where(
-                    (limit > largest) & (slices.scale > 0), np.maximum(limit, relative * slices.scale), limit
-                )
-            # What rounding moves by more than its size is made of rounding, on either side.
-            limit = np.where((limit > slices.scale) & (slices.scale > 0), 2 * limit, limit)
-            ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
-            # The slice to report is one beyond its limit; else one that only a limit so large as to say nothing allows.
-            noise = (error > largest) & (error <= limit) & (slices.scale > 0)
-            worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
-            scale = float(slices.scale[worst]) or whole or 1.0
-            finding = Finding.DIFFERENT if ratio[worst] > 1 else Finding.NOISE if noise[worst] else Finding.EQUAL
-            reason = {Finding.DIFFERENT: "differs", Finding.NOISE: NOISE, Finding.EQUAL: ""}[finding]
-            where = "" if slices.axis is None else "[" + ":, " * slices.axis + f"{worst}]"
-            of_scale, allowed, honestly = (float(x[worst]) / scale for x in (error, limit, measured))
-            judgements.append(Judgement(finding, reason, of_scale, allowed, honestly, where, measure))
-    return judgements
+    tables = [str(table) for table in pair.tables if not table.input]
+    return untested_nodes(pair.after.model, cases, differs, budget, pair.running) + tables

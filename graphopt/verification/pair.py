@@ -1,9 +1,10 @@
-"""Both models as they are compared, their interfaces, the ways to run them, and what is asked of the inputs."""
+"""The two models of a comparison: their interfaces, the rewrites between them, and the modes to run them in."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,30 +18,36 @@ from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.messages import inlined
+from graphopt.graph.operators.traits import MOVES, PRODUCTS
+from graphopt.graph.view import attribute_int
 from graphopt.inputs.cost import Estimator, installed_memory
-from graphopt.inputs.declared import dtype_of, required_inputs, symbol_of, symbols
+from graphopt.inputs.declared import dtype_of, required_inputs, symbols, unnamed
 from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, Wishes
-from graphopt.metadata import METADATA_FROZEN, Numerics
+from graphopt.inputs.uses import labels
+from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
+from graphopt.ops import DOMAIN
+from graphopt.precision.channel_pairs import SUFFIX as PAIRS_SUFFIX
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
-from graphopt.verification.halves import values_in_half
-from graphopt.verification.rewritten import Rewritten, rewritten
-from graphopt.verification.run import large_weights_outside
-from graphopt.verification.table_rows import OtherRows, other_rows
+from graphopt.verification.compare import BRAIN, HALF, SINGLE, stored
+from graphopt.verification.noise import Precision
+from graphopt.verification.run import BODIES, Mode, large_weights_outside
+from graphopt.verification.variants import WINOGRAD, values_in_half
 
 Tolerance = float | Mapping[str, float]
+FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to try beyond one draw of the first few cases of each kind.
+    """Limits of the number of runs.
 
     Attributes:
-        seconds: of all processors, about, for more draws of cases that look different. The case that looks worst, and
-            each that looks far off, is decided whatever it takes.
-        work: multiply-adds of one run of BEFORE on each set of inputs, all sets together, as estimated.
-        draws: sets of drawn sizes among these, at most.
-        longest: of a length.
-        elements: of all inputs of a case together, at most.
+        seconds: approximate CPU seconds for more draws of cases with differences. The worst case, and each that looks
+            far off, is decided without this limit.
+        work: multiply-adds of one run of BEFORE on each case, all cases together, as estimated.
+        draws: largest number of cases with drawn sizes.
+        longest: largest length.
+        elements: most elements of all inputs of a case together.
     """
 
     seconds: float
@@ -51,7 +58,7 @@ class Effort:
 
     @property
     def allowance(self) -> Allowance:
-        """The same, with the memory that a set may take here."""
+        """The limits of the planned cases, with the memory of this machine."""
         return Allowance(self.work, min(installed_memory() // 4, MEMORY_OF_A_SET), self.draws, self.longest)
 
 
@@ -60,30 +67,18 @@ EFFORTS = {
     "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
     "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
-# Bytes that a set of inputs may take at most, all runs of it counted, where a quarter of the memory is more.
+# Most bytes of all runs of a case, if that is less than a quarter of the memory.
 MEMORY_OF_A_SET = 3 << 30
-# How long BEFORE takes rounding at random, in runs of it, for the progress that is shown.
-RUNS = 5.0
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to run AFTER; `in_half`: with every number of float16 rounded to it, as on a GPU (`halves`)."""
-
-    library: bool
-    provider: str = CPU
-    optimized: bool = False
-    in_half: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """One of the two models.
+class ComparedModel:
+    """One of the two models, which is not changed.
 
     Attributes:
-        source: what a session loads.
-        proto: its message, which need not hold the weights.
-        model: the same, types inferred; nothing changes it.
+        source: the model for a session.
+        proto: its message, maybe without the weights.
+        model: the same with inferred types.
     """
 
     source: Path | onnx.ModelProto
@@ -91,23 +86,23 @@ class Side:
     model: ir.Model
 
     @classmethod
-    def of(cls, model: ir.Model) -> Side:
-        """A side that is a changed copy of another; the message has the weights inside."""
-        copy = inference.clone(model)
-        inference.forget(copy)
-        ir.external_data.load_to_model(copy)
-        message = writing.to_message(copy)
+    def of(cls, model: ir.Model) -> ComparedModel:
+        """Wraps a changed copy of a model; the message contains the weights."""
+        plain = inference.clone(model)
+        inference.forget(plain)
+        ir.external_data.load_to_model(plain)
+        message = writing.to_message(plain)
         return cls(message, message, model)
 
     @cached_property
     def whole(self) -> ir.Model:
-        """The model with functions inlined, types inferred; nothing changes it."""
+        """The model with inlined functions and inferred types; it is not changed."""
         if not self.model.functions:
             return self.model
-        copy = inference.clone(self.model)
-        inference.forget(copy)
-        with large_weights_outside(copy):
-            whole = ir.serde.deserialize_model(inlined(writing.to_message(copy)))
+        plain = inference.clone(self.model)
+        inference.forget(plain)
+        with large_weights_outside(plain):
+            whole = ir.serde.deserialize_model(inlined(writing.to_message(plain)))
         for tensor in traversal.external_tensors(traversal.graphs(self.model)):
             ir.external_data.set_base_dir(whole.graph, tensor.base_dir)
             break
@@ -119,41 +114,45 @@ class Side:
 
 @dataclass
 class Pair:
-    """Both models, and what decides how they are compared.
+    """The two models, and the facts that decide how to compare them.
 
     Attributes:
-        rewritten: what was rewritten between the two.
-        half_io: whether AFTER takes and gives float16 where BEFORE has float32.
-        rtol, atol: the caller's limits.
-        reference: how BEFORE runs.
-        notes: for the report.
-        tables: rows of tables that AFTER has otherwise.
-        before_halves, after_halves: values in float16.
-        large: even the smallest set of inputs takes so much memory that its sessions do not reuse buffers.
-        given: the inputs are the caller's.
-        opening: seconds of all processors that a session of AFTER takes.
-        running: the same of its quickest run.
+        rewritten: the rewrites between the models.
+        fixed: symbolic dimensions of BEFORE that are integers in AFTER.
+        half_io: whether inputs and outputs are float16 in AFTER and float32 in BEFORE.
+        rtol, atol: limits of the caller.
+        reference: the mode of BEFORE.
+        notes: remarks for the report.
+        tables: rows of tables that differ.
+        before_halves, after_halves: names of values in float16.
+        large: whether even the smallest case takes so much memory that its sessions do not reuse buffers.
+        alone: whether AFTER runs only on the second of two providers.
+        given: whether the inputs are the caller's.
+        opening: CPU seconds to open a session of AFTER.
+        running: CPU seconds of its quickest run.
     """
 
-    before: Side
-    after: Side
+    before: ComparedModel
+    after: ComparedModel
     rewritten: Rewritten
+    fixed: Mapping[str, int]
     half_io: bool
     rtol: Tolerance | None
     atol: Tolerance | None
-    reference: Way
+    reference: Mode
     notes: list[str]
-    tables: list[OtherRows]
+    tables: list[ChangedRows]
     before_halves: frozenset[str]
     after_halves: frozenset[str]
     large: bool
+    alone: bool
     given: bool = False
     opening: float = 0.0
     running: float = math.inf
 
     @property
     def halves(self) -> frozenset[str]:
-        """Values of AFTER in float16; none if BEFORE has such values: its run on the CPU is then no reference."""
+        """Values of AFTER in float16; none if BEFORE has such values, because then its CPU run is no reference."""
         return frozenset() if self.before_halves else self.after_halves
 
     @property
@@ -161,145 +160,121 @@ class Pair:
         return [o.name for o in self.before.proto.graph.output]
 
     @property
-    def fixed(self) -> dict[str, int]:
-        """Symbolic dimensions of BEFORE that are numbers in AFTER."""
-        return fixed_sizes(self.before.proto, self.after.proto)
-
-    @property
     def numerics(self) -> str:
-        """The largest class of what was rewritten."""
+        """The largest class of the rewrites."""
         approximated = [Numerics.APPROXIMATE] if self.rewritten.approximated else []
         return max([*self.rewritten.classes.values(), *approximated], default=Numerics.EXACT).name.lower()
 
     @property
     def called(self) -> str:
-        """BEFORE in a message: its file, if it is one."""
+        """The name of BEFORE in messages: its file, if there is one."""
         return str(self.before.source) if isinstance(self.before.source, Path) else "BEFORE"
 
 
-def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | None, two: Sequence[Way]) -> Pair | str:
-    """Both models, read; or in what their interfaces contradict each other.
+def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | None, two: Sequence[Mode]) -> Pair | str:
+    """Reads both models; returns a sentence if their interfaces contradict each other.
 
     Raises:
-        OptionError: a tolerance of an output that is not there.
+        OptionError: a tolerance of an unknown output.
         ModelLoadError: a model cannot be read.
     """
-    old, new = _side(before), _side(after)
+    old, new = _read(before), _read(after)
     if METADATA_FROZEN in new.model.metadata_props:
-        reading.freeze_initializers(old.model)
-        old = replace(old, proto=without_overridable(old.proto))
+        frozen = {*reading.freeze_initializers(old.model)}
+        proto = copy.deepcopy(old.proto)
+        del proto.graph.input[:]
+        proto.graph.input.extend(v for v in old.proto.graph.input if v.name not in frozen)
+        old = replace(old, proto=proto)
     names = [o.name for o in old.proto.graph.output]
     for tolerance in (rtol, atol):
         unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
         if unknown:
             raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
-    half_io = _interface_in_half(old.proto, new.proto)
-    if contradiction := interface_difference(old.proto, new.proto, half_io=half_io):
+    half_io = _interface_in_half(old.model, new.model)
+    if contradiction := _contradiction(old.model, new.model, half_io):
         return contradiction
+    fixed = _fixed_sizes(old.model, new.model)
     inference.infer(old.model)
     inference.infer(new.model)
     change = rewritten(old.model, new.model)
-    if two:  # another provider adds in an order of its own, also where nothing was rewritten
+    if two:  # another provider may add in another order, also without a rewrite
         change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
-    reference = two[0] if two else Way(False)
     halves = values_in_half(old.model), values_in_half(new.model)
-    tables = other_rows(old.model, new.model)
-    notes = _windows(old.model, new.model)
-    return Pair(old, new, change, half_io, rtol, atol, reference, notes, tables, *halves, _is_large(old.proto))
+    notes = _notes_on_windows(old.model, new.model)
+    tables = changed_rows(old.model, new.model)
+    reference, large = two[0] if two else BODIES, _is_large(old.proto)
+    limits = rtol, atol
+    return Pair(old, new, change, fixed, half_io, *limits, reference, notes, tables, *halves, large, bool(two))
 
 
 def _is_large(model: onnx.ModelProto) -> bool:
-    """Whether the runs of one set of inputs exceed `MEMORY_OF_A_SET`, if each symbolic dimension is 1."""
+    """Returns whether the runs of one case exceed `MEMORY_OF_A_SET` with all symbolic dimensions 1."""
     tensors = {v.name: v.type.tensor_type for v in required_inputs(model) if v.type.tensor_type.HasField("shape")}
     shapes = {name: tuple(d.dim_value or 1 for d in tensor.shape.dim) for name, tensor in tensors.items()}
     return MEMORY_OF_RUNS * Estimator(inlined(model)).of(shapes).bytes > MEMORY_OF_A_SET
 
 
-def _side(model: Any) -> Side:
+def _read(model: Any) -> ComparedModel:
     """Reads a model.
 
     Raises:
-        VerifyError: weights of a model in memory lie in files, and do not fit into a message.
+        VerifyError: a model in memory has weights in files that do not fit into a message.
     """
     source = reading.load(model, copy=False)
     if source.path is not None:
-        return Side(source.path, source.proto or reading.read_proto(source.path), source.model)
+        return ComparedModel(source.path, source.proto or reading.read_proto(source.path), source.model)
     outside = sum(tensor.nbytes for tensor in traversal.external_tensors(traversal.graphs(source.model)))
     if outside > writing.MAX_EMBEDDED_BYTES:
         raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
     if outside:  # a session of a message would look for them in the current folder
         ir.external_data.load_to_model(source.model)
     elif isinstance(model, onnx.ModelProto):
-        return Side(model, model, source.model)
+        return ComparedModel(model, model, source.model)
     proto = ir.serde.serialize_model(source.model)
-    return Side(proto, proto, source.model)
+    return ComparedModel(proto, proto, source.model)
 
 
-def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
-    """Whether every float32 input and output of BEFORE is float16 in AFTER, as `keep_io=False` makes them."""
-    overridable = {t.name for t in before.graph.initializer}
-    pairs = zip((*before.graph.input, *before.graph.output), (*after.graph.input, *after.graph.output))
-    types = [
-        (a.type.tensor_type.elem_type, b.type.tensor_type.elem_type) for a, b in pairs if a.name not in overridable
-    ]
-    floats = [b for a, b in types if a == onnx.TensorProto.FLOAT]
-    return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
-
-
-def _windows(before: ir.Model, after: ir.Model) -> list[str]:
-    """Notes rows of GroupQueryAttention that this runtime's kernel does not compute as its definition does."""
+def _notes_on_windows(before: ir.Model, after: ir.Model) -> list[str]:
+    """Returns notes on GroupQueryAttention nodes that this runtime's kernel computes unlike their definition."""
     version = import_onnxruntime().__version__
     if tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
         return []
-    nodes = [
-        [n for graph in traversal.graphs(m) for n in graph if n.op_type == "GroupQueryAttention"]
-        for m in (before, after)
-    ]
+    every = [[n for g in traversal.graphs(m) for n in g if n.op_type == "GroupQueryAttention"] for m in (before, after)]
     notes = []
-    if len(nodes[0]) != len(nodes[1]):
+    if len(every[0]) != len(every[1]):
         notes.append(
-            f"GroupQueryAttention in onnxruntime {version} reads memory that was never written for queries in the "
-            "padding of a prompt: BEFORE and AFTER may differ there"
+            f"GroupQueryAttention in onnxruntime {version} reads uninitialized memory for queries in the padding of a "
+            "prompt: BEFORE and AFTER may differ there"
         )
-    counts = [sum(map(has_window, side)) for side in nodes]
+    counts = [sum(map(has_window, nodes)) for nodes in every]
     if counts[0] != counts[1]:
         notes.append(
             f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
-            f"{version}, and BEFORE has {counts[0]} of them where AFTER has {counts[1]}: they may differ by that key"
+            f"{version}, and BEFORE has {counts[0]} of them, AFTER {counts[1]}: the outputs may differ by that key"
         )
     return notes
 
 
-def ways_on_one(pair: Pair, device: str) -> list[Way]:
-    """How AFTER runs beside BEFORE on the CPU: by its bodies, by the native library, and on another provider."""
-    ways = [Way(False), *([Way(True)] if pair.rewritten.has_ours else [])]
-    return ways + ([Way(True, device)] if device != CPU else [])
+# -- the caller's options ----------------------------------------------------------------------------------------------
 
 
-def two_ways(providers: Sequence[str] | None, provider: str | None) -> list[Way]:
-    """How BEFORE and AFTER run on two providers; empty where that is not the question."""
+def modes_of_two(providers: Sequence[str] | None, provider: str | None) -> list[Mode]:
+    """Returns the modes of BEFORE and AFTER on two providers; an empty list without `providers`.
+
+    Raises:
+        OptionError: not two providers, an unknown one, or also `provider`.
+    """
     if providers is None:
         return []
     if len(providers) != 2 or isinstance(providers, str):
         raise OptionError(f"two providers are compared, not {len(providers)}: name BEFORE's and AFTER's")
     if provider is not None:
-        raise OptionError("provider says where AFTER runs too, providers where each of them runs: give one of the two")
-    return [Way(name != CPU, name) for name in map(provider_name, providers)]
-
-
-def steps_of(ways: Sequence[Way], *, at_default_level: bool) -> list[tuple[str, float]]:
-    """What is done, one behind the other, and about how long each takes."""
-    return [
-        ("BEFORE runs", 2),
-        *((f"AFTER runs{' with the library' if way.library else ''}", 1.0) for way in ways),
-        *([("AFTER runs with the runtime's optimizations", 1.0)] if at_default_level else []),
-        ("BEFORE runs with its rounding at random", RUNS),
-        ("looking for what no input showed", 1),
-    ]
+        raise OptionError("provider adds one for AFTER, and providers names those of BEFORE and AFTER: give one option")
+    return [Mode(name != CPU, name) for name in map(provider_name, providers)]
 
 
 def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
-    """What is asked of the inputs that are made for BEFORE, with as many elements as the effort allows.
+    """Checks the caller's wishes for the inputs of BEFORE, and adds the limit of elements.
 
     Raises:
         OptionError: an unknown effort, dimension or input, or a range beyond an input's type.
@@ -307,28 +282,18 @@ def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
     """
     if effort not in EFFORTS:
         raise OptionError(f"there is no effort '{effort}'; choose one of {', '.join(EFFORTS)}")
+    inputs = {v.name: v for v in required_inputs(model)}
     for what, named, known in (
         ("symbolic dimension", asked.sizes, list(symbols(model))),
-        ("input", asked.ranges, [v.name for v in required_inputs(model)]),
+        ("input", asked.ranges, list(inputs)),
     ):
         unknown = set(named) - set(known)
         if unknown:
             raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
-    _require_numbers({v.name: v for v in required_inputs(model)}, asked.ranges)
-    return replace(asked, elements=EFFORTS[effort].elements)
-
-
-def _require_numbers(inputs: Mapping[str, onnx.ValueInfoProto], ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Refuses ranges of which an input's type holds no numbers.
-
-    Raises:
-        OptionError: an end is not finite or beyond the type, or the lowest number is above the highest.
-        VerifyError: an input is no tensor.
-    """
-    for name, (low, high) in ranges.items():
+    for name, (low, high) in asked.ranges.items():
         dtype = dtype_of(inputs[name])
         if not -math.inf < low <= high < math.inf:
-            raise OptionError(f"the range of '{name}' is {low} to {high}: it wants two finite numbers, the lower first")
+            raise OptionError(f"the range of '{name}' is {low} to {high}; give two finite numbers, the lower first")
         if dtype.kind in "iu":
             holds = np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max
         else:
@@ -336,80 +301,346 @@ def _require_numbers(inputs: Mapping[str, onnx.ValueInfoProto], ranges: Mapping[
                 holds = bool(np.isfinite(np.array([low, high]).astype(dtype).astype(np.float64)).all())
         if not holds:
             raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which {dtype} does not hold")
+    return replace(asked, elements=EFFORTS[effort].elements)
 
 
 # -- interfaces --------------------------------------------------------------------------------------------------------
 
 
-def interface_difference(before: onnx.ModelProto, after: onnx.ModelProto, *, half_io: bool = False) -> str:
-    """The first contradiction, or "". `half_io`: AFTER may have float16 where BEFORE has float32.
+def _required(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if not value.is_initializer()]
 
-    A symbolic dimension of BEFORE may be a number in AFTER (`--input-shape`), and either side may leave out what the
-    other one says; two numbers, two symbols, two types or two ranks that differ are contradictions.
+
+def _interface_in_half(before: ir.Model, after: ir.Model) -> bool:
+    """Returns whether every float32 input and output of BEFORE is float16 in AFTER, as with `keep_io=False`."""
+    sides = ([*_required(m), *(v for v in m.graph.outputs if not v.is_initializer())] for m in (before, after))
+    halved = [_dtype(b) == FLOAT16 for a, b in zip(*sides) if _dtype(a) == FLOAT]
+    return bool(halved) and all(halved)
+
+
+def _dtype(value: ir.Value) -> ir.DataType | None:
+    """Returns the element type of a tensor; None for sequences and optionals."""
+    return value.type.dtype if isinstance(value.type, ir.TensorType) else None
+
+
+def _dims(value: ir.Value) -> list[int | str | None] | None:
+    """Returns the declared dimensions of a tensor; None without a rank. Some exporters write 0 for an unknown size."""
+    if value.shape is None or not isinstance(value.type, ir.TensorType):
+        return None
+    return [(d if d > 0 else None) if isinstance(d, int) else d.value for d in value.shape]
+
+
+def _contradiction(before: ir.Model, after: ir.Model, half_io: bool) -> str:
+    """Returns the first contradiction between two interfaces, or "".
+
+    Different integers, symbols, types and ranks contradict each other. A missing size or rank contradicts nothing, and
+    a symbol of BEFORE may be an integer in AFTER (`--input-shape`).
+
+    Args:
+        before: with declared types.
+        after: likewise.
+        half_io: whether AFTER may have float16 instead of BEFORE's float32.
     """
-    sides = (
-        ("input", required_inputs(before), required_inputs(after)),
-        ("output", before.graph.output, after.graph.output),
-    )
-    for what, old, new in sides:
+    for what, old, new in (
+        ("input", _required(before), _required(after)),
+        ("output", before.graph.outputs, after.graph.outputs),
+    ):
         names, new_names = [v.name for v in old], [v.name for v in new]
         if names != new_names:
             return f"the {what}s are {new_names}, they were {names}"
         for a, b in zip(old, new, strict=True):
-            found = _value_difference(a.type, b.type, half_io)
-            if found:
+            if found := _difference(a, b, half_io):
                 return f"{what} '{a.name}': {found}"
-    old_defaults, new_defaults = ({v.name for v in m.graph.input} & _initializers(m) for m in (before, after))
-    # Below IR version 4 every initializer had to be an input.
-    if before.ir_version >= 4 and old_defaults != new_defaults:
+    old_defaults, new_defaults = ({str(v.name) for v in m.graph.inputs if v.is_initializer()} for m in (before, after))
+    if old_defaults != new_defaults:
         return f"overridable initializers are {sorted(new_defaults)}, they were {sorted(old_defaults)}"
     return ""
 
 
-def without_overridable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the interface that `--freeze-initializers` leaves: inputs that have a value are none."""
-    frozen = onnx.ModelProto()
-    frozen.CopyFrom(model)
-    defaults = _initializers(model)
-    del frozen.graph.input[:]
-    frozen.graph.input.extend(v for v in model.graph.input if v.name not in defaults)
-    return frozen
-
-
-def fixed_sizes(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, int]:
-    """Symbols of BEFORE's inputs that are numbers in AFTER."""
-    fixed = {}
-    for a, b in zip(required_inputs(before), required_inputs(after), strict=True):
-        dims, new_dims = a.type.tensor_type.shape.dim, b.type.tensor_type.shape.dim
-        for axis, (old, new) in enumerate(zip(dims, new_dims)):
-            if old.dim_value <= 0 < new.dim_value:
-                fixed[symbol_of(a, axis)] = new.dim_value
-    return fixed
-
-
-def _initializers(model: onnx.ModelProto) -> set[str]:
-    return {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-
-
-def _value_difference(old: onnx.TypeProto, new: onnx.TypeProto, half_io: bool) -> str:
-    kind, new_kind = old.WhichOneof("value"), new.WhichOneof("value")
-    if kind != new_kind:
-        return f"{kind} became {new_kind}"
-    if kind != "tensor_type":
+def _difference(old: ir.Value, new: ir.Value, half_io: bool) -> str:
+    kinds = [type(value.type).__name__.removesuffix("Type").lower() for value in (old, new)]
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0]} became {kinds[1]}"
+    types = _dtype(old), _dtype(new)
+    if types[0] != types[1] and not (half_io and types == (FLOAT, FLOAT16)):
+        return " became ".join("an unknown type" if dtype is None else dtype.name for dtype in types)
+    a, b = _dims(old), _dims(new)
+    if a is None or b is None:
         return ""
-    a, b = old.tensor_type, new.tensor_type
-    halved = half_io and (a.elem_type, b.elem_type) == (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-    if a.elem_type != b.elem_type and not halved:
-        name = onnx.TensorProto.DataType.Name
-        return f"{name(a.elem_type)} became {name(b.elem_type)}"
-    if not (a.HasField("shape") and b.HasField("shape")):
-        return ""
-    # Some exporters write 0 for a size that they do not know, so that it contradicts none.
-    shapes = [[d.dim_value if d.dim_value > 0 else d.dim_param or None for d in t.shape.dim] for t in (a, b)]
-    return "" if _compatible(*shapes) else f"dimensions {shapes[0]} became {shapes[1]}"
+    fits = (m == n or m is None or n is None or (isinstance(m, str) and isinstance(n, int)) for m, n in zip(a, b))
+    return "" if len(a) == len(b) and all(fits) else f"dimensions {a} became {b}"
 
 
-def _compatible(old: Sequence[int | str | None], new: Sequence[int | str | None]) -> bool:
-    return len(old) == len(new) and all(
-        a == b or a is None or b is None or (isinstance(a, str) and isinstance(b, int)) for a, b in zip(old, new)
+def _fixed_sizes(before: ir.Model, after: ir.Model) -> dict[str, int]:
+    """Returns the symbols of BEFORE's inputs that are integers in AFTER."""
+    return {
+        old or unnamed(a.name, axis): new
+        for a, b in zip(_required(before), _required(after), strict=True)
+        for axis, (old, new) in enumerate(zip(_dims(a) or (), _dims(b) or ()))
+        if not isinstance(old, int) and isinstance(new, int)
+    }
+
+
+# -- rewrites ----------------------------------------------------------------------------------------------------------
+
+BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs, attention also the third
+ATTENTION = "FusedAttention"
+_COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
+# Operators that compute nothing in the type of their input or output.
+_PASSED_ON = MOVES | {"Cast"}
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The rewrites between two models.
+
+    Attributes:
+        classes: output -> class of the rewrites behind it, by function bodies.
+        approximated: outputs behind nodes with kernels that approximate, unlike their function bodies.
+        coarse: names of values of BEFORE that AFTER rounds to half precision. A value that AFTER lacks counts as its
+            consumers, and one that BEFORE lacks as its sources.
+        stored: names of weights that AFTER reads in half precision, or casts to it.
+        has_ours: whether an output depends on a node of ours.
+    """
+
+    classes: dict[str, Numerics]
+    approximated: frozenset[str]
+    coarse: frozenset[str]
+    stored: frozenset[str]
+    has_ours: bool
+
+    def precision(self, numerics: Numerics, *, inputs_in_half: bool) -> Precision:
+        """Returns the rounding of BEFORE's values for outputs of a class."""
+        coarse = {Numerics.FP16: HALF, Numerics.BF16: BRAIN}.get(numerics, SINGLE)
+        return Precision(
+            activations=lambda name: coarse if name in self.coarse else SINGLE,
+            weights=stored(coarse if self.stored else SINGLE),
+            inputs=coarse if inputs_in_half or self.coarse else SINGLE,
+        )
+
+
+def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
+    """Finds the rewrites between two models with inferred types, from the nodes behind each output."""
+    exact = after.metadata_props.get(METADATA_NUMERICS, "").lower() == "exact"
+    classes, approximated = {}, set()
+    rounded: set[ir.Value] = set()
+    weights: set[ir.Value] = set()
+    ours: set[ir.Node] = set()
+    attentions: set[ir.Node] = set()
+    for old, new in zip(before.graph.outputs, after.graph.outputs):
+        (values, _), (new_values, nodes) = _behind(old), _behind(new)
+        # Float16 counts if something is computed or stored in it, and bfloat16 likewise.
+        halves = {v for v in values | new_values if v.dtype in _COARSE}
+        used = {v.dtype for v in halves if _is_used(v)}
+        halves = {v for v in halves if v.dtype in used}
+        own = {n for n in nodes if n.domain == DOMAIN}
+        brain = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
+        numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
+        if brain:
+            numerics = max(numerics, Numerics.BF16)
+            attentions |= {n for n in brain if n.op_type.startswith(ATTENTION)}
+            halves |= {v for n in brain for v in n.inputs[: 3 if n in attentions else 2] if v is not None}
+        classes[str(old.name)] = Numerics.EXACT if exact else numerics
+        if not exact and not halves and any(n.op_type.startswith(WINOGRAD) for n in own):
+            approximated.add(str(old.name))
+        ours |= own
+        weights |= {v for v in halves if _is_stored(v)}
+        rounded |= {v for v in halves if not _is_stored(v)}
+    names = _names_before(rounded) | _sources_before(before, rounded)
+    names |= _factors(before, after, {str(o.name) for n in attentions for o in n.outputs})
+    return Rewritten(
+        classes, frozenset(approximated), _coarse(before, after, names), _names_of_stored(weights), bool(ours)
     )
+
+
+def _behind(output: ir.Value) -> tuple[set[ir.Value], set[ir.Node]]:
+    """Returns the values and nodes that an output depends on."""
+    values: set[ir.Value] = set()
+    nodes: set[ir.Node] = set()
+    waiting = [output]
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        known = value in values or node in nodes
+        values.add(value)
+        if known or node is None:
+            continue
+        inner = [n for body in traversal.bodies(node) for n in ir.traversal.RecursiveGraphIterator(body)]
+        nodes.update((node, *inner))
+        waiting += [v for n in (node, *inner) for v in (*n.inputs, *n.outputs) if v is not None]
+        waiting += [v for body in traversal.bodies(node) for v in body.outputs]
+    return values, nodes
+
+
+def _upstream(values: Iterable[ir.Value], stops: Collection[str | None]) -> Iterator[ir.Node]:
+    """Yields the nodes behind values, up to values with these names."""
+    waiting = list(values)
+    seen: set[ir.Node] = set()
+    while waiting:
+        node = waiting.pop().producer()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [v for v in node.inputs if v is not None and v.name not in stops]
+
+
+def _results(model: ir.Model) -> list[ir.Value]:
+    return [v for graph in traversal.graphs(model) for node in graph for v in node.outputs]
+
+
+def _names_before(rounded: Collection[ir.Value]) -> set[str]:
+    """Returns BEFORE's names of values that AFTER rounds to half precision."""
+    # A value in the NCHW2c layout has the name of BEFORE's value and a suffix.
+    names = {str(v.name).removesuffix(PAIRS_SUFFIX) for v in rounded}
+    for value in rounded:
+        # A Cast to half precision rounds its input, and the input of a Cast from it was rounded.
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Cast":
+            names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")
+        names |= {str(o.name) for u in value.consumers() if u.op_type == "Cast" for o in u.outputs}
+    return names
+
+
+def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]:
+    """Returns the nearest values of BEFORE behind values that only AFTER has.
+
+    They are inside an operator of BEFORE that AFTER writes as several nodes.
+    """
+    known = {str(v.name) for graph in traversal.graphs(before) for v in graph.inputs}
+    known |= {str(v.name) for v in _results(before)}
+    new = [v for v in rounded if str(v.name).removesuffix(PAIRS_SUFFIX) not in known]
+    return {str(v.name) for n in _upstream(new, known) for v in n.inputs if v is not None and v.name in known}
+
+
+def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
+    """Returns the operands of products behind results, as far as AFTER lacks the values between.
+
+    Attention rounds the probabilities, which only BEFORE has.
+    """
+    left = {v.name for v in _results(after)}
+    nodes = _upstream([v for v in _results(before) if v.name in results], left)
+    return {str(v.name) for n in nodes if n.op_type in PRODUCTS for v in n.inputs if v is not None}
+
+
+def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
+    """Adds the values that AFTER lacks and that only these values depend on; all names are BEFORE's."""
+    left = {v.name for v in _results(after)} if names else set()
+    for graph in [*traversal.with_subgraphs(before.graph)] if names else ():
+        for node in reversed(graph):
+            readers = [o.name for v in node.outputs for u in v.consumers() for o in u.outputs]
+            if any(r in names for r in readers):
+                names |= {str(v.name) for v in node.outputs if v.name not in left}
+    return frozenset(names)
+
+
+def _is_used(value: ir.Value) -> bool:
+    """Returns whether something is computed or stored in the value's type; a cast to it and back is an error."""
+    producer = value.producer()
+    if producer is None or value.is_graph_output():
+        return True
+    return any(node.op_type not in _PASSED_ON for node in (producer, *(use.node for use in value.uses())))
+
+
+def _origin(value: ir.Value) -> Iterator[ir.Value]:
+    """Yields a value, the first input of its producer, and so on."""
+    source: ir.Value | None = value
+    while source is not None:
+        yield source
+        producer = source.producer()
+        source = producer.inputs[0] if producer is not None and producer.inputs else None
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Returns whether a value is a weight, maybe moved or cast."""
+    for source in _origin(value):
+        producer = source.producer()
+        if producer is None:
+            return source.is_initializer()
+        if producer.op_type not in _PASSED_ON:
+            return producer.op_type == "Constant"
+    return False
+
+
+def _names_of_stored(weights: Iterable[ir.Value]) -> frozenset[str]:
+    """Returns the names of weights, and of the values from which they were moved or cast."""
+    return frozenset(str(source.name) for value in weights for source in _origin(value))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+# Tolerances relative to a table's largest element: the effect of another order of folding, and rounding to bfloat16.
+SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
+# Most rows in a message.
+NAMED_ROWS = 3
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """The rows of one table that AFTER has with other values.
+
+    Random inputs read few rows of a large vocabulary, so these rows get a case that reads them.
+
+    Attributes:
+        table: name of the initializer in both models, or of the output of a LabelEncoder.
+        rows: indices of the rows, or keys of the LabelEncoder.
+        input: the input with the indices; "" if the model computes them.
+    """
+
+    table: str
+    rows: Sequence[int]
+    input: str
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.rows[:NAMED_ROWS]))
+        more = f" and {len(self.rows) - NAMED_ROWS} more" if len(self.rows) > NAMED_ROWS else ""
+        return f"row {named}{more} of '{self.table}' differs in AFTER, and no input reads it"
+
+
+def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
+    """Finds tables of Gather and LabelEncoder nodes of which some rows, but not all, differ."""
+    others = after.graph.initializers
+    found = {}
+    for node in before.graph:
+        table = node.inputs[0] if node.op_type == "Gather" else None
+        name = "" if table is None else str(table.name)
+        if table is None or name in found or attribute_int(node, "axis", 0) or not table.is_initializer():
+            continue
+        rows, size = _differing(table.const_value, others[name].const_value) if name in others else ([], 0)
+        if 0 < len(rows) < size:
+            found[name] = ChangedRows(name, rows, _input_behind(node.inputs[1]))
+    encoders = {v.name: node for node in after.graph for v in node.outputs if node.op_type == "LabelEncoder"}
+    for node in before.graph:
+        name = str(node.outputs[0].name) if node.op_type == "LabelEncoder" else ""
+        if name and (other := encoders.get(name)) is not None:
+            has, gets = (labels(ir.serde.serialize_node(encoder)) for encoder in (node, other))
+            keys = [key for key in has if isinstance(key, int) and not _is_same(has[key], gets.get(key))]
+            if keys:
+                found[name] = ChangedRows(name, keys, _input_behind(node.inputs[0]))
+    return list(found.values())
+
+
+def _input_behind(value: ir.Value | None) -> str:
+    """Returns the input from which a value was moved or cast; "" if there is none."""
+    for source in _origin(value) if value is not None else ():
+        producer = source.producer()
+        if producer is None or producer.op_type not in _PASSED_ON:
+            return str(source.name) if source.is_graph_input() and not source.is_initializer() else ""
+    return ""
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Compares two labels, which may be NaN."""
+    return bool(a == b or (a != a and b != b))
+
+
+def _differing(one: ir.TensorProtocol | None, two: ir.TensorProtocol | None) -> tuple[list[int], int]:
+    """Returns the indices of rows that differ, and the number of rows; ([], 0) if the tensors cannot be compared."""
+    if one is None or two is None or not {one.dtype, two.dtype} <= inference.RUNTIME_FLOATS:
+        return [], 0
+    a, b = traversal.tensor_array(one), traversal.tensor_array(two)
+    if a.shape != b.shape or not a.ndim or (a.dtype == b.dtype and np.array_equal(a, b)):
+        return [], 0
+    wide = [x.astype(np.float32).reshape(len(x), -1) for x in (a, b)]
+    most = float(np.abs(wide[0]).max(initial=0)) * (SAME_TYPE if a.dtype == b.dtype else OTHER_TYPE)
+    with np.errstate(invalid="ignore"):
+        return [int(i) for i in np.flatnonzero((np.abs(wide[0] - wide[1]) > most).any(axis=1))], len(a)

@@ -1,41 +1,52 @@
-"""What `verify` returns: a verdict, and for each output, case and way of running AFTER how far it is from BEFORE."""
+"""The result of `verify`: the verdict, and the error of each output for each input set and mode of AFTER."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from typing import Any
 
-from graphopt.verification.judge import NOISE, Verdict
+from graphopt.strict_json import dumps
 
-# How many cases a sentence names.
+# The reason of rows without evidence: rounding alone moves BEFORE too far.
+NOISE = "rounding noise"
+# Most input sets that a sentence names.
 NAMED_CASES = 4
+
+
+class Verdict(Enum):
+    """The result of a comparison; RANDOM if BEFORE differs from itself and there is no other difference."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    RANDOM = "random"
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output of one case, run in one way.
+    """One output for one input set, with AFTER in one mode.
 
     Attributes:
-        name, case: which output, under which inputs.
-        library: whether AFTER ran with our kernels (False: its function bodies).
-        provider: of the session that ran AFTER, its first.
-        optimized: whether the runtime's own optimizations were on, as they are by default.
+        name: the output.
+        case: name of the input set.
+        library: whether AFTER ran with our kernels; otherwise by its function bodies.
+        provider: the first provider of AFTER's session.
+        optimized: whether the runtime's own optimizations were on, which is its default.
         max_abs: largest absolute difference.
-        rel_rms: the same relative to the RMS of BEFORE's output.
-        snr_db: signal to noise ratio; inf when bit-equal.
-        cosine: of the two outputs as vectors; 0 when one of them is all zeros.
-        limit: what rel_rms may be.
-        equal: every slice is within its limit.
-        reason: why not equal, or a remark.
-        slice: the slice that comes closest to its limit or exceeds it most: "" for the whole, else like "[:, 3]".
-        measure: of its error: "largest", or "rms" for the RMS of the error.
-        slice_error: its error relative to its own RMS.
-        slice_limit: what that may be.
-        noise: how far rounding alone moves BEFORE there, relative to the same; None where that was not measured.
-        unmeasured: it was asked for and could not be: a fixed limit stood in, and no slice was compared by itself.
+        rel_rms: `max_abs` relative to the RMS of BEFORE's output.
+        snr_db: signal to noise ratio in dB; inf if all bits are equal.
+        cosine: cosine of the angle between the outputs as vectors; 0 if one of them is all zeros.
+        limit: limit of `rel_rms`.
+        equal: whether every slice is within its limit.
+        reason: why the outputs are different, or a remark.
+        slice: the slice with the largest error relative to its limit: "" for the whole output, or an index, "[:, 3]".
+        measure: the error of that slice: "largest", or "rms" for the RMS of the error.
+        slice_error: that error, relative to the slice's RMS.
+        slice_limit: limit of `slice_error`.
+        noise: the measured rounding error of BEFORE there, relative to the slice's RMS; None if it is unknown.
+        unmeasured: whether a fixed limit of the whole output replaced a rounding error that could not be measured.
     """
 
     name: str
@@ -60,31 +71,33 @@ class OutputComparison:
     @property
     def severity(self) -> float:
         """The error over its limit."""
-        if self.slice_error == 0:
-            return 0.0
-        return self.slice_error / self.slice_limit if self.slice_limit else math.inf
+        return excess(self.slice_error, self.slice_limit)
+
+
+def excess(error: float, limit: float) -> float:
+    """Returns an error over its limit; inf for any error over a limit of 0."""
+    return 0.0 if error == 0 else error / limit if limit else math.inf
 
 
 @dataclass
 class VerifyReport:
-    """Whether two models compute the same, and the evidence. True where they do.
+    """The verdict on two models, and the evidence. True if the models compute the same.
 
     Attributes:
-        verdict: equal, different, or random where BEFORE differs from itself and nothing else was found.
-        numerics: the class of the rewrites that AFTER went through.
-        rows: one for each output, case and way of running AFTER.
-        skipped: cases that BEFORE itself refuses, with the runtime's message.
-        cases: descriptions of the elements of cases, by name.
-        sizes: the sizes of symbolic dimensions that were tried, one combination each.
-        left_out: sizes that were not tried, with the memory or the work that they would take.
-        fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
-        random: outputs that differ from one run of BEFORE to the next; they are not compared.
-        not_covered: what no input that was tried has put to the test, and outputs whose honest error could not be
-            measured.
-        notes: what else there is to know.
-        summary: a sentence.
-        feeds: the inputs on which the outputs differ most; empty where they do not. Not in the JSON.
-        outputs: BEFORE's on these, by name. Not in the JSON.
+        verdict: equal, different or random.
+        numerics: the largest class of the rewrites between the models.
+        rows: one for each output, input set and mode of AFTER.
+        skipped: input sets that BEFORE refuses, with the runtime's message.
+        cases: descriptions of the elements of input sets, by name.
+        sizes: the combinations of symbolic dimensions that were tried.
+        left_out: sizes that were not tried, with their estimated memory or work.
+        fixed: symbolic dimensions of BEFORE that are integers in AFTER.
+        random: outputs that differ between two runs of BEFORE; they are not compared.
+        not_covered: the parts of the models that no input set tests, and outputs without a measured rounding error.
+        notes: other remarks.
+        summary: the verdict in a sentence.
+        feeds: the inputs with the largest difference; empty if the models are equal. Not in the JSON.
+        outputs: BEFORE's outputs for `feeds`, by name. Not in the JSON.
     """
 
     verdict: Verdict = Verdict.EQUAL
@@ -113,56 +126,40 @@ class VerifyReport:
         return self.equal
 
     def worst_outputs(self) -> list[OutputComparison]:
-        """For each output its worst row: unequal ones first, then by difference relative to the limit."""
-        worst: dict[str, OutputComparison] = {}
-        for row in self.rows:
-            if row.name not in worst or severity(row) > severity(worst[row.name]):
-                worst[row.name] = row
-        return list(worst.values())
+        """Returns the worst row of each output: a different one before an equal one, then the one nearest its limit."""
+        names = dict.fromkeys(row.name for row in self.rows)
+        return [max((row for row in self.rows if row.name == name), key=severity) for name in names]
 
     @property
     def worst(self) -> OutputComparison | None:
-        """The row that is furthest beyond its limit or nearest to it; None where nothing was compared.
+        """The row with the largest error relative to its limit; None if nothing was compared.
 
-        Not the largest difference: where an output is nothing but rounding, that is large and says nothing.
+        It need not have the largest difference, which is no evidence where rounding decides.
         """
         return max(self.rows, key=severity, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        found = {
-            "format": 2,
-            "equal": self.equal,
-            **asdict(replace(self, feeds={}, outputs={})),
-            "verdict": self.verdict.value,
-        }
+        found = asdict(replace(self, feeds={}, outputs={})) | {"verdict": self.verdict.value}
         del found["feeds"], found["outputs"]
-        return found
+        return {"format": 2, "equal": self.equal, **found}
 
     def to_json(self) -> str:
-        return json.dumps(_without_infinities(self.to_dict()), indent=2, allow_nan=False)
+        return dumps(self.to_dict())
 
 
-def _without_infinities(value: Any) -> Any:
-    """JSON has no infinities: they become words."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {k: _without_infinities(v) for k, v in value.items()}
-    return [_without_infinities(v) for v in value] if isinstance(value, list) else value
-
-
-def broken(name: str, case: str, way: tuple[bool, str, bool], reason: str) -> OutputComparison:
-    """A row of what no numbers say."""
+def without_numbers(name: str, case: str, mode: tuple[bool, str, bool], reason: str) -> OutputComparison:
+    """Returns the row of a difference that has no size: a failed run, another shape."""
     nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
-    return OutputComparison(name, case, *way, *nothing, False, reason, slice_error=math.inf)
+    return OutputComparison(name, case, *mode, *nothing, False, reason, slice_error=math.inf)
 
 
 def severity(row: OutputComparison) -> tuple[bool, float]:
+    """Sorts rows: equal before different ones, then by error over limit."""
     return not row.equal, row.severity
 
 
 def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
-    """A sentence for each output that rounding decides on some case."""
+    """Returns a sentence for each output for which rounding decides on some input set."""
     said = []
     for name in dict.fromkeys(row.name for row in rows if row.reason == NOISE):
         noise = [row for row in rows if row.name == name and row.reason == NOISE]

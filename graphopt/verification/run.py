@@ -1,6 +1,6 @@
-"""Runs a model the way `verify` compares models: all of the runtime's own optimizations off, one session at a time.
+"""Runs a model for comparison, by default with all of the runtime's optimizations off.
 
-At the runtime's default optimization level a model runs in a process of its own: a crash there is a finding. One such
+At the runtime's default optimization level a model runs in a process of its own, because a crash there is a result. The
 process serves all calls; after a crash the next call starts another.
 """
 
@@ -17,8 +17,9 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -27,106 +28,123 @@ import onnx_ir as ir
 
 from graphopt.errors import GraphoptError, VerifyError, is_out_of_memory, runtime_says
 from graphopt.graph import inference, writing
-from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import external_tensors, graphs, is_external, tensor_array, tensor_bytes, tensor_dims
-from graphopt.inputs.filling import Feeds
 from graphopt.inputs.plan import Case
 from graphopt.runtime.child import environment
 from graphopt.runtime.custom_ops import cannot_load, custom_op_libraries, registered_custom_ops, session_options
 from graphopt.runtime.discovery import CPU, import_onnxruntime
 from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
-from graphopt.targets.target import Target
 
-Model = Path | onnx.ModelProto | ir.Model
 Outputs = list[Any]
-# glibc raises its threshold for mapping a block by itself to 32 MiB. Freed tensors below it stay in the heap, between
-# blocks in use: up to 0.9 GiB in SAM's image encoder. Mapping is not free: from 8 MiB on, it cost ResNet-50 4 %.
+# glibc raises its threshold for separate mappings to 32 MiB. Freed tensors below it remain in the heap between used
+# blocks: up to 0.9 GiB in SAM's image encoder. Mappings have a cost: from 8 MiB on, ResNet-50 took 4 % longer.
 MAPPED_BYTES = 10 << 20
-# The heap keeps this much free memory at its end; glibc sets twice the threshold if it chooses itself.
+# Free memory at the end of the heap; glibc's own choice is twice the threshold.
 HEAP_SLACK = 64 << 20
 # Parameters of mallopt, as glibc numbers them.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # Element types of the weights that a session takes as arrays.
 _OF_NUMPY = frozenset(
-    getattr(ir.DataType, name)
-    for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
+    ir.DataType[name] for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
-# Weights in files that are larger together are not read.
+# Weights in external files are not read if they are larger together.
 MAX_WEIGHTS_READ = 1_500_000_000
-# Weights of so many bytes come to a session beside the message, where they would be written and read again.
+# Larger weights are handed to a session outside the message, which would be written and read again with them.
 LARGE = 1 << 16
 
 
+@dataclass(frozen=True)
+class Mode:
+    """The configuration of a session.
+
+    Attributes:
+        library: whether our kernels run nodes of ours (on the CPU; other providers decide with `graphopt.configure`).
+        provider: the first provider; the CPU runs the rest.
+        optimized: whether the runtime's optimizations are on, which is its default.
+        in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).
+    """
+
+    library: bool = False
+    provider: str = CPU
+    optimized: bool = False
+    in_half: bool = False
+
+    @property
+    def key(self) -> tuple[bool, str, bool]:
+        """The mode as rows of a report have it."""
+        return self.library, self.provider, self.optimized
+
+
+BODIES = Mode()  # by function bodies, on the CPU
+
+
 def open_session(
-    model: Model,
-    *,
-    library: bool,
-    provider: str = CPU,
-    optimized: bool = False,
-    threads: int = 0,
-    reuse: bool = True,
+    model: Path | onnx.ModelProto | ir.Model, mode: Mode = BODIES, *, threads: int = 0, reuse: bool = True
 ) -> Any:
-    """A session with all of the runtime's optimizations off.
+    """Opens a session.
 
     Args:
-        model: what to run. An ir.Model loses what was inferred.
-        library: with our kernels; a provider other than the CPU's decides for itself (`graphopt.configure`).
-        provider: what this one cannot run goes to the CPU.
-        optimized: with the runtime's optimizations, as it has them by default.
-        threads: how many compute a node; 0 leaves that to the runtime.
-        reuse: the buffer of a freed tensor is kept for a later tensor of the same shape. Without that, SAM's image
-            encoder takes 0.9 GiB less and half as much time more, and ResNet-50 10 % more.
+        model: the model; an ir.Model loses its inferred types and shapes.
+        mode: the configuration.
+        threads: number of threads of a node; 0 for the runtime's choice.
+        reuse: whether buffers of freed tensors are kept for later tensors of the same shape. Without reuse, SAM's image
+            encoder takes 0.9 GiB less and 1.5 times as long, and ResNet-50 10 % longer.
 
     Raises:
         VerifyError: the runtime refuses the model; the message is the runtime's.
-        GraphoptError: there is no such device here, or the runtime falls back to another provider.
+        GraphoptError: the provider is missing, or the runtime falls back to another one.
     """
     _map_large_tensors()
     ort = import_onnxruntime()
     options = session_options()
-    if not optimized:
+    if not mode.optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    # Memory goes back after each tensor: an arena would keep the largest case's for as long as the session is open.
-    options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False
+    # An arena would keep the memory of the largest input set as long as the session is open.
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.enable_mem_reuse = reuse
     options.intra_op_num_threads = threads
-    # Threads that wait for one another by looking all the time took a third of verify's CPU seconds on a busy machine.
+    # Waiting threads that spin took a third of verify's CPU seconds on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if isinstance(model, ir.Model):
-        folder = next((str(tensor.base_dir) for tensor in external_tensors(graphs(model)) if tensor.base_dir), "")
-        if folder:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        inference.forget(model)
-        with large_weights_outside(model, folder) as large:
-            arrays = (np.ascontiguousarray(tensor_array(tensor)) for tensor in large.values())
-            values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
-            if large:
-                options.add_external_initializers(list(large), values)
-            model = writing.to_message(model)
-    providers = configure(options, [CPU] if provider == CPU else [provider, CPU], model=model) if library else [CPU]
+        model = _message(model, options)
+    wanted = list(dict.fromkeys([mode.provider, CPU]))
+    providers = configure(options, wanted, model=model) if mode.library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
         session = ort.InferenceSession(source, options, providers=providers)
     except Exception as error:  # the runtime's exception classes share no public base
         name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
         raise VerifyError(cannot_load(name, error)) from None
-    require_provider(session, provider)
+    require_provider(session, mode.provider)
     return session
 
 
+def _message(model: ir.Model, options: Any) -> onnx.ModelProto:
+    """Returns a model without inferred types; its large weights are in the session options."""
+    folder = next((str(tensor.base_dir) for tensor in external_tensors(graphs(model)) if tensor.base_dir), "")
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    inference.forget(model)
+    with large_weights_outside(model, folder) as large:
+        make = import_onnxruntime().OrtValue.ortvalue_from_numpy
+        values = [make(np.ascontiguousarray(tensor_array(tensor))) for tensor in large.values()]
+        if large:
+            options.add_external_initializers(list(large), values)
+        return writing.to_message(model)
+
+
 def weights_in_files(model: ir.Model) -> int:
-    """Bytes of weights that lie in files."""
+    """Returns the bytes of the weights in external files."""
     return sum(tensor.nbytes for tensor in external_tensors(graphs(model)))
 
 
 @contextmanager
 def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[str, ir.TensorProtocol]]:
-    """Takes large initializers of the main graph, of types that numpy has, out of a model, and puts them back.
+    """Replaces the large initializers of the main graph by references to files of their names; restores them later.
 
-    Those in files of `folder` stay. In the place of the others are references to files of their names.
+    Initializers in files of `folder`, and of types that numpy lacks, are kept.
     """
     large: dict[str, ir.TensorProtocol] = {}
     initializers = model.graph.initializers
@@ -135,30 +153,14 @@ def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[st
         if tensor is None or value.is_graph_input() or tensor_bytes(tensor) < LARGE or tensor.dtype not in _OF_NUMPY:
             continue
         if not (is_external(tensor) and str(tensor.base_dir) == folder):
-            shape = ir.Shape(tensor_dims(tensor))
+            shape, size = ir.Shape(tensor_dims(tensor)), tensor_bytes(tensor)
             large[name] = tensor
-            value.const_value = ir.ExternalTensor(
-                name, 0, tensor_bytes(tensor), tensor.dtype, shape=shape, name=name, base_dir=""
-            )
+            value.const_value = ir.ExternalTensor(name, 0, size, tensor.dtype, shape=shape, name=name, base_dir="")
     try:
         yield large
     finally:
         for name, tensor in large.items():
             initializers[name].const_value = tensor
-
-
-def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
-    """A copy with these values of the main graph as outputs.
-
-    Raises:
-        VerifyError: there is no such value.
-    """
-    editor = Editor(inference.clone(model), Target("cpu"))
-    made = {value.name: value for node in editor.model.graph for value in node.outputs}
-    if unknown := set(names) - made.keys():
-        raise VerifyError(f"the model has no value '{min(unknown)}'")
-    editor.set_outputs([made[name] for name in names])
-    return editor.model
 
 
 @functools.cache
@@ -171,30 +173,21 @@ def _map_large_tensors() -> None:
 
 
 def run_cases(
-    model: Model,
-    cases: Iterable[Case],
-    *,
-    library: bool,
-    provider: str = CPU,
-    half_io: bool = False,
-    optimized: bool = False,
+    model: Path | onnx.ModelProto | ir.Model, cases: Iterable[Case], mode: Mode = BODIES
 ) -> dict[str, Outputs | str]:
-    """Case name -> outputs, or the runtime's message where it refuses the inputs.
-
-    Args:
-        model: what to run.
-        cases: the inputs.
-        library: as for `open_session`.
-        provider: likewise.
-        half_io: float32 inputs become float16 where the model takes that, and float16 outputs float32.
-        optimized: as for `open_session`.
-    """
-    session = open_session(model, library=library, provider=provider, optimized=optimized)
-    return {case.name: run_case(session, case, half_io=half_io) for case in cases}
+    """Runs input sets in a new session; returns outputs, or the runtime's message, by name of the set."""
+    session = open_session(model, mode)
+    return {case.name: run_case(session, case) for case in cases}
 
 
 def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | str:
-    """One case in an open session, as `run_cases` does it."""
+    """Runs one input set; returns the outputs, or the runtime's message if it refuses the inputs.
+
+    Args:
+        session: an open session.
+        case: the input set.
+        half_io: whether float32 inputs are converted to the model's float16, and float16 outputs to float32.
+    """
     narrow = {i.name for i in session.get_inputs() if half_io and i.type == "tensor(float16)"}
     try:
         feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
@@ -205,10 +198,10 @@ def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | st
 
 
 def require_memory(outputs: Outputs | str) -> None:
-    """A side that this machine has no memory for is not different.
+    """Checks that the machine had enough memory for a run; too little is no difference.
 
     Raises:
-        MemoryError: that is what the runtime's message says.
+        MemoryError: the runtime's message reports it.
     """
     if isinstance(outputs, str) and is_out_of_memory(outputs):
         raise MemoryError(outputs)
@@ -218,12 +211,12 @@ def _widened(output: Any) -> Any:
     return output.astype(np.float32) if isinstance(output, np.ndarray) and output.dtype == np.float16 else output
 
 
-def _run(session: Any, feeds: Feeds) -> Outputs:
+def _run(session: Any, feeds: dict[str, Any]) -> Outputs:
     values = [*session.get_inputs(), *session.get_outputs()]
     if not any(v.type == "tensor(bfloat16)" for v in values):
         outputs: Outputs = session.run(None, feeds)
         return outputs
-    # The Python interface takes and returns no bfloat16 arrays, but values that are told their type.
+    # The Python interface takes and returns no bfloat16 arrays, but OrtValues with a given type.
     make = import_onnxruntime().OrtValue
     given = {
         name: make.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
@@ -251,10 +244,12 @@ _process: subprocess.Popen[bytes] | None = None
 def run_optimized(
     model: Path | onnx.ModelProto, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
-    """Runs cases as `run_cases` does, with the runtime's optimizations on.
+    """Runs input sets with the runtime's optimizations, in another process.
 
-    A crash is the message of its case and of the cases after it. `threads` compute a node; 0 leaves their number to the
-    runtime.
+    Arguments are those of `open_session` and `run_case`.
+
+    Returns:
+        Outputs, or a message, by name of the set. After a crash its message is that of the remaining sets as well.
     """
     refused, results = _in_own_process(model, cases, library, half_io, threads)
     return results if refused is None else {case.name: refused for case in cases}
@@ -274,12 +269,10 @@ def require_loads_optimized(model: Path | onnx.ModelProto, *, library: bool) -> 
 def _in_own_process(
     model: Path | onnx.ModelProto, cases: Sequence[Case], library: bool, half_io: bool, threads: int
 ) -> tuple[str | None, dict[str, Outputs | str]]:
-    """Runs cases in a process that a crash may end; returns why the runtime refuses the model, if so, and results."""
+    """Runs input sets in the process; returns the runtime's message if it refuses the model, and the results."""
     with tempfile.TemporaryDirectory() as folder:
-        if isinstance(model, Path):
-            path = model
-        else:
-            path = Path(folder) / "model.onnx"
+        path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
+        if isinstance(model, onnx.ModelProto):
             path.write_bytes(model.SerializeToString())
         request = (str(path.resolve()), list(cases), library, half_io, threads, custom_op_libraries())
         process = _running()
@@ -302,19 +295,15 @@ def _in_own_process(
 def _running() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
-        _process = subprocess.Popen(
-            [sys.executable, "-c", "from graphopt.verification.run import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-        )
+        command = [sys.executable, "-c", "from graphopt.verification.run import serve; serve()"]
+        pipe, env = subprocess.PIPE, environment()
+        _process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=env)
         atexit.register(_stop, _process)
     return _process
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Ends the process, which may have died with a request half written; its exit code."""
+    """Ends the process, which may have crashed during a request; returns its exit code."""
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
@@ -324,25 +313,24 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
 
 
 def serve() -> None:
-    """The other process: requests on stdin, answers on what was stdout."""
+    """Runs in the other process: reads requests from stdin and writes the results to the original stdout."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
-    requests: IO[bytes] = sys.stdin.buffer
+    os.dup2(2, 1)  # output of libraries must not mix with the results
     while True:
         try:
-            path, cases, library, half_io, threads, custom_ops = pickle.load(requests)
+            path, cases, library, half_io, threads, custom_ops = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         with registered_custom_ops(custom_ops):
-            for answer in _answers(Path(path), cases, library, half_io, threads):
+            for answer in _answers(Path(path), cases, Mode(library, optimized=True), half_io, threads):
                 pickle.dump(answer, answers)
                 answers.flush()
 
 
-def _answers(path: Path, cases: Sequence[Case], library: bool, half_io: bool, threads: int) -> Iterator[Any]:
-    """Why there is no session, or None and the outputs of each case."""
+def _answers(path: Path, cases: Sequence[Case], mode: Mode, half_io: bool, threads: int) -> Iterator[Any]:
+    """Yields the message if the runtime refuses the model; otherwise None and the outputs of each input set."""
     try:
-        session = open_session(path, library=library, optimized=True, threads=threads)
+        session = open_session(path, mode, threads=threads)
     except GraphoptError as error:
         yield str(error).removeprefix(f"{path} ")
         return

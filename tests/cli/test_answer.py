@@ -35,7 +35,7 @@ from graphopt.report.tables import print_findings
 from graphopt.report.text import milliseconds, small
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Library, Reason, Route
-from graphopt.verification.judge import NOISE
+from graphopt.verification.report import NOISE
 from graphopt.verification.verify import OutputComparison, Verdict, VerifyReport
 from models import ZOO
 from tests.rewriting import model_from_text

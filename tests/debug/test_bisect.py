@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.debug.bisect import bisect
-from graphopt.debug.parting import first_parting
+from graphopt.debug.first_difference import first_difference
 from graphopt.errors import EXIT_RANDOM
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
@@ -86,7 +86,7 @@ def test_what_is_random_is_not_blamed() -> None:
         node.name = f"MaxPool_{i + 1}"
     result = bisect(model, target="cpu", passes=[WrongAtOneSite()])
     assert result.culprit is not None and result.culprit.nodes == ("MaxPool_2",), result.summary
-    found = first_parting(model, ["cpu", "cpu"])
+    found = first_difference(model, ["cpu", "cpu"])
     assert (found.verdict, found.value) == (Verdict.RANDOM, None)
 
 

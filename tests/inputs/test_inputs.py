@@ -279,7 +279,7 @@ def test_a_bound_that_only_the_result_has(bound: str) -> None:
         for high in (1e9, 5000)
     )
     report = verify(before, before)
-    assert report and any(note.startswith("numbers tried: x -") for note in report.notes), report.notes
+    assert report and any(note.startswith("values tried: x -") for note in report.notes), report.notes
     assert not verify(before, after)
     assert not verify(model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = Identity(x) }", {}), after)
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import graphopt
-from graphopt.debug.parting import Parting, first_parting
+from graphopt.debug.first_difference import FirstDifference, first_difference
 from graphopt.errors import OptionError
 from graphopt.runtime.discovery import provider_name
 from graphopt.verification.verify import VerifyReport
@@ -93,8 +93,8 @@ def _compare(model: bytes) -> VerifyReport:
     return graphopt.verify(proto, proto, providers=TWO)
 
 
-def _part(model: bytes) -> tuple[Parting, list[str]]:
-    found = first_parting(onnx.load_from_string(model), TWO)
+def _part(model: bytes) -> tuple[FirstDifference, list[str]]:
+    found = first_difference(onnx.load_from_string(model), TWO)
     return dataclasses.replace(found, minimal=None), [n.op_type for n in found.minimal.graph] if found.minimal else []
 
 

@@ -12,7 +12,7 @@ from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.writing import to_message
 from graphopt.targets.target import Target
-from graphopt.verification.exact import IN_DOUBLE, OF_PLANES, OF_ROWS, has_sums, with_exact_sums
+from graphopt.verification.variants import IN_DOUBLE, OF_PLANES, OF_ROWS, has_sums, with_exact_sums
 from tests.rewriting import Array, inferred, model_from_text
 
 AXES = "axes = Constant <value = int64[2] {1, 3}> ()"

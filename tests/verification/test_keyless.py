@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.verification.conclusion import hides_all, hides_all_before
-from graphopt.verification.verify import verify
+from graphopt.verification.verify import hides_all, hides_all_before, verify
 from tests.rewriting import model_from_text
 
 CAUSAL = """n = Shape <start: int = 1, end: int = 2> (x) square = Concat <axis: int = 0> (n, n)

@@ -1,7 +1,7 @@
 """Ranges of activations: the largest values in runs of the float32 model.
 
 They decide which activations fit float16: the residual streams of Gemma and T5 exceed 65504 and would become infinite.
-`graphopt/verification/ranges.py` measures them.
+`graphopt/verification/probes.py` measures them.
 """
 
 from __future__ import annotations

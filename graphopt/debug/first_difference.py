@@ -1,8 +1,6 @@
-"""Finds the first value of a model at which two providers part.
+"""Finds the first value of a model that two providers compute differently.
 
-The question of `bisect` for one file instead of one rewrite: two providers give different outputs, so which node is it
-that one of them computes otherwise? Values are made outputs in the order of the graph, some at a time, until one of
-them differs by more than rounding explains.
+Values become outputs in the order of the graph, some at a time, until one of them differs by more than rounding.
 """
 
 from __future__ import annotations
@@ -15,27 +13,27 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph import inference, reading, writing
+from graphopt.graph import inference, reading, traversal, writing
 from graphopt.runtime.custom_ops import registering_custom_ops
-from graphopt.verification.run import with_outputs
+from graphopt.verification.variants import with_outputs
 from graphopt.verification.verify import Verdict, VerifyReport, verify
 
-# How many values are outputs at once: all values of a model may not fit into memory together.
+# Most values that are outputs at once, because all values of a model may not fit into memory together.
 AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where two providers part.
+class FirstDifference:
+    """The first difference of two providers.
 
     Attributes:
-        values: how many values the model has.
-        verdict: of `verify` on the whole model; where it is RANDOM no provider can be blamed.
-        value: the first that differs; None when the outputs do not.
-        node: what computes it, as "Conv 'layer1.conv'".
-        alone: it differs only while no other value is an output: a provider computes it together with what follows.
-        summary: what `verify` said about it, or about the whole model when the outputs do not differ.
-        minimal: a model of that node alone; None when there is none.
+        values: the number of values of the model.
+        verdict: of `verify` on the whole model; if it is RANDOM, no provider is at fault.
+        value: the first value that differs; None if the outputs are equal.
+        node: its node, as "Conv 'layer1.conv'".
+        alone: whether it differs only as the single output, because a provider fuses its node with consumers.
+        summary: of `verify` with this value as the output, or of the whole model if the outputs are equal.
+        minimal: a model of that node alone; None if it cannot be cut out.
     """
 
     values: int
@@ -48,25 +46,25 @@ class Parting:
 
 
 @registering_custom_ops
-def first_parting(
+def first_difference(
     model: Any,
     providers: Sequence[str],
     *,
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     seed: int = 0,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
-) -> Parting:
+) -> FirstDifference:
     """Compares one model on two providers, value by value in the order of the graph.
 
     Args:
         model: as for `verify`; its weights must fit into one message, 2 GiB.
-        providers: two, as for `verify`; the first one is taken to be right.
+        providers: two, as for `verify`; the first is the reference.
         inputs: as for `verify`.
         seed: as for `verify`.
         custom_ops: as for `verify`.
 
     Raises:
-        OptionError: not two providers, or one that this runtime has not.
+        OptionError: not two providers, or one that this runtime lacks.
         ModelLoadError: the model cannot be read.
         VerifyError: a provider refuses the model.
     """
@@ -74,18 +72,22 @@ def first_parting(
     nodes = {str(value.name): node for node in model.graph for value in node.outputs if value.name}
     whole = verify(model, model, providers=providers, inputs=inputs, seed=seed)
     if whole.verdict != Verdict.DIFFERENT:
-        return Parting(len(nodes), whole.verdict, None, "", False, whole.summary, None)
-    # The input set that shows it most is enough from here on.
-    feeds = whole.feeds
+        return FirstDifference(len(nodes), whole.verdict, None, "", False, whole.summary, None)
     typed = model.clone()
     inference.infer(typed)
 
     def observed(names: Sequence[str]) -> VerifyReport:
+        """Verifies with these outputs, on the inputs with the largest difference."""
         copy = with_outputs(typed, names)
         for value in copy.graph.outputs:
             inference.declare(copy, value)
         inference.forget(copy)
-        return verify(copy, copy, providers=providers, inputs=feeds, seed=seed)
+        return verify(copy, copy, providers=providers, inputs=whole.feeds, seed=seed)
+
+    def found(value: str, summary: str, *, alone: bool) -> FirstDifference:
+        node = nodes[value]
+        label = f"{node.op_type} '{node.name}'" if node.name else node.op_type
+        return FirstDifference(len(nodes), Verdict.DIFFERENT, value, label, alone, summary, _alone(model, node))
 
     values = list(nodes)
     for start in range(0, len(values), AT_ONCE):
@@ -93,8 +95,8 @@ def first_parting(
         different = {row.name for row in observed(chunk).rows if not row.equal}
         for name in chunk:
             if name in different:
-                return _found(model, nodes, name, observed([name]).summary, alone=False)
-    # Nothing differs when it is looked at: some provider fuses. Each value by itself, halving what is left.
+                return found(name, observed([name]).summary, alone=False)
+    # With other outputs nothing differs, so a provider fuses nodes: a binary search with single outputs.
     good, bad = -1, len(values) - 1
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -102,36 +104,29 @@ def first_parting(
             bad = middle
         else:
             good = middle
-    return _found(model, nodes, values[bad], whole.summary, alone=True)
+    return found(values[bad], whole.summary, alone=True)
 
 
-def _found(model: ir.Model, nodes: Mapping[str, ir.Node], value: str, summary: str, *, alone: bool) -> Parting:
-    node = nodes[value]
-    named = f"{node.op_type} '{node.name}'" if node.name else node.op_type
-    return Parting(len(nodes), Verdict.DIFFERENT, value, named, alone, summary, _alone(model, value))
-
-
-def _alone(model: ir.Model, value: str) -> ir.Model | None:
-    """The node that computes a value, with what it reads as inputs."""
-    node = next(n for n in model.graph if any(o.name == value for o in n.outputs))
+def _alone(model: ir.Model, node: ir.Node) -> ir.Model | None:
+    """Cuts out a node, with the values that it reads as inputs; returns None if it has bodies or no inputs."""
     inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and not v.is_initializer()]
-    if not inputs or any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if not inputs or traversal.bodies(node):
         return None
     graph = ir.convenience.extract(model.graph, inputs, [o for o in node.outputs if o.name])
     return ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))
 
 
-def first_parting_in_file(
+def first_difference_in_file(
     path: str | os.PathLike[str], out: Path | None, providers: Sequence[str], **options: Any
-) -> Parting:
-    """`first_parting` over a file; writes the minimal model to `out`.
+) -> FirstDifference:
+    """Runs `first_difference` on a file, and writes the minimal model to `out`.
 
     Raises:
         ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
     """
     if out is not None:
         writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
-    result = first_parting(path, providers, **options)
+    result = first_difference(path, providers, **options)
     if out is not None and result.minimal is not None:
         writing.save(result.minimal, out)
     return result
