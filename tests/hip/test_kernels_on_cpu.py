@@ -13,7 +13,7 @@ import pytest
 
 from tests.hip import activations, channels_last_cases, fused_attention_cases, tiles
 from tests.hip.case import Case
-from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests, element_type, int64s
+from tests.hip.harness import ROOT, Array, Harness, HostKernels, Plan, build_for_tests, element_type, int64s
 from tests.hip.registry import all_cases
 
 pytestmark = pytest.mark.once
@@ -42,46 +42,46 @@ def poison(nbytes: int) -> Array:
     return np.full(max(nbytes, 1), 0xFF, np.uint8)
 
 
-def run(case: Case, harness: Harness, kernels: HostKernels, order: int) -> tuple[list[Array], list[str]]:
-    """Returns a case's outputs, and the kernels that ran."""
-    facts = harness.typical_facts(f"cpu{kernels.wave}")
-    plan = case.plan(harness, facts)
-    plans = [plan]
+def plans_of(case: Case, harness: Harness, wave: int) -> list[Plan]:
+    """Returns the plan that prepares weights, if the operator has any, and the plan of the operator."""
+    facts = harness.typical_facts(f"cpu{wave}")
+    return [make(harness, facts) for make in (case.prepare, case.plan) if make is not None]
+
+
+def run(case: Case, plans: list[Plan], kernels: HostKernels, order: int) -> list[Array]:
+    """Returns a case's outputs."""
     outputs = [poison(e.nbytes) for e in case.outputs()]
     buffers = {f"in{i}": x for i, x in enumerate(case.inputs)}
     buffers |= {f"out{i}": y for i, y in enumerate(outputs)}
-    buffers |= {f"ws{i}": poison(n) for i, n in enumerate(plan.workspace)}
+    buffers |= {f"ws{i}": poison(n) for i, n in enumerate(plans[-1].workspace)}
     if case.prepare is not None:
-        plans.insert(0, case.prepare(harness, facts))
         buffers["weights"] = poison(plans[0].weights)
-    names = []
-    for p in plans:
-        for launch in p.launches:
+    for plan in plans:
+        for launch in plan.launches:
             kernels.launch(launch, buffers, order, seed=1)
-            names.append(launch["kernel"])
-    return case.view(outputs), names
+    return case.view(outputs)
 
 
 EMPTY = list(fused_attention_cases.empty_cases())
 
 
-@pytest.mark.parametrize("wave", [32, 64])
 @pytest.mark.parametrize("case", CASES + EMPTY, ids=[c.name for c in CASES + EMPTY])
-def test_case(case: Case, wave: int, libraries: Libraries) -> None:
-    harness, kernels = libraries[wave]
-    for order in (HostKernels.FORWARD, HostKernels.REVERSE, HostKernels.RANDOM):
-        got, _ = run(case, harness, kernels, order)
-        assert not case.check(got), f"order {order}: {case.check(got)}"
+def test_case(case: Case, libraries: Libraries) -> None:
+    wrong = []
+    for wave, (harness, kernels) in libraries.items():
+        plans = plans_of(case, harness, wave)
+        for order in (HostKernels.FORWARD, HostKernels.REVERSE, HostKernels.RANDOM):
+            if message := case.check(run(case, plans, kernels, order)):
+                wrong.append(f"waves of {wave}, order {order}: {message}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("wave", [32, 64])
 def test_every_kernel_has_eight_cases(wave: int, libraries: Libraries) -> None:
     harness, kernels = libraries[wave]
-    facts = harness.typical_facts(f"cpu{wave}")
     counts: Counter[str] = Counter()
     for case in CASES:
-        plans = [case.plan(harness, facts)] + ([case.prepare(harness, facts)] if case.prepare else [])
-        counts.update({launch["kernel"] for plan in plans for launch in plan.launches})
+        counts.update({launch["kernel"] for plan in plans_of(case, harness, wave) for launch in plan.launches})
     assert set(kernels.names) == set(counts)
     assert not {name: n for name, n in counts.items() if n < 8}
 
