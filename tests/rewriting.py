@@ -82,7 +82,8 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool = F
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    # Threads of thousands of small sessions would spend more time spinning than working.
+    # To start threads, and to let them spin, would take longer than most of these models. Our kernels share their work.
+    options.intra_op_num_threads = 2 if library else 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if library:
         configure(options, [CPU], model=model)
