@@ -18,7 +18,8 @@ from onnx import numpy_helper
 
 import graphopt
 from graphopt.ops import DOMAIN
-from graphopt.runtime.discovery import library_path
+from graphopt.runtime.discovery import CPU
+from graphopt.runtime.sessions import configure
 from tests.conformance.node_cases import node_cases
 
 CASES = node_cases()
@@ -31,8 +32,9 @@ def session(model: onnx.ModelProto) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # thousands of sessions, few long runs
     if any(f.domain == DOMAIN for f in model.functions):
-        options.register_custom_ops_library(str(library_path()))
+        configure(options, [CPU], model=model)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
