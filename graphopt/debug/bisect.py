@@ -31,7 +31,7 @@ class BisectResult:
     Attributes:
         rewrites: the number of rewrites of all passes.
         verdict: of `verify` after all of them; if it is RANDOM, no rewrite is at fault.
-        culprit: the first rewrite after which `verify` reports a difference; None if there is none.
+        culprit: the first rewrite that makes `verify` report a difference; None if there is none.
         summary: of `verify` after the culprit, or after all rewrites if there is no culprit.
         minimal: a model of the nodes that the culprit replaces; None if they cannot be cut out.
     """
@@ -54,7 +54,7 @@ def bisect(
     seed: int = 0,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> BisectResult:
-    """Finds the first rewrite after which outputs differ, by a binary search over the number of rewrites.
+    """Finds the first rewrite that changes the outputs, by a binary search over the number of rewrites.
 
     Args:
         model: as for `optimize`.

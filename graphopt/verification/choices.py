@@ -52,8 +52,6 @@ Array = npt.NDArray[Any]
 # Operator -> its output of indices and its inputs of scores or boxes, counted from 0.
 CHOOSE = {"ArgMax": (0, (0,)), "ArgMin": (0, (0,)), "NonMaxSuppression": (0, (0, 1)), "TopK": (1, (0,))}
 OLDEST_OPSET = 11  # GatherElements, and TopK with `sorted`.
-# The rounding error of a score is the largest among so many next to it on either side: one draw may miss a score.
-NEIGHBOURS = 16
 _PREFIX = "graphopt_choice"
 
 
@@ -275,7 +273,7 @@ def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
         moved = np.nan_to_num(np.max([np.abs(draw - rows) for draw in draws], axis=0), nan=0.0, posinf=0.0)
     order = np.argsort(rows, axis=1, kind="stable")
     smooth = np.take_along_axis(moved, order, 1)
-    for step in (1, 2, 4, 8, 1):  # together NEIGHBOURS
+    for step in (1, 2, 4, 8, 1):  # 16 neighbours on either side, because one draw may miss a score
         wide = np.pad(smooth, ((0, 0), (step, step)), mode="edge")
         smooth = np.max([wide[:, : -2 * step], smooth, wide[:, 2 * step :]], axis=0)
     result = np.empty_like(moved)

@@ -194,10 +194,9 @@ class _Judge:
     def _measure_again(self) -> None:
         """Measures cases that look different again, the worst first, until one remains different."""
         again: set[str] = set()
-        severities = {
-            run: max((r.severity for r in rows if not r.equal), default=0.0) for run, rows in self.rows.items()
-        }
-        for run in sorted(severities, key=severities.__getitem__)[::-1]:
+        for run in sorted(self.rows, key=lambda run: max([0.0, *(r.severity for r in self.rows[run] if not r.equal)]))[
+            ::-1
+        ]:
             bad = self.update(run) if run.case.name in again else [r for r in self.rows[run] if not r.equal]
             if bad and _is_certain(bad):
                 self._measure_fixed(run)

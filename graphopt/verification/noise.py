@@ -231,8 +231,8 @@ class Noisy:
         precision: the rounding.
         guess: whether results of unknown type get the type of an input (`guessed`).
         overflows: whether values that are rounded to half precision become infinite beyond float16's range.
-        steps: a factor for the noise on inputs of STEPS. It shows the effect of another step or choice: in few draws a
-            value near the end of a step is not moved beyond it.
+        steps: the least noise on inputs of STEPS, in units of SINGLE. It shows the effect of another step or choice,
+            because few draws of usual noise move a value near the end of a step beyond it.
         still: whether there is no random noise: norms are written out, sums are exact, and weights in `stored` rounded.
         stored: names of weights that are rounded to nearest in the precision of weights, if `still` is set.
     """
@@ -323,12 +323,9 @@ class Noisy:
     def _node(self, node: ir.Node, kinds: Sequence[_Kind]) -> None:
         """Adds noise before and after a node with inputs and bodies of these kinds."""
         noisy = [k for k in kinds if k.noisy]
-        kind = _Kind(
-            bool(noisy),
-            bool(noisy) and all(k.raw for k in noisy),
-            frozenset[ir.Value]().union(*(k.sources for k in kinds)),
-            any(k.rounded for k in kinds) or self._rounds(node),
-        )
+        sources = frozenset[ir.Value]().union(*(k.sources for k in kinds))
+        rounded = any(k.rounded for k in kinds) or self._rounds(node)
+        kind = _Kind(bool(noisy), bool(noisy) and all(k.raw for k in noisy), sources, rounded)
         if not self._still:
             self._round_separately(node)
             self._round_values(node)
@@ -347,10 +344,9 @@ class Noisy:
         for y in node.outputs:
             self._known[y] = kind if is_float(y) or y.dtype is None else _Kind()
             if y.name and kind.noisy and is_float(y) and self._is_rounded(node, y):
-                rounded = self._round_behind(y, self._unit_of(y), node.op_type, kind.raw)
+                moved_ = self._round_behind(y, self._unit_of(y), node.op_type, kind.raw)
                 # Integers remain integers.
-                own = kind if kind.raw else replace(kind, sources=frozenset((rounded,)), rounded=False)
-                self._known[rounded] = own
+                self._known[moved_] = kind if kind.raw else replace(kind, sources=frozenset((moved_,)), rounded=False)
 
     def _round_behind(self, y: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
         """Adds noise to a result, and returns the sum."""

@@ -103,9 +103,8 @@ class ComparedModel:
         inference.forget(plain)
         with large_weights_outside(plain):
             whole = ir.serde.deserialize_model(inlined(writing.to_message(plain)))
-        for tensor in traversal.external_tensors(traversal.graphs(self.model)):
-            ir.external_data.set_base_dir(whole.graph, tensor.base_dir)
-            break
+        if (outside := next(traversal.external_tensors(traversal.graphs(self.model)), None)) is not None:
+            ir.external_data.set_base_dir(whole.graph, outside.base_dir)
         for name, value in self.model.graph.initializers.items():
             whole.graph.initializers[name].const_value = value.const_value
         inference.infer(whole)

@@ -154,8 +154,8 @@ class RoundingErrors:
         """Measures the part of BEFORE's error that is the same in every run.
 
         It writes norms out, computes sums exactly (`variants.py`), and rounds weights that AFTER stores in half
-        precision, if it computes nothing in that precision or if there are steps: few draws of other weights show the
-        effect on steps. FACTOR is not in the result, but it is in the noise.
+        precision, if it computes nothing in that precision, or if there are steps, because few draws of weights show
+        their effect on steps. FACTOR is not in the result, but it is in the noise.
         """
         key, graph = (numerics, case.name), self.before.whole.graph
         drawn = self.rewritten.coarse and not noise.has_steps(graph)
