@@ -1,6 +1,6 @@
 """Compares discrete intermediate values: the indices of TopK, ArgMax and NonMaxSuppression, and quantized values.
 
-Scores that differ by less than rounding error may be ordered differently in two honest runs. Everything gathered by
+Scores that differ by less than rounding error may be ordered differently in two correct runs. Everything gathered by
 their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices as inputs, and two questions are left:
 
 - Could BEFORE have chosen these indices? They must be in order and leave no higher score out, up to the measured
@@ -349,7 +349,7 @@ def _overlaps(boxes: Array, picked: Array, centred: bool) -> Array:
 
 
 @dataclass
-class Group:
+class RunGroup:
     """Runs that are compared with one BEFORE.
 
     Attributes:
@@ -379,15 +379,17 @@ class Group:
         return "", set()
 
 
-def grouped(pair: Pair, errors: RoundingErrors, runs: Sequence[ComparedRun], compared: Collection[str]) -> list[Group]:
+def grouped(
+    pair: Pair, errors: RoundingErrors, runs: Sequence[ComparedRun], compared: Collection[str]
+) -> list[RunGroup]:
     """Groups runs by the BEFORE that they are compared with: its own choices, or the first, second, ... of a case."""
-    plain = Group(pair, errors)
+    plain = RunGroup(pair, errors)
     doubtful: set[ComparedRun] = set()
     if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
         places = [pair.names.index(name) for name in compared]
         doubtful = {run for run in runs if run.is_doubtful(places)}
     following = _Following.of(pair) if doubtful else None
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     made: dict[str, list[bytes]] = {}
     for run in runs:
         followed = following.run(run) if following is not None and run in doubtful else None
@@ -438,10 +440,10 @@ class _Following:
         except VerifyError:
             return None
 
-    def group(self, errors: RoundingErrors) -> Group:
+    def group(self, errors: RoundingErrors) -> RunGroup:
         kept = frozenset(name for choice in self.choices for name in choice.reads if name)
         own = RoundingErrors(self.before, {}, errors.rewritten, errors.half_io, kept=kept)
-        return Group(self.pair, own, choices=self.choices)
+        return RunGroup(self.pair, own, choices=self.choices)
 
     def run(self, run: ComparedRun) -> tuple[ComparedRun, Outputs] | None:
         """Compares the run with BEFORE by the run's choices; also returns BEFORE's outputs. None if either fails."""

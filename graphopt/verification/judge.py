@@ -15,7 +15,7 @@ from graphopt.metadata import Numerics
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import MARGIN
 from graphopt.runtime.discovery import CPU
-from graphopt.verification.choices import Group, grouped, has_levels, level_difference
+from graphopt.verification.choices import RunGroup, grouped, has_levels, level_difference
 from graphopt.verification.compare import LIMITS, NAN_EVERYWHERE, Deviation, Judgement, deviation, deviations, judge
 from graphopt.verification.modes import ComparedRun, at_default_level, farthest, is_usual, runner_of_before
 from graphopt.verification.pair import Effort, Pair, Tolerance
@@ -83,7 +83,7 @@ class _Judge:
         unsteady: (case, output) where BEFORE differs from itself.
     """
 
-    group: Group
+    group: RunGroup
     compared: list[str]
     report: VerifyReport
     budget: Budget
@@ -432,7 +432,7 @@ def untested(
 ) -> list[str]:
     """Returns sentences on nodes of ours that could return zeros, and tables with changed rows that no case reads."""
     budget = Budget(effort.seconds * UNTESTED_SHARE, spent=2 * pair.opening)
-    judging = _Judge(Group(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
+    judging = _Judge(RunGroup(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
 
     def differs(case: Case, outputs: Outputs) -> bool:
         return bool(judging.update(ComparedRun(BODIES, case, deviations(errors.wanted[case.name], outputs))))

@@ -27,6 +27,7 @@ from graphopt.inputs.uses import labels
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 from graphopt.precision.channel_pairs import SUFFIX as PAIRS_SUFFIX
+from graphopt.report.text import fitted
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
 from graphopt.verification.compare import BRAIN, HALF, SINGLE, stored
 from graphopt.verification.noise import Precision
@@ -569,8 +570,6 @@ def _names_of_stored(weights: Iterable[ir.Value]) -> frozenset[str]:
 
 # Tolerances relative to a table's largest element: the effect of another order of folding, and rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
-# Most rows in a message.
-NAMED_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -590,9 +589,7 @@ class ChangedRows:
     input: str
 
     def __str__(self) -> str:
-        named = ", ".join(map(str, self.rows[:NAMED_ROWS]))
-        more = f" and {len(self.rows) - NAMED_ROWS} more" if len(self.rows) > NAMED_ROWS else ""
-        return f"row {named}{more} of '{self.table}' differs in AFTER, and no input reads it"
+        return f"row {fitted(list(map(str, self.rows)), 16)} of '{self.table}' differs in AFTER, and no input reads it"
 
 
 def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:

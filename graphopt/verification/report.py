@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from graphopt.report.text import fitted
 from graphopt.strict_json import dumps
 
 # The reason of rows without evidence: rounding alone moves BEFORE too far.
 NOISE = "rounding noise"
-# Most input sets that a sentence names.
-NAMED_CASES = 4
 
 
 class Verdict(Enum):
@@ -163,10 +162,9 @@ def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
     said = []
     for name in dict.fromkeys(row.name for row in rows if row.reason == NOISE):
         noise = [row for row in rows if row.name == name and row.reason == NOISE]
-        cases = list(dict.fromkeys(row.case for row in noise))
+        cases = dict.fromkeys(row.case for row in noise)
         moved = [row.noise for row in noise if row.noise is not None]
         how = f" by up to {max(moved):.2g} of RMS" if moved else ""
-        named = ", ".join(f"'{case}'" for case in cases[:NAMED_CASES])
-        more = f" and {len(cases) - NAMED_CASES} more" if len(cases) > NAMED_CASES else ""
-        said.append(f"output '{name}' is inconclusive on {named}{more}: rounding alone moves BEFORE{how} there")
+        named = fitted([f"'{case}'" for case in cases])
+        said.append(f"output '{name}' is inconclusive on {named}: rounding alone moves BEFORE{how} there")
     return said

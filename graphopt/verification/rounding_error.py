@@ -153,9 +153,9 @@ class RoundingErrors:
     def measure_fixed(self, numerics: Numerics, case: Case) -> None:
         """Measures the part of BEFORE's error that is the same in every run.
 
-        It writes norms out, computes sums exactly (`variants.py`), and rounds weights that AFTER stores in half
-        precision, if it computes nothing in that precision, or if there are steps, because few draws of weights show
-        their effect on steps. FACTOR is not in the result, but it is in the noise.
+        It writes norms out and computes sums exactly (`variants.py`). It also rounds weights that AFTER stores in half
+        precision, if AFTER computes nothing in that precision or if there are steps: few draws of weights would show
+        the effect on steps. Unlike noise, the result does not include FACTOR.
         """
         key, graph = (numerics, case.name), self.before.whole.graph
         drawn = self.rewritten.coarse and not noise.has_steps(graph)

@@ -7,7 +7,7 @@ shows it, and a kernel that adds in parts has another one. With E for the result
 
     |AFTER - BEFORE| <= |AFTER - E| + |E - BEFORE|
 
-for any AFTER, and the last term is not AFTER's error.
+for any AFTER. The last term is not AFTER's error.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from graphopt.inputs.plan import Case, Wishes, masks_of
 from graphopt.inputs.uses import HIDES, only_compared
 from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
+from graphopt.report.text import count
 from graphopt.runtime.custom_ops import registering_custom_ops
 from graphopt.runtime.discovery import CPU, provider_name
 from graphopt.verification import modes
@@ -199,11 +200,11 @@ def _summary(report: VerifyReport, cases: int) -> str:
     modes = "with and without the library" if ours else "as standard ONNX"
     modes += ", at the runtime's default level" if all(r.optimized for r in report.rows) else ""
     modes += "".join(f", on {p}" for p in sorted({r.provider for r in report.rows} - {CPU}))
-    text = f"{cases} input set{'s' * (cases != 1)}, {modes}, class {report.numerics}"
+    text = f"{count(cases, 'input set')}, {modes}, class {report.numerics}"
     if report.fixed:
         text += ", with AFTER's " + ", ".join(f"{s}={n}" for s, n in report.fixed.items())
     if report.skipped:
-        text += f"; BEFORE refuses {len(report.skipped)} more input set{'s' * (len(report.skipped) != 1)}"
+        text += f"; BEFORE refuses {count(len(report.skipped), 'more input set')}"
     if report.random:
         text += f"; {', '.join(report.random)} not compared, since BEFORE makes random values there"
     noise = {r.case for r in report.rows if r.reason == NOISE}
