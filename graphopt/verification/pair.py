@@ -180,10 +180,11 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
     """
     old, new = _read(before), _read(after)
     if METADATA_FROZEN in new.model.metadata_props:
-        frozen = {*reading.freeze_initializers(old.model)}
+        reading.freeze_initializers(old.model)
+        kept = {value.name for value in old.model.graph.inputs}
         proto = copy.deepcopy(old.proto)
         del proto.graph.input[:]
-        proto.graph.input.extend(v for v in old.proto.graph.input if v.name not in frozen)
+        proto.graph.input.extend(v for v in old.proto.graph.input if v.name in kept)
         old = replace(old, proto=proto)
     names = [o.name for o in old.proto.graph.output]
     for tolerance in (rtol, atol):
