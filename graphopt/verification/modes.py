@@ -313,23 +313,28 @@ def run_after(
         VerifyError: the runtime refuses the model.
         MemoryError: the machine has too little memory for AFTER.
     """
-    runs = []
+    runs: list[ComparedRun] = []
     for mode in modes:
         steps.begin(f"on {len(cases)} sets of inputs")
-        if mode.optimized and mode.provider == CPU:
-            got = _optimized(pair, mode, cases)
-        else:
-            began = time.process_time()
-            session = open_session(pair.after.source, mode, reuse=not pair.large)
-            pair.opening = time.process_time() - began
-            got = {}
-            for case in cases:
-                began = time.process_time()
-                got[case.name] = run_case(session, case, half_io=pair.half_io)
-                require_memory(got[case.name])
-                pair.running = min(pair.running, time.process_time() - began)
-        runs += [ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in cases]
+        runs += _run_mode(pair, mode, cases, wanted)
     return runs
+
+
+def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> Iterator[ComparedRun]:
+    """Yields the runs of one mode; only one session, and the outputs of one case, are in memory at a time."""
+    if mode.optimized and mode.provider == CPU:
+        got = _optimized(pair, mode, cases)
+        yield from (ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in cases)
+        return
+    began = time.process_time()
+    session = open_session(pair.after.source, mode, reuse=not pair.large)
+    pair.opening = time.process_time() - began
+    for case in cases:
+        began = time.process_time()
+        outputs = run_case(session, case, half_io=pair.half_io)
+        require_memory(outputs)
+        pair.running = min(pair.running, time.process_time() - began)
+        yield ComparedRun(mode, case, deviations(wanted[case.name], outputs))
 
 
 def _optimized(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Outputs | str]:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -541,6 +542,24 @@ del tensors[:-1]
 print(before - resident())"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 80 << 20
+
+
+def test_one_session_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BEFORE, and AFTER by its function bodies and with the library: each session is freed before the next opens."""
+    sessions: list[weakref.ref[Any]] = []
+
+    def opened(*args: Any, **options: Any) -> Any:
+        assert [session() for session in sessions] == [None] * len(sessions)
+        session = open_session(*args, **options)
+        sessions.append(weakref.ref(session))
+        return session
+
+    text = "g (float[1, 8, 9, 9] x) => (float[1, 16, 9, 9] y) { y = Conv <pads: ints = [1, 1, 1, 1]> (x, w) }"
+    before = model_from_text(text, {"w": np.ones((16, 8, 3, 3), np.float32)})
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
+    monkeypatch.setattr(modes, "open_session", opened)
+    assert verify(before, after, effort="quick")
+    assert len(sessions) == 3
 
 
 @pytest.mark.parametrize("allowed", [1 << 10, 1 << 30])
