@@ -1,18 +1,23 @@
-"""What a model declares of its inputs: their types, the sizes of their axes, and the symbols that stand for sizes."""
+"""The declared inputs of a model: types, dimensions, and the symbols of sizes that may vary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from graphopt.errors import VerifyError
+from graphopt.graph.reading import ONNX_DOMAIN
+from graphopt.graph.traversal import is_external
 
-# Words in the names of what a decoder keeps of earlier steps.
+# Parts of the names of a decoder's cache.
 PAST = ("past", "cache", "prev", "history")
-# Types of which the runtime takes no numpy arrays.
+# Element types without numpy arrays in ONNX Runtime.
 _NO_ARRAYS = frozenset(
     kind
     for name, kind in onnx.TensorProto.DataType.items()
@@ -20,59 +25,99 @@ _NO_ARRAYS = frozenset(
 )
 
 
-def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The graph inputs that callers must give: not those with an initializer."""
+@dataclass(frozen=True, eq=False)
+class Input:
+    """A graph input that callers must give.
+
+    Attributes:
+        name: its name.
+        type: its declared type.
+        dims: see `dims_of`.
+    """
+
+    name: str
+    type: onnx.TypeProto
+    dims: tuple[int | str, ...]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type.
+
+        Raises:
+            VerifyError: the input is no tensor, or ONNX Runtime has no numpy arrays of its type.
+        """
+        if self.type.WhichOneof("value") != "tensor_type":
+            raise VerifyError(f"input '{self.name}' is no tensor: give a value of your own with --inputs")
+        kind = self.type.tensor_type.elem_type
+        if kind in _NO_ARRAYS:
+            name = onnx.TensorProto.DataType.Name(kind)
+            raise VerifyError(
+                f"input '{self.name}' holds {name}, and ONNX Runtime's Python interface takes no arrays of it: cut the "
+                "model behind the node that reads it"
+            )
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind in "fV"
+
+    @property
+    def is_image(self) -> bool:
+        return self.is_float and len(self.dims) == 4
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the shape for these sizes of the symbols."""
+        return tuple(dim if isinstance(dim, int) else size_of(dim, sizes) for dim in self.dims)
+
+
+def required_inputs(model: onnx.ModelProto) -> list[Input]:
+    """Returns the graph inputs without an initializer."""
     initializers = {t.name for t in model.graph.initializer}
-    return [v for v in model.graph.input if v.name not in initializers]
+    return [Input(v.name, v.type, dims_of(v)) for v in model.graph.input if v.name not in initializers]
+
+
+def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
+    """Returns the size or symbol of each axis; nothing for an unknown rank.
+
+    An axis without either (also with the size -1, unlike 0) has the symbol of `unnamed`.
+    """
+    dims = value.type.tensor_type.shape.dim
+    return tuple(
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or unnamed(value.name, axis)
+        for axis, d in enumerate(dims)
+    )
+
+
+def unnamed(name: str | None, axis: int) -> str:
+    """Returns the symbol INPUT[AXIS] of an axis without a size or symbol in the model."""
+    return f"{name}[{axis}]"
 
 
 def symbols(model: onnx.ModelProto) -> dict[str, str]:
-    """The symbolic dimensions of the inputs and the role of each: "batch", "image" or "length".
+    """Returns the symbols of the inputs and their roles: "batch", "image" or "length".
 
-    A symbol means one size wherever it stands; its first place decides the role. A sum of other symbols, as exporters
-    write it ("past + sequence"), is no symbol of its own.
+    The first axis with a symbol decides the role. Sums of other symbols ("past + sequence") are not included.
     """
     found: dict[str, str] = {}
     for value in required_inputs(model):
-        dims = value.type.tensor_type.shape.dim
-        for axis, dim in enumerate(dims):
-            if not is_given(dim):
-                image = len(dims) == 4 and axis >= 2 and not is_past(value.name)
-                role = "batch" if axis == 0 else "image" if image else "length"
-                found.setdefault(symbol_of(value, axis), role)
+        for axis, dim in enumerate(value.dims):
+            if isinstance(dim, str):
+                image = len(value.dims) == 4 and axis >= 2 and not is_past(value.name)
+                found.setdefault(dim, "batch" if axis == 0 else "image" if image else "length")
     return {s: role for s, role in found.items() if sum_of(s, {t: 0 for t in found if t != s}) is None}
 
 
 def is_past(name: str) -> bool:
-    """Whether an input, or a symbol, is called as what a decoder keeps of earlier steps."""
+    """Whether the name of an input or symbol is that of a decoder's cache."""
     return any(word in name.lower() for word in PAST)
 
 
-def symbol_of(value: onnx.ValueInfoProto, axis: int) -> str:
-    return value.type.tensor_type.shape.dim[axis].dim_param or unnamed(value.name, axis)
-
-
-def unnamed(name: str | None, axis: int) -> str:
-    """What a dimension of an input is called that has no name in the model: INPUT[AXIS]."""
-    return f"{name}[{axis}]"
-
-
 def sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of "a + b + 1" where all terms are known."""
+    """Evaluates "a + b + 1"; None if a term is unknown, or for a single term."""
     terms = [t.strip() for t in symbol.split("+")]
     if len(terms) < 2 or not all(t in sizes or t.isdecimal() for t in terms):
         return None
     return sum(sizes[t] if t in sizes else int(t) for t in terms)
-
-
-def shape_of(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    dims = value.type.tensor_type.shape.dim
-    return tuple(d.dim_value if is_given(d) else size_of(symbol_of(value, i), sizes) for i, d in enumerate(dims))
-
-
-def is_given(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether its size stands in the model; 0 is a size, -1 is none."""
-    return dim.HasField("dim_value") and dim.dim_value >= 0
 
 
 def size_of(symbol: str, sizes: Mapping[str, int]) -> int:
@@ -81,22 +126,11 @@ def size_of(symbol: str, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def is_float(value: onnx.ValueInfoProto) -> bool:
-    return dtype_of(value).kind in "fV"
-
-
-def is_image(value: onnx.ValueInfoProto) -> bool:
-    return is_float(value) and len(value.type.tensor_type.shape.dim) == 4
-
-
-def dtype_of(value: onnx.ValueInfoProto) -> np.dtype[Any]:
-    if value.type.WhichOneof("value") != "tensor_type":
-        raise VerifyError(f"input '{value.name}' is no tensor: give a value of your own with --inputs")
-    kind = value.type.tensor_type.elem_type
-    if kind in _NO_ARRAYS:
-        name = onnx.TensorProto.DataType.Name(kind)
-        raise VerifyError(
-            f"input '{value.name}' holds {name}, and ONNX Runtime's Python interface takes no arrays of it: cut the "
-            "model behind the node that reads it"
-        )
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+def deserialized(message: onnx.ModelProto) -> ir.Model:
+    """Converts a message for queries of its graph. Initializers in files keep only their shapes."""
+    model = ir.serde.deserialize_model(message)
+    model.opset_imports.setdefault("", model.opset_imports.get(ONNX_DOMAIN, 0))
+    for value in model.graph.initializers.values():
+        if is_external(value.const_value):
+            value.shape, value.const_value = value.const_value.shape, None
+    return model

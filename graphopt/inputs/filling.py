@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from graphopt.errors import VerifyError
-from graphopt.inputs.declared import dtype_of, is_given, shape_of
+from graphopt.inputs.declared import Input
 from graphopt.inputs.relations import Length
 from graphopt.inputs.trees import rows_of
 from graphopt.inputs.uses import Use
@@ -148,7 +147,7 @@ class Filler:
         counted: masks whose shown keys are counted -> how many there must be.
     """
 
-    inputs: Sequence[onnx.ValueInfoProto]
+    inputs: Sequence[Input]
     uses: Mapping[str, Use]
     ranges: Mapping[str, tuple[float, float]]
     hiding: frozenset[str] = frozenset()
@@ -159,35 +158,35 @@ class Filler:
         found = {id(trees): trees for v in self.inputs for trees in self.uses[v.name].trees}
         self.rows = rows_of(list(found.values()))
 
-    def is_mask(self, value: onnx.ValueInfoProto) -> bool:
-        use, dtype = self.uses[value.name], dtype_of(value)
+    def is_mask(self, value: Input) -> bool:
+        use, dtype = self.uses[value.name], value.dtype
         if value.name in self.ranges or use.low is not None or use.keys or value.name in self.lengths:
             return False
-        rank = len(value.type.tensor_type.shape.dim)
+        rank = len(value.dims)
         if dtype.kind in "fV":
             return use.additive or (use.mask and rank >= 1)
         if use.mask:
             return rank >= 1
         return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
 
-    def is_free(self, value: onnx.ValueInfoProto) -> bool:
+    def is_free(self, value: Input) -> bool:
         """Whether nothing that is known limits the integers of an input."""
-        use, dtype = self.uses[value.name], dtype_of(value)
+        use, dtype = self.uses[value.name], value.dtype
         bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
         bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
-    def passes_floats(self, value: onnx.ValueInfoProto) -> bool:
+    def passes_floats(self, value: Input) -> bool:
         """Whether an integer goes through a float that holds fewer numbers than its type does."""
         bits = self.uses[value.name].bits
         return (
             bits is not None
             and self.is_free(value)
             and _largest_free(value) == LARGE_INTEGER
-            and np.iinfo(dtype_of(value)).max >= 1 << (bits + 1)
+            and np.iinfo(value.dtype).max >= 1 << (bits + 1)
         )
 
-    def keys_of(self, value: onnx.ValueInfoProto) -> int:
+    def keys_of(self, value: Input) -> int:
         """How many keys, or rows of a table, an input chooses from; 0 where it chooses from none, or from too many."""
         use = self.uses[value.name]
         rows = use.high - max(use.low, 0) + 1 if use.low is not None and use.high is not None else 0
@@ -207,10 +206,8 @@ class Filler:
         """
         return {v.name: self._array(v, sizes, attempt, rng) for v in self.inputs}
 
-    def _array(
-        self, value: onnx.ValueInfoProto, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator
-    ) -> Array:
-        dtype, shape, use, kind = dtype_of(value), shape_of(value, sizes), self.uses[value.name], attempt.kind
+    def _array(self, value: Input, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Array:
+        dtype, shape, use, kind = value.dtype, value.shape(sizes), self.uses[value.name], attempt.kind
         if dtype.kind not in "iubfV":
             raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
         if math.prod(shape) > LARGEST_INPUT:
@@ -250,9 +247,7 @@ class Filler:
             return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
         return _floats(shape, kind.values, rng).astype(dtype)
 
-    def _tree_rows(
-        self, value: onnx.ValueInfoProto, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator
-    ) -> Array:
+    def _tree_rows(self, value: Input, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator) -> Array:
         """Rows that reach decisions of tree ensembles; a batch that cannot hold all has other ones in each case."""
         array = np.asarray(rng.standard_normal(shape))
         if not array.size or not shape:
@@ -267,14 +262,14 @@ class Filler:
 
     def _integers(
         self,
-        value: onnx.ValueInfoProto,
+        value: Input,
         shape: tuple[int, ...],
         sizes: Mapping[str, int],
         attempt: Attempt,
         rng: np.random.Generator,
     ) -> Array:
         """Integers that the type of the input holds, by what the model does with them."""
-        dtype, use, kind = dtype_of(value), self.uses[value.name], attempt.kind
+        dtype, use, kind = value.dtype, self.uses[value.name], attempt.kind
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
         if use.low is not None and use.high is not None:
             return _indices(shape, limits, use, attempt, rng)
@@ -319,7 +314,7 @@ class Filler:
     ) -> Array:
         """Sizes, a few of them or a whole shape; what is made of them stays within the elements of an input."""
         count = math.prod(shape)
-        others = [shape_of(v, sizes) for v in self.inputs if not self.uses[v.name].size]
+        others = [v.shape(sizes) for v in self.inputs if not self.uses[v.name].size]
         most = max((math.prod(other) for other in others), default=1)
         largest = int(min(LARGEST_SIZE, max(2.0, (SYMBOLIC_ELEMENTS / max(most, 1)) ** (1 / max(count, 1)))))
         if filling == "as declared":
@@ -413,11 +408,11 @@ def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...
     )
 
 
-def _largest_free(value: onnx.ValueInfoProto) -> int:
-    """The largest integer that is tried where nothing is known; of what may be a shape, a tensor of it is no giant."""
-    axes = value.type.tensor_type.shape.dim
-    if len(axes) == 1 and is_given(axes[0]) and 1 < axes[0].dim_value <= LONGEST_SHAPE:
-        return int(SHAPED_ELEMENTS ** (1 / axes[0].dim_value))
+def _largest_free(value: Input) -> int:
+    """Returns the largest integer without a known limit; it is small if the input may be the shape of a tensor."""
+    length = value.dims[0] if len(value.dims) == 1 else None
+    if isinstance(length, int) and 1 < length <= LONGEST_SHAPE:
+        return int(SHAPED_ELEMENTS ** (1 / length))
     return LARGE_INTEGER
 
 

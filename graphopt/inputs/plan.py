@@ -17,23 +17,17 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+import onnx_ir as ir
 
+from graphopt.graph.cost import Cost, Estimator
+from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.shapes.sizes import Size
-from graphopt.inputs.cost import Cost, Estimator, without_weights
-from graphopt.inputs.declared import (
-    is_float,
-    is_given,
-    is_image,
-    is_past,
-    required_inputs,
-    shape_of,
-    symbol_of,
-    symbols,
-)
+from graphopt.graph.traversal import tensor_array, tensors
+from graphopt.inputs.declared import Input, deserialized, is_past, required_inputs, symbols
 from graphopt.inputs.filling import (
     BEYOND_FLOATS,
     FILLINGS,
@@ -221,20 +215,19 @@ class _Plan:
         has_numbers: Callable[[str], bool],
         other: onnx.ModelProto | None,
     ) -> None:
-        self.model, self.wishes, self.accepts, self.allowance = model, wishes, accepts, allowance
-        self.has_numbers = has_numbers
+        self.wishes, self.accepts, self.allowance, self.has_numbers = wishes, accepts, allowance, has_numbers
         self.inputs = required_inputs(model)
-        self.uses = uses_of(model)
-        for name, use in uses_of(other).items() if other is not None else ():
+        self.model = deserialized(model)
+        self.uses = uses_of(self.model)
+        for name, use in uses_of(deserialized(other)).items() if other is not None else ():
             if name in self.uses:
                 self.uses[name].add(use)
-        self.roles = {s: role for s, role in self._roles().items() if s not in wishes.fixed}
+        self.roles = {s: role for s, role in self._roles(symbols(model)).items() if s not in wishes.fixed}
         chosen = [s for s in self.roles if s not in wishes.sizes]
-        light = without_weights(model)
-        self.relations = relations_of(model, chosen, light)
+        self.relations = relations_of(model, chosen, self.model)
         found = self.relations
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
-        self.estimator = Estimator(model, light)
+        self.estimator = Estimator(self.model)
         self.work = self.drawn = 0.0
         self.cheapest = math.inf  # work of a set
         self.must_fit = 0  # bytes of the first set, which runs whatever it takes
@@ -251,10 +244,10 @@ class _Plan:
         self.tried: dict[tuple[object, ...], bool] = {}
         self.learnt = False  # which parts of tables, and fillings of sizes, the model takes
         self.attempt = Attempt(0)
-        self.floats = any(is_float(v) for v in self.inputs)
+        self.floats = any(v.is_float for v in self.inputs)
         self.masks = any(self.filler.is_mask(v) for v in self.inputs)
         self.linked = bool(self.relations.sums)
-        decides = any(n.op_type in DECISIONS for n in model.graph.node)
+        decides = any(n.op_type in DECISIONS for n in self.model.graph)
         self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
         self.free = any(self.filler.is_free(v) for v in self.inputs)
         self.passes_floats = any(self.filler.passes_floats(v) for v in self.inputs)
@@ -319,15 +312,15 @@ class _Plan:
         kept = self.relations.kept or [s for s, role in self.roles.items() if role == "length" and is_past(s)]
         masks = [v for v in self.inputs if "mask" in v.name.lower() or self.uses[v.name].mask]
         tokens = next((v for v in self.inputs if v not in masks and not self._is_kept(v)), None)
-        if not kept or tokens is None or len(tokens.type.tensor_type.shape.dim) < 2:
+        if not kept or tokens is None or len(tokens.dims) < 2:
             return False
-        new = declared_sizes(tokens)[1]
-        lasts = {symbol_of(m, len(m.type.tensor_type.shape.dim) - 1) for m in masks if m.type.tensor_type.shape.dim}
+        new = declared_sizes(tokens.dims)[1]
+        lasts = {str(m.dims[-1]) for m in masks if m.dims}
         free = lasts & {*self._free()} - {*kept, str(new)}
         self.relations.sums |= {symbol: Size.symbol(kept[0]) + new for symbol in free}
         return bool(free)
 
-    def _is_kept(self, value: onnx.ValueInfoProto) -> bool:
+    def _is_kept(self, value: Input) -> bool:
         return is_past(value.name) or self.uses[value.name].cache
 
     def _reduce_images(self) -> None:
@@ -354,9 +347,9 @@ class _Plan:
         """Lengths that small constants of the model name: one that came with its example's length reshapes to it."""
         named = (
             n
-            for t in constants_of(self.model)
-            if t.data_type == onnx.TensorProto.INT64 and 0 < math.prod(t.dims) <= LONGEST_SHAPE
-            for n in numpy_helper.to_array(t).reshape(-1).tolist()
+            for t in tensors([self.model.graph])
+            if t.dtype == ir.DataType.INT64 and 0 < t.size <= LONGEST_SHAPE
+            for n in tensor_array(t).reshape(-1).tolist()
         )
         return [n for n in dict.fromkeys(named) if 2 < n <= LONGEST and n not in (FIRST[3], SECOND[3])][:MOST_NAMED]
 
@@ -439,7 +432,8 @@ class _Plan:
             return max(most, usual[3])
         taken, refused = usual[3], most
         # What ends there is a table of the model, as a rule.
-        tables = {n for t in self.model.graph.initializer for n in t.dims if taken < n < refused}
+        sizes_of_weights = chain.from_iterable(v.shape or () for v in self.model.graph.initializers.values())
+        tables = {n for n in sizes_of_weights if isinstance(n, int) and taken < n < refused}
         for length in sorted(tables, reverse=True)[:MOST_NAMED]:
             if self._within("", sizes, reserved, own=dict.fromkeys(lengths, length)):
                 taken = length
@@ -467,7 +461,7 @@ class _Plan:
         return found
 
     def _more_kinds(self, usual: Size4) -> Iterator[Callable[[], object]]:
-        images = any(is_image(v) for v in self.inputs)
+        images = any(v.is_image for v in self.inputs)
         ties = any(u.ties for u in self.uses.values())
         kinds = [Kind(integers=BEYOND_FLOATS)] if self.passes_floats else []
         kinds += [Kind(integers=TIES)] if ties and self.floats else []
@@ -518,23 +512,21 @@ class _Plan:
         """How large a batch must be to hold each key, or row of a small table, that inputs choose from."""
         sizes = self._chosen((1, *FIRST[1:]))
         rows = [
-            self.filler.keys_of(v) / max(1, math.prod(shape_of(v, sizes)))
+            self.filler.keys_of(v) / max(1, math.prod(v.shape(sizes)))
             for v in self.inputs
-            if v.type.tensor_type.shape.dim and self.roles.get(symbol_of(v, 0)) == "batch"
+            if v.dims and self.roles.get(str(v.dims[0])) == "batch"
         ]
         return math.ceil(max(rows, default=0))
 
     def _overridden(self, usual: Size4) -> None:
-        names = {v.name for v in self.model.graph.input}
-        tensors = [t for t in self.model.graph.initializer if self.model.ir_version >= 4 and t.name in names]
-        if not tensors:
+        values = [v for v in self.model.graph.initializers.values() if v.is_graph_input()]
+        if not values or self.model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
             return
         rng = np.random.default_rng([self.wishes.seed, 30])
         given = {}
-        for tensor in tensors:
-            array = numpy_helper.to_array(tensor)
-            if array.dtype.kind == "f":
-                given[tensor.name] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
+        for value in values:
+            if value.const_value is not None and (array := tensor_array(value.const_value)).dtype.kind == "f":
+                given[str(value.name)] = np.asarray(array * 1.1 + rng.normal(0, 0.1, array.shape)).astype(array.dtype)
         self._try("overridden initializers", usual, extra=given)
 
     def _more_sizes(self, usual: Size4) -> Iterator[Callable[[], object]]:
@@ -684,7 +676,7 @@ class _Plan:
         self.left_out[", ".join(f"{s}={n}" for s, n in sizes.items())] = what
 
     def _cost_of(self, sizes: Mapping[str, int]) -> Cost:
-        return self.estimator.of({v.name: shape_of(v, sizes) for v in self.inputs})
+        return self.estimator.of({v.name: v.shape(sizes) for v in self.inputs})
 
     def _cost_at(self, size: Size4) -> Cost:
         return self._cost_of(self._chosen(size))
@@ -717,16 +709,16 @@ class _Plan:
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 
-    def _roles(self) -> dict[str, str]:
+    def _roles(self, declared: Mapping[str, str]) -> dict[str, str]:
         """Returns the role of each symbol; axes of caches and of MatMul operands are lengths, not images."""
         kept = {
-            symbol_of(v, axis)
+            dim
             for v in self.inputs
-            if (use := self.uses[v.name]).cache or use.multiplied
-            for axis, dim in enumerate(v.type.tensor_type.shape.dim)
-            if not is_given(dim) and (use.cache or sum(not is_given(d) for d in v.type.tensor_type.shape.dim[2:]) == 1)
+            for dim in v.dims
+            if self.uses[v.name].cache
+            or (self.uses[v.name].multiplied and sum(isinstance(d, str) for d in v.dims[2:]) == 1)
         }
-        return {s: "length" if role == "image" and s in kept else role for s, role in symbols(self.model).items()}
+        return {s: "length" if role == "image" and s in kept else role for s, role in declared.items()}
 
     def _chosen(self, size: Size4, turn: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
         """All sizes of a case: those that follow from others in place, and small enough together."""
@@ -789,32 +781,24 @@ class _Plan:
         return sizes
 
     def _is_too_large(self, sizes: Mapping[str, int]) -> bool:
-        shapes = [shape_of(v, sizes) for v in self.inputs]
+        shapes = [v.shape(sizes) for v in self.inputs]
         symbolic = (
-            math.prod(n for n, d in zip(shape, v.type.tensor_type.shape.dim) if not is_given(d))
+            math.prod(n for n, dim in zip(shape, v.dims) if isinstance(dim, str))
             for shape, v in zip(shapes, self.inputs)
         )
         return sum(map(math.prod, shapes)) > self.wishes.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
 
 
-def constants_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Initializers of the message, and what Constant nodes hold."""
-    yield from (t for t in model.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL)
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            yield from (a.t for a in node.attribute if a.name == "value")
-
-
 def masks_of(model: onnx.ModelProto) -> list[str]:
     """Inputs that hide keys, as far as is known; functions inlined."""
     tensors = [v for v in required_inputs(model) if v.type.HasField("tensor_type")]
-    filler = Filler(tensors, uses_of(model), {})
+    filler = Filler(tensors, uses_of(deserialized(model)), {})
     return [v.name for v in tensors if v.type.tensor_type.elem_type in MASK_TYPES and filler.is_mask(v)]
 
 
 def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
     """Normal values, full masks and valid token ids, with every symbol of `symbols(model)` at its size."""
-    filler = Filler(required_inputs(model), uses_of(model), {})
+    filler = Filler(required_inputs(model), uses_of(deserialized(model)), {})
     return filler.feeds(sizes, Attempt(1), np.random.default_rng([seed, 0]))
 
 
@@ -856,9 +840,8 @@ def taken_sizes(
     def accepts(case: Case) -> bool:
         if not found and takes(case.feeds):
             for value in required_inputs(model):
-                for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                    if not is_given(dim):
-                        found[symbol_of(value, axis)] = case.feeds[value.name].shape[axis]
+                shape = case.feeds[value.name].shape
+                found.update((dim, size) for dim, size in zip(value.dims, shape) if isinstance(dim, str))
         return bool(found)
 
     if taken_feeds(model, sizes, takes) is not None:

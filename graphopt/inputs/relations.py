@@ -1,8 +1,7 @@
-"""Derives from the nodes of a model how the sizes of its inputs depend on one another.
+"""Derives the relations between the sizes of a model's inputs from its nodes.
 
-Each input's dimensions are symbols to the shape engine, and nodes say which sizes must be the same: those that are
-broadcast together, that a MatMul sums over, that a Concat or an attention joins. The mask of an attention is as long as
-cached and new keys together, T = P + S, whatever their names.
+The shape engine represents the dimensions of inputs as symbols, and nodes need equal sizes: broadcasting, the sums of a
+MatMul, Concat, attention. The mask of an attention is as long as cached and new keys together, T = P + S.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor
+from graphopt.graph.cost import remove_result_shapes
 from graphopt.graph.operators.traits import BROADCASTING
 from graphopt.graph.shapes.sizes import ONE, Size, product, total
-from graphopt.inputs.cost import without_weights
-from graphopt.inputs.declared import is_given, required_inputs, symbol_of, unnamed
+from graphopt.graph.view import GraphView, attribute_int
+from graphopt.inputs.declared import deserialized, dims_of, required_inputs
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 from graphopt.targets.target import Target
 
@@ -36,11 +35,11 @@ _FLOOR = re.compile(r"floor\(\((.*)\)/(\d+)\)")
 
 @dataclass(frozen=True)
 class Length:
-    """An input that says how many keys a GroupQueryAttention has.
+    """An input with the number of keys of a GroupQueryAttention.
 
     Attributes:
         kept, new: sizes of the cache and of the new steps.
-        last: whether it is the number of the last key of each sequence, one less than how many there are.
+        last: whether it holds the index of the last key of each sequence, one less than the number of keys.
     """
 
     kept: Size
@@ -50,7 +49,7 @@ class Length:
     def fill(
         self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
-        """Lengths of sequences; where a mask pads sequences elsewhere, those but the first are shorter."""
+        """Returns lengths of sequences; with the name of a padded mask, all but the first are shorter."""
         kept, new = (evaluated(size, sizes) or 0 for size in (self.kept, self.new))
         array = np.full(shape, kept + new - self.last)
         if self.last and mask and array.size > 1:
@@ -58,14 +57,14 @@ class Length:
         return array
 
     def least(self, sizes: Mapping[str, int]) -> int:
-        """How many keys a sequence has at least: the new ones behind kept ones, and one of a prompt.
+        """Returns the least number of keys of a sequence: all new ones after cached keys, or one of a prompt.
 
-        With fewer the runtime's kernel reads outside of the cache, or never ends.
+        With fewer keys the runtime's kernel reads outside of the cache, or does not end.
         """
         return (evaluated(self.new, sizes) or 1) if evaluated(self.kept, sizes) else 1
 
     def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-        """Shows at least `least` keys in each row of a mask, adding the first hidden ones."""
+        """Unhides the first hidden keys of each row of a mask with fewer than `least` keys."""
         rows = mask.reshape(-1, mask.shape[-1])
         for row in rows:
             missing = max(0, self.least(sizes) - int(row.sum()))
@@ -92,7 +91,7 @@ class Relations:
     counted: dict[str, Length] = field(default_factory=dict)
 
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes with those that follow from others in place."""
+        """Returns the sizes, with those that the relations determine replaced."""
         found = dict(sizes)
         for symbol, size in self.sums.items():
             number = evaluated(size, found)
@@ -102,7 +101,7 @@ class Relations:
 
 
 def evaluated(size: Size, sizes: Mapping[str, int]) -> int | None:
-    """A size as a number; None where a symbol in it has no size."""
+    """Evaluates a size; None if a symbol in it has no size."""
     result = 0
     for symbols, coefficient in size.terms:
         for symbol in symbols:
@@ -118,7 +117,7 @@ def evaluated(size: Size, sizes: Mapping[str, int]) -> int | None:
 
 
 def _parsed(text: str, known: Mapping[str, int]) -> Size:
-    """A size of its text, as `Size` writes it."""
+    """Parses the text of a `Size`."""
     if text in known:
         return Size.symbol(text)
     terms = _split(text, " + ")
@@ -131,7 +130,7 @@ def _parsed(text: str, known: Mapping[str, int]) -> Size:
 
 
 def _split(text: str, by: str) -> list[str]:
-    """The parts between separators that are in no parentheses."""
+    """Splits a text at the separators outside of parentheses."""
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -141,38 +140,34 @@ def _split(text: str, by: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def relations_of(model: onnx.ModelProto, free: Sequence[str], light: ir.Model | None = None) -> Relations:
+def relations_of(message: onnx.ModelProto, free: Sequence[str], model: ir.Model | None = None) -> Relations:
     """Returns the relations between the sizes of a model's inputs.
 
     Args:
-        model: functions inlined.
-        free: the symbols that may be chosen; where one of two must follow from the other, it is the one listed later.
-        light: the model `without_weights`, where it is there.
+        message: functions inlined.
+        free: the symbols that may be chosen; of two related symbols the later one is determined by the other.
+        model: `deserialized(message)`, if the caller has it. The shapes of its results are removed.
     """
-    return _Reader(model, light or without_weights(model)).read(list(free))
+    return _Reader(message, model or deserialized(message)).read(list(free))
 
 
 class _Reader:
-    def __init__(self, model: onnx.ModelProto, light: ir.Model) -> None:
-        self.model = light
-        self.editor = Editor(self.model, Target("cpu"))
-        self.shapes = self.editor.shapes
-        for node in self.model.graph:
-            for value in node.outputs:
-                value.shape = None
-        given = {value.name: value for value in required_inputs(model)}
-        for value in self.model.graph.inputs:
-            if value.name in given and given[value.name].type.HasField("tensor_type"):
-                self.shapes.declare(value, declared_sizes(given[value.name]))
-        made = {value.name: value for value in model.graph.output if value.type.tensor_type.HasField("shape")}
-        self.declared = [
-            (value, declared_sizes(made[value.name])) for value in self.model.graph.outputs if value.name in made
-        ]
+    def __init__(self, message: onnx.ModelProto, model: ir.Model) -> None:
+        self.graph = model.graph
+        remove_result_shapes(self.graph)
+        self.view = GraphView(model, Target("cpu"))
+        self.shapes = self.view.shapes
+        given = {value.name: value for value in required_inputs(message) if value.type.HasField("tensor_type")}
+        for value in self.graph.inputs:
+            if value.name in given:
+                self.shapes.declare(value, declared_sizes(given[value.name].dims))
+        made = {value.name: value for value in message.graph.output if value.type.tensor_type.HasField("shape")}
+        self.declared = [(v, declared_sizes(dims_of(made[v.name]))) for v in self.graph.outputs if v.name in made]
         self.equations: list[Size] = []
         self.found = Relations()
 
     def read(self, free: list[str]) -> Relations:
-        for node in self.model.graph:
+        for node in self.graph:
             self._node(node)
         for value, sizes in self.declared:
             dims = self.shapes.dims(value)
@@ -189,15 +184,16 @@ class _Reader:
     def _node(self, node: ir.Node) -> None:
         shapes = [self.shapes.dims(value) if value is not None else None for value in node.inputs]
         name = node.op_type
-        if name in BROADCASTING and self.editor.opset(node) >= NUMPY_BROADCASTING_OPSET:
+        if name in BROADCASTING and self.view.opset(node) >= NUMPY_BROADCASTING_OPSET:
             self._broadcast([s for s in shapes if s is not None])
         elif name == "MatMul" and shapes[0] and shapes[1]:
             a, b = shapes[0], shapes[1]
             self._same(a[-1], b[-2] if len(b) > 1 else b[0])
             self._broadcast([a[:-2], b[:-2]])
         elif name == "Gemm" and shapes[0] and shapes[1] and len(shapes[0]) == len(shapes[1]) == 2:
-            at, bt = (bool(a is not None and a.as_int()) for a in map(node.attributes.get, ("transA", "transB")))
-            self._same(shapes[0][not at], shapes[1][int(bt)])
+            self._same(
+                shapes[0][not attribute_int(node, "transA", 0)], shapes[1][attribute_int(node, "transB", 0) != 0]
+            )
         elif name == "Concat":
             self._concat(node, [s for s in shapes if s is not None])
         elif name in ("Attention", "MultiHeadAttention") and shapes[0] and len(shapes) > 1:
@@ -210,7 +206,7 @@ class _Reader:
             self.equations.append(b - a)
 
     def _broadcast(self, shapes: Sequence[Sequence[Size]]) -> None:
-        """Sizes of one axis, but for those that are known to be 1."""
+        """Equates the sizes of each axis, except those that are known to be 1."""
         for behind in range(1, max(map(len, shapes), default=0) + 1):
             sizes = [s[-behind] for s in shapes if len(s) >= behind and s[-behind] != ONE]
             for other in sizes[1:]:
@@ -219,13 +215,13 @@ class _Reader:
     def _concat(self, node: ir.Node, shapes: Sequence[Sequence[Size]]) -> None:
         if len({len(s) for s in shapes}) != 1 or len(shapes) != len(node.inputs):
             return
-        along = node.attributes["axis"].as_int() % max(len(shapes[0]), 1)
+        along = attribute_int(node, "axis", 0) % max(len(shapes[0]), 1)
         for axis in range(len(shapes[0])):
             for other in shapes[1:] if axis != along else ():
                 self._same(shapes[0][axis], other[axis])
         sources = [self._source(value, _MOVES) for value in node.inputs]
-        given = [i for i, value in enumerate(sources) if value is not None and value.is_graph_input()]
-        # The first of several graph inputs is the cache: new steps are appended.
+        given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
+        # The first of several inputs is the cache: new steps are appended.
         if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
             self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 
@@ -236,7 +232,7 @@ class _Reader:
         ]
 
     def _attention(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
-        """Of opset 23, and the runtime's own."""
+        """Relates the sizes of ONNX's Attention and the runtime's MultiHeadAttention."""
         q, k = shapes[0], shapes[1]
         assert q is not None
         if node.domain == "":
@@ -266,7 +262,7 @@ class _Reader:
             self._same(padding[1], keys)
 
     def _past(self, node: ir.Node, places: tuple[int, int], batch: Size, new: Size) -> None:
-        """Kept keys and values of [batch, heads, steps, channels]."""
+        """Relates the sizes of cached keys and values, [batch, heads, steps, channels]."""
         found = [self.shapes.dims(node.inputs[i]) for i in places if i < len(node.inputs)]
         known = [dims for dims in found if dims is not None and len(dims) == 4]
         for dims in known:
@@ -347,7 +343,7 @@ def _mentions(text: str, symbol: str) -> bool:
 
 
 def _replaced(size: Size, symbol: str, by: Size) -> Size:
-    """The size with another one in the place of a symbol."""
+    """Returns the size with a symbol replaced by a size."""
     return total(
         math.prod((by if s == symbol else Size.symbol(s) for s in symbols), start=Size.of(coefficient))
         for symbols, coefficient in size.terms
@@ -355,20 +351,19 @@ def _replaced(size: Size, symbol: str, by: Size) -> Size:
 
 
 def _symbol(size: Size) -> str | None:
-    """The symbol that a size is, if it is one."""
+    """Returns the symbol that a size consists of, or None."""
     if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
         return size.terms[0][0][0]
     return None
 
 
-def declared_sizes(value: onnx.ValueInfoProto) -> list[Size]:
-    """The dimensions of an input: "a + b" is a sum."""
-    sizes = []
-    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if is_given(dim):
-            sizes.append(Size.of(dim.dim_value))
-        else:
-            terms = [t.strip() for t in (dim.dim_param or unnamed(value.name, axis)).split("+")]
-            named = [Size.of(int(t)) if t.isdecimal() else Size.symbol(t) for t in terms]
-            sizes.append(total(named) if len(named) > 1 else Size.symbol(symbol_of(value, axis)))
-    return sizes
+def declared_sizes(dims: Sequence[int | str]) -> list[Size]:
+    """Converts declared dimensions to sizes; "a + b" is a sum."""
+    return [Size.of(dim) if isinstance(dim, int) else _sum_of_terms(dim) for dim in dims]
+
+
+def _sum_of_terms(dim: str) -> Size:
+    terms = [t.strip() for t in dim.split("+")]
+    if len(terms) == 1:
+        return Size.symbol(dim)
+    return total(Size.of(int(t)) if t.isdecimal() else Size.symbol(t) for t in terms)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
+
+from graphopt.graph.operators.traits import ARITHMETIC
+from graphopt.graph.traversal import tensor_array
+from graphopt.graph.view import attribute_int
 
 # A wider input is not followed by columns.
 MOST_COLUMNS = 4096
@@ -45,6 +49,18 @@ class Column:
 
 
 Columns = Sequence[Column]
+# The decisions above a node: (feature, mode, threshold, whether it holds), from the root on.
+Conditions = tuple[tuple[int, str, float, bool], ...]
+
+
+class _Node(NamedTuple):
+    """A node of a tree; `yes` and `no` are its children, None for leaves."""
+
+    feature: int
+    mode: str
+    threshold: float
+    yes: int | None
+    no: int | None
 
 
 @dataclass(frozen=True)
@@ -55,13 +71,13 @@ class Decision:
         feature: the compared column.
         threshold: the other operand.
         mode: one of MODES.
-        path: (feature, mode, threshold, whether it holds) from the root on.
+        path: the decisions above it.
     """
 
     feature: int
     threshold: float
     mode: str
-    path: tuple[tuple[int, str, float, bool], ...]
+    path: Conditions
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,37 +93,44 @@ class Ensemble:
     decisions: Sequence[Decision]
 
 
-def columns_of(value: onnx.ValueInfoProto) -> Columns:
-    """The columns of an input of rank 2 with a known width, or of rank 1, which is one; else none."""
-    dims = value.type.tensor_type.shape.dim
-    if not 1 <= len(dims) <= 2:
+def columns_of(value: ir.Value) -> Columns:
+    """Returns the columns of an input of rank 2 with a known width, or of rank 1, which is one column; else none."""
+    dims = value.shape.dims if value.shape is not None else ()
+    width = 1 if len(dims) == 1 else dims[1] if len(dims) == 2 else 0
+    if not isinstance(width, int) or width > MOST_COLUMNS:
         return []
-    width = 1 if len(dims) == 1 else dims[1].dim_value
-    return [Column(value.name, i) for i in range(width)] if 0 < width <= MOST_COLUMNS else []
+    return [Column(str(value.name), i) for i in range(width)]
 
 
-def moved_columns(
-    node: onnx.NodeProto, columns: Mapping[str, Columns], vectors: Mapping[str, npt.NDArray[Any]]
-) -> Columns | None:
-    """Returns the columns of a node's output if it scales, selects or joins known columns, else None."""
-    given = [columns.get(name) for name in node.input]
-    first = given[0] if given else None
-    op = node.op_type
-    if op in ("Cast", "Identity", "Imputer") or (op in ("Reshape", "Unsqueeze") and first and len(first) == 1):
+def moved_columns(node: ir.Node, columns: Sequence[Columns], constant: npt.NDArray[Any] | None) -> Columns | None:
+    """Returns the columns of a node's output.
+
+    Args:
+        node: the node.
+        columns: of each of its inputs; empty if unknown.
+        constant: the elements of its second input.
+
+    Returns:
+        None if the node does not scale, select or join known columns.
+    """
+    first, op = columns[0], node.op_type
+    if op in ("Cast", "Identity", "Imputer") or (op in ("Reshape", "Unsqueeze") and len(first) == 1):
         return first
-    if op in ("Concat", "FeatureVectorizer") and given and all(given):
-        return [column for part in given for column in part or ()]
-    if op in ("ArrayFeatureExtractor", "Gather") and first and node.input[1] in vectors:
-        along = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        chosen = vectors[node.input[1]].tolist()
-        inside = all(isinstance(i, int) and -len(first) <= i < len(first) for i in chosen)
-        return [first[i] for i in chosen] if inside and (op != "Gather" or along in (1, -1)) else None
+    if op in ("Concat", "FeatureVectorizer") and all(columns):
+        return list(chain.from_iterable(columns))
     if op == "Scaler" and first:
-        numbers = {a.name: list(a.floats) for a in node.attribute}
-        offsets, scales = (_as_long(numbers.get(k, [d]), len(first)) for k, d in (("offset", 0.0), ("scale", 1.0)))
+        given = attributes_of(node)
+        offsets, scales = (_as_long(given.get(k, [d]), len(first)) for k, d in (("offset", 0.0), ("scale", 1.0)))
         return [c.scaled(s, -o * s) for c, o, s in zip(first, offsets, scales)]
-    if op in ("Add", "Div", "Mul", "Sub") and len(given) == 2 and first and node.input[1] in vectors:
-        constants = _as_long(vectors[node.input[1]].astype(float).tolist(), len(first))
+    if not first or constant is None:
+        return None
+    if op in ("ArrayFeatureExtractor", "Gather"):
+        chosen = constant.tolist()
+        inside = all(isinstance(i, int) and -len(first) <= i < len(first) for i in chosen)
+        along = op != "Gather" or attribute_int(node, "axis", 0) in (1, -1)
+        return [first[i] for i in chosen] if inside and along else None
+    if op in ARITHMETIC and len(columns) == 2:
+        constants = _as_long(constant.astype(float).tolist(), len(first))
         if op == "Div" and 0.0 in constants:
             return None
         return [c.scaled(*_factor_and_shift(op, n)) for c, n in zip(first, constants)]
@@ -115,7 +138,7 @@ def moved_columns(
 
 
 def _factor_and_shift(op: str, number: float) -> tuple[float, float]:
-    """Returns Add, Div, Mul or Sub of a constant as (factor, shift)."""
+    """Returns arithmetic with a constant as second operand as (factor, shift)."""
     if op in ("Add", "Sub"):
         return 1.0, number if op == "Add" else -number
     return (number if op == "Mul" else 1 / number), 0.0
@@ -125,61 +148,64 @@ def _as_long(numbers: Sequence[float], length: int) -> Sequence[float]:
     return numbers if len(numbers) == length else [numbers[0] if numbers else 0.0] * length
 
 
-def ensemble(node: onnx.NodeProto, columns: Columns) -> Ensemble:
-    """The decisions of a TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor on these columns."""
-    given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    for name, value in given.items():
-        if isinstance(value, onnx.TensorProto):
-            given[name] = numpy_helper.to_array(value).tolist()
-    decisions = list(_of_roots(given) if node.op_type == "TreeEnsemble" else _of_ids(given))
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Returns the attributes of a node by name; tensors as flat lists."""
+    return {
+        a.name: tensor_array(a.value).reshape(-1).tolist() if a.type == ir.AttributeType.TENSOR else a.value
+        for a in node.attributes.values()
+    }
+
+
+def ensemble(node: ir.Node, columns: Columns) -> Ensemble:
+    """Returns the decisions of a TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor on these columns."""
+    given = attributes_of(node)
+    decisions = _decisions_from_roots(given) if node.op_type == "TreeEnsemble" else _decisions_by_id(given)
     used = {d.feature for d in decisions}
     return Ensemble({f: columns[f] for f in used if f < len(columns)}, decisions)
 
 
-def _of_ids(given: Mapping[str, Any]) -> Sequence[Decision]:
+def _decisions_by_id(given: Mapping[str, Any]) -> Sequence[Decision]:
     """Reads the older operators: (tree, number) identifies a node, and leaves are nodes."""
     values = given.get("nodes_values") or given.get("nodes_values_as_tensor") or []
     keys = list(zip(given.get("nodes_treeids", ()), given.get("nodes_nodeids", ())))
-    modes = [m.decode() if isinstance(m, bytes) else m for m in given.get("nodes_modes", ())]
-    features, yes, no = (given.get(f"nodes_{n}", []) for n in ("featureids", "truenodeids", "falsenodeids"))
-    places = {key: i for i, key in enumerate(keys)}
-    nodes: dict[int, tuple[int, str, float, int | None, int | None]] = {}
-    for i, (tree, _) in enumerate(keys):
-        if modes[i] != "LEAF":
-            nodes[i] = (features[i], modes[i], values[i], places.get((tree, yes[i])), places.get((tree, no[i])))
-    children = {child for node in nodes.values() for child in node[3:]}
-    return _walked(nodes, [i for i in nodes if i not in children])
-
-
-def _of_roots(given: Mapping[str, Any]) -> Sequence[Decision]:
-    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have indices of their own, and each tree a root."""
-    nodes = {}
-    rows = zip(
-        given.get("nodes_featureids", ()),
-        given.get("nodes_modes", ()),
-        given.get("nodes_splits", ()),
-        *(given.get(f"nodes_{n}", ()) for n in ("truenodeids", "trueleafs", "falsenodeids", "falseleafs")),
+    modes, features, yes, no = (
+        given.get(f"nodes_{n}", ()) for n in ("modes", "featureids", "truenodeids", "falsenodeids")
     )
-    for i, (feature, mode, split, yes, yes_leaf, no, no_leaf) in enumerate(rows):
-        nodes[i] = (feature, MODES[mode], split, None if yes_leaf else yes, None if no_leaf else no)
-    return _walked(nodes, given.get("tree_roots", ()))
+    places = {key: i for i, key in enumerate(keys)}
+    nodes = {
+        i: _Node(features[i], modes[i], values[i], places.get((tree, yes[i])), places.get((tree, no[i])))
+        for i, (tree, _) in enumerate(keys)
+        if modes[i] != "LEAF"
+    }
+    children = {child for node in nodes.values() for child in (node.yes, node.no)}
+    return _decisions(nodes, [i for i in nodes if i not in children])
 
 
-def _walked(
-    nodes: Mapping[int, tuple[int, str, float, int | None, int | None]], roots: Sequence[int]
-) -> Sequence[Decision]:
+def _decisions_from_roots(given: Mapping[str, Any]) -> Sequence[Decision]:
+    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have indices of their own, and each tree a root."""
+    names = "featureids modes splits truenodeids trueleafs falsenodeids falseleafs".split()
+    rows = zip(*(given.get(f"nodes_{name}", ()) for name in names))
+    nodes = {
+        i: _Node(feature, MODES[mode], split, None if yes_leaf else yes, None if no_leaf else no)
+        for i, (feature, mode, split, yes, yes_leaf, no, no_leaf) in enumerate(rows)
+    }
+    return _decisions(nodes, given.get("tree_roots", ()))
+
+
+def _decisions(nodes: Mapping[int, _Node], roots: Sequence[int]) -> Sequence[Decision]:
+    """Returns the decisions below these roots, each once."""
     found: list[Decision] = []
     seen: set[int] = set()
-    waiting: list[tuple[int | None, tuple[tuple[int, str, float, bool], ...]]] = [(root, ()) for root in roots]
+    waiting: list[tuple[int | None, Conditions]] = [(root, ()) for root in roots]
     while waiting:
         place, path = waiting.pop()
         if place is None or place not in nodes or place in seen:
             continue
         seen.add(place)
-        feature, mode, threshold, yes, no = nodes[place]
-        found.append(Decision(feature, threshold, mode, path))
-        step = (feature, mode, threshold)
-        waiting += [(no, (*path, (*step, False))), (yes, (*path, (*step, True)))]
+        node = nodes[place]
+        found.append(Decision(node.feature, node.threshold, node.mode, path))
+        step = (node.feature, node.mode, node.threshold)
+        waiting += [(node.no, (*path, (*step, False))), (node.yes, (*path, (*step, True)))]
     return found
 
 

@@ -14,7 +14,7 @@ from graphopt import files
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError
 from graphopt.graph import reading, writing
 from graphopt.graph.reading import data_files, read_proto
-from graphopt.inputs.declared import required_inputs, symbols
+from graphopt.inputs.declared import Input, required_inputs, symbols
 from graphopt.inputs.plan import normal_feeds
 from graphopt.runtime.discovery import CPU, library_path
 from graphopt.runtime.sessions import session
@@ -131,7 +131,7 @@ def _make_folder(folder: Path) -> None:
         raise ModelSaveError(f"{folder}: cannot be created: {error.strerror or error}") from None
 
 
-def _tensor(model: Path, value: onnx.ValueInfoProto) -> Tensor:
+def _tensor(model: Path, value: onnx.ValueInfoProto | Input) -> Tensor:
     kind, called = value.type.WhichOneof("value"), f"{model}: '{value.name}'"
     if kind != "tensor_type":
         kind = {"optional_type": "an optional value"}.get(str(kind), f"a {str(kind).removesuffix('_type')}")

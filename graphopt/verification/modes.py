@@ -22,7 +22,7 @@ import onnx
 from graphopt.errors import VerifyError, about
 from graphopt.graph.messages import all_nodes, inlined
 from graphopt.graph.operators.traits import RANDOM
-from graphopt.inputs.declared import is_given, required_inputs, symbol_of, symbols
+from graphopt.inputs.declared import dims_of, required_inputs, symbols
 from graphopt.inputs.given import given_cases
 from graphopt.inputs.plan import Allowance, Case, Wishes, plan
 from graphopt.metadata import Numerics
@@ -204,9 +204,9 @@ def _sizes_of(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[dict[str, i
         sizes: dict[str, int] = {}
         for value in required_inputs(proto):
             shape = np.shape(case.feeds[value.name]) if value.name in case.feeds else ()
-            for axis, (dim, size) in enumerate(zip(value.type.tensor_type.shape.dim, shape)):
-                if not is_given(dim):
-                    sizes.setdefault(symbol_of(value, axis), size)
+            for dim, size in zip(value.dims, shape):
+                if isinstance(dim, str):
+                    sizes.setdefault(dim, size)
         if sizes:
             found[tuple(sizes.items())] = None
     return [dict(sizes) for sizes in found]
@@ -458,8 +458,8 @@ def empty_batch(model: onnx.ModelProto, case: Case, wishes: Wishes) -> Case | No
     batches = {s for s, role in symbols(model).items() if role == "batch" and not wishes.batch} - asked
     feeds = dict(case.feeds)
     for value in required_inputs(model):
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not is_given(dim) and symbol_of(value, axis) in batches:
+        for axis, dim in enumerate(value.dims):
+            if dim in batches:
                 feeds[value.name] = np.asarray(feeds[value.name])[(slice(None),) * axis + (slice(0),)]
     return Case(EMPTY, feeds) if batches else None
 
@@ -470,6 +470,5 @@ def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:
         return False
-    dims = output.type.tensor_type.shape.dim
-    declared = [d.dim_value if is_given(d) else n for d, n in zip(dims, empty.shape)] or empty.shape
+    declared = [d if isinstance(d, int) else n for d, n in zip(dims_of(output), empty.shape)] or empty.shape
     return empty.shape == tuple(declared) and all(n in (0, was) for n, was in zip(empty.shape, usual.shape))

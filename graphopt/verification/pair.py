@@ -17,11 +17,11 @@ import onnx_ir as ir
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph.cost import Estimator, installed_memory
 from graphopt.graph.messages import inlined
 from graphopt.graph.operators.traits import MOVES, PRODUCTS
 from graphopt.graph.view import attribute_int
-from graphopt.inputs.cost import Estimator, installed_memory
-from graphopt.inputs.declared import dtype_of, required_inputs, symbols, unnamed
+from graphopt.inputs.declared import deserialized, required_inputs, symbols, unnamed
 from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, Wishes
 from graphopt.inputs.uses import labels
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
@@ -210,9 +210,8 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
 
 def _is_large(model: onnx.ModelProto) -> bool:
     """Returns whether the runs of one case exceed `MEMORY_OF_A_SET` with all symbolic dimensions 1."""
-    tensors = {v.name: v.type.tensor_type for v in required_inputs(model) if v.type.tensor_type.HasField("shape")}
-    shapes = {name: tuple(d.dim_value or 1 for d in tensor.shape.dim) for name, tensor in tensors.items()}
-    return MEMORY_OF_RUNS * Estimator(inlined(model)).of(shapes).bytes > MEMORY_OF_A_SET
+    shapes = {v.name: tuple(d if isinstance(d, int) and d else 1 for d in v.dims) for v in required_inputs(model)}
+    return MEMORY_OF_RUNS * Estimator(deserialized(inlined(model))).of(shapes).bytes > MEMORY_OF_A_SET
 
 
 def _read(model: Any) -> ComparedModel:
@@ -292,7 +291,7 @@ def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
         if unknown:
             raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
     for name, (low, high) in asked.ranges.items():
-        dtype = dtype_of(inputs[name])
+        dtype = inputs[name].dtype
         if not -math.inf < low <= high < math.inf:
             raise OptionError(f"the range of '{name}' is {low} to {high}; give two finite numbers, the lower first")
         if dtype.kind in "iu":
@@ -609,7 +608,7 @@ def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
     for node in before.graph:
         name = str(node.outputs[0].name) if node.op_type == "LabelEncoder" else ""
         if name and (other := encoders.get(name)) is not None:
-            has, gets = (labels(ir.serde.serialize_node(encoder)) for encoder in (node, other))
+            has, gets = (labels(encoder) for encoder in (node, other))
             keys = [key for key in has if isinstance(key, int) and not _is_same(has[key], gets.get(key))]
             if keys:
                 found[name] = ChangedRows(name, keys, _input_behind(node.inputs[0]))

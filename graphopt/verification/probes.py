@@ -24,11 +24,11 @@ import onnx_ir as ir
 from graphopt.errors import GraphoptError, VerifyError
 from graphopt.graph import traversal, writing
 from graphopt.graph.build import Builder
+from graphopt.graph.cost import installed_memory
 from graphopt.graph.messages import inlined
 from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import FLOATS, is_op
-from graphopt.inputs.cost import installed_memory
 from graphopt.inputs.given import given_cases
 from graphopt.inputs.plan import FIRST_CASES, Case, Wishes, plan
 from graphopt.ops import DOMAIN

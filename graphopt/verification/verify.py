@@ -141,7 +141,7 @@ def _compare(
 
 
 def _rounding_errors(pair: Pair, wanted: dict[str, Outputs]) -> RoundingErrors:
-    compared = only_compared(pair.before.proto) & only_compared(pair.after.proto)
+    compared = only_compared(pair.before.model) & only_compared(pair.after.model)
     mode, sides = pair.reference, (pair.before, wanted, pair.rewritten, pair.half_io)
     return RoundingErrors(*sides, optimized=mode.optimized, elsewhere=mode.provider != CPU, compared=compared)
 

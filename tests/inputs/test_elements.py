@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
+from graphopt.inputs.declared import deserialized
 from graphopt.inputs.filling import ABOUT
 from graphopt.inputs.plan import Case
 from graphopt.inputs.uses import only_compared, uses_of
@@ -81,7 +82,7 @@ WHILE = """g (float[N, 4] x, int64 n) => (float[N, 4] y) {
 def test_loops_end() -> None:
     """An integer that bounds a loop is not drawn from its whole range: 2^63 iterations never end."""
     model = model_from_text(WHILE)
-    assert uses_of(model)["n"].loops
+    assert uses_of(deserialized(model))["n"].loops
     turns = {int(a.item()) for a in _feeds(model, "n")}
     assert {0, 1, 257} <= turns and max(turns) <= 257
 
@@ -150,7 +151,7 @@ def _of_node(node: onnx.NodeProto, version: int) -> onnx.ModelProto:
 )
 def test_a_decision_deep_in_a_tree(changes: dict[str, Any]) -> None:
     before = _tree()
-    assert only_compared(before) == {"x"}
+    assert only_compared(deserialized(before)) == {"x"}
     report = graphopt.verify(before, _tree(**changes), effort="quick")
     assert not report and report.worst is not None and report.worst.case == "tree thresholds"
     assert graphopt.verify(before, before, effort="quick")

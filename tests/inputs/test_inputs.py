@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.errors import OptionError, VerifyError
+from graphopt.inputs.declared import deserialized
 from graphopt.inputs.given import load_inputs
 from graphopt.inputs.plan import Allowance, Case, Wishes, plan
 from graphopt.inputs.uses import uses_of
@@ -174,7 +175,7 @@ MASKED = """g (float[B, T, T] s, {type} mask) => (float[B, T, T] y) {{
 @pytest.mark.parametrize("type_", ["int64[B, T]", "float[B, T]", "bool[B, T]"])
 def test_masks_have_every_pattern(type_: str) -> None:
     model = model_from_text(MASKED.format(type=type_), {"one": np.float32(1), "low": np.float32(-10000)})
-    assert uses_of(model)["mask"].mask
+    assert uses_of(deserialized(model))["mask"].mask
     masks = {case.name: case.feeds["mask"].astype(bool) for case in make_cases(model, seed=0)}
     assert masks["normal, batch 2"].all()
     left, right, both = (masks[f"padded {side}"][1] for side in ("left", "right", "both"))
@@ -463,8 +464,8 @@ def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int
     through = f"f = Cast <to: int = {float_}> (x) r = Floor(f) i = Cast <to: int = 7> (r)"
     text = f"g (int64[N, 8] x) => (int64[N, 8] y) {{ {through} y = Add(i, one) }}"
     after = model_from_text(text, {"one": np.array(1)})
-    assert uses_of(before)["x"].bits is None
-    assert uses_of(after)["x"].bits == bits
+    assert uses_of(deserialized(before))["x"].bits is None
+    assert uses_of(deserialized(after))["x"].bits == bits
     assert not verify(before, after)
     assert verify(before, before) and verify(after, after)
 
@@ -472,7 +473,7 @@ def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int
 def test_integers_that_a_float_is_made_of_alone() -> None:
     """A time step becomes an angle, whose sine is not compared at a million: no larger integers are tried."""
     model = model_from_text("g (int64[N, 8] x) => (float[N, 8] y) { f = Cast <to: int = 1> (x) y = Sin(f) }")
-    assert uses_of(model)["x"].bits is None
+    assert uses_of(deserialized(model))["x"].bits is None
 
 
 def _encoder(labels: list[str], dims: str) -> onnx.ModelProto:

@@ -9,7 +9,8 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.inputs.cost import Estimator, installed_memory
+from graphopt.graph.cost import Estimator, installed_memory
+from graphopt.inputs.declared import deserialized
 from graphopt.inputs.plan import Allowance, Case, Wishes, plan
 from graphopt.inputs.relations import relations_of
 from tests.inputs.cases import make_cases
@@ -167,7 +168,7 @@ def _tokens() -> onnx.ModelProto:
 
 def test_estimates_of_attention_over_pixels() -> None:
     """Two tensors of (H W)^2 scores are alive at once; a score is a sum of 16 products, a result a sum of H W."""
-    cost = Estimator(_tokens()).of({"x": (2, 16, 32, 64)})
+    cost = Estimator(deserialized(_tokens())).of({"x": (2, 16, 32, 64)})
     tokens = 32 * 64
     scores = 2 * tokens * tokens
     assert 2 * 4 * scores <= cost.bytes < 2.2 * 4 * scores
@@ -180,7 +181,7 @@ def test_estimates_of_a_convolution_and_a_recurrence() -> None:
         "g (float[N, 8, H, W] x) => (float[N, 4, H, W] y) { y = Conv <pads: ints = [1, 1, 1, 1]> (x, w) }",
         {"w": np.ones((4, 8, 3, 3), np.float32)},
     )
-    few, many = (Estimator(model).of({"x": (1, 8, n, n)}).work for n in (64, 128))
+    few, many = (Estimator(deserialized(model)).of({"x": (1, 8, n, n)}).work for n in (64, 128))
     sums = 4 * 8 * 9 * 64 * 64
     assert sums < few < 2 * sums + 1e6
     assert 3.5 < many / few < 4.1
@@ -193,7 +194,7 @@ def test_estimates_behind_a_resize(given: str) -> None:
         f"g (float[N, 1, H, W] x) => (float[N, 1, A, B] y) {{ r = Resize({given}) y = Relu(r) }}",
         {"scales": np.array([1, 1, 2.5, 4], np.float32), "sizes": np.array([2, 1, 25, 80])},
     )
-    assert Estimator(model).of({"x": (2, 1, 10, 20)}).outputs == 4 * 2 * 25 * 80
+    assert Estimator(deserialized(model)).of({"x": (2, 1, 10, 20)}).outputs == 4 * 2 * 25 * 80
 
 
 def test_sets_beyond_memory_are_left_out() -> None:
@@ -204,7 +205,7 @@ def test_sets_beyond_memory_are_left_out() -> None:
         return True
 
     left_out = plan(_tokens(), Wishes(), accepts, Allowance(bytes=1 << 28))
-    estimator = Estimator(_tokens())
+    estimator = Estimator(deserialized(_tokens()))
     assert cases and all(4 * estimator.of({"x": c.feeds["x"].shape}).bytes <= 1 << 28 for c in cases)
     assert any("GiB" in what for what in left_out.values())
     assert any(c.feeds["x"].shape[2:] != (64, 64) for c in cases)

@@ -24,6 +24,14 @@ ATTENTION_PADS_MASK_OPSET, ATTENTION_OPSETS = 24, range(23, 27)
 MAX_OF_INTEGERS_OPSET = 12
 # DequantizeLinear has scales for each channel; for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
+# Inputs that are axes, and those that are sizes or counts, of every ONNX operator with an input of that name.
+AXES_ARGUMENTS = frozenset(("axes", "axis"))
+SIZE_ARGUMENTS = frozenset(
+    "M block_shape delta depth dft_length ends frame_length frame_step image_shape limit max_output_boxes_per_class "
+    "num_mel_bins output_shape pads repeats shape size sizes split start starts steps".split()
+)
+# Operator -> a size of another name.
+OTHER_SIZES = {"ConstantOfShape": "input", "TopK": "K"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,17 @@ def _default(attribute: Any) -> Any:
         return None
     value = onnx.helper.get_attribute_value(attribute.default_value)
     return value.decode() if isinstance(value, bytes) else value
+
+
+@functools.cache
+def argument_name(op_type: str, opset: int, place: int) -> str:
+    """Returns the name of an input of an ONNX operator; "" if the operator has no such input."""
+    return next((name for name, i in signature(op_type, opset).inputs.items() if i == place), "")
+
+
+def is_size(op_type: str, argument: str) -> bool:
+    """Returns whether an input of an ONNX operator is a size or a count."""
+    return argument in SIZE_ARGUMENTS or (argument != "" and OTHER_SIZES.get(op_type) == argument)
 
 
 @functools.cache

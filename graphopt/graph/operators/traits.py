@@ -18,6 +18,8 @@ CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
+LOGIC = frozenset(("And", "Not", "Or", "Xor"))
+COMPARISONS = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 # Operators with a first output of the shape of their first input.
 SAME_SHAPE = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "

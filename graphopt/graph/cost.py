@@ -13,29 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
-from graphopt.graph import traversal
-from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import RECURRENT
-from graphopt.graph.shapes.facts import MAX_ELEMENTS, MICROSOFT
+from graphopt.graph.shapes.facts import MICROSOFT
 from graphopt.graph.shapes.sizes import Size
-from graphopt.inputs.declared import required_inputs
+from graphopt.graph.traversal import bodies, with_subgraphs
+from graphopt.graph.view import GraphView, attribute_int, attribute_string
 from graphopt.targets.target import Target
 
-# What reading an element, writing one, and starting a node cost, in multiply-adds: about 0.3 ns, 0.8 ns and 5 us of a
-# core.
+# The cost of reading an element, of writing one and of starting a node, in multiply-adds: about 0.3 ns, 0.8 ns and 5 us
+# of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_TURNS = 16
-# Read no more of a large input than they write, and their indices.
+# Operators that read of a large input only as many elements as they write, and as many indices.
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
 USUAL_BYTES = 4
 PRODUCTS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
 )
-# Attention -> the inputs that are its query, its key, and the keys that it keeps, counted from 0.
+# Attention operator -> the inputs with the query, the key and the past keys, counted from 0.
 ATTENTION = {
     "Attention": (0, 1, 4),
     f"{MICROSOFT}.Attention": (0, 0, 4),
@@ -65,7 +63,7 @@ class Cost:
 
 
 def installed_memory() -> int:
-    """Bytes of memory that this process may use: of the machine, or of its control group where that is less."""
+    """Returns the bytes of memory that this process may use: the machine's, or the limit of its control group."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in map(Path, LIMITS):
         try:
@@ -81,65 +79,50 @@ class Estimator:
     """Estimates runs of one model.
 
     Args:
-        model: functions inlined; weights that are not in the message do not matter.
-        light: the same `without_weights`, where it is there; it loses the shapes of results.
+        model: functions inlined, weights without data at will. Its shapes are changed.
     """
 
-    def __init__(self, model: onnx.ModelProto, light: ir.Model | None = None) -> None:
-        self._model = light or without_weights(model)
-        for graph in traversal.with_subgraphs(self._model.graph):
-            for node in graph:
-                for value in node.outputs:
-                    value.shape = None
-        self._inputs = {value.name for value in required_inputs(model)}
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        remove_result_shapes(model.graph)
         self._found: dict[tuple[tuple[str, Shape], ...], Cost] = {}
 
     def of(self, shapes: Mapping[str, Shape]) -> Cost:
-        """The cost of inputs of these shapes, by name; other inputs keep their declared shapes."""
+        """Returns the cost of inputs of these shapes, by name; other inputs keep their declared shapes."""
         key = tuple(sorted(shapes.items()))
         if key not in self._found:
-            for value in self._model.graph.inputs:
-                if value.name is not None and value.name in shapes:
-                    value.shape = ir.Shape(shapes[value.name])
-            walk = _Walk(Editor(self._model, Target("cpu")))
+            inputs = self._model.graph.inputs
+            for value in inputs:
+                if (shape := shapes.get(str(value.name))) is not None:
+                    value.shape = ir.Shape(shape)
+            walk = _Walk(GraphView(self._model, Target("cpu")))
             cost = walk.cost(self._model.graph)
-            given = sum(walk.bytes(v) for v in self._model.graph.inputs if v.name in self._inputs)
+            given = sum(walk.bytes(value) for value in inputs if not value.is_initializer())
             self._found[key] = replace(cost, bytes=cost.bytes + given)
         return self._found[key]
 
 
-def without_weights(model: onnx.ModelProto) -> ir.Model:
-    """Returns a copy without weight data: larger initializers become inputs of the same shape."""
-    given = model.graph
-    named = {value.name for value in given.input}
-    small = [t for t in given.initializer if not _is_large(t)]
-    large = [(t.name, t.data_type, t.dims) for t in given.initializer if _is_large(t) and t.name not in named]
-    large += [(t.values.name, t.values.data_type, t.dims) for t in given.sparse_initializer]
-    inputs = [*given.input, *(onnx.helper.make_tensor_value_info(*declared) for declared in large)]
-    graph = onnx.GraphProto(name=given.name, node=given.node, input=inputs, output=given.output, initializer=small)
-    light = onnx.ModelProto(ir_version=max(model.ir_version, 4), opset_import=model.opset_import, graph=graph)
-    return ir.serde.deserialize_model(light)
-
-
-def _is_large(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS
+def remove_result_shapes(graph: ir.Graph) -> None:
+    """Removes the declared shapes of node outputs, also in bodies: they may hold for the declared input shapes only."""
+    for inner in with_subgraphs(graph):
+        for node in inner:
+            for value in node.outputs:
+                value.shape = None
 
 
 @dataclass
 class _Walk:
     """Walks the nodes of a graph in order and tracks the live tensors."""
 
-    editor: Editor
+    view: GraphView
     elements: dict[ir.Value, int] = field(default_factory=dict)
 
     def cost(self, graph: ir.Graph) -> Cost:
         last: dict[ir.Value, int] = {}
         for place, node in enumerate(graph):
-            for inner in [
-                node,
-                *(n for body in traversal.bodies(node) for n in ir.traversal.RecursiveGraphIterator(body)),
-            ]:
-                last.update((value, place) for value in inner.inputs if value is not None)
+            inside = (n for body in bodies(node) for graph in with_subgraphs(body) for n in graph)
+            for reader in (node, *inside):
+                last.update((value, place) for value in reader.inputs if value is not None)
         last.update(dict.fromkeys(graph.outputs, len(graph)))
         ends: dict[int, list[ir.Value]] = {}
         for value, place in last.items():
@@ -148,18 +131,17 @@ class _Walk:
         work, live, peak = 0, 0, 0
         alive: dict[ir.Value, int] = {}
         for place, node in enumerate(graph):
-            made, inside, more = self._node(node)
-            work += made
+            own, workspace = self._node(node)
+            work += own
             for value in node.outputs:
                 alive[value] = self.bytes(value) if value in last else 0
                 live += alive[value]
-            peak = max(peak, live + inside)
-            work += more
+            peak = max(peak, live + workspace)
             live -= sum(alive.pop(value, 0) for value in ends.get(place, ()))
         return Cost(peak, work, sum(map(self.bytes, graph.outputs)))
 
-    def _node(self, node: ir.Node) -> tuple[int, int, int]:
-        """Returns the work of a node, its workspace in bytes, and the work of its bodies."""
+    def _node(self, node: ir.Node) -> tuple[int, int]:
+        """Returns the work of a node and its bodies, and the workspace in bytes."""
         given = [self._count(value) for value in node.inputs if value is not None]
         if node.op_type in ("Resize", "Upsample"):
             self._resize(node)
@@ -167,25 +149,23 @@ class _Walk:
             self._measure(value, max(given, default=1))
         written = sum(map(self._count, node.outputs))
         moved = PER_READ * min(sum(given), written * GATHERED if node.op_type in CHOOSING else sum(given))
-        work, inside = self._sums(node)
-        turns = self._turns(node)
-        bodies = [self.cost(body) for body in traversal.bodies(node)]
-        inside += max((body.bytes for body in bodies), default=0)
-        work += moved + PER_WRITTEN * written + PER_NODE
-        return work, inside, turns * sum(body.work for body in bodies)
+        work, workspace = self._sums(node)
+        inner = [self.cost(body) for body in bodies(node)]
+        work += moved + PER_WRITTEN * written + PER_NODE + self._turns(node) * sum(cost.work for cost in inner)
+        return work, workspace + max((cost.bytes for cost in inner), default=0)
 
     def _resize(self, node: ir.Node) -> None:
         """Declares the output dimensions of a Resize: the shape engine ignores fractional scales."""
         first = self._shape(node.inputs[0])
         sizes, scales = (
-            self.editor.shapes.elements(node.inputs[i]) if i < len(node.inputs) else None
+            self.view.shapes.elements(node.inputs[i]) if i < len(node.inputs) else None
             for i in (3, len(node.inputs) - 1)
         )
         if first and sizes is not None and (numbers := sizes.integers) is not None and len(numbers) == len(first):
-            self.editor.shapes.declare(node.outputs[0], [Size.of(n) for n in numbers])
+            self.view.shapes.declare(node.outputs[0], [Size.of(n) for n in numbers])
         elif first and scales is not None and scales.items.size == len(first):
             factors = [float(getattr(e, "value", e) or 0) for e in scales.items.flat]
-            self.editor.shapes.declare(node.outputs[0], [Size.of(int(n * f)) for n, f in zip(first, factors)])
+            self.view.shapes.declare(node.outputs[0], [Size.of(int(n * f)) for n, f in zip(first, factors)])
 
     def _turns(self, node: ir.Node) -> int:
         if node.op_type == "Loop":
@@ -194,7 +174,7 @@ class _Walk:
         return dims[0] if dims else 1
 
     def _measure(self, value: ir.Value, fallback: int) -> None:
-        dims = self.editor.shapes.dims(value)
+        dims = self.view.shapes.dims(value)
         if dims is None:
             self.elements[value] = fallback
             return
@@ -213,8 +193,8 @@ class _Walk:
         return self._count(value) * (bits // 8 or USUAL_BYTES)
 
     def _shape(self, value: ir.Value | None) -> Sequence[int] | None:
-        """The dimensions of a value; None unless all are known."""
-        dims = self.editor.shapes.dims(value)
+        """Returns the dimensions of a value; None unless all are known."""
+        dims = self.view.shapes.dims(value)
         known = [size.value for size in dims] if dims is not None else [None]
         return None if None in known else [n for n in known if n is not None]
 
@@ -234,8 +214,7 @@ class _Walk:
             columns = math.prod(first) * math.prod(second[1:])
             return columns, USUAL_BYTES * columns // max(first[1], 1)
         if node.op_type == "Gemm" and first:
-            transposed = node.attributes.get("transA")
-            return made * first[0 if transposed is not None and transposed.as_int() else -1], 0
+            return made * first[0 if attribute_int(node, "transA", 0) else -1], 0
         if node.op_type == "Einsum":
             return self._einsum(node), 0
         return (made * first[-1] if first and node.op_type in PRODUCTS else 0), 0
@@ -246,8 +225,7 @@ class _Walk:
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]
         if not q or not k or len(q) < 3:
             return 0, 0
-        names = ("q_num_heads", "num_heads")
-        heads = next((node.attributes[n].as_int() for n in names if n in node.attributes), q[1] if len(q) == 4 else 1)
+        heads = attribute_int(node, "q_num_heads", attribute_int(node, "num_heads", q[1] if len(q) == 4 else 1))
         keys = k[-2] + (kept[-2] if kept and len(kept) >= 4 else 0)
         scores = q[0] * heads * q[-2] * keys
         width = q[-1] if len(q) == 4 else q[-1] // max(heads, 1)
@@ -255,7 +233,7 @@ class _Walk:
 
     def _einsum(self, node: ir.Node) -> int:
         letters: dict[str, int] = {}
-        operands = node.attributes["equation"].as_string().replace(" ", "").partition("->")[0].split(",")
+        operands = attribute_string(node, "equation", "").replace(" ", "").partition("->")[0].split(",")
         for names, value in zip(operands, node.inputs):
             letters.update(zip(names, self._shape(value) or ()))
         return math.prod(letters.values())
