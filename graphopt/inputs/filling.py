@@ -1,4 +1,4 @@
-"""Fills an input with numbers, as its type, what a model does with it (`uses`) and the kind of the case ask for."""
+"""Draws the elements of an input by its type, its use in the model (`uses`) and the kind of the case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphopt.inputs.uses import Use
 Array = npt.NDArray[Any]
 Feeds = dict[str, Any]
 
-# Kind of a case -> its description. The first five values and three masks come first.
+# Kind of a case -> its description. The first five values and three masks are tried first.
 VALUES = {
     "zeros": "all floats are 0",
     "unit": "floats are uniform between 0 and 1",
@@ -58,9 +58,9 @@ FREE_INTEGERS = {
 # Rounded values are halfway between two integers, or integers.
 TIES = "ties"
 TREES = "tree thresholds"
-# Ways to hide a key that a float mask adds to scores, beside HIDDEN.
+# Kinds of masks that add HIDDEN_LOW instead of HIDDEN to scores -> the kind of `MASKS` with the same hidden keys.
 LOW_MASKS = {"padded away, -1e9": "padded away", "holes, -1e9": "holes", "no key, -1e9": "no key"}
-# Integers that a float on their way does not hold.
+# Integers that a float between two conversions does not represent exactly.
 BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
 PROBES = {"NaN": "some floats are NaN", "infinite": "some floats are infinite"}
@@ -71,80 +71,91 @@ ABOUT = {
     **FREE_INTEGERS,
     **PROBES,
     **{name: f"{MASKS[kind]}, by adding -1e9" for name, kind in LOW_MASKS.items()},
-    BEYOND_FLOATS: "integers that a float on their way does not hold",
+    BEYOND_FLOATS: "integers are beyond those that the float in between represents",
     TIES: "rounded values are halfway between two integers, or integers",
     TREES: "elements are thresholds of tree ensembles and their neighbours",
 }
-# Where a model refuses indices into the whole of a table they stay within its first part, one in so many.
+# If a model refuses indices of a whole table, they are limited to its first rows: the table's size over one of these.
 NARROWER = (1, 4, 16)
-# So many rows of a table, or keys, are all read before one is read again.
+# The most rows of a table, or keys, that a case reads completely before it repeats one.
 ALL_KEYS = 1 << 10
-# Ways to fill an input that says how large something is: which of them a model takes is learnt from the first cases.
+# Values of inputs that are sizes. The first cases show which of them the model accepts.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
-# Low enough to hide and finite in float16; the usual number of float32 models.
+# Low enough to hide and finite in float16; the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
-# How often each of these is tried where a Loop runs so often.
+# Trip counts of Loops, in the order in which cases use them.
 USUAL_TURNS = (1, 2, 3, 5, 0, 9)
-# Most elements of one input by its symbolic dimensions, and of a tensor whose shape is an input.
+# The largest product of an input's symbolic dimensions; the most elements of a tensor with an input as its shape.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
-# Most elements of any input: 8 GiB where they are drawn. Some tools write 2^31 - 1 for any size, and the runtimes take
-# that at its word.
+# The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for any size, which runtimes allocate.
 LARGEST_INPUT = 1 << 30
-# The longest that a list of integers is taken for a shape.
+# The most elements of an integer list that may be a shape.
 LONGEST_SHAPE = 8
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is special about a case's numbers; "" is nothing."""
+    """The special elements of a case; "" is none.
+
+    Attributes:
+        values: of floats, a key of VALUES.
+        mask: of masks, a key of MASKS or LOW_MASKS.
+        integers: of integers, a key of INTEGERS or FREE_INTEGERS, or BEYOND_FLOATS, TIES or TREES.
+        turns: the trip count of Loops.
+    """
 
     values: str = ""
     mask: str = ""
     integers: str = ""
     turns: int | None = None
 
+    @property
+    def name(self) -> str:
+        name = self.values or self.mask or self.integers
+        return name if self.turns is None else ", ".join(filter(None, (name, f"{self.turns} turns")))
 
-def name_of(kind: Kind) -> str:
-    name = kind.values or kind.mask or kind.integers
-    return name if kind.turns is None else ", ".join(filter(None, (name, f"{kind.turns} turns")))
+    @property
+    def about(self) -> str:
+        """The description of the elements."""
+        said = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
+        return "; ".join([*said, *([f"Loops take {self.turns} turns"] if self.turns is not None else [])])
 
 
-def about(kind: Kind) -> str:
-    """Describes the elements of a case."""
-    said = [ABOUT[name] for name in (kind.values, kind.mask, kind.integers) if name]
-    return "; ".join([*said, *([f"Loops take {kind.turns} turns"] if kind.turns is not None else [])])
+NORMAL = Kind()
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one set of inputs is filled.
+    """The parameters of one set of inputs.
 
     Attributes:
-        number: of the case, from 1; what is tried in turn goes by it.
-        kind: of its numbers.
-        narrow: indices stay within the first part of a table, one in so many.
+        number: of the case, from 1; it chooses among alternatives.
+        sizes: symbol -> size, for all symbols.
+        kind: the special elements.
+        narrow: indices are limited to the first rows of a table: its size over this number.
         filling: one of FILLINGS.
     """
 
     number: int
-    kind: Kind = field(default_factory=Kind)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    kind: Kind = NORMAL
     narrow: int = NARROWER[0]
     filling: str = FILLINGS[0]
 
 
 @dataclass
 class Filler:
-    """Fills the inputs of one model.
+    """Draws the inputs of one model.
 
     Attributes:
         inputs: of the model.
-        uses: input -> what the model does with it.
-        ranges: input -> the lowest and the highest number, where the caller says them.
-        hiding: masks that hide where they are 1, as far as they are known.
-        lengths: inputs that count the keys of all steps, or of each sequence -> what the sizes say of them.
-        counted: masks whose shown keys are counted -> how many there must be.
+        uses: input -> its uses in the model.
+        ranges: input -> the lowest and the highest element, from the caller.
+        hiding: the known masks that hide where they are 1.
+        lengths: inputs that hold numbers of keys, of all steps or of each sequence.
+        counted: masks that are summed to such numbers.
     """
 
     inputs: Sequence[Input]
@@ -170,14 +181,14 @@ class Filler:
         return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
 
     def is_free(self, value: Input) -> bool:
-        """Whether nothing that is known limits the integers of an input."""
+        """Whether no known use limits the integers of an input."""
         use, dtype = self.uses[value.name], value.dtype
         bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
         bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
     def passes_floats(self, value: Input) -> bool:
-        """Whether an integer goes through a float that holds fewer numbers than its type does."""
+        """Whether an integer is converted to a float that does not represent all integers of its type, and back."""
         bits = self.uses[value.name].bits
         return (
             bits is not None
@@ -187,31 +198,26 @@ class Filler:
         )
 
     def keys_of(self, value: Input) -> int:
-        """How many keys, or rows of a table, an input chooses from; 0 where it chooses from none, or from too many."""
+        """Returns the number of keys, or of rows of a table, that an input chooses from; 0 for none or too many."""
         use = self.uses[value.name]
         rows = use.high - max(use.low, 0) + 1 if use.low is not None and use.high is not None else 0
         count = max(len(use.keys), rows)
         return count if count <= ALL_KEYS else 0
 
-    def feeds(self, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Feeds:
-        """An array for each input.
-
-        Args:
-            sizes: of every symbol.
-            attempt: how they are filled.
-            rng: of all numbers.
+    def feeds(self, attempt: Attempt, rng: np.random.Generator) -> Feeds:
+        """Returns an array for each input.
 
         Raises:
-            VerifyError: an input is of a type that is not made here, or too large.
+            VerifyError: an input has an unsupported type, or is too large.
         """
-        return {v.name: self._array(v, sizes, attempt, rng) for v in self.inputs}
+        return {v.name: self._array(v, attempt, rng) for v in self.inputs}
 
-    def _array(self, value: Input, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Array:
-        dtype, shape, use, kind = value.dtype, value.shape(sizes), self.uses[value.name], attempt.kind
+    def _array(self, value: Input, attempt: Attempt, rng: np.random.Generator) -> Array:
+        dtype, shape, use, kind = value.dtype, value.shape(attempt.sizes), self.uses[value.name], attempt.kind
         if dtype.kind not in "iubfV":
             raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
         if math.prod(shape) > LARGEST_INPUT:
-            held = f"of {[*shape]} holds {math.prod(shape):.1e} numbers"
+            held = f"of shape {[*shape]} has {math.prod(shape):.1e} elements"
             raise VerifyError(f"input '{value.name}' {held}: give some of your own with --inputs, or smaller sizes")
         given = self.ranges.get(value.name)
         if given is not None:
@@ -221,20 +227,20 @@ class Filler:
                 return np.asarray(rng.integers(int(low), int(high), shape, wide, endpoint=True)).astype(dtype)
             return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
         if value.name in self.lengths:
-            return self.lengths[value.name].fill(shape, sizes, kind.mask, rng).astype(dtype)
+            return self.lengths[value.name].fill(shape, attempt.sizes, kind.mask, rng).astype(dtype)
         free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
             kind.integers == BEYOND_FLOATS and self.passes_floats(value)
         )
         if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
             mask = _mask(shape, LOW_MASKS.get(kind.mask, kind.mask), rng) ^ (value.name in self.hiding)
             if value.name in self.counted and mask.ndim:
-                mask = self.counted[value.name].filled_up(mask, sizes)
+                mask = self.counted[value.name].filled_up(mask, attempt.sizes)
             hidden = HIDDEN_LOW if kind.mask in LOW_MASKS and dtype.itemsize > 2 else HIDDEN
             return np.where(mask, 0.0, hidden).astype(dtype) if use.additive else mask.astype(dtype)
         if dtype.kind == "b":
             return (np.full(shape, attempt.number % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
         if use.low is not None or dtype.kind in "iu":
-            return self._integers(value, shape, sizes, attempt, rng).astype(dtype)
+            return self._integers(value, shape, attempt, rng).astype(dtype)
         if kind.integers == TREES and self.rows:
             return self._tree_rows(value, shape, attempt, rng).astype(dtype)
         if kind.integers == TIES and use.ties:
@@ -248,7 +254,7 @@ class Filler:
         return _floats(shape, kind.values, rng).astype(dtype)
 
     def _tree_rows(self, value: Input, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator) -> Array:
-        """Rows that reach decisions of tree ensembles; a batch that cannot hold all has other ones in each case."""
+        """Returns rows that reach decisions of tree ensembles; cases continue where a batch has too few rows."""
         array = np.asarray(rng.standard_normal(shape))
         if not array.size or not shape:
             return array
@@ -260,15 +266,8 @@ class Filler:
                     rows[i, column] = number
         return array
 
-    def _integers(
-        self,
-        value: Input,
-        shape: tuple[int, ...],
-        sizes: Mapping[str, int],
-        attempt: Attempt,
-        rng: np.random.Generator,
-    ) -> Array:
-        """Integers that the type of the input holds, by what the model does with them."""
+    def _integers(self, value: Input, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator) -> Array:
+        """Returns integers of the input's type by its uses."""
         dtype, use, kind = value.dtype, self.uses[value.name], attempt.kind
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
         if use.low is not None and use.high is not None:
@@ -281,7 +280,7 @@ class Filler:
         if use.size:
             if use.turns:
                 return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
-            return self._sizes_in(shape, use, sizes, attempt.filling, rng)
+            return self._sizes(shape, use, attempt, rng)
         most = _largest_free(value)
         if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
             assert use.bits is not None
@@ -306,15 +305,13 @@ class Filler:
             return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
         if use.divisor:
             return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
-        # It may be a time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
+        # A time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
-    def _sizes_in(
-        self, shape: tuple[int, ...], use: Use, sizes: Mapping[str, int], filling: str, rng: np.random.Generator
-    ) -> Array:
-        """Sizes, a few of them or a whole shape; what is made of them stays within the elements of an input."""
-        count = math.prod(shape)
-        others = [v.shape(sizes) for v in self.inputs if not self.uses[v.name].size]
+    def _sizes(self, shape: tuple[int, ...], use: Use, attempt: Attempt, rng: np.random.Generator) -> Array:
+        """Returns sizes, single ones or a shape, so small that the result has at most SYMBOLIC_ELEMENTS."""
+        count, filling = math.prod(shape), attempt.filling
+        others = [v.shape(attempt.sizes) for v in self.inputs if not self.uses[v.name].size]
         most = max((math.prod(other) for other in others), default=1)
         largest = int(min(LARGEST_SIZE, max(2.0, (SYMBOLIC_ELEMENTS / max(most, 1)) ** (1 / max(count, 1)))))
         if filling == "as declared":
@@ -335,7 +332,7 @@ class Filler:
 def _indices(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
-    """Indices of the table, or of the part of it that the attempt counts in."""
+    """Returns indices of the table, or of the first rows that the attempt allows."""
     assert use.low is not None and use.high is not None
     low, high = max(use.low, limits.min), min(max(use.high, use.low), limits.max)
     high = low + (high - low) // attempt.narrow
@@ -349,7 +346,7 @@ def _indices(
 
 
 def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Integers of a range, both ends among them; of a small range each before any comes again."""
+    """Returns integers of a range with both ends; of a small range all before one repeats."""
     rows = high - low + 1
     if rows > ALL_KEYS:
         return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
@@ -360,11 +357,11 @@ def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Ge
 def _around_turning_points(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
-    """Integers next to which something changes, and their neighbours."""
+    """Returns integers next to which results change, and their neighbours."""
     points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
     points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
     if not shape:
-        # In turn each number that is asked for, then its neighbours.
+        # Successive cases take the turning points first, then their neighbours.
         exact = sorted(int(t) for t in use.turning if float(t).is_integer() and limits.min <= t <= limits.max)
         choices = [*exact, *(p for p in points if p not in exact)]
         return np.asarray(choices[(attempt.number - 1) % len(choices)])
@@ -374,9 +371,9 @@ def _around_turning_points(
 
 
 def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Numbers next to these and, where there is room, each of them."""
+    """Returns elements near these points and, if the array has enough elements, each point."""
     points = points if points.size else np.zeros(1)
-    # Whole numbers and half ones are not rounded: what is decided at one of them is decided for sure.
+    # Floats represent integers and halves exactly, so rounding does not change a comparison with them.
     parts = 1 if (points == np.rint(points)).all() else 2
     numbers = np.asarray(rng.choice(points, shape) + rng.integers(-5, 6, shape) / parts)
     if exact := points[: numbers.size // 2].tolist():
@@ -385,7 +382,7 @@ def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Ar
 
 
 def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
-    """Integers of every number of bits that the type has, of both signs, its ends among them."""
+    """Returns integers of all bit lengths and both signs, with both ends of the type."""
     bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
     most = [2 ** int(n) - 1 for n in np.reshape(bits, -1)]
     drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
@@ -395,12 +392,12 @@ def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random
 
 
 def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Solves factor * x + offset = integer + tie; where x is inexact, two of three are its neighbours."""
+    """Solves factor * x + offset = integer + tie; if x is inexact, two of three elements are its neighbours."""
     chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
     factor, offset, tie = (chosen[..., i] for i in range(3))
     exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)
     if all(math.frexp(f)[0] in (0.5, -0.5) for f, _, _ in ties):
-        return exact  # the elements are exact, and rounded to integers for sure
+        return exact  # powers of two: the elements are exact ties
     single = exact.astype(np.float32)
     steps = rng.choice((0.0, 1.0, -1.0), shape)
     return np.asarray(
@@ -435,24 +432,24 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
         values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if kind in PROBES and values.size:
-        # Few enough that most outputs stay numbers.
+        # Few enough to keep most outputs finite.
         where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
         values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
     return np.asarray(values * FACTORS.get(kind, 1.0))
 
 
 def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
-    """Rows of one value each, or a single 1 in each row."""
+    """Returns rows of one value each, or with a single 1."""
     if kind == "equal rows":
         first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
-        # Squares that add up exactly: otherwise a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
+        # The squares must add up exactly: else a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
         return np.array(np.broadcast_to(np.round(8 * first) / 8, values.shape))
     places = rng.integers(0, values.shape[-1], values.shape[:-1])
     return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
 
 
 def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
-    """The same with both ends of the range in it."""
+    """Puts both ends of a range at random places of an array."""
     if array.size >= 2:
         places = rng.choice(array.size, 2, replace=False)
         array.reshape(-1)[places] = low, high
@@ -460,7 +457,7 @@ def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> A
 
 
 def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Keys along the last axis; true keeps."""
+    """Returns a mask of keys along the last axis; true keeps a key."""
     mask = np.ones(shape, bool)
     if not mask.size or not shape or shape[-1] < 2:
         return mask
@@ -472,7 +469,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
     if kind == "first row":
         rows[0, : length // 2] = False
         return mask
-    # One row stays whole beside others, so that rows that were exchanged show.
+    # The first of several rows is not masked, which shows exchanged rows.
     for row in rows[1:] if len(rows) > 1 else rows:
         n = int(rng.integers(1, length))
         if kind == "padded left":
@@ -488,6 +485,6 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
         elif kind == "one key":
             row[np.arange(length) != n] = False
         elif kind == "padded away":
-            # A row of nothing but padding is where NaN guards and kinds of masks differ.
+            # NaN guards and the lowest elements of masks matter for rows of padding only.
             row[:] = False
     return mask

@@ -59,12 +59,12 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
         (
             "float[2147483647]",
             "Shape(x)",
-            "of [2147483647] holds 2.1e+09 numbers: give some of your own with --inputs, or smaller sizes",
+            "of shape [2147483647] has 2.1e+09 elements: give some of your own with --inputs, or smaller sizes",
         ),
         (
             "bool[2147483647, 2147483647]",
             "Shape(x)",
-            "of [2147483647, 2147483647] holds 4.6e+18 numbers: give some of your own with --inputs, or smaller sizes",
+            "of shape [2147483647, 2147483647] has 4.6e+18 elements: give some of your own with --inputs, or smaller",
         ),
     ],
 )
