@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from graphopt.errors import VerifyError
 from graphopt.graph.reading import ONNX_DOMAIN
+from graphopt.graph.shapes.sizes import Size, total
 from graphopt.graph.traversal import is_external
 
 # Parts of the names of a decoder's cache.
@@ -67,7 +68,9 @@ class Input:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the shape for these sizes of the symbols."""
-        return tuple(dim if isinstance(dim, int) else size_of(dim, sizes) for dim in self.dims)
+        shape = [dim if isinstance(dim, int) else size_of(dim, sizes) for dim in self.dims]
+        assert None not in shape, self.dims
+        return tuple(size for size in shape if size is not None)
 
 
 def required_inputs(model: onnx.ModelProto) -> list[Input]:
@@ -104,7 +107,7 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
             if isinstance(dim, str):
                 image = len(value.dims) == 4 and axis >= 2 and not is_past(value.name)
                 found.setdefault(dim, "batch" if axis == 0 else "image" if image else "length")
-    return {s: role for s, role in found.items() if sum_of(s, {t: 0 for t in found if t != s}) is None}
+    return {s: role for s, role in found.items() if size_of(s, {t: 0 for t in found if t != s}) is None}
 
 
 def is_past(name: str) -> bool:
@@ -112,18 +115,19 @@ def is_past(name: str) -> bool:
     return any(word in name.lower() for word in PAST)
 
 
-def sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """Evaluates "a + b + 1"; None if a term is unknown, or for a single term."""
-    terms = [t.strip() for t in symbol.split("+")]
-    if len(terms) < 2 or not all(t in sizes or t.isdecimal() for t in terms):
-        return None
-    return sum(sizes[t] if t in sizes else int(t) for t in terms)
+def declared_size(dim: int | str) -> Size:
+    """Converts a declared dimension to a size; "a + b + 1" is a sum."""
+    if isinstance(dim, int):
+        return Size.of(dim)
+    terms = [t.strip() for t in dim.split("+")]
+    if len(terms) == 1:
+        return Size.symbol(dim)
+    return total(Size.of(int(t)) if t.isdecimal() else Size.symbol(t) for t in terms)
 
 
-def size_of(symbol: str, sizes: Mapping[str, int]) -> int:
-    size = sizes[symbol] if symbol in sizes else sum_of(symbol, sizes)
-    assert size is not None, symbol
-    return size
+def size_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
+    """Returns the size of a symbol, also of a sum of symbols; None if one is missing."""
+    return sizes[symbol] if symbol in sizes else declared_size(symbol).evaluate(sizes)
 
 
 def deserialized(message: onnx.ModelProto) -> ir.Model:

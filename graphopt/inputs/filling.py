@@ -85,8 +85,8 @@ LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # Low enough to hide and finite in float16; the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
-# Trip counts of Loops, in the order in which cases use them.
-USUAL_TURNS = (1, 2, 3, 5, 0, 9)
+# Trip counts of Loops by the number of the case; then larger ones than most bodies need to reach their own condition.
+USUAL_TURNS, TURNS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
 # The largest product of an input's symbolic dimensions; the most elements of a tensor with an input as its shape.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
 # The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for any size, which runtimes allocate.
@@ -168,6 +168,44 @@ class Filler:
     def __post_init__(self) -> None:
         found = {id(trees): trees for v in self.inputs for trees in self.uses[v.name].trees}
         self.rows = rows_of(list(found.values()))
+
+    @property
+    def has_floats(self) -> bool:
+        return any(v.is_float for v in self.inputs)
+
+    @property
+    def has_masks(self) -> bool:
+        return any(map(self.is_mask, self.inputs))
+
+    def first_kinds(self, *, probe_nan: bool) -> list[Kind]:
+        """Returns the kinds of elements that are tried first."""
+        kinds = [Kind(values=v) for v in [*VALUES][:5] if self.has_floats]
+        kinds += [Kind(mask=m) for m in [*MASKS][:3] if self.has_masks]
+        return kinds + [Kind(values=v) for v in PROBES if self.has_floats and probe_nan]
+
+    def more_kinds(self, *, decides: bool) -> list[Kind]:
+        """Returns the other kinds of elements.
+
+        Args:
+            decides: whether the model has operators with results that change next to integers.
+        """
+        uses = self.uses.values()
+        decides = decides or any(u.low is not None or u.turning for u in uses)
+        kinds = [Kind(integers=BEYOND_FLOATS)] * any(map(self.passes_floats, self.inputs))
+        kinds += [Kind(integers=TIES)] * (self.has_floats and any(u.ties for u in uses))
+        kinds += [Kind(integers=i) for i in INTEGERS if decides]
+        kinds += self.free_kinds()
+        if any(u.turns or u.loops for u in uses):
+            kinds += [Kind(values=v, turns=n) for n in TURNS for v in ("", "tiny", "unit")]
+        kinds += [Kind(mask=m) for m in [*MASKS][3:] if self.has_masks]
+        if any(self.uses[v.name].additive and self.is_mask(v) for v in self.inputs):
+            kinds += [Kind(mask=m) for m in LOW_MASKS]
+        skipped = "huge" if any(v.is_image for v in self.inputs) else "pixels"
+        return kinds + [Kind(values=v) for v in [*VALUES][5:] if self.has_floats and v != skipped]
+
+    def free_kinds(self) -> list[Kind]:
+        """Returns the kinds of integers without a known limit."""
+        return [Kind(integers=i) for i in FREE_INTEGERS if any(map(self.is_free, self.inputs))]
 
     def is_mask(self, value: Input) -> bool:
         use, dtype = self.uses[value.name], value.dtype

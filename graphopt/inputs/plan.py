@@ -28,28 +28,20 @@ from graphopt.graph.operators.traits import COMPARISONS
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.traversal import tensor_array, tensors
-from graphopt.inputs.declared import deserialized, is_past, required_inputs, symbols
+from graphopt.inputs.declared import declared_size, deserialized, is_past, required_inputs, symbols
 from graphopt.inputs.filling import (
-    BEYOND_FLOATS,
     FILLINGS,
-    FREE_INTEGERS,
-    INTEGERS,
     LONGEST_SHAPE,
-    LOW_MASKS,
-    MASKS,
     NARROWER,
     NORMAL,
-    PROBES,
     SYMBOLIC_ELEMENTS,
-    TIES,
     TREES,
-    VALUES,
     Attempt,
     Feeds,
     Filler,
     Kind,
 )
-from graphopt.inputs.relations import declared_sizes, relations_of
+from graphopt.inputs.relations import relations_of
 from graphopt.inputs.uses import uses_of
 
 
@@ -90,6 +82,8 @@ MORE_SIZES = (
     RoleSizes(1, 63, 65, 65),
     RoleSizes(3, 96, 96, 32),
 )
+# The kinds of masks of these and of drawn sizes, in turn.
+MASKS_OF_SIZES = ("padded both", "holes", "", "padded right", "one key")
 # The length of a frame of sound; the longest length up to it with an allowed cost is tried.
 LONGEST = 576
 # Long images of low cost.
@@ -108,8 +102,6 @@ GRAIN, MOST_REFUSED = 32, 3
 MANY_ROWS = 70
 # Rows for decisions of trees, in one batch and in several cases.
 MOST_TREE_ROWS, TREE_CASES = 2048, 16
-# Trip counts of Loops, larger than most bodies need to reach their own condition.
-TURNS = (9, 33, 257)
 # Operators with results that change next to or between integers.
 DECISIONS = COMPARISONS | {"Ceil", "Floor", "If", "Loop", "Mod", "Round", "Where"}
 # The types of inputs that may hide keys.
@@ -291,18 +283,11 @@ class _Plan:
         self.linked = bool(found.sums)
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
         self.estimator = Estimator(self.model)
-        self.floats = any(v.is_float for v in self.inputs)
-        self.masks = any(self.filler.is_mask(v) for v in self.inputs)
-        decides = any(n.op_type in DECISIONS for n in self.model.graph)
-        self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
-        self.free = any(self.filler.is_free(v) for v in self.inputs)
-        self.passes_floats = any(self.filler.passes_floats(v) for v in self.inputs)
-        self.turns = any(u.turns or u.loops for u in self.uses.values())
 
     def run(self) -> None:
         self.first = first = self._first()
         usual = self._usual(first)
-        kinds = self._first_kinds()
+        kinds = self.filler.first_kinds(probe_nan=self.wishes.probe_nan)
         self._corners(usual, reserved=len(kinds) * self._cost_at(usual).work)
         usual = self._kinds(kinds, usual, first)
         self._overridden(usual)
@@ -360,7 +345,7 @@ class _Plan:
         tokens = next((v for v in self.inputs if v not in masks and v not in caches), None)
         if not kept or tokens is None or len(tokens.dims) < 2:
             return False
-        new = declared_sizes(tokens.dims)[1]
+        new = declared_size(tokens.dims[1])
         free = {str(m.dims[-1]) for m in masks if m.dims} & {*self._free()} - {*kept, str(new)}
         self.relations.sums |= {symbol: Size.symbol(kept[0]) + new for symbol in free}
         return bool(free)
@@ -495,11 +480,6 @@ class _Plan:
             taken, refused = (middle, refused) if takes(middle) else (taken, middle)
         return taken
 
-    def _first_kinds(self) -> list[Kind]:
-        kinds = [Kind(values=v) for v in [*VALUES][:5] if self.floats]
-        kinds += [Kind(mask=m) for m in [*MASKS][:3] if self.masks]
-        return kinds + [Kind(values=v) for v in PROBES if self.floats and self.wishes.probe_nan]
-
     def _kinds(self, kinds: Sequence[Kind], usual: RoleSizes, first: RoleSizes) -> RoleSizes:
         """Tries kinds of elements at the usual sizes, or at `first` if the model refuses those; returns the sizes."""
         size = usual
@@ -509,26 +489,12 @@ class _Plan:
         return size
 
     def _more_kinds(self, usual: RoleSizes) -> Iterator[Callable[[], object]]:
-        images = any(v.is_image for v in self.inputs)
-        ties = any(u.ties for u in self.uses.values())
-        kinds = [Kind(integers=BEYOND_FLOATS)] if self.passes_floats else []
-        kinds += [Kind(integers=TIES)] if ties and self.floats else []
-        kinds += [Kind(integers=i) for i in INTEGERS if self.indexed]
-        kinds += [Kind(integers=i) for i in FREE_INTEGERS if self.free]
-        kinds += [Kind(values=v, turns=n) for n in TURNS for v in ("", "tiny", "unit") if self.turns]
-        kinds += [Kind(mask=m) for m in [*MASKS][3:] if self.masks]
-        if any(self.uses[v.name].additive and self.filler.is_mask(v) for v in self.inputs):
-            kinds += [Kind(mask=m) for m in LOW_MASKS]
-        kinds += [
-            Kind(values=v)
-            for v in [*VALUES][5:]
-            if self.floats and (v not in ("pixels", "huge") or images == (v == "pixels"))
-        ]
-        trials = [_Trial(kind.name, usual, kind) for kind in kinds]
-        if self.masks and self.floats:
+        decides = any(n.op_type in DECISIONS for n in self.model.graph)
+        trials = [_Trial(kind.name, usual, kind) for kind in self.filler.more_kinds(decides=decides)]
+        if self.filler.has_masks and self.filler.has_floats:
             # Scores of this magnitude show a mask that adds -1000 instead of -10000.
             trials.append(_Trial("large, holes", usual, Kind(values="large", mask="holes")))
-        if self.masks:
+        if self.filler.has_masks:
             alone = usual._replace(batch=1)
             trials += [_Trial(f"{mask}, batch 1", alone, Kind(mask=mask)) for mask in ("padded right", "holes")]
         if not self.roles:
@@ -540,8 +506,7 @@ class _Plan:
         if "batch" not in self.roles.values() or self.wishes.batch:
             return
         kinds = [NORMAL, Kind(values="large", integers="last")]
-        kinds += [Kind(integers=i) for i in FREE_INTEGERS if self.free]
-        tried = [(MANY_ROWS, kind) for kind in kinds]
+        tried = [(MANY_ROWS, kind) for kind in [*kinds, *self.filler.free_kinds()]]
         if (rows := self._rows_for_all_keys()) > MANY_ROWS:
             tried.append((rows, NORMAL))
         for rows, kind in tried:
@@ -585,7 +550,7 @@ class _Plan:
         if usual != USUAL:  # a model with the length of its example may still accept any batch
             for batch in (2, 3, 4):
                 yield partial(self._within, _Trial(f"normal, batch {batch}", usual._replace(batch=batch)))
-        masks = itertools.cycle(("padded both", "holes", "", "padded right", "one key") if self.masks else ("",))
+        masks = itertools.cycle(MASKS_OF_SIZES if self.filler.has_masks else ("",))
         counts = [len(sizes) for sizes in (*self.wishes.sizes.values(), self.wishes.batch)]
         listed = MORE_SIZES if self.grown is None else ()
         for i, size in enumerate([*listed, *[usual] * (max(counts) - len(listed))]):

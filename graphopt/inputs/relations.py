@@ -7,7 +7,6 @@ MatMul, Concat, attention. The mask of an attention is as long as cached and new
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +18,9 @@ import onnx_ir as ir
 
 from graphopt.graph.cost import remove_result_shapes
 from graphopt.graph.operators.traits import BROADCASTING
-from graphopt.graph.shapes.sizes import ONE, Size, product, total
+from graphopt.graph.shapes.sizes import ONE, Floor, Size, total
 from graphopt.graph.view import GraphView, attribute_int
-from graphopt.inputs.declared import deserialized, dims_of, required_inputs
+from graphopt.inputs.declared import declared_size, deserialized, dims_of, required_inputs
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 from graphopt.targets.target import Target
 
@@ -30,7 +29,6 @@ GQA_QUERY, GQA_KEY, GQA_PAST, GQA_ENDS, GQA_TOTAL, GQA_BIAS = 0, 1, 3, 5, 6, 10
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
-_FLOOR = re.compile(r"floor\(\((.*)\)/(\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Length:
         self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
         """Returns lengths of sequences; with the name of a padded mask, all but the first are shorter."""
-        kept, new = (evaluated(size, sizes) or 0 for size in (self.kept, self.new))
+        kept, new = (size.evaluate(sizes) or 0 for size in (self.kept, self.new))
         array = np.full(shape, kept + new - self.last)
         if self.last and mask and array.size > 1:
             array.reshape(-1)[1:] = rng.integers(self.least(sizes), kept + new + 1, array.size - 1) - 1
@@ -61,7 +59,7 @@ class Length:
 
         With fewer keys the runtime's kernel reads outside of the cache, or does not end.
         """
-        return (evaluated(self.new, sizes) or 1) if evaluated(self.kept, sizes) else 1
+        return (self.new.evaluate(sizes) or 1) if self.kept.evaluate(sizes) else 1
 
     def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
         """Unhides the first hidden keys of each row of a mask with fewer than `least` keys."""
@@ -94,50 +92,10 @@ class Relations:
         """Returns the sizes, with those that the relations determine replaced."""
         found = dict(sizes)
         for symbol, size in self.sums.items():
-            number = evaluated(size, found)
+            number = size.evaluate(found)
             if number is not None and number >= 0:
                 found[symbol] = number
         return found
-
-
-def evaluated(size: Size, sizes: Mapping[str, int]) -> int | None:
-    """Evaluates a size; None if a symbol in it has no size."""
-    result = 0
-    for symbols, coefficient in size.terms:
-        for symbol in symbols:
-            number = sizes.get(symbol)
-            if number is None and (inside := _FLOOR.fullmatch(symbol)):
-                whole = evaluated(_parsed(inside[1], sizes), sizes)
-                number = None if whole is None else whole // int(inside[2])
-            if number is None:
-                return None
-            coefficient *= number
-        result += coefficient
-    return result
-
-
-def _parsed(text: str, known: Mapping[str, int]) -> Size:
-    """Parses the text of a `Size`."""
-    if text in known:
-        return Size.symbol(text)
-    terms = _split(text, " + ")
-    if len(terms) > 1:
-        return total(_parsed(term, known) for term in terms)
-    factors = _split(text, "*")
-    if len(factors) > 1:
-        return product(_parsed(factor, known) for factor in factors)
-    return Size.of(int(text)) if re.fullmatch(r"-?\d+", text) else Size.symbol(text)
-
-
-def _split(text: str, by: str) -> list[str]:
-    """Splits a text at the separators outside of parentheses."""
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and text.startswith(by, place):
-            parts.append(text[start:place])
-            start = place + len(by)
-    return [*parts, text[start:]]
 
 
 def relations_of(message: onnx.ModelProto, free: Sequence[str], model: ir.Model | None = None) -> Relations:
@@ -160,19 +118,19 @@ class _Reader:
         given = {value.name: value for value in required_inputs(message) if value.type.HasField("tensor_type")}
         for value in self.graph.inputs:
             if value.name in given:
-                self.shapes.declare(value, declared_sizes(given[value.name].dims))
-        made = {value.name: value for value in message.graph.output if value.type.tensor_type.HasField("shape")}
-        self.declared = [(v, declared_sizes(dims_of(made[v.name]))) for v in self.graph.outputs if v.name in made]
+                self.shapes.declare(value, list(map(declared_size, given[value.name].dims)))
+        made = {value.name: dims_of(value) for value in message.graph.output}
+        self.outputs = [(v, list(map(declared_size, made[str(v.name)]))) for v in self.graph.outputs]
         self.equations: list[Size] = []
         self.found = Relations()
 
     def read(self, free: list[str]) -> Relations:
         for node in self.graph:
             self._node(node)
-        for value, sizes in self.declared:
+        for value, sizes in self.outputs:
             dims = self.shapes.dims(value)
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
-                # A symbol of outputs alone says nothing about inputs.
+                # A symbol of outputs only has no relation to inputs.
                 if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
                     self._same(size, dim)
         self._solve(free)
@@ -191,9 +149,8 @@ class _Reader:
             self._same(a[-1], b[-2] if len(b) > 1 else b[0])
             self._broadcast([a[:-2], b[:-2]])
         elif name == "Gemm" and shapes[0] and shapes[1] and len(shapes[0]) == len(shapes[1]) == 2:
-            self._same(
-                shapes[0][not attribute_int(node, "transA", 0)], shapes[1][attribute_int(node, "transB", 0) != 0]
-            )
+            of_a, of_b = not attribute_int(node, "transA", 0), attribute_int(node, "transB", 0) != 0
+            self._same(shapes[0][of_a], shapes[1][of_b])
         elif name == "Concat":
             self._concat(node, [s for s in shapes if s is not None])
         elif name in ("Attention", "MultiHeadAttention") and shapes[0] and len(shapes) > 1:
@@ -233,37 +190,34 @@ class _Reader:
 
     def _attention(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
         """Relates the sizes of ONNX's Attention and the runtime's MultiHeadAttention."""
-        q, k = shapes[0], shapes[1]
-        assert q is not None
-        if node.domain == "":
-            mask, past, v = (shapes[i] if i < len(shapes) else None for i in (3, 4, 2))
-        elif node.op_type == "MultiHeadAttention":
-            mask, past, v = (shapes[i] if i < len(shapes) else None for i in (5, 6, 2))
-            padding = shapes[4] if len(shapes) > 4 else None
-        else:
+        if node.domain and node.op_type == "Attention":
             return
-        if k is None or len(k) not in (3, 4) or len(q) not in (3, 4):
+        places = (2, 3, 4) if node.domain == "" else (2, 5, 6)
+        v, mask, past = (shapes[i] if i < len(shapes) else None for i in places)
+        q, k = shapes[0], shapes[1]
+        if q is None or k is None or len(k) not in (3, 4) or len(q) not in (3, 4):
             return
         self._same(q[0], k[0])
         if v is not None and len(v) == len(k):
             self._same(k[-2], v[-2])
-        kept = past[-2] if past is not None and len(past) == 4 else Size.of(0)
-        keys = kept + k[-2]
+        keys = k[-2]
         if past is not None and len(past) == 4:
-            self._past(node, (4, 5) if node.domain == "" else (6, 7), q[0], keys - kept)
+            self._past(node, places[2], q[0], k[-2])
+            keys = past[-2] + k[-2]
         if mask:
             self._same(mask[-1], keys)
             if len(mask) > 1 and mask[-2] != ONE:
                 self._same(mask[-2], q[-2])
             if len(mask) == 4 and mask[0] != ONE:
                 self._same(mask[0], q[0])
-        if node.domain and padding and len(padding) == 2:
+        padding = shapes[4] if node.domain and len(shapes) > 4 else None
+        if padding and len(padding) == 2:
             self._same(padding[0], q[0])
             self._same(padding[1], keys)
 
-    def _past(self, node: ir.Node, places: tuple[int, int], batch: Size, new: Size) -> None:
-        """Relates the sizes of cached keys and values, [batch, heads, steps, channels]."""
-        found = [self.shapes.dims(node.inputs[i]) for i in places if i < len(node.inputs)]
+    def _past(self, node: ir.Node, place: int, batch: Size, new: Size) -> None:
+        """Relates the sizes of cached keys and values, [batch, heads, steps, channels], inputs from `place` on."""
+        found = [self.shapes.dims(value) for value in node.inputs[place : place + 2]]
         known = [dims for dims in found if dims is not None and len(dims) == 4]
         for dims in known:
             self._same(batch, dims[0])
@@ -272,24 +226,25 @@ class _Reader:
                 self._keeps(kept, [new])
 
     def _grouped(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
-        q, past = shapes[GQA_QUERY], shapes[GQA_PAST] if len(shapes) > GQA_PAST else None
+        """Relates the sizes of a GroupQueryAttention, and finds the inputs with its lengths."""
+        q = shapes[GQA_QUERY]
         if q is None or len(q) != 3:
             return
+        past, bias = (shapes[i] if i < len(shapes) else None for i in (GQA_PAST, GQA_BIAS))
+        ends, total_keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
         kept = past[2] if past is not None and len(past) == 4 else Size.of(0)
-        self._past(node, (GQA_PAST, GQA_PAST + 1), q[0], q[1])
-        ends, keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
-        for value, last in ((ends, True), (keys, False)):
+        self._past(node, GQA_PAST, q[0], q[1])
+        for value, last in ((ends, True), (total_keys, False)):
             source = self._source(value)
             if source is not None and source.is_graph_input():
                 self.found.lengths[str(source.name)] = Length(kept, q[1], last)
         if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
             self.found.counted[str(source.name)] = Length(kept, q[1], last=True)
-        if ends is not None and (dims := self.shapes.dims(ends)):
+        if dims := self.shapes.dims(ends):
             self._same(dims[0], q[0])
-        elements = self.shapes.elements(keys)
+        elements = self.shapes.elements(total_keys)
         if elements is not None and elements.items.size == 1 and isinstance(size := elements.items.item(), Size):
             self._same(size, kept + q[1])
-        bias = shapes[GQA_BIAS] if len(shapes) > GQA_BIAS else None
         if bias:
             self._same(bias[-1], kept + q[1])
 
@@ -334,12 +289,11 @@ def _solved(equation: Size, free: Sequence[str]) -> tuple[str, Size] | None:
 
 
 def _appears(symbol: str, size: Size) -> int:
-    return sum(symbol in terms or any(_mentions(t, symbol) for t in terms) for terms, _ in size.terms)
-
-
-def _mentions(text: str, symbol: str) -> bool:
-    inside = _FLOOR.fullmatch(text)
-    return inside is not None and symbol in inside[1]
+    """Returns the number of terms with a symbol, also inside floor divisions."""
+    return sum(
+        any(s == symbol or (isinstance(s, Floor) and _appears(symbol, s.inside)) for s in symbols)
+        for symbols, _ in size.terms
+    )
 
 
 def _replaced(size: Size, symbol: str, by: Size) -> Size:
@@ -355,15 +309,3 @@ def _symbol(size: Size) -> str | None:
     if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
         return size.terms[0][0][0]
     return None
-
-
-def declared_sizes(dims: Sequence[int | str]) -> list[Size]:
-    """Converts declared dimensions to sizes; "a + b" is a sum."""
-    return [Size.of(dim) if isinstance(dim, int) else _sum_of_terms(dim) for dim in dims]
-
-
-def _sum_of_terms(dim: str) -> Size:
-    terms = [t.strip() for t in dim.split("+")]
-    if len(terms) == 1:
-        return Size.symbol(dim)
-    return total(Size.of(int(t)) if t.isdecimal() else Size.symbol(t) for t in terms)

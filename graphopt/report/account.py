@@ -23,7 +23,7 @@ from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import ARITHMETIC, LINEAR
 from graphopt.graph.view import attribute_ints, attribute_string
-from graphopt.inputs.declared import sum_of, symbols, unnamed
+from graphopt.inputs.declared import size_of, symbols, unnamed
 from graphopt.ops import DOMAIN
 from graphopt.passes import Pass
 from graphopt.passes.plugins import installed
@@ -325,8 +325,7 @@ def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
             if isinstance(dim, int):
                 dims.append(dim)
                 continue
-            symbol = dim.value or unnamed(value.name, axis)
-            size = sizes.get(symbol, sum_of(symbol, sizes))
+            size = size_of(dim.value or unnamed(value.name, axis), sizes)
             dims.append(dim.value if size is None else size)
         value.shape = ir.Shape(dims)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # The symbols of a product, sorted; a square has its symbol twice.
@@ -84,11 +84,43 @@ class Size:
         """Returns floor(self / number) for a positive number, with the divisible part outside of the floor."""
         outside = Size(tuple((p, c // number) for p, c in self.terms if c // number))
         inside = Size(tuple((p, c % number) for p, c in self.terms if c % number))
-        return outside if inside.value is not None else outside + Size.symbol(f"floor(({inside})/{number})")
+        return outside if inside.value is not None else outside + Size.symbol(Floor(inside, number))
+
+    def evaluate(self, sizes: Mapping[str, int]) -> int | None:
+        """Returns the integer for these sizes of the symbols; None if one is missing."""
+        result = 0
+        for symbols, number in self.terms:
+            for symbol in symbols:
+                size = sizes.get(symbol)
+                if size is None and isinstance(symbol, Floor):
+                    inside = symbol.inside.evaluate(sizes)
+                    size = None if inside is None else inside // symbol.number
+                if size is None:
+                    return None
+                number *= size
+            result += number
+        return result
 
     def __str__(self) -> str:
         parts = ["*".join([str(c)] * (c != 1 or not p) + list(p)) for p, c in self.terms]
         return " + ".join(parts) or "0"
+
+
+class Floor(str):
+    """The symbol of a floor division.
+
+    Attributes:
+        inside: the dividend.
+        number: the divisor.
+    """
+
+    inside: Size
+    number: int
+
+    def __new__(cls, inside: Size, number: int) -> Floor:
+        symbol = super().__new__(cls, f"floor(({inside})/{number})")
+        symbol.inside, symbol.number = inside, number
+        return symbol
 
 
 ZERO, ONE = Size.of(0), Size.of(1)
