@@ -1,1 +1,1 @@
-"""Inputs of a model: what it declares, what the caller gives, and what is made to test and time it."""
+"""The inputs of a model: declared inputs, the caller's data, and generated inputs for tests and timings."""

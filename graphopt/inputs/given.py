@@ -1,11 +1,11 @@
-"""Inputs of the caller: arrays by name, or files.
+"""Inputs from the caller: arrays by name, or files.
 
-A file NAME.npz holds arrays by the names of the inputs. A folder holds one or several sets:
+A file NAME.npz has arrays by the names of the inputs. A folder has one or several sets:
 - NAME.npy for each input, one set;
 - *.npz, one set each;
 - input_0.pb, input_1.pb, ... in the order of the graph's inputs, one set, or folders test_data_set_0, ... of them. This
-  is the layout of ONNX's own test data. A file holds a TensorProto, SequenceProto or OptionalProto, as the input's type
-  says.
+  is the layout of ONNX's own test data. The type of the input decides whether a file is a TensorProto, a SequenceProto
+  or an OptionalProto.
 """
 
 from __future__ import annotations
@@ -24,44 +24,39 @@ from onnx import numpy_helper
 
 from graphopt import files
 from graphopt.errors import ModelSaveError, VerifyError
-from graphopt.inputs.declared import required_inputs
 from graphopt.inputs.plan import Case
 
-# What folders of ONNX's test data are called, before their number.
+# The names of folders of ONNX's test data, before their number.
 SET = "test_data_set_"
 
 
 def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.ModelProto) -> list[Case]:
-    """The caller's own inputs: name -> array, or what `load_inputs` reads.
+    """Returns the caller's inputs.
+
+    Args:
+        inputs: name -> array, or the path of a file or folder for `load_inputs`.
+        model: the model.
 
     Raises:
-        VerifyError: nothing usable is there.
+        VerifyError: there are none, or an array has another type than the model's input.
     """
     cases = [Case("given", dict(inputs))] if isinstance(inputs, Mapping) else load_inputs(Path(inputs), model)
     for case in cases:
-        _require_types(case, model)
+        for value in model.graph.input:
+            given, kind = case.feeds.get(value.name), value.type.tensor_type.elem_type
+            if kind and isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
+                wanted = onnx.helper.tensor_dtype_to_np_dtype(kind)
+                if wanted.isbuiltin == 1 and given.dtype != wanted:
+                    problem = f"input '{value.name}' is {given.dtype}, and the model takes {wanted}"
+                    raise VerifyError(f"{case.name}: {problem}")
     return cases
 
 
-def _require_types(case: Case, model: onnx.ModelProto) -> None:
-    """Compares the numbers of a set with the element types of the model's inputs.
-
-    Raises:
-        VerifyError: an array has another type.
-    """
-    for value in model.graph.input:
-        given, kind = case.feeds.get(value.name), value.type.tensor_type.elem_type
-        if kind and isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
-            wanted = onnx.helper.tensor_dtype_to_np_dtype(kind)
-            if wanted.isbuiltin == 1 and given.dtype != wanted:
-                raise VerifyError(f"{case.name}: input '{value.name}' is {given.dtype}, and the model takes {wanted}")
-
-
 def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
-    """All sets of a file or folder.
+    """Reads all sets of a file or folder.
 
     Raises:
-        VerifyError: nothing usable is there.
+        VerifyError: there are none, or a file cannot be read.
     """
     if not source.exists():
         raise VerifyError(f"{source}: no such file or folder")
@@ -89,13 +84,13 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
 def save_case(folder: Path, model: onnx.ModelProto, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Path:
     """Writes inputs and outputs in the layout of ONNX's test data: FOLDER/test_data_set_0/input_0.pb, output_0.pb, ...
 
-    An existing set is kept: the new one takes the next free number.
+    Existing sets are kept; the new one has the next free number.
 
     Args:
-        folder: is made where it is not there.
-        model: its inputs and outputs are numbered in its order.
-        feeds: by name.
-        outputs: by name.
+        folder: the folder; it is created if necessary.
+        model: the model; the order of its inputs and outputs gives the numbers.
+        feeds: input -> array.
+        outputs: output -> value.
 
     Returns:
         The folder of the set.
@@ -127,23 +122,23 @@ def _message(value: Any, declared: onnx.ValueInfoProto) -> Any:
 
 
 def _arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The runtime takes strings as objects."""
+    """Converts strings to objects, as the runtime needs them."""
     return {n: a.astype(object) if a.dtype.kind in "US" else a for n, a in arrays.items()}
 
 
 def _protos(paths: list[Path], model: onnx.ModelProto) -> dict[str, Any]:
-    values = {v.name: v for v in (*required_inputs(model), *model.graph.input)}
-    names = list(values)
+    """Reads messages; a message without the name of an input belongs to the input at its place."""
+    initializers = {t.name for t in model.graph.initializer}
+    values = sorted(model.graph.input, key=lambda value: value.name in initializers)
+    types = {value.name: value.type.WhichOneof("value") for value in values}
+    if len(paths) > len(values):
+        raise ValueError(f"{len(paths)} inputs, but the model has {len(values)}")
     feeds = {}
-    for i, path in enumerate(paths):
-        data = path.read_bytes()
-        kind = values[names[i]].type.WhichOneof("value")
-        message: Any = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
-            kind, onnx.TensorProto
-        )()
-        message.ParseFromString(data)
-        name = message.name if message.name in values else names[i]
-        feeds[name] = _value(message)
+    for path, value in zip(paths, values):
+        messages: dict[str | None, Any] = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
+        message = messages.get(types[value.name], onnx.TensorProto)()
+        message.ParseFromString(path.read_bytes())
+        feeds[message.name if message.name in types else value.name] = _value(message)
     return feeds
 
 
@@ -151,12 +146,12 @@ def _value(message: Any) -> Any:
     if isinstance(message, onnx.SequenceProto):
         return [_strings(a) for a in numpy_helper.to_list(message)]
     if isinstance(message, onnx.OptionalProto):
-        found = numpy_helper.to_optional(message)
-        return _strings(found) if isinstance(found, np.ndarray) else found
+        return _strings(numpy_helper.to_optional(message))
     return _strings(numpy_helper.to_array(message))
 
 
 def _strings(array: Any) -> Any:
+    """Decodes an array of bytes; returns other values unchanged."""
     if isinstance(array, np.ndarray) and array.dtype == object:
         decoded = [s.decode("utf-8") if isinstance(s, bytes) else s for s in array.reshape(-1)]
         return np.array(decoded, object).reshape(array.shape)
