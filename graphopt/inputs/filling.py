@@ -248,7 +248,8 @@ class Filler:
         Raises:
             VerifyError: an input has an unsupported type, or is too large.
         """
-        return {v.name: self._array(v, attempt, rng) for v in self.inputs}
+        # numpy's arithmetic returns scalars, not arrays, of rank 0, which the runtime refuses.
+        return {v.name: np.asarray(self._array(v, attempt, rng)) for v in self.inputs}
 
     def _array(self, value: Input, attempt: Attempt, rng: np.random.Generator) -> Array:
         dtype, shape, use, kind = value.dtype, value.shape(attempt.sizes), self.uses[value.name], attempt.kind
