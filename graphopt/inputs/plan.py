@@ -180,7 +180,7 @@ def plan(
     accepts: Callable[[Case], bool],
     allowance: Allowance,
     has_numbers: Callable[[str], bool] = lambda _: True,
-    other: onnx.ModelProto | None = None,
+    other: ir.Model | None = None,
 ) -> dict[str, str]:
     """Generates cases in the order of their value for a comparison, and learns from those that the model refuses.
 
@@ -251,7 +251,7 @@ class _Plan:
     accepts: Callable[[Case], bool]
     allowance: Allowance
     has_numbers: Callable[[str], bool]
-    other: onnx.ModelProto | None
+    other: ir.Model | None
     first: RoleSizes = FIRST
     one_size: int | None = None
     longest: int | None = None
@@ -274,7 +274,7 @@ class _Plan:
         self.inputs = required_inputs(self.message)
         self.model = deserialized(self.message)
         self.uses = uses_of(self.model)
-        for name, use in uses_of(deserialized(self.other)).items() if self.other is not None else ():
+        for name, use in uses_of(self.other).items() if self.other is not None else ():
             if name in self.uses:
                 self.uses[name].add(use)
         self.roles = {s: role for s, role in self._roles().items() if s not in wishes.fixed}

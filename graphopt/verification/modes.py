@@ -156,7 +156,7 @@ def _tried(
             accepts(case)
     else:
         with about(pair.called):
-            whole, after = inlined(proto), pair.after.proto
+            whole, after = inlined(proto), pair.after.model
             report.left_out = plan(whole, wishes, accepts, allowance, lambda name: _has_numbers(wanted[name]), after)
         for case in [*_cases_of_changed_rows(pair, cases)]:
             accepts(case)
