@@ -396,7 +396,7 @@ def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Ge
 def _around_turning_points(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
-    """Returns integers next to which results change, and their neighbours."""
+    """Returns integers at and next to turning points."""
     points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
     points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
     if not shape:

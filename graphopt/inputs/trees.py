@@ -1,8 +1,8 @@
 """Rows that reach each decision of a tree ensemble, at its threshold and next to it.
 
-A decision deep in a tree is met by chance only where all decisions above it happen to go its way. So a row is made for
-each: the features on the path get values between the path's thresholds, and the feature of the decision gets its
-threshold, the two neighbours of that number, and numbers halfway to the next thresholds that either model has there.
+Random rows rarely satisfy all decisions above a deep one. In a row for a decision, the features on its path have values
+between the path's thresholds. The compared feature is the threshold, one of its two neighbours in float32, or halfway
+to the next threshold of either model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from graphopt.graph.operators.traits import ARITHMETIC
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_int
 
-# A wider input is not followed by columns.
+# The columns of wider inputs are not followed.
 MOST_COLUMNS = 4096
-# Most decisions that get rows; of more, as many are taken at even distances.
+# The most decisions with rows; of more, every nth.
 MOST_DECISIONS = 512
 # Modes by their number in TreeEnsemble (ai.onnx.ml 5).
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -44,7 +44,7 @@ class Column:
         return replace(self, factor=factor * self.factor, offset=factor * self.offset + shift)
 
     def back(self, number: float) -> float:
-        """x, where factor * x + offset is the number."""
+        """Solves factor * x + offset = number for x."""
         return (number - self.offset) / self.factor if self.factor else 0.0
 
 
@@ -85,7 +85,7 @@ class Ensemble:
     """The decisions of a tree ensemble.
 
     Attributes:
-        columns: feature -> the column of an input that it is made of.
+        columns: feature -> its column of an input.
         decisions: of all trees.
     """
 
@@ -182,7 +182,7 @@ def _decisions_by_id(given: Mapping[str, Any]) -> Sequence[Decision]:
 
 
 def _decisions_from_roots(given: Mapping[str, Any]) -> Sequence[Decision]:
-    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have indices of their own, and each tree a root."""
+    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have separate indices, and roots are listed."""
     names = "featureids modes splits truenodeids trueleafs falsenodeids falseleafs".split()
     rows = zip(*(given.get(f"nodes_{name}", ()) for name in names))
     nodes = {
@@ -210,7 +210,7 @@ def _decisions(nodes: Mapping[int, _Node], roots: Sequence[int]) -> Sequence[Dec
 
 
 def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]:
-    """Rows as (input, column) -> number: three or more for each decision of these ensembles."""
+    """Returns rows, (input, column) -> element: three or more for each decision of these ensembles."""
     thresholds: dict[tuple[str, int], set[float]] = {}
     for trees in ensembles:
         for decision in trees.decisions:
@@ -231,7 +231,7 @@ def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]
 
 
 def _around(number: float, thresholds: Sequence[float]) -> Sequence[float]:
-    """A threshold, its neighbours among numbers of float32, and numbers halfway to the thresholds next to it."""
+    """Returns a threshold, its neighbours in float32, and the values halfway to the next thresholds."""
     single = np.float32(number)
     near = [float(np.nextafter(single, np.float32(end))) for end in (-np.inf, np.inf)]
     place = thresholds.index(number)

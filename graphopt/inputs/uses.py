@@ -23,7 +23,7 @@ from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.inputs.trees import MOST_COLUMNS, Columns, Ensemble, attributes_of, columns_of, ensemble, moved_columns
 from graphopt.targets.target import Target
 
-# A factor of this size makes a mask: it hides positions where the element is not 0, or where it is this low.
+# An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
 # Operators with elements of their first input as results; other inputs do not tell how the elements are used.
 PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
@@ -31,7 +31,7 @@ PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "Scatte
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
     "Abs Ceil Concat Floor Gather Max Min Mod Neg Pow Round Sqrt Sum Where".split()
 )
-# Operator -> the inputs with a cache to which it appends new steps. Concat does so at any input.
+# Operator -> inputs with a cache; the operator appends new steps. Concat appends to any input.
 CACHES = {
     "Attention": (4, 5),
     "DecoderMaskedMultiHeadAttention": (5, 6),
@@ -402,7 +402,7 @@ class _Tracer:
         return None
 
     def _turning_points(self, node: ir.Node, place: int) -> list[float] | None:
-        """Returns the values of input `place` next to which the node's result changes; None for other nodes."""
+        """Returns the values of input `place` where the node's result changes; None for other nodes."""
         op, inputs = node.op_type, node.inputs
         if op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
             return [number]
