@@ -30,7 +30,7 @@ LOOP_TURNS = 16
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
 USUAL_BYTES = 4
-PRODUCTS = frozenset(
+MATMULS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
 )
 # Attention operator -> the inputs with the query, the key and the past keys, counted from 0.
@@ -149,7 +149,7 @@ class _Walk:
             self._measure(value, max(given, default=1))
         written = sum(map(self._count, node.outputs))
         moved = PER_READ * min(sum(given), written * GATHERED if node.op_type in CHOOSING else sum(given))
-        work, workspace = self._sums(node)
+        work, workspace = self._multiply_adds(node)
         inner = [self.cost(body) for body in bodies(node)]
         work += moved + PER_WRITTEN * written + PER_NODE + self._turns(node) * sum(cost.work for cost in inner)
         return work, workspace + max((cost.bytes for cost in inner), default=0)
@@ -198,7 +198,7 @@ class _Walk:
         known = [size.value for size in dims] if dims is not None else [None]
         return None if None in known else [n for n in known if n is not None]
 
-    def _sums(self, node: ir.Node) -> tuple[int, int]:
+    def _multiply_adds(self, node: ir.Node) -> tuple[int, int]:
         """Returns the multiply-adds and the workspace in bytes of a node."""
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         first, second = (self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (0, 1))
@@ -217,7 +217,7 @@ class _Walk:
             return made * first[0 if attribute_int(node, "transA", 0) else -1], 0
         if node.op_type == "Einsum":
             return self._einsum(node), 0
-        return (made * first[-1] if first and node.op_type in PRODUCTS else 0), 0
+        return (made * first[-1] if first and node.op_type in MATMULS else 0), 0
 
     def _attention(self, node: ir.Node, query: int, key: int, past: int) -> tuple[int, int]:
         """Returns multiply-adds and bytes of scores: Q K^T and P V, [batch, heads, queries, keys] each."""
