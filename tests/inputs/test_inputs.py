@@ -305,7 +305,7 @@ SIZED = {
         "float[4, 6] x, int64 n",
         "s = SplitToSequence(x, n) y = ConcatFromSequence <axis: int = 0> (s)",
     ),
-    "the axis of a transform": ("float[1, 4, 6, 1] x, int64 n", "y = DFT(x, , n)"),
+    "the axis of a sum": ("float[4, 6] x, int64 n", "y = CumSum(x, n)"),
     "bounds and axes": (
         "float[4, 5] x, int64[2] n, int64[2] ends, int64[2] axes",
         "y = Slice(x, n, ends, axes)",
