@@ -263,25 +263,14 @@ class Judgement:
         return self.reason == NOISE
 
 
-@dataclass(frozen=True)
-class Share:
-    """The movement of the slices along an axis in all draws of all cases with this size of the axis.
-
-    Attributes:
-        most: the largest movement of each slice by rounding, relative to that of the whole output in the same draw.
-        draws: number of draws.
-    """
-
-    most: Numbers
-    draws: int
-
-
-Shares = Mapping[tuple[int, int, str], Share]  # by axis, its size, and measure
+# (axis, its size, measure) -> the largest movement of each slice relative to that of the whole output in the same draw;
+# the number of draws.
+Shares = Mapping[tuple[int, int, str], tuple[Numbers, int]]
 
 
 def shares_of(draws: Iterable[Deviation]) -> Shares:
     """Measures the likely movement of small slices, because one draw may miss the elements of a slice."""
-    found: dict[tuple[int, int, str], Share] = {}
+    found: dict[tuple[int, int, str], tuple[Numbers, int]] = {}
     for draw in draws:
         for slices in draw.slices[1:] if not draw.discrete else ():
             for measure in MEASURES if slices.members < SMALL_SLICE else ():
@@ -289,8 +278,8 @@ def shares_of(draws: Iterable[Deviation]) -> Shares:
                 if whole > 0:
                     key = (slices.axis or 0, slices.scale.size, measure)
                     share = getattr(slices, measure) / whole
-                    before = found.get(key, Share(share, 0))
-                    found[key] = Share(np.maximum(before.most, share), before.draws + 1)
+                    most, count = found.get(key, (share, 0))
+                    found[key] = np.maximum(most, share), count + 1
     return found
 
 
@@ -391,11 +380,9 @@ def _by_slices(
             if i == 0:
                 moved[measure] = float(limit[0])
             elif slices.members < SMALL_SLICE:
-                share = shares.get((slices.axis or 0, slices.scale.size, measure))
-                if share is not None:
-                    limit = np.maximum(limit, share.most * moved[measure])
-                count = max(len(draws), share.draws if share is not None else 0)
-                limit = limit * (1 + SMALL_SLICE / (slices.members * count))
+                share, count = shares.get((slices.axis or 0, slices.scale.size, measure), (np.zeros(1), 0))
+                limit = np.maximum(limit, share * moved[measure])
+                limit = limit * (1 + SMALL_SLICE / (slices.members * max(len(draws), count)))
             if approximation is not None:
                 largest = LIMITS[Numerics.APPROXIMATE] * slices.scale
                 limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), largest)
