@@ -500,7 +500,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
         got = values_of(pair.after, mode, shared, case)
     except VerifyError:
         return ""
-    moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
+    moved = {name for name in shared if not np.array_equal(want[name], got[name])}
     # Values behind a quantized value that differs, or that AFTER does not have under its name.
     unsure: set[ir.Value] = set()
     for node in pair.before.model.graph:
@@ -510,7 +510,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
         inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
         doubtful = any(value in unsure for n in (node, *inner) for value in n.inputs)
         if result in moved and not doubtful:
-            off = _most(want.get(result), got.get(result))
+            off = _levels(want[result], got[result])
             if off > ROUNDING_LEVELS[node.op_type]:
                 return f"quantized value '{result}' is up to {off} levels off, while all before it are equal"
         if doubtful or node.op_type in ROUNDING_LEVELS:
@@ -543,14 +543,8 @@ def values_of(model: ComparedModel, mode: Mode, names: Sequence[str], case: Case
     return dict(zip(names, outputs))
 
 
-def _equal(want: Any, got: Any) -> bool:
-    return isinstance(want, np.ndarray) and isinstance(got, np.ndarray) and np.array_equal(want, got)
-
-
-def _most(want: Any, got: Any) -> int:
+def _levels(want: Array, got: Array) -> int:
     """Returns the largest difference of two integer tensors; 0 if they cannot be compared."""
-    if not isinstance(want, np.ndarray) or not isinstance(got, np.ndarray):
+    if want.dtype.kind not in "iu" or want.dtype != got.dtype or want.shape != got.shape:
         return 0
-    if want.dtype.kind not in "iu" or want.dtype != got.dtype or want.shape != got.shape or not want.size:
-        return 0
-    return int(np.abs(want.astype(np.int64) - got.astype(np.int64)).max())
+    return int(np.abs(want.astype(np.int64) - got.astype(np.int64)).max(initial=0))
