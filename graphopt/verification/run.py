@@ -108,7 +108,8 @@ def open_session(
     # Waiting threads that spin took a third of verify's CPU seconds on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if isinstance(model, ir.Model):
-        model = _message(model, options)
+        # The options only refer to the weights, which must live until the session exists.
+        model, _weights = _message(model, options)
     wanted = list(dict.fromkeys([mode.provider, CPU]))
     providers = configure(options, wanted, model=model) if mode.library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
@@ -121,8 +122,8 @@ def open_session(
     return session
 
 
-def _message(model: ir.Model, options: Any) -> onnx.ModelProto:
-    """Returns a model without inferred types; its large weights are in the session options."""
+def _message(model: ir.Model, options: Any) -> tuple[onnx.ModelProto, list[Any]]:
+    """Returns a model without inferred types, and its large weights, to which the session options refer."""
     folder = next((str(tensor.base_dir) for tensor in external_tensors(graphs(model)) if tensor.base_dir), "")
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -132,7 +133,7 @@ def _message(model: ir.Model, options: Any) -> onnx.ModelProto:
         values = [make(np.ascontiguousarray(tensor_array(tensor))) for tensor in large.values()]
         if large:
             options.add_external_initializers(list(large), values)
-        return writing.to_message(model)
+        return writing.to_message(model), values
 
 
 def weights_in_files(model: ir.Model) -> int:

@@ -544,6 +544,17 @@ print(before - resident())"""
     assert int(done.stdout) > 80 << 20
 
 
+def test_large_weights_live_until_the_session_exists() -> None:
+    """A session of an ir.Model gets large weights outside the message; 48 MiB of them in a chain of products."""
+    rng = np.random.default_rng(0)
+    values = {f"w{i}": rng.standard_normal((256, 256)).astype(np.float32) / 16 for i in range(192)}
+    chain = "".join(f"x{i + 1} = MatMul(x{i}, w{i}) " for i in range(192))
+    model = model_from_text(f"g (float[2, 256] x0) => (float[2, 256] x192) {{ {chain} }}", values)
+    feeds = {"x0": rng.standard_normal((2, 256)).astype(np.float32)}
+    (got,) = open_session(ir.serde.deserialize_model(model)).run(None, feeds)
+    np.testing.assert_array_equal(got, open_session(model).run(None, feeds)[0])
+
+
 def test_one_session_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """BEFORE, and AFTER by its function bodies and with the library: each session is freed before the next opens."""
     sessions: list[weakref.ref[Any]] = []
