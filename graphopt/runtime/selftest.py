@@ -281,7 +281,7 @@ def implementations(provider: Provider) -> dict[str, list[str]]:
     return found
 
 
-REFUSAL = " does not take it: "  # native/operators/implementations.h
+REFUSAL = " refuses this call: "  # native/operators/implementations.h
 
 
 def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], number: int, name: str) -> KernelResult:

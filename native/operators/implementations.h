@@ -65,7 +65,7 @@ class Choice {
       i = static_cast<uint32_t>(call->only);
       throw_if(i >= n, "there are ", n, " implementations");
       const char* why = list[i].refuse(work);
-      throw_if(why != nullptr, list[i].name, " does not take it: ", why);
+      throw_if(why != nullptr, list[i].name, " refuses this call: ", why);
       return i;
     }
     const auto fast = static_cast<uint32_t>(measured);
@@ -75,7 +75,7 @@ class Choice {
     }
     for (; i + 1 < n; ++i) {
       const bool failed = call != nullptr && (call->failed >> i & 1) != 0;
-      const char* why = failed ? "it has failed" : list[i].refuse(work);
+      const char* why = failed ? "failed in this call" : list[i].refuse(work);
       if (why == nullptr) break;
       if (log) refused += std::string("; not ") + list[i].name + ": " + why;
     }

@@ -34,8 +34,7 @@ size_t axis_of(int64_t axis, size_t rank) {
 }
 
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
-  throw_if(!numbers.empty() && numbers.size() != count, numbers.size(), " numbers where there should be ",
-           count);
+  throw_if(!numbers.empty() && numbers.size() != count, numbers.size(), " values, expected ", count);
   for (const int64_t n : numbers) {
     throw_if(n < least || n > INT32_MAX, n, " is out of range");
   }

@@ -283,7 +283,7 @@ void launch_own(GpuWork<P>& work) {
 }
 template <class P, auto kPlan>
 constexpr Implementation<GpuWork<P>> kOwn[] = {
-    {"a kernel of our own", take_all<GpuWork<P>>, launch_own<P, kPlan>},
+    {"built-in kernel", take_all<GpuWork<P>>, launch_own<P, kPlan>},
 };
 
 // Chooses from kList, a list of Implementation<GpuWork<Op::Problem>>.

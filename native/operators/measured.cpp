@@ -31,7 +31,7 @@ void append(const std::string& path, const std::string& line) {
   const bool written =
       file >= 0 && write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
   if (!written) {
-    std::fprintf(stderr, "graphopt: what was measured can't be written to %s: %s\n", path.c_str(),
+    std::fprintf(stderr, "graphopt: measurements can't be written to %s: %s\n", path.c_str(),
                  std::strerror(errno));
   }
   if (file >= 0) close(file);
@@ -160,7 +160,7 @@ int fastest(const Kernel& kernel, const std::string& problem, const std::vector<
       if (!timed) continue;
       if (log_enabled()) {
         std::fprintf(stderr, "graphopt: %s: %.1f us%s\n", names[i].c_str(), 1e6 * timed->seconds,
-                     timed->recorded ? ", recorded" : "");
+                     timed->recorded ? ", captured" : "");
       }
       if (least && *least <= timed->seconds) continue;
       best = names[i];

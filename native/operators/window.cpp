@@ -17,7 +17,7 @@ Window::Window(const Attributes& a)
 
 void Window::check(size_t axes, const Integers& kernel) const {
   require_sizes(axes, kernel, 1);
-  throw_if(!kernel_.empty() && kernel_ != kernel, "kernel_shape is not that of W");
+  throw_if(!kernel_.empty() && kernel_ != kernel, "kernel_shape differs from the kernel of W");
   require_sizes(axes, strides_, 1);
   require_sizes(axes, dilations_, 1);
   require_sizes(2 * axes, pads_, 0);

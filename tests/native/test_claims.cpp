@@ -66,8 +66,8 @@ class ExampleNode final : public NodeInGraph {
 };
 
 TEST_CASE("claims of the example graph") {
-  const std::string shape = "it computes a shape", read = "its result is read on the host",
-                    few = "fewer than 2 neighbouring nodes, not worth the copies";
+  const std::string shape = "it computes a shape", read = "its output is read on the host",
+                    few = "fewer than 2 adjacent nodes, not worth the copies";
   const std::vector<std::pair<ExampleNode, std::string>> graph = {
       {{"Gather", {"table", "ids"}, "e"}, ""},  {{"Shape", {"ids"}, "s"}, ""},
       {{"Cast", {"s"}, "d", {{"to", 1}}}, ""},  {{"Div", {"boxes", "d"}, "q"}, ""},

@@ -206,7 +206,7 @@ def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
     model = model_of(op, case, 17)
     inputs = model.graph.node[0].input
     inputs[:] = [n if n == alone or not n.endswith("norm_weight") else "" for n in inputs]
-    assert forecast(model, "graphopt").nodes[0].reason == "a norm of queries or of keys alone"
+    assert forecast(model, "graphopt").nodes[0].reason == "normalization of only queries or only keys"
     _, refused = lowered(model)
     assert "requires both q_norm_weight and k_norm_weight" in refused[0]
 
@@ -257,7 +257,7 @@ def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolE
 def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime versions differ in the keys of such a query: 1.22 uses one key, 1.32 none."""
     op, case = _attention_over_a_window(0)
-    assert forecast(model_of(op, case, 17), "graphopt").nodes[0].reason == "a window of no tokens"
+    assert forecast(model_of(op, case, 17), "graphopt").nodes[0].reason == "local_window_size 0"
 
 
 def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:

@@ -110,7 +110,7 @@ def _message(model: bytes, feeds: dict[str, Array]) -> str:
         ("ConvTranspose", (1, 3, 4, 4), (4, 2, 2, 2), {}, "do not fit"),
         ("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), {"group": 2}, "does not divide into the groups"),
         ("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), {"kernel_shape": [2, 3]}, "kernel_shape"),
-        ("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), {"output_padding": [1]}, "1 numbers where there should be 2"),
+        ("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), {"output_padding": [1]}, "1 values, expected 2"),
     ],
 )
 def test_what_does_not_fit_is_an_error(

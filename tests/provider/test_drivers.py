@@ -335,7 +335,7 @@ def test_libraries_are_measured_in_a_recording(
     assert outcome.value["error"] < 1e-4
     assert (outcome.value["graphs"], outcome.value["streams"]) == (0, 1)  # the stream is kept for the next session
     timed = [line for line in outcome.said.splitlines() if line.startswith("graphopt: cuDNN or MIOpen: ")]
-    assert [line.rpartition(" us")[2] for line in timed] == [", recorded" if capture == "" else ""]
+    assert [line.rpartition(" us")[2] for line in timed] == [", captured" if capture == "" else ""]
     assert "; cuDNN or MIOpen" in (tmp_path / "measured").read_text()
 
 

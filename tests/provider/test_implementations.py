@@ -62,27 +62,27 @@ def test_the_choice_and_its_reasons_are_printed_once(model: Path, kernels: str) 
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if ", inputs " in line]
     assert lines == [
-        "graphopt: Conv node 'pixels', inputs [1,3,5,4] [3,3,1,1]: pixels by a product of our own; "
-        "not pixels by cuBLAS or rocBLAS: there is none for host memory",
-        "graphopt: Conv node 'windows', inputs [1,3,5,4] [3,3,3,3]: windows by a product of our own; "
-        "not pixels by cuBLAS or rocBLAS: it is no product of pixels; "
-        "not pixels by a product of our own: it is no product of pixels; "
+        "graphopt: Conv node 'pixels', inputs [1,3,5,4] [3,3,1,1]: pointwise by built-in GEMM; "
+        "not pointwise by cuBLAS or rocBLAS: there is none for host memory",
+        "graphopt: Conv node 'windows', inputs [1,3,5,4] [3,3,3,3]: built-in implicit GEMM; "
+        "not pointwise by cuBLAS or rocBLAS: not a pointwise convolution; "
+        "not pointwise by built-in GEMM: not a pointwise convolution; "
         "not cuDNN or MIOpen: there is none for host memory",
-        "graphopt: MatMul node 'product', inputs [1,3,5,4] [4,4]: a product of our own; "
+        "graphopt: MatMul node 'product', inputs [1,3,5,4] [4,4]: built-in GEMM; "
         "not cuBLAS or rocBLAS: there is none for host memory",
     ]
 
 
-def test_one_implementation_can_be_asked_for(model: Path, kernels: str) -> None:
+def test_an_option_selects_one_implementation(model: Path, kernels: str) -> None:
     done = run(model, kernels, implementation="1")
     assert done.returncode != 0
     assert "node 'windows'" in done.stderr
-    assert "pixels by a product of our own does not take it: it is no product of pixels" in done.stderr
+    assert "pointwise by built-in GEMM refuses this call: not a pointwise convolution" in done.stderr
     assert "there are 5 implementations" in run(model, kernels, implementation="5").stderr
 
 
 @pytest.mark.parametrize("number", ["4294967295", "99999999999999999999", "-1", "1x"])
-def test_an_implementation_is_asked_for_by_a_number(number: str, model: Path, kernels: str) -> None:
+def test_the_option_implementation_must_be_a_number(number: str, model: Path, kernels: str) -> None:
     done = run(model, kernels, implementation=number)
     assert done.returncode != 0
     assert f"option implementation must be a number from 0 to 2147483647, not '{number}'" in done.stderr
@@ -101,12 +101,12 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
     options = {"measured": str(file), "regions": regions, "min_nodes": "1"}
     first = run(model, kernels, **options)
     rows = [line.split("\t") for line in file.read_text().splitlines()]
-    # Both sizes of both convolutions; each has our general kernel and our specialized one.
+    # Both sizes of both convolutions; each has the general built-in kernel and a specialized one.
     assert len(rows) == 4 and all(len(row) == 3 for row in rows)
-    assert {row[2] for row in rows} <= {"pixels by a product of our own", "windows by a product of our own",
-                                        "a kernel of our own"}  # fmt: skip
-    timed = [line for line in first.stderr.splitlines() if line.endswith(" us, recorded")]
-    assert sum("windows by a product of our own: " in line for line in timed) == 4
+    assert {row[2] for row in rows} <= {"pointwise by built-in GEMM", "built-in implicit GEMM",
+                                        "built-in kernel"}  # fmt: skip
+    timed = [line for line in first.stderr.splitlines() if line.endswith(" us, captured")]
+    assert sum("built-in implicit GEMM: " in line for line in timed) == 4
     assert chosen(first, "windows")[0].endswith(", as measured")
     second = run(model, kernels, **options)
     assert " us" not in second.stderr
@@ -114,24 +114,24 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
     assert chosen(second, "pixels") == chosen(first, "pixels")
 
 
-def test_what_was_measured_is_taken_where_it_is_the_same_problem(model: Path, kernels: str, tmp_path: Path) -> None:
+def test_measurements_apply_to_equal_problems_only(model: Path, kernels: str, tmp_path: Path) -> None:
     file = tmp_path / "measured"
     run(model, kernels, measured=str(file), min_nodes="1")
-    slow = "a kernel of our own"
+    slow = "built-in kernel"
     lines = file.read_text().splitlines()
-    file.write_text("".join(f"{line.rpartition(chr(9))[0]}\t{slow}\n" for line in lines) + "no line of ours\n")
+    file.write_text("".join(f"{line.rpartition(chr(9))[0]}\t{slow}\n" for line in lines) + "an unrelated line\n")
     done = run(model, kernels, measured=str(file), min_nodes="1")
     assert chosen(done, "pixels") == chosen(done, "windows") == [f"{slow}, as measured"]
     file.write_text("".join(f"another GPU, {line}\n" for line in lines))
-    assert " us, recorded\n" in run(model, kernels, measured=str(file)).stderr
+    assert " us, captured\n" in run(model, kernels, measured=str(file)).stderr
     # An unknown implementation name.
     file.write_text("".join(f"{line.rpartition(chr(9))[0]}\tby magic\n" for line in lines))
-    assert chosen(run(model, kernels, measured=str(file)), "pixels") == ["pixels by a product of our own"]
+    assert chosen(run(model, kernels, measured=str(file)), "pixels") == ["pointwise by built-in GEMM"]
 
 
-def test_what_cannot_be_written_is_said_and_used(model: Path, kernels: str, tmp_path: Path) -> None:
+def test_measurements_that_cannot_be_written_are_reported_and_used(model: Path, kernels: str, tmp_path: Path) -> None:
     done = run(model, kernels, measured=str(tmp_path / "missing" / "measured"), min_nodes="1")
-    assert "what was measured can't be written to" in done.stderr
+    assert "graphopt: measurements can't be written to" in done.stderr
     assert chosen(done, "windows")[0].endswith(", as measured")
 
 
@@ -164,32 +164,32 @@ def saved(path: Path, text: str, **weights: tuple[int, ...]) -> Path:
     return path
 
 
-def test_pixels_that_would_be_two_launches_are_windows(kernels: str, tmp_path: Path) -> None:
-    """A 1x1 convolution runs as a GEMM of windows if that saves a launch and its tiles fill the device."""
+def test_an_implicit_gemm_replaces_a_pointwise_one_of_two_launches(kernels: str, tmp_path: Path) -> None:
+    """A 1x1 convolution runs as an implicit GEMM if that saves a launch and its tiles fill the device."""
     text = """[few] a = Conv(x, few, few_bias)  [bare] b = Conv(x, bare)  [many] c = Conv(x, many, many_bias)
               y = Concat<axis = 1>(a, b, c)"""
     shapes = {"few": (8, 3, 1, 1), "few_bias": (8,), "bare": (8192, 3, 1, 1), "many": (8192, 3, 1, 1)}
     model = saved(tmp_path / "model.onnx", text, many_bias=(8192,), **shapes)
     done = run(model, kernels, regions="0", min_nodes="1")
-    assert chosen(done, "few") == chosen(done, "bare") == ["pixels by a product of our own"]
-    assert chosen(done, "many") == ["windows by a product of our own"]
-    assert "not pixels by a product of our own: it would be more than one launch" in done.stderr
+    assert chosen(done, "few") == chosen(done, "bare") == ["pointwise by built-in GEMM"]
+    assert chosen(done, "many") == ["built-in implicit GEMM"]
+    assert "not pointwise by built-in GEMM: needs more than one launch" in done.stderr
 
 
-def test_few_filters_of_an_image_are_no_product_of_longer_pixels(kernels: str, tmp_path: Path) -> None:
+def test_an_image_with_few_filters_is_not_padded_for_a_gemm(kernels: str, tmp_path: Path) -> None:
     text = """h = Cast<to = 10>(x)  [few] a = Conv(h, hfew)  [many] b = Conv(h, hmany)  c = Concat<axis = 1>(a, b)
               y = Cast<to = 1>(c)"""
     model = saved(tmp_path / "model.onnx", text, hfew=(31, 3, 3, 3), hmany=(32, 3, 3, 3))
     done = run(model, kernels, channels_last="1", min_nodes="1")
-    assert chosen(done, "few") == ["a kernel of our own, between two copies"]
-    assert chosen(done, "many") == ["a product of our own, of pixels with more channels"]
+    assert chosen(done, "few") == ["built-in kernel between transpositions"]
+    assert chosen(done, "many") == ["built-in implicit GEMM with padded channels"]
 
 
 LAYERS, WIDTH = ("q", "k", "v"), 16
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str, shared: bool) -> None:
+def test_layers_that_share_an_input_run_as_one_gemm(tmp_path: Path, kernels: str, shared: bool) -> None:
     """Layers that share an input run as one GEMM if their results are adjacent, each aligned to the next.
 
     Because of the table before them, a block of constants has space for the weights of the first layer only. `shared`:
@@ -235,7 +235,7 @@ def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str, shared: b
     assert done.returncode == 0, done.stderr
     of_three = [line for line in done.stderr.splitlines() if " [16,16]" * 3 in line and ": Linear node" in line]
     chosen = [line.split(": ")[2].split(";")[0] for line in of_three]
-    assert chosen == ["all layers in a product of our own", "each by a product of our own"], done.stderr
+    assert chosen == ["all layers in one built-in GEMM", "each layer by built-in GEMM"], done.stderr
     x = constants["table"][:5].astype(np.float64)
     if shared:
         x = x @ constants["before"] + constants["bq"]

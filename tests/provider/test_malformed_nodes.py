@@ -36,10 +36,10 @@ def test_a_damaged_node_of_the_runtime_is_refused_or_computed_as_the_runtime_doe
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"shape": [2, -3]}, "a shape that is none"),
-        ({"shape": [2**40]}, "a shape that is none"),
-        ({"shape": [2], "dtype": TensorProto.DOUBLE}, "only numbers of float and float16"),
-        ({"shape": [2], "dtype": 99}, "only numbers of float and float16"),
+        ({"shape": [2, -3]}, "an invalid shape"),
+        ({"shape": [2**40]}, "an invalid shape"),
+        ({"shape": [2], "dtype": TensorProto.DOUBLE}, "only float and float16"),
+        ({"shape": [2], "dtype": 99}, "only float and float16"),
         ({"shape": [2], "seed": float("nan")}, ""),
         ({"shape": [2], "seed": -1e30, "scale": float("inf")}, ""),
     ],

@@ -144,7 +144,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
         for x, w, attributes, said in (
             ((1, 3, 8, 8), (3, 4, 2, 2), {"output_padding": [0]}, "'output_padding' must be 2 numbers from 0"),
             ((1, 3, 8, 8), (3, 4, 2, 2), {"strides": 1}, "one to three numbers"),
-            ((1, 3, 8, 8), (3, 2, 2, 2), {"group": 2}, "is not made of 2 groups"),
+            ((1, 3, 8, 8), (3, 2, 2, 2), {"group": 2}, "does not divide into 2 groups"),
             ((1, 2, 8, 8), (3, 4, 2, 2), {}, "has 2 channels"),
             ((1, 3, 8), (3, 4, 2, 2), {}, "differ in their axes"),
             ((1, 3, 8, 8), (3, 4, 2, 2), {"pads": [5, 0, 5, 0]}, "pads take more away"),
@@ -562,13 +562,13 @@ for channels, size in ((1, 8), (64, 7), (64, 56), (512, 16)):
     assert result.returncode == 0, result.stderr
     kernels = len(OPS["ScaleShift"].dtypes)
     assert f"graphopt: {kernels} kernels registered; on the CPU: baseline; not amx: " in result.stderr
-    few = "few channels do not pay for its transforms"
-    large, rows, small = "F(4x4, 3x3)", "F(4x4, 3x3), weights half transformed", "F(2x2, 3x3)"
+    few = "too few channels to pay for the transforms"
+    large, rows, small = "F(4x4, 3x3)", "F(4x4, 3x3), half-transformed weights", "F(2x2, 3x3)"
     for said in (
-        f"a product over gathered windows; not {large}: {few}; not {rows}: {few}; not {small}: {few}",
+        f"im2col GEMM; not {large}: {few}; not {rows}: {few}; not {small}: {few}",
         f"{small}; not {large}: {small} should be faster; not {rows}: {small} should be faster",
         large,
-        f"{rows}; not {large}: its weights would take more memory than a model may",
+        f"{rows}; not {large}: the transformed weights would need too much memory",
     ):
         assert f"graphopt: WinogradConv node 'the_node': {said}\n" in result.stderr
     assert "graphopt: ScaleShift float node 'the_node' on baseline" in result.stderr

@@ -56,8 +56,8 @@ std::optional<AttributeValue> NodeInfo::find(const char* attribute, AttributeTyp
     case AttributeType::kInts:
       return list(KernelInfoGetAttributeArray_int64, std::vector<int64_t>());
     case AttributeType::kStrings:
-      throw Error("the runtime tells a kernel no list of strings (", attribute,
-                  "): what it says must be known where the node is claimed");
+      throw Error("attribute '", attribute,
+                  "': ONNX Runtime passes no lists of strings to kernels, so it must be read where the node is claimed");
     case AttributeType::kString:
       break;
   }

@@ -101,7 +101,7 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
       read = read || wanted.count(outputs[k]) > 0;
     }
     if (refusals[i].empty() && possible[i] && on_device && read)
-      refusals[i] = "its result is read on the host";
+      refusals[i] = "its output is read on the host";
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       if (!node.has_input(k) || node.is_constant(k)) continue;
       if (!refusals[i].empty() || claims.host_input(node, k)) wanted.insert(node.input_names()[k]);
@@ -239,7 +239,7 @@ void refuse_small_groups(const Claims& claims, const Nodes& nodes, const Body& b
   std::vector<std::string> left = refusals;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
-    left[i] = "fewer than " + std::to_string(least) + " neighbouring nodes, not worth the copies";
+    left[i] = "fewer than " + std::to_string(least) + " adjacent nodes, not worth the copies";
   }
   claim_nodes_without_copies(claims, nodes, left, refusals);
   refusals = std::move(left);
@@ -291,7 +291,7 @@ std::string Claims::refuse(const NodeInGraph& node) const {
       }
     }
   }
-  if (op.create == nullptr && !node.works_inside()) return "nothing in its bodies runs on the device";
+  if (op.create == nullptr && !node.works_inside()) return "no node of its subgraphs runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
     const bool taken = is_packed(value.type)
@@ -325,7 +325,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   std::vector<bool> possible(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    refusals[i] = node.is_elsewhere()                   ? "another provider has it already"
+    refusals[i] = node.is_elsewhere()                   ? "assigned to another provider"
                   : is_disabled(node, options.disabled) ? "it is disabled"
                                                         : claims.refuse(node);
     possible[i] = refusals[i].empty();

@@ -189,7 +189,7 @@ struct Factory final : abi::OrtEpFactory {
                   const abi::OrtSessionOptions* options, const abi::OrtLogger* logger, abi::OrtEp** out) {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, {kProviderName, ", session"}, [&] {
-        if (count != 1) throw Error("one device for each session, please");
+        if (count != 1) throw Error("a session must have exactly one device");
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
         const Registry& of = self->registry(device);
@@ -384,7 +384,7 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
   const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
   if (api == nullptr) return abi::too_old_status(base, provider::kProviderName, "1.24");
   try {
-    if (most == 0) throw Error("no room for a provider");
+    if (most == 0) throw Error("the caller has no slot for a provider");
     factories[0] = new provider::Factory(api);
     *count = 1;
     return nullptr;

@@ -27,7 +27,8 @@ ElementType type_of(const Node& node, bool like) {
 // Calls the system directly: std::random_device needs a newer glibc than the wheel does.
 uint32_t fresh_seed() {
   uint32_t seed = 0;
-  if (getrandom(&seed, sizeof seed, 0) != sizeof seed) throw Error("the system gives no random numbers");
+  if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+    throw Error("the system has no source of random numbers");
   return seed;
 }
 
@@ -96,12 +97,12 @@ class Random final : public Kernel {
 
 std::string refuse(const Node& node, Distribution distribution) {
   const ElementType type = type_of(node, distribution.like);
-  if (type != ElementType::kFloat && type != ElementType::kHalf) return "only numbers of float and float16";
+  if (type != ElementType::kFloat && type != ElementType::kHalf) return "only float and float16";
   if (distribution.like) return "";
   const auto shape = node.find_ints("shape");
   if (!shape) return "no shape";
   for (const int64_t dim : *shape) {
-    if (dim < 0 || dim > INT32_MAX) return "a shape that is none";
+    if (dim < 0 || dim > INT32_MAX) return "an invalid shape";
   }
   return "";
 }

@@ -406,7 +406,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   try {
     arena = lane.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes);
   } catch (const gpu::OutOfMemory& e) {
-    throw gpu::OutOfMemory("the most is needed by node '" + steps_.all[plan.fullest].name + "': " + e.what());
+    throw gpu::OutOfMemory("node '" + steps_.all[plan.fullest].name + "' needs the most memory: " + e.what());
   }
   void* data = arena != nullptr ? arena->data() : nullptr;
   count_region(RegionEvent::kLaunched);

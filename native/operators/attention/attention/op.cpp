@@ -140,7 +140,7 @@ void FusedAttentionOp::read(const Node& node) {
   if (window_) {
     left_ = node.get_int("left");
     right_ = node.get_int("right");
-    throw_if(left_ < 0 || right_ < 0, "a window of less than the query's own key");
+    throw_if(left_ < 0 || right_ < 0, "a window that excludes the query's own key");
   }
 }
 
@@ -272,7 +272,7 @@ class Attention final : public gpu::DeviceKernel {
         softcap_(node.get_float("softcap", 0.0f)),
         left_(node.get_int("left_window_size", -1)),
         right_(node.get_int("right_window_size", -1)) {
-    throw_if(left_ < -1 || right_ < -1, "a window of less than the query's own key");
+    throw_if(left_ < -1 || right_ < -1, "a window that excludes the query's own key");
   }
 
  private:
@@ -287,7 +287,7 @@ class Attention final : public gpu::DeviceKernel {
   static Heads heads_of(const Shape& x, int64_t heads) {
     if (x.rank() == 4) return {x, {x[1] * x[2] * x[3], x[2] * x[3], x[3], 1}};
     throw_if(x.rank() != 3 || heads <= 0 || x[2] % heads != 0,
-             "Q, K and V must have four axes, or three of which the last is whole heads");
+             "Q, K and V must have rank 4, or rank 3 with a last axis that divides into heads");
     return {{x[0], heads, x[1], x[2] / heads}, {x[1] * x[2], x[2] / heads, x[2], 1}};
   }
 
@@ -398,11 +398,11 @@ std::string refuse_attention(const Node& node) {
     return "a mask of this type";
   }
   if (node.has_input(4) != node.has_input(5)) return "past keys without values";
-  if (node.has_input(6)) return "lengths of a cache";
+  if (node.has_input(6)) return "the input nonpad_kv_seqlen";
   if (node.outputs.size() > 3 && node.outputs[3].present) return "scores as an output";
   const bool one = node.outputs.size() > 1 && node.outputs[1].present,
              other = node.outputs.size() > 2 && node.outputs[2].present;
-  if (one != other || (node.outputs.size() > 1 && !one)) return "keys or values alone as an output";
+  if (one != other || (node.outputs.size() > 1 && !one)) return "present keys without values, or the reverse";
   const bool causal = node.get_bool("is_causal");
   // The first version caps scores with the mask on them.
   if (node.get_float("softcap", 0.0f) != 0.0f && node.version < 24 && (masked || causal)) {

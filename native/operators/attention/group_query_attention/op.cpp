@@ -38,7 +38,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
   p.B = q[0];
   p.S = q[1];
   const int64_t heads = p.packed ? p.N + 2 * p.G : p.N;
-  throw_if(q[2] % heads != 0, "the query ", q, " is not whole heads");
+  throw_if(q[2] % heads != 0, "the query ", q, " does not divide into heads");
   p.H = q[2] / heads;
   throw_if(p.H > hip::kGqaMostHead, "heads of ", p.H, " elements, of at most 256");
   if (!p.packed) {
@@ -55,13 +55,14 @@ GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
     p.past_length = past[2];
   }
   const std::vector<int64_t> total = call.integers(kTotal);
-  throw_if(total.size() != 1 || total[0] < p.S, "total_sequence_length must be a number of tokens");
-  throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have a number for each sequence");
+  throw_if(total.size() != 1 || total[0] < p.S,
+           "total_sequence_length must be one integer, at least the number of new tokens");
+  throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have one element for each sequence");
   p.first = total[0] == p.S;
   p.length = std::max(total[0], p.past_length);
   if (turns) {
     const Shape& cos = call.input(kCos).shape;
-    throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "the caches of angles ",
+    throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "cos_cache and sin_cache ",
              cos, " do not fit");
     p.positions = cos[0];
     p.half = cos[1];
@@ -80,11 +81,12 @@ GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
   p.norms = call.has_input(kQueryNorm);
   for (const size_t i : {size_t{kQueryNorm}, size_t{kKeyNorm}}) {
     throw_if(p.norms && call.input(i).shape != Shape{p.H},
-             "weights of norms must have a number for each of a head's");
+             "normalization weights must have one element for each element of a head");
   }
   p.keeps_cache = call.outputs.size() > 2;
   p.has_sink = call.has_input(kSink);
-  throw_if(p.has_sink && call.input(kSink).shape.elements() != p.N, "head_sink must have a number a head");
+  throw_if(p.has_sink && call.input(kSink).shape.elements() != p.N,
+           "head_sink must have one element for each head");
   if (p.scale == 0.0f) p.scale = 1.0f / std::sqrt(static_cast<float>(p.H));
   return p;
 }
@@ -143,14 +145,15 @@ std::string refuse_gqa(const Node& node) {
   for (const char* name : {"k_quant_type", "v_quant_type"}) {
     if (node.get_string(name, "NONE") != "NONE") return "a quantized cache";
   }
-  if (node.get_bool("sliding_window_cache")) return "a cache that drops old tokens";
-  if (node.get_int("local_window_size", -1) == 0) return "a window of no tokens";
+  if (node.get_bool("sliding_window_cache")) return "sliding_window_cache";
+  if (node.get_int("local_window_size", -1) == 0) return "local_window_size 0";
   for (size_t i = kSink + 1; i < kQueryNorm; ++i) {
     if (node.has_input(i)) return "scales of the cache";
   }
-  if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm)) return "a norm of queries or of keys alone";
+  if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm))
+    return "normalization of only queries or only keys";
   if (node.inputs.size() > kKeyNorm + 1 && node.has_input(kKeyNorm + 1))
-    return "numbers of new tokens as an input";
+    return "lengths of new tokens as an input";
   if (node.outputs.size() > 3 && node.outputs[3].present) return "only the first three outputs";
   if (!node.has_input(kLengths) || node.inputs[kLengths].type != ElementType::kInt32)
     return "seqlens_k is not int32";

@@ -37,13 +37,13 @@ FusedRotaryProblem FusedRotaryOp::problem(const Shapes& inputs) const {
   FusedRotaryProblem p;
   p.D = y[outer];
   p.interleaved = interleaved_;
-  throw_if(p.D % 2 != 0, "the last axis must have pairs, got ", x);
+  throw_if(p.D % 2 != 0, "the last axis must have an even size, got ", x);
   for (size_t i = 0; i < outer; ++i) {
     p.n[3 - outer + i] = y[i];
     p.x[3 - outer + i] = x.elements(static_cast<size_t>(perm_[i]) + 1);
   }
   const auto steps = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& step) {
-    const auto refuse = [&] { throw Error(name, " ", angles, " does not fit to ", y); };
+    const auto refuse = [&] { throw Error(name, " ", angles, " does not match ", y); };
     if (angles.rank() < 1 || angles.rank() > y.rank() || angles[angles.rank() - 1] != p.D) refuse();
     for (size_t i = 0; i + 1 < angles.rank(); ++i) {
       const size_t axis = y.rank() - angles.rank() + i;
@@ -88,7 +88,7 @@ Planner plan_rotary_embedding(const Node& node, RotaryInputs at) {
     p.B = s[0];
     p.has_ids = at.needs_ids || call.has_input(at.ids);
     throw_if(angles.rank() != (p.has_ids ? 2 : 3) || call.input(at.sin).shape != angles,
-             "the caches must be ", p.has_ids ? "matrices" : "[B, S, half]", " of one shape");
+             "cos_cache and sin_cache must be ", p.has_ids ? "matrices" : "[B, S, half]", " of one shape");
     p.half = angles[angles.rank() - 1];
     p.positions = p.has_ids ? angles[0] : angles[0] * angles[1];
     p.heads_first = s.rank() == 4;
@@ -100,16 +100,16 @@ Planner plan_rotary_embedding(const Node& node, RotaryInputs at) {
     } else {
       p.S = s[1];
       p.H = dim == 0 ? 2 * p.half : heads > 0 ? s[2] / heads : 0;
-      throw_if(p.H <= 0 || s[2] % p.H != 0, "the last axis is not whole heads");
+      throw_if(p.H <= 0 || s[2] % p.H != 0, "the last axis does not divide into heads");
       p.N = s[2] / p.H;
     }
-    throw_if(2 * p.half > p.H, "the caches turn more numbers than a head has");
+    throw_if(2 * p.half > p.H, "cos_cache and sin_cache rotate more elements than a head has");
     if (p.has_ids) {
       const int64_t ids = call.input(at.ids).shape.elements();
       p.one_id = at.needs_ids && ids == 1 && p.B * p.S != 1;
-      throw_if(!p.one_id && ids != p.B * p.S, "a position for each token is needed");
+      throw_if(!p.one_id && ids != p.B * p.S, "position_ids must have one element for each token");
     } else if (angles[0] != p.B || angles[1] != p.S) {
-      throw Error("the caches must have the angles of each token");
+      throw Error("cos_cache and sin_cache must have one row for each token");
     }
     const Ref y = set_output(call, 0, s);
     program.launch(

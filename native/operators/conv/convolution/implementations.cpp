@@ -46,10 +46,10 @@ namespace {
 const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
-      return "it is no product of pixels";
+      return "not a pointwise convolution";
     }
   }
-  return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "it is no product of pixels";
+  return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "not a pointwise convolution";
 }
 
 // The pixels of X that the strides leave, one behind another.
@@ -105,8 +105,8 @@ void plan_pixels_by_library(ConvolutionWork& work) { plan_pixels(work, plan_libr
 
 const char* refuse_windows(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
-  if (p.transposed) return "it is transposed";
-  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
+  if (p.transposed) return "a transposed convolution";
+  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "three spatial axes";
 }
 
 // A bias and a stride cost the pointwise implementation one more launch each, and the window implementation none. The
@@ -120,7 +120,7 @@ const char* refuse_pixels(ConvolutionWork& work) {
   const int64_t pixels = p.N * p.out_size();
   const gpu::StridedTiling tile = gpu::choose_strided(p.M, pixels, 1, work.half, facts, std::nullopt);
   const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
-  return tiles >= facts.compute_units ? "it would be more than one launch" : nullptr;
+  return tiles >= facts.compute_units ? "needs more than one launch" : nullptr;
 }
 void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 
@@ -128,10 +128,10 @@ void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
 // gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
 const char* refuse_unless_apart(const ConvolutionProblem& p) {
-  constexpr const char* kWhy = "its windows do not lie apart";
+  constexpr const char* kWhy = "the windows are not disjoint";
   if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
-  if (p.in[0] != 1 || p.kernel[0] != 1) return "it has three axes";
-  if (p.N * p.M * p.out_size() >= int64_t{1} << 31) return "it has too many elements to be laid out";
+  if (p.in[0] != 1 || p.kernel[0] != 1) return "three spatial axes";
+  if (p.N * p.M * p.out_size() >= int64_t{1} << 31) return "too many elements for the copy of the windows";
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     const bool apart =
         p.kernel[d] == p.stride[d] && p.pad[d] == 0 && (p.dilation[d] == 1 || p.kernel[d] == 1);
@@ -182,10 +182,10 @@ bool pads_evenly(const ConvolutionProblem& p) {
 
 const char* refuse_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p) {
   if (work.call.input(0).shape.elements() == 0) return "X is empty";
-  if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
+  if (!pads_evenly(p)) return "asymmetric padding";
   const auto dnn = gpu::dnn(work.device(), work.call.libraries).on(work.call.stream);
   if (dnn.handle == nullptr) return dnn.why;
-  if (p.act.kind != ActivationKind::kNone && !dnn.handle->has_relu()) return "it has no activations";
+  if (p.act.kind != ActivationKind::kNone && !dnn.handle->has_relu()) return "the library has no activations";
   const char* why = nullptr;
   const auto bytes = dnn.handle->conv_workspace(p, work.half, why);
   if (!bytes) return why;
@@ -245,7 +245,7 @@ void plan_last_pixels(ConvolutionWork& work) {
 }
 
 const char* refuse_dnn_with_relu(ConvolutionWork& work) {
-  if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "what follows is not Relu";
+  if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "the activation is not Relu";
   return refuse_dnn_of(work, work.p);
 }
 void plan_dnn_with_relu(ConvolutionWork& work) {
@@ -260,8 +260,9 @@ void plan_last_dnn(ConvolutionWork& work) {
 
 const char* refuse_depthwise(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
-  if (p.transposed || p.C != 1 || p.M != 1) return "it is not depthwise";
-  return work.call.aligned() && p.groups % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+  if (p.transposed || p.C != 1 || p.M != 1) return "not a depthwise convolution";
+  return work.call.aligned() && p.groups % 8 == 0 ? nullptr
+                                                  : "its pixels are no aligned vectors of 8 channels";
 }
 
 void plan_depthwise(ConvolutionWork& work) {
@@ -279,7 +280,9 @@ const char* refuse_last_own_pixels(ConvolutionWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
   // The built-in kernel needs no copy of the pixels that a stride selects.
-  return work.p.in != work.p.out && refuse_last_own(work) == nullptr ? "it is no copy of pixels" : nullptr;
+  return work.p.in != work.p.out && refuse_last_own(work) == nullptr
+             ? "the implicit GEMM needs no copy of the strided pixels"
+             : nullptr;
 }
 
 void plan_last_own_pixels(ConvolutionWork& work) {
@@ -302,9 +305,9 @@ ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
 
 const char* refuse_last_padded(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
-  if (p.transposed || p.C > kWhole / 2) return "its pixels are too large to be copied";
+  if (p.transposed || p.C > kWhole / 2) return "not a convolution of at most 4 channels";
   constexpr int64_t kLeast = 32;  // columns of the smallest tile
-  if (p.M < kLeast) return "its filters are fewer than a tile has";
+  if (p.M < kLeast) return "fewer filters than a tile has columns";
   const char* why = gpu::refuse_conv_last(of_whole_pixels(p), work.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
@@ -351,31 +354,30 @@ void plan_last_any(ConvolutionWork& work) {
 }  // namespace
 
 const Implementation<ConvolutionWork> kConvolutions[5] = {
-    {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
-    {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
+    {"pointwise by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
+    {"pointwise by built-in GEMM", refuse_pixels, plan_own_pixels},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"windows by a product of our own", refuse_windows, plan_windows},
-    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
+    {"built-in implicit GEMM", refuse_windows, plan_windows},
+    {"built-in kernel", take_all<ConvolutionWork>, plan_any},
 };
 
 const Implementation<ConvolutionWork> kTransposed[4] = {
-    {"windows that lie apart by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library,
-     load_blas},
-    {"windows that lie apart by a product of our own", refuse_apart, plan_own_apart},
+    {"disjoint windows by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library, load_blas},
+    {"disjoint windows by built-in GEMM", refuse_apart, plan_own_apart},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
+    {"built-in kernel", take_all<ConvolutionWork>, plan_any},
 };
 
 const Implementation<ConvolutionWork> kConvolutionsLast[9] = {
-    {"pixels by cuBLASLt or hipBLASLt", refuse_last_epilogue, plan_last_epilogue},
-    {"pixels by cuBLAS or rocBLAS, and one more launch", refuse_last_pixels, plan_last_pixels},
-    {"depthwise by a kernel of our own", refuse_depthwise, plan_depthwise},
+    {"pointwise by cuBLASLt or hipBLASLt", refuse_last_epilogue, plan_last_epilogue},
+    {"pointwise by cuBLAS or rocBLAS, and one more launch", refuse_last_pixels, plan_last_pixels},
+    {"built-in depthwise kernel", refuse_depthwise, plan_depthwise},
     {"cuDNN", refuse_dnn_with_relu, plan_dnn_with_relu},
     {"cuDNN or MIOpen, and one more launch", refuse_last_dnn, plan_last_dnn},
-    {"pixels by a product of our own", refuse_last_own_pixels, plan_last_own_pixels},
-    {"a product of our own", refuse_last_own, plan_last_own},
-    {"a product of our own, of pixels with more channels", refuse_last_padded, plan_last_padded},
-    {"a kernel of our own, between two copies", take_all<ConvolutionWork>, plan_last_any},
+    {"pointwise by built-in GEMM", refuse_last_own_pixels, plan_last_own_pixels},
+    {"built-in GEMM", refuse_last_own, plan_last_own},
+    {"built-in implicit GEMM with padded channels", refuse_last_padded, plan_last_padded},
+    {"built-in kernel between transpositions", take_all<ConvolutionWork>, plan_last_any},
 };
 
 }  // namespace graphopt

@@ -57,7 +57,7 @@ class Convolution : public gpu::DeviceKernel {
     p.has_bias = call.has_input(2);
     p.channels_last = last_;
     if (p.has_bias && call.input(2).shape.elements() != p.y_channels()) {
-      throw Error("B ", call.input(2).shape, " does not have one number for each output channel");
+      throw Error("B ", call.input(2).shape, " does not have one element for each output channel");
     }
     const Shape y =
         window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { place(to, d, i); });

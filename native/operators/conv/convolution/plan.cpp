@@ -164,18 +164,18 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
   if (architecture(device.arch).matrix == hip::Matrix::kNone) return "the device has no matrix units";
-  if (p.groups != 1) return "it has groups";
-  if (p.C % 8 != 0) return "its pixels are no whole vectors";
-  if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "it has three axes";
-  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "its kernel is too large";
+  if (p.groups != 1) return "more than one group";
+  if (p.C % 8 != 0) return "the input channels are no multiple of 8";
+  if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
+  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "the kernel is too large";
   if (!p.transposed) return nullptr;
   for (size_t d = 1; d < kSpatialAxes; ++d) {
     if (p.kernel[d] != p.stride[d] || p.pad[d] != 0 || p.dilation[d] != 1 ||
         p.out[d] != p.in[d] * p.stride[d]) {
-      return "its windows do not lie apart";
+      return "the windows are not disjoint";
     }
   }
-  return p.M % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+  return p.M % 8 == 0 ? nullptr : "the output channels are no multiple of 8";
 }
 
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {
@@ -183,14 +183,14 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
   if (why != nullptr) return why;
   const Architecture& arch = architecture(device.arch);
   const bool for_tests = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
-  if (arch.matrix != hip::Matrix::kMma && !for_tests) return "memory reaches LDS through registers";
-  if (p.transposed) return "it is transposed";
+  if (arch.matrix != hip::Matrix::kMma && !for_tests) return "the device has no direct copies to LDS";
+  if (p.transposed) return "a transposed convolution";
   for (size_t d = 1; d < kSpatialAxes; ++d) {
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
-      return "its windows do not move by one";
+      return "strides, dilations, or an output of another size than the input";
   }
   constexpr int64_t kLeast = 6;  // the steps before a block's last ones copy the next
-  return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "its taps are too few or too many";
+  return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
 
 namespace {
@@ -312,7 +312,7 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   to_u31(p.M * p.C * p.taps());
   auto tiles = choose_halo(p, device, wanted);
   if (!tiles) tiles = choose_halo(p, device, std::nullopt);
-  if (!tiles) throw std::invalid_argument("its pixels do not fit into LDS");
+  if (!tiles) throw std::invalid_argument("the pixels of a tile do not fit into LDS");
   return halo_plan(p, *tiles);
 }
 

@@ -17,8 +17,8 @@ void WindowedOperator::read(const Node& node) {
 
 ConvolutionProblem WindowedOperator::window_problem(const Shape& w) const {
   const size_t axes = strides_.size();
-  throw_if(w.rank() != axes + 2, "W must have ", axes + 2, " axes, as 'strides' says, got ", w);
-  throw_if(w[0] % group_ != 0, "W ", w, " is not made of ", group_, " groups");
+  throw_if(w.rank() != axes + 2, "W must have ", axes + 2, " axes to match 'strides', got ", w);
+  throw_if(w[0] % group_ != 0, "W ", w, " does not divide into ", group_, " groups");
   ConvolutionProblem p;
   set_channels(p, w);
   p.groups = group_;
@@ -83,20 +83,22 @@ Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
 
 Shape FusedConvOp::plain(const Shape& x) const {
   if (!pairs() || x.rank() != 5) return x;
-  throw_if(x[4] != 2, "X ", x, " has no pairs of channels behind its other axes");
+  throw_if(x[4] != 2, "X ", x, " is not in the NCHW2c layout: its last axis must be 2");
   return {x[0], 2 * x[1], x[2], x[3]};
 }
 
 void FusedConvOp::read(const Node& node) {
   WindowedOperator::read(node);
-  throw_if(pairs() && strides_.size() != 2, "attribute 'strides' must have two numbers");
+  throw_if(pairs() && strides_.size() != 2,
+           "attribute 'strides' must have two elements for the NCHW2c layout");
 }
 
 void FusedConvOp::set_channels(ConvolutionProblem& p, const Shape& w) const {
   p.M = w[0] / group_;
   p.C = w[1];
   throw_if(pairs() && p.C == 1 && (p.M != 1 || group_ % 2 != 0), "W ", w, " in ", group_,
-           " groups is not one channel of each pair");
+           " groups: depthwise in the NCHW2c layout needs one filter for each channel, and an even number of "
+           "channels");
 }
 
 void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
@@ -114,10 +116,10 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   ConvolutionProblem p = window_problem(w);
   p.pairs = pairs() && inputs[0].rank() == 5;
   throw_if(p.pairs && p.C % 2 != 0 && p.C != 1, "the groups of X ", inputs[0], " have ", p.C,
-           " channels, no pairs");
+           " channels, which must be even in the NCHW2c layout");
   throw_if(x.rank() != w.rank(), "X ", x, " and W ", w, " differ in their axes");
   throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " in ", group_,
-           " groups wants ", p.x_channels());
+           " groups requires ", p.x_channels());
   set_sizes(p, x);
   for (const int64_t out : p.out) {
     throw_if(out < 0, "X ", x, " with its pads is smaller than the window");
@@ -135,9 +137,10 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   if (!p.residual_pairs) {
     require_residual(inputs, "Y", y);
   } else if (y[1] % 2 != 0 || (p.C > 1 && p.M % 2 != 0)) {
-    throw Error("R ", inputs[3], " lies in pairs, which the channels of Y ", y, " do not make");
+    throw Error("R ", inputs[3], " is in the NCHW2c layout, but the channels of Y ", y,
+                " do not divide into it");
   } else {
-    require_like("R", inputs[3], "Y in pairs", output_beside(y, 1));
+    require_like("R", inputs[3], "Y in the NCHW2c layout", output_beside(y, 1));
   }
   return p;
 }
@@ -226,14 +229,14 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     require_type("X", call.inputs[0], p.pairs);
     if (p.has_residual) require_type("R", call.inputs[3], p.residual_pairs);
     throw_if(pairs != nullptr && p.C > 1 && p.M % 2 != 0, "the ", p.M,
-             " channels of each group of Y make no pairs");
+             " channels of each group of Y must be even in the NCHW2c layout");
     cpu::pairs_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
                     p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
   }
   static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {
     if (tensor.type == (in_pairs ? ElementType::kBfloat16 : ElementType::kFloat)) return;
     throw Error(name, " ", tensor.shape, " is of type ", element_type_name(tensor.type),
-                ": pairs of channels are bfloat16 of rank 5, numbers float");
+                ": the NCHW2c layout has bfloat16 of rank 5, NCHW has float");
   }
 };
 

@@ -29,7 +29,7 @@ void FusedConvTransposeOp::set_sizes(ConvolutionProblem& p, const Shape& x) cons
     const double window = static_cast<double>(p.kernel[3 - axes + i]) * static_cast<double>(dilations_[i]);
     whole *= in * static_cast<double>(strides_[i]) + window + static_cast<double>(output_padding_[i]);
   }
-  throw_if(whole > 0x1p40, "Y of X ", x, " is too large before its pads are taken away");
+  throw_if(whole > 0x1p40, "Y of X ", x, " is too large before its pads are removed");
   for (size_t i = 0; i < axes; ++i) {
     const size_t axis = 3 - axes + i;
     p.in[axis] = std::max<int64_t>(x[2 + i], 0);
@@ -42,10 +42,10 @@ ConvolutionProblem FusedConvTransposeOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   ConvolutionProblem p = window_problem(w);
   throw_if(x.rank() != w.rank(), "X ", x, " and W ", w, " differ in their axes");
-  throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " wants ", p.x_channels());
+  throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " requires ", p.x_channels());
   set_sizes(p, x);
   for (const int64_t out : p.out) {
-    throw_if(out < 0, "the pads take more away than X ", x, " gives");
+    throw_if(out < 0, "the pads remove more than X ", x, " gives");
   }
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);

@@ -34,7 +34,7 @@ ConvolutionProblem WinogradConvOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const Shape& w = inputs[1];
   const ConvolutionProblem p = static_problem(x, w);
-  throw_if(x[1] != p.C, "X ", x, " has ", x[1], " channels, W ", w, " wants ", p.C);
+  throw_if(x[1] != p.C, "X ", x, " has ", x[1], " channels, W ", w, " requires ", p.C);
   throw_if(p.OH() < 0 || p.OW() < 0, "X ", x, " with its pads is smaller than the 3x3 window");
   require_shape("B", inputs[2], {p.M});
   const Shape y = {p.N, p.M, p.OH(), p.OW()};
@@ -99,8 +99,8 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
 constexpr double kMostKept = 24 << 20;  // bytes of weights that are transformed as a whole
 
 const char* refuse_f4x4_rows(CpuWork& work) {
-  if (work.half) return "its error is too large for float16";
-  if (has_few_channels(work)) return "few channels do not pay for its transforms";
+  if (work.half) return "the rounding error is too large for float16";
+  if (has_few_channels(work)) return "too few channels to pay for the transforms";
   if (work.p.H() == 0 || work.p.W() == 0) return nullptr;
   // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
   return product_cost(work.p, 4) < 0.9 * product_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
@@ -108,20 +108,20 @@ const char* refuse_f4x4_rows(CpuWork& work) {
 
 const char* refuse_f4x4(CpuWork& work) {
   if (const char* why = refuse_f4x4_rows(work)) return why;
-  return transformed_bytes(work.p, 4) > kMostKept ? "its weights would take more memory than a model may"
+  return transformed_bytes(work.p, 4) > kMostKept ? "the transformed weights would need too much memory"
                                                   : nullptr;
 }
 
 const char* refuse_f2x2(CpuWork& work) {
-  return has_few_channels(work) ? "few channels do not pay for its transforms" : nullptr;
+  return has_few_channels(work) ? "too few channels to pay for the transforms" : nullptr;
 }
 
 // In the order of cpu::ConvAlgorithm.
 constexpr Implementation<CpuWork> kCpuAlgorithms[] = {
     {"F(4x4, 3x3)", refuse_f4x4},
-    {"F(4x4, 3x3), weights half transformed", refuse_f4x4_rows},
+    {"F(4x4, 3x3), half-transformed weights", refuse_f4x4_rows},
     {"F(2x2, 3x3)", refuse_f2x2},
-    {"a product over gathered windows", take_all<CpuWork>},
+    {"im2col GEMM", take_all<CpuWork>},
 };
 
 template <class T>
@@ -160,11 +160,12 @@ template <ConvAlgorithm kAlgorithm>
 const char* refuse(WinogradWork& work) {
   const gpu::DeviceFacts& facts = work.facts();
   if (kAlgorithm == ConvAlgorithm::kMatrix && !gpu::has_matrix_conv(work.half, facts)) {
-    return "it is not in float16, or there are no matrix units for it";
+    return "not float16, or no matrix units";
   }
-  if (work.call.only < 0) return work.fastest.algorithm == kAlgorithm ? nullptr : "another should be faster";
+  if (work.call.only < 0)
+    return work.fastest.algorithm == kAlgorithm ? nullptr : "another algorithm should be faster";
   work.fastest = gpu::choose_conv(work.p, work.half, facts, kAlgorithm);
-  return std::isfinite(work.fastest.seconds) ? nullptr : "X is too large for it";
+  return std::isfinite(work.fastest.seconds) ? nullptr : "X is too large";
 }
 
 void plan_fastest(WinogradWork& work) {
@@ -183,8 +184,8 @@ void plan_fastest(WinogradWork& work) {
 }
 
 constexpr Implementation<WinogradWork> kAlgorithms[] = {
-    {"an implicit product on the matrix units", refuse<ConvAlgorithm::kMatrix>, plan_fastest},
-    {"an implicit product", refuse<ConvAlgorithm::kImplicit>, plan_fastest},
+    {"implicit GEMM on the matrix units", refuse<ConvAlgorithm::kMatrix>, plan_fastest},
+    {"implicit GEMM", refuse<ConvAlgorithm::kImplicit>, plan_fastest},
     {"F(2x2, 3x3)", refuse<ConvAlgorithm::kWinograd2>, plan_fastest},
     {"F(4x4, 3x3)", refuse<ConvAlgorithm::kWinograd4>, plan_fastest},
 };

@@ -81,7 +81,7 @@ Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
 int64_t limit(const Call& call, size_t i, int64_t absent) {
   if (!call.has_input(i)) return absent;
   const std::vector<int64_t> given = call.integers(i);
-  throw_if(given.size() != 1, "a limit is one number");
+  throw_if(given.size() != 1, "a limit must be one element");
   return given[0];
 }
 

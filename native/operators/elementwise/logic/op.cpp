@@ -69,7 +69,7 @@ std::string refuse_floats(const Node& node) {
 
 std::string refuse_is_inf(const Node& node) {
   if (!node.get_bool("detect_negative", true) && !node.get_bool("detect_positive", true)) {
-    return "no infinity is asked for";
+    return "neither detect_negative nor detect_positive";
   }
   return refuse_floats(node);
 }

@@ -21,10 +21,10 @@ gpu::NmsProblem problem_of(const Call& call, bool centered) {
   p.N = scores[2];
   p.centered = centered;
   if (call.has_input(2)) {
-    p.most = std::clamp<int64_t>(call.integer(2, "the most boxes of a class"), 0, p.N);
+    p.most = std::clamp<int64_t>(call.integer(2, "max_output_boxes_per_class"), 0, p.N);
   }
   p.overlap = call.number(3, 0.0f);
-  throw_if(!(p.overlap >= 0 && p.overlap <= 1), "the threshold of overlap must be between 0 and 1");
+  throw_if(!(p.overlap >= 0 && p.overlap <= 1), "iou_threshold must be between 0 and 1");
   if (call.has_input(4)) p.score = call.number(4, 0.0f);
   return p;
 }

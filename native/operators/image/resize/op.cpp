@@ -156,7 +156,7 @@ class Resize final : public gpu::DeviceKernel {
     const Tensor& roi = call.input(1);
     const size_t n = named.size();
     throw_if(!is_float(roi.type) || roi.shape.elements() != static_cast<int64_t>(2 * n),
-             "the region of interest must have a begin and an end for each axis");
+             "roi must have a start and an end for each axis");
     const auto at = [&roi](size_t i) {
       return roi.type == ElementType::kHalf ? static_cast<float>(roi.as<half>()[i]) : roi.as<float>()[i];
     };
@@ -257,7 +257,7 @@ class Resize final : public gpu::DeviceKernel {
 std::string refuse_resize(const Node& node) {
   const auto how = interpolation_of(node);
   if (!coordinates_of(node) || !how || !aspect_of(node)) return "this mode is not known";
-  if (!is_float(node.type()) && blends(*how)) return "whole numbers between others";
+  if (!is_float(node.type()) && blends(*how)) return "interpolation of integers";
   const auto& x = node.inputs.front().shape;
   return !x ? "the rank is not known" : "";
 }

@@ -58,7 +58,7 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
   const int64_t numbers = call.input(i).shape.elements();
   if (numbers == 1) return false;
   if (numbers == size) return true;
-  throw Error(what, " ", call.input(i).shape, " has neither one number nor ", size);
+  throw Error(what, " ", call.input(i).shape, " has neither one element nor ", size);
 }
 
 // Throws Error unless there is one number.
@@ -174,7 +174,7 @@ class IntegerConv final : public IntegerProduct {
     numbers.right_zero.given = call.has_input(in_[kAZero]);
     numbers.has_bias = call.has_input(in_[kBias]);
     if (numbers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
-      throw Error("B ", call.input(in_[kBias]).shape, " does not have one number for each output channel");
+      throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
     }
     const bool scaled = in_[kBScale] != kNone;
     const Ref sums = scaled ? program.reserve(shape.elements() * bytes_of(ElementType::kInt32)) : y;
@@ -214,7 +214,7 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   if (!is_byte(b)) return no_kernel(b);
   if ((node.has_input(in[kAZero]) && node.inputs[in[kAZero]].type != a) ||
       (node.has_input(in[kBZero]) && node.inputs[in[kBZero]].type != b)) {
-    return "numbers and their zero point of two types";
+    return "elements and zero point of two types";
   }
   if (node.has_input(in[kYZero]) && !is_byte(node.inputs[in[kYZero]].type)) return "only to int8 and uint8";
   for (const size_t scale : {in[kAScale], in[kBScale], in[kYScale]}) {

@@ -60,12 +60,12 @@ void LinearOp::infer(const ShapeInference& node) const {
 
 const char* refuse_blas_lt(const Call& call, gpu::Device& device, const LinearProblem& p, bool half,
                            size_t& library_bytes) {
-  if (p.K == 0) return "there is nothing to add up";
+  if (p.K == 0) return "the inner dimension is 0";
   if (call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
   const auto blas_lt = gpu::blas_lt(device, call.libraries).on(call.stream);
   if (blas_lt.handle == nullptr) return blas_lt.why;
   const auto bytes = blas_lt.handle->linear_workspace(p, half);
-  if (!bytes) return "it has no such product";
+  if (!bytes) return "the library has no algorithm for this GEMM";
   library_bytes = *bytes;
   return nullptr;
 }
@@ -115,7 +115,7 @@ LinearProblem one_of(LinearProblem p) {
 }
 
 const char* refuse_all_at_once(LinearWork& work) {
-  if (work.p.w_step == 0) return "their weights do not lie one behind another";
+  if (work.p.w_step == 0) return "the weights are not contiguous";
   return refuse_epilogue_of(work, work.p);
 }
 void plan_all_at_once(LinearWork& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
@@ -126,7 +126,7 @@ void plan_epilogue(LinearWork& work) {
 }
 
 const char* refuse_library(LinearWork& work) {
-  if (work.p.K == 0) return "there is nothing to add up";
+  if (work.p.K == 0) return "the inner dimension is 0";
   return gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
 
@@ -157,24 +157,24 @@ void plan_own(LinearWork& work) {
 
 // One product has tiles for all compute units where each alone has not.
 const char* refuse_own_at_once(LinearWork& work) {
-  if (work.p.w_step == 0) return "their weights do not lie one behind another";
-  if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "their weights are too large for one product";
-  return work.p.y_step == work.p.rows * work.p.N ? nullptr : "there are gaps between their results";
+  if (work.p.w_step == 0) return "the weights are not contiguous";
+  if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "the weights are too large for one GEMM";
+  return work.p.y_step == work.p.rows * work.p.N ? nullptr : "the outputs are not contiguous";
 }
 void plan_own_at_once(LinearWork& work) { plan_own_of(work, work.p, work.layers[0]); }
 
 constexpr Implementation<LinearWork> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
     {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<LinearWork>, plan_own},
+    {"built-in GEMM", take_all<LinearWork>, plan_own},
 };
 
 constexpr Implementation<LinearWork> kLayers[] = {
-    {"all layers in a product of cuBLASLt's", refuse_all_at_once, plan_all_at_once},
-    {"each by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
-    {"each by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
-    {"all layers in a product of our own", refuse_own_at_once, plan_own_at_once},
-    {"each by a product of our own", take_all<LinearWork>, plan_own},
+    {"all layers in one cuBLASLt GEMM", refuse_all_at_once, plan_all_at_once},
+    {"each layer by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
+    {"each layer by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"all layers in one built-in GEMM", refuse_own_at_once, plan_own_at_once},
+    {"each layer by built-in GEMM", take_all<LinearWork>, plan_own},
 };
 
 class LinearGpu final : public GpuKernelOf<LinearOp> {

@@ -10,7 +10,7 @@ namespace graphopt {
 using gpu::GemmProblem;
 
 const char* refuse_library(GemmCall& product) {
-  if (product.p.K == 0) return "there is nothing to add up";
+  if (product.p.K == 0) return "the inner dimension is 0";
   return gpu::blas(product.device(), product.call.libraries).on(product.call.stream).why_not();
 }
 
@@ -34,7 +34,7 @@ namespace {
 
 constexpr Implementation<GemmCall> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<GemmCall>, plan_own},
+    {"built-in GEMM", take_all<GemmCall>, plan_own},
 };
 
 }  // namespace
@@ -91,7 +91,7 @@ Planner plan_matmul(const Node& node) {
 
 std::string refuse_fused_matmul(const Node& node) {
   if (node.get_bool("transBatchA") || node.get_bool("transBatchB")) {
-    return "its batches stand between rows and columns";
+    return "batch axes between rows and columns (transBatchA, transBatchB)";
   }
   return refuse_mixed_floats(node);
 }
@@ -132,7 +132,7 @@ void add_matmul(Kernels& kernels) {
   const auto gemm = [numbers](const Node& node) {
     const auto is_one = [&](const char* factor) { return node.get_float(factor, 1.0f) == 1.0f; };
     if (is_whole(node.type()) && !(is_one("alpha") && is_one("beta")))
-      return std::string("whole numbers and a factor");
+      return std::string("alpha or beta with integers");
     return numbers(node);
   };
   kernels.add_onnx("MatMul", 1, 13, plan_matmul)

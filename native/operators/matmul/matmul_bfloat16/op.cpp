@@ -67,9 +67,9 @@ void MatMulBfloat16Op::read(const Node& node) {
   const auto last = [](const std::vector<int64_t>& perm, size_t i) {
     return perm[perm.size() - 1 - i] == static_cast<int64_t>(perm.size()) - 1;
   };
-  throw_if(!last(a_perm_, 0), "attribute 'a_perm' must leave the last axis of A where it is");
+  throw_if(!last(a_perm_, 0), "attribute 'a_perm' must keep the last axis of A");
   throw_if(!last(b_perm_, 0) && !last(b_perm_, 1),
-           "attribute 'b_perm' must leave the last axis of B among the last two");
+           "attribute 'b_perm' must keep the last axis of B among the last two");
 }
 
 MatMulBfloat16Problem MatMulBfloat16Op::problem(const Shapes& inputs) const {

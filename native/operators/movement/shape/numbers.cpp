@@ -162,7 +162,8 @@ HostFunction binary(Operation op) {
 // sign (fmod = 0) have a kernel.
 std::string refuse_remainder(const Node& node) {
   const bool of_c = node.get_bool("fmod");
-  if (of_c != (node.type() == ElementType::kFloat)) return "this sign of the remainder";
+  if (of_c != (node.type() == ElementType::kFloat))
+    return "fmod of integers, or a remainder of floats without fmod";
   return refuse_bools(node);
 }
 

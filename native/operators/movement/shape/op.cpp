@@ -18,13 +18,13 @@ Planner plan_view(const Node& node) {
 }
 
 std::string refuse_dropout(const Node& node) {
-  if (node.outputs.size() > 1 && node.outputs[1].present) return "its mask is wanted";
+  if (node.outputs.size() > 1 && node.outputs[1].present) return "the mask output";
   if (!node.has_input(2)) return "";
   const auto training = node.constant(2);
   if (!training || training->type != ElementType::kBool || training->shape.elements() != 1) {
-    return "whether it trains is not known";
+    return "training_mode is not constant";
   }
-  return *training->as<bool>() ? "it trains" : "";
+  return *training->as<bool>() ? "training_mode" : "";
 }
 
 // In host memory; nothing is enqueued.

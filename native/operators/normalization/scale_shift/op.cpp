@@ -42,7 +42,7 @@ Planner plan_batch_normalization(const Node& node) {
     p.inner = rank == 1 ? 1 : x.shape.elements(2);
     for (size_t i = 1; i < 5; ++i) {
       throw_if(call.input(i).shape != Shape{p.C},
-               "scale, B, mean and variance must have a number for each of ", p.C, " channels");
+               "scale, B, mean and variance must have one element for each of ", p.C, " channels");
     }
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::batch_norm_plan(p, epsilon, is_half(x), is_half(call.input(1)), call.aligned()),
@@ -52,7 +52,7 @@ Planner plan_batch_normalization(const Node& node) {
 
 std::string refuse_batch_norm(const Node& node) {
   if (node.get_bool("training_mode")) return "training";
-  if (node.version < 9 && !node.get_bool("spatial", true)) return "statistics of each pixel";
+  if (node.version < 9 && !node.get_bool("spatial", true)) return "spatial = 0";
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i].present) return "only the first output";
   }

@@ -17,7 +17,7 @@ void MaxPoolOp::read(const Node& node) {
 MaxPoolProblem MaxPoolOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   throw_if(pairs_ && (x.rank() != 5 || x[4] != 2), "X ", x,
-           " has no pairs of channels behind its other axes");
+           " is not in the NCHW2c layout: its last axis must be 2");
   throw_if(!pairs_ && x.rank() != 4, "X must have rank 4, got ", x);
   MaxPoolProblem p;
   p.planes = x[0] * x[1];

@@ -76,7 +76,7 @@ Planner plan_quantize(const Node& node, bool back) {
     } else if (!is_one(scale.shape)) {
       const size_t axis = split();
       throw_if(scale.shape.rank() != 1 || scale.shape[0] != x.shape[axis],
-               "there must be one scale, or one for each place along the axis");
+               "there must be one scale, or one for each index of the axis");
       p.scales = Scales::kAxis;
     } else if (x.shape.rank() == 0) {
       p.size = 1;
@@ -103,11 +103,11 @@ std::string refuse_quantize(const Node& node) {
   const auto given = static_cast<ElementType>(node.get_int("output_dtype", 0));
   if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
                         : given != ElementType::kUndefined && !is_narrow(given)) {
-    return "only to whole numbers of 4, 8 and 16 bits";
+    return "only to integers of 4, 8 and 16 bits";
   }
   const auto precision = static_cast<ElementType>(node.get_int("precision", 0));
   if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
-    return "another precision than float";
+    return "a precision other than float";
   return refuse_block(node);
 }
 

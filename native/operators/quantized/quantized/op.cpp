@@ -26,7 +26,7 @@ bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 void require_one(const Call& call, const Numbers& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
-      throw Error("a scale or zero point ", call.input(i).shape, " is not one number");
+      throw Error("a scale or zero point ", call.input(i).shape, " is not one element");
     }
   }
 }
@@ -151,7 +151,7 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
   lines.outer = last ? x[0] : x[0] * channels;
   lines.inner = last ? channels : 1;
   lines.size = last ? x.elements(1) / std::max<int64_t>(channels, 1) : x.elements(2);
-  throw_if(lines.size == 0, "there is nothing to take the mean of");
+  throw_if(lines.size == 0, "the mean of no elements");
   program.launch(gpu::quantized_mean_plan(lines),
                  {Ref::input(0), Ref::input(1), input_or_none(call, kX.zero), Ref::input(3),
                   input_or_none(call, kY.zero)},
@@ -242,10 +242,10 @@ std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);
   for (const Numbers& in : triples) {
-    if (node.inputs[in.x].type != type) return "numbers of two types";
+    if (node.inputs[in.x].type != type) return "elements of two types";
     if (node.inputs[in.scale].type != ElementType::kFloat) return "only scales of float";
     if (node.has_input(in.zero) && node.inputs[in.zero].type != type) {
-      return "numbers and their zero point of two types";
+      return "elements and zero point of two types";
     }
   }
   return "";
@@ -260,7 +260,7 @@ std::string refuse_binary(const Node& node) {
 std::string refuse_where(const Node& node) { return refuse_triples(node, {{1, 2, 3}, {4, 5, 6}, {1, 7, 8}}); }
 
 std::string refuse_concat(const Node& node) {
-  if (node.inputs.size() < 5 || node.inputs.size() % 3 != 2) return "inputs that are no triples";
+  if (node.inputs.size() < 5 || node.inputs.size() % 3 != 2) return "inputs that do not come in triples";
   std::vector<Numbers> triples;
   for (size_t i = 2; i < node.inputs.size(); i += 3) triples.push_back({i, i + 1, i + 2});
   triples.push_back({2, 0, 1});
@@ -269,7 +269,7 @@ std::string refuse_concat(const Node& node) {
 
 std::string refuse_average_pool(const Node& node) {
   if (node.get_bool("ceil_mode") && node.get_bool("count_include_pad")) {
-    return "ceil_mode with count_include_pad, of which runtimes count differently";
+    return "ceil_mode with count_include_pad: runtimes differ";
   }
   const std::string why = refuse_unary(node);
   return why.empty() ? refuse_pool_windows(node) : why;

@@ -45,7 +45,8 @@ std::string refuse_axes(const Node& node) {
   if (node.get_bool("noop_with_empty_axes")) {
     const bool named = !node.get_ints("axes", {}).empty();
     const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
-    if (!named && (!given || given->shape.elements() == 0)) return "perhaps no axes";
+    if (!named && (!given || given->shape.elements() == 0))
+      return "noop_with_empty_axes, with axes that may be empty";
   }
   return "";
 }

@@ -54,7 +54,7 @@ Planner plan_arg_extreme(const Node& node, bool smallest) {
     const Tensor& x = call.input(0);
     gpu::ArgProblem p;
     const size_t axis = set_order(given_axis, x, p);
-    throw_if(p.R == 0, "an axis of 0 numbers has no largest and no smallest");
+    throw_if(p.R == 0, "an axis of size 0 has no largest and no smallest element");
     p.smallest = smallest;
     p.last = last;
     Shape y(x.shape.rank() - (keep ? 0 : 1));

@@ -46,7 +46,7 @@ Planner plan_dft(const Node& node) {
 
 std::string refuse_dft(const Node& node) {
   if (node.get_bool("inverse") && node.get_bool("onesided")) {
-    return "one side of an inverse";
+    return "onesided with inverse";
   }
   return refuse_mixed_floats(node, {1, 2});
 }
