@@ -102,9 +102,14 @@ def large_cases() -> Iterator[Case]:
     for tile in tiles.DENSE_COPYING:
         for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
             yield product_cases.gemm(f"{tile.size}_gemm_panels-{i}", np.float16, product, tile.number)
-        for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
+        for kind, table in (
+            ("conv_last", channels_last_cases.PRODUCTS),
+            ("conv_disjoint", channels_last_cases.DISJOINT),
+        ):
             for i, sizes in enumerate(table):
-                yield channels_last_cases.product(f"{tile.size}_{kind}-{i}", sizes, kind == "conv_apart", tile.number)
+                yield channels_last_cases.product(
+                    f"{tile.size}_{kind}-{i}", sizes, kind == "conv_disjoint", tile.number
+                )
     for tile in tiles.HALO_COPYING:
         for i, sizes in enumerate(channels_last_cases.SHARED):
             yield channels_last_cases.product(f"{tile.size}_conv_halo-{i}", sizes, False, tile.number, halo=True)

@@ -53,8 +53,8 @@ class _Node(ctypes.Structure):
         ("inputs", ctypes.POINTER(_Value)),
         ("outputs", ctypes.POINTER(_Value)),
         ("implicit", ctypes.POINTER(ctypes.c_char_p)),
-        ("works_inside", ctypes.c_int32),
-        ("is_elsewhere", ctypes.c_int32),
+        ("has_claimed_subgraph_nodes", ctypes.c_int32),
+        ("is_assigned_elsewhere", ctypes.c_int32),
     )
 
 
@@ -76,7 +76,7 @@ class _StructWriter:
         self._constant, self._small, self._same = constant, small, same
         self._kept: list[Any] = []
 
-    def node(self, node: ir.Node, version: int, works_inside: bool, is_elsewhere: bool) -> _Node:
+    def node(self, node: ir.Node, version: int, has_claimed_subgraph_nodes: bool, is_assigned_elsewhere: bool) -> _Node:
         domain = "" if node.domain == "ai.onnx" else node.domain
         return _Node(
             node.op_type.encode(),
@@ -86,8 +86,8 @@ class _StructWriter:
             self._array(_Value, [self._value(v) for v in node.inputs]),
             self._array(_Value, [self._value(v) for v in node.outputs]),
             self.names([v for body in traversal.bodies(node) for v in traversal.captures(body)]),
-            works_inside,
-            is_elsewhere,
+            has_claimed_subgraph_nodes,
+            is_assigned_elsewhere,
         )
 
     def names(self, values: Iterable[ir.Value]) -> Any:

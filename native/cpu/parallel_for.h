@@ -17,12 +17,13 @@ namespace graphopt::cpu {
 // is divided into that many parts, and each part costs cost(parts). Many parts balance better; few parts have less
 // overhead.
 template <class Cost>
-int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t lanes, const Cost& cost) {
-  if (lanes == 1) return least;
+int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t workers, const Cost& cost) {
+  if (workers == 1) return least;
   int64_t best = least;
   double lowest = 0;
   for (int64_t n = least; n <= most; ++n) {
-    const double longest = static_cast<double>((of * n + lanes - 1) / lanes) * static_cast<double>(cost(n));
+    const double longest =
+        static_cast<double>((of * n + workers - 1) / workers) * static_cast<double>(cost(n));
     if (n == least || longest < lowest) best = n, lowest = longest;
   }
   return best;
@@ -32,14 +33,14 @@ int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t lan
 // call if possible, because its data is in the worker's caches. Afterwards it takes items from other shares.
 class Items {
  public:
-  Items(int64_t items, size_t lanes)
+  Items(int64_t items, size_t workers)
       : items_(items),
-        shares_(std::min<int64_t>(items, static_cast<int64_t>(lanes))),
+        shares_(std::min<int64_t>(items, static_cast<int64_t>(workers))),
         taken_(static_cast<size_t>(shares_)) {}
 
   // Calls fn(item, worker) for items that are not taken yet, until none is left.
   template <class F>
-  void take(size_t lane, F&& fn) {
+  void take(size_t worker, F&& fn) {
     // Count an item that throws as finished as well, because waiting threads must go on.
     struct Ended {
       std::atomic<int64_t>& all;
@@ -47,14 +48,14 @@ class Items {
       ~Ended() { all.fetch_add(items, std::memory_order_release); }
     } ended{ended_.value};
     for (int64_t i = 0; i < shares_; ++i) {
-      const int64_t share = (static_cast<int64_t>(lane) + i) % shares_;
+      const int64_t share = (static_cast<int64_t>(worker) + i) % shares_;
       const int64_t begin = items_ * share / shares_, size = items_ * (share + 1) / shares_ - begin;
       std::atomic<int64_t>& next = taken_[static_cast<size_t>(share)].value;
       while (next.load(std::memory_order_relaxed) < size) {
         const int64_t item = next.fetch_add(1, std::memory_order_relaxed);
         if (item >= size) break;
         ++ended.items;
-        fn(begin + item, lane);
+        fn(begin + item, worker);
       }
     }
   }
@@ -86,13 +87,13 @@ void parallel_for(Parallel& parallel, int64_t items, F&& fn) {
     for (int64_t item = 0; item < items; ++item) fn(item, size_t{0});
     return;
   }
-  Items shared(items, parallel.lanes());
-  parallel.run([&](size_t lane) { shared.take(lane, fn); });
+  Items shared(items, parallel.workers());
+  parallel.run([&](size_t worker) { shared.take(worker, fn); });
 }
 
 struct Loop {
   int64_t items;
-  std::function<void(int64_t item, size_t lane)> run;
+  std::function<void(int64_t item, size_t worker)> run;
 };
 
 // Runs several loops in one call of the pool, because starting a pool of many threads takes longer than many of the
@@ -102,18 +103,18 @@ inline void parallel_loops(Parallel& parallel, const std::vector<Loop>& loops) {
   // As in parallel_for: loops of at most one item need no other thread.
   const bool alone =
       std::all_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.items <= 1; });
-  if (alone || parallel.lanes() == 1) {
+  if (alone || parallel.workers() == 1) {
     for (const Loop& loop : loops) {
       for (int64_t item = 0; item < loop.items; ++item) loop.run(item, 0);
     }
     return;
   }
   std::deque<Items> shared;
-  for (const Loop& loop : loops) shared.emplace_back(loop.items, parallel.lanes());
-  parallel.run([&](size_t lane) {
+  for (const Loop& loop : loops) shared.emplace_back(loop.items, parallel.workers());
+  parallel.run([&](size_t worker) {
     for (size_t i = 0; i < loops.size(); ++i) {
       if (i > 0) shared[i - 1].wait();
-      shared[i].take(lane, loops[i].run);
+      shared[i].take(worker, loops[i].run);
     }
   });
 }

@@ -11,8 +11,9 @@ bool log_enabled() {
   return on;
 }
 
-void Choice::say(uint32_t number, const char* name, const std::string& refused, const Call* call) const {
-  if ((said_.fetch_or(1u << number) >> number & 1) != 0) return;
+void Choice::log_choice(uint32_t number, const char* name, const std::string& refused,
+                        const Call* call) const {
+  if ((logged_.fetch_or(1u << number) >> number & 1) != 0) return;
   std::string inputs;
   if (call != nullptr) {
     inputs = ", inputs";

@@ -24,7 +24,7 @@ struct Implementation {
 };
 
 template <class Work>
-const char* take_all(Work&) {
+const char* accept_all(Work&) {
   return nullptr;
 }
 
@@ -70,7 +70,7 @@ class Choice {
     }
     const auto fast = static_cast<uint32_t>(measured);
     if (measured >= 0 && (call->failed >> fast & 1) == 0 && list[fast].refuse(work) == nullptr) {
-      if (log) say(fast, list[fast].name, ", as measured", call);
+      if (log) log_choice(fast, list[fast].name, ", as measured", call);
       return fast;
     }
     for (; i + 1 < n; ++i) {
@@ -79,7 +79,7 @@ class Choice {
       if (why == nullptr) break;
       if (log) refused += std::string("; not ") + list[i].name + ": " + why;
     }
-    if (log) say(i, list[i].name, refused, call);
+    if (log) log_choice(i, list[i].name, refused, call);
     return i;
   }
 
@@ -94,10 +94,10 @@ class Choice {
 
  private:
   // Logs the choice, once for each index.
-  void say(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
+  void log_choice(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
 
   std::string op_, name_;
-  mutable std::atomic<uint32_t> said_{0};
+  mutable std::atomic<uint32_t> logged_{0};
 };
 
 }  // namespace graphopt

@@ -33,26 +33,26 @@ class CpuKernel : public Kernel {
 
   void plan(Call& call) const final {
     const Shapes shapes(call.inputs);
-    const size_t lanes = call.parallel->lanes();
+    const size_t workers = call.parallel->workers();
     const Problem p = op_.problem(shapes);
-    call.state.emplace<Planned>(p, keep(p, lanes));
+    call.state.emplace<Planned>(p, keep(p, workers));
     const Shape y = op_.output(shapes);
     const std::vector<ElementType> types = op_.output_types();
     for (size_t i = 0; i < op_.outputs(); ++i) {
       call.set_output(i, op_.output_beside(y, i), types.empty() ? call.inputs[0].type : types[i],
                       Place::kHost);
     }
-    call.workspace_bytes = workspace(p, lanes);
+    call.workspace_bytes = workspace(p, workers);
   }
 
  protected:
   using Problem = typename Op::Problem;
   static const Problem& problem(const Call& call) { return call.state.get<Planned>().problem; }
   // Returns the bytes that run needs.
-  virtual size_t workspace(const Problem& p, size_t lanes) const = 0;
+  virtual size_t workspace(const Problem& p, size_t workers) const = 0;
   // Returns data besides the problem that the runs of a planned call share. These runs are sequential.
-  virtual std::shared_ptr<void> keep(const Problem& p, size_t lanes) const {
-    static_cast<void>(p), static_cast<void>(lanes);
+  virtual std::shared_ptr<void> keep(const Problem& p, size_t workers) const {
+    static_cast<void>(p), static_cast<void>(workers);
     return nullptr;
   }
   static void* kept(const Call& call) { return call.state.get<Planned>().kept.get(); }
@@ -97,8 +97,8 @@ class CpuKernelOf final : public CpuKernel<Op> {
     }
   }
   size_t workspace([[maybe_unused]] const typename Op::Problem& p,
-                   [[maybe_unused]] size_t lanes) const override {
-    return (size_t{0} + ... + kWorkspace(p, lanes));
+                   [[maybe_unused]] size_t workers) const override {
+    return (size_t{0} + ... + kWorkspace(p, workers));
   }
 };
 
@@ -114,21 +114,22 @@ class PackedCpuKernel : public CpuKernel<Op> {
     if (!w) return;
     packed_for_ = this->op_.static_problem(node.inputs[0].shape, w->shape);
     const Problem& p = *packed_for_;
-    const Way way = this->way(p);
+    const Algorithm algorithm = choose_algorithm(p);
     packed_ = cpu::WeightCache::process().get(
-        layout(p, way) + " of " + element_type_name(w->type) + w->shape.text(), w->data,
-        static_cast<size_t>(w->shape.elements() * bytes_of(w->type)), kKernels.weights(p, way),
-        [&](void* packed) { kKernels.prepare(p, way, w->as<const T>(), packed); });
+        layout(p, algorithm) + " of " + element_type_name(w->type) + w->shape.text(), w->data,
+        static_cast<size_t>(w->shape.elements() * bytes_of(w->type)), kKernels.weights(p, algorithm),
+        [&](void* packed) { kKernels.prepare(p, algorithm, w->as<const T>(), packed); });
   }
 
   bool run(Call& call) const final {
     const Problem& p = this->problem(call);
-    const Way way = way_of(p);
+    const Algorithm algorithm = algorithm_of(p);
     if (packed_) {
-      compute(p, way, call, packed_.get(), call.workspace);
+      compute(p, algorithm, call, packed_.get(), call.workspace);
     } else {
-      kKernels.prepare(p, way, call.inputs[1].as<const T>(), call.workspace);
-      compute(p, way, call, call.workspace, static_cast<char*>(call.workspace) + in_workspace(p, way));
+      kKernels.prepare(p, algorithm, call.inputs[1].as<const T>(), call.workspace);
+      compute(p, algorithm, call, call.workspace,
+              static_cast<char*>(call.workspace) + in_workspace(p, algorithm));
     }
     return true;
   }
@@ -136,39 +137,42 @@ class PackedCpuKernel : public CpuKernel<Op> {
  protected:
   using Problem = typename Op::Problem;
   using T = typename std::decay_t<decltype(kKernels)>::Type;
-  using Way = typename std::decay_t<decltype(kKernels)>::Way;
+  using Algorithm = typename std::decay_t<decltype(kKernels)>::Algorithm;
 
-  virtual Way way(const Problem& p) const = 0;
+  virtual Algorithm choose_algorithm(const Problem& p) const = 0;
   // Returns a name of the layout that is unique among all kernels.
-  virtual std::string layout(const Problem& p, Way way) const = 0;
+  virtual std::string layout(const Problem& p, Algorithm algorithm) const = 0;
   // Returns the bytes that compute needs.
-  virtual size_t scratch(const Problem& p, Way way, size_t lanes) const {
-    return kKernels.workspace(p, way, lanes);
+  virtual size_t scratch(const Problem& p, Algorithm algorithm, size_t workers) const {
+    return kKernels.workspace(p, algorithm, workers);
   }
   // As CpuKernel::keep.
-  virtual std::shared_ptr<void> schedule(const Problem& p, Way way, size_t lanes) const {
-    static_cast<void>(p), static_cast<void>(way), static_cast<void>(lanes);
+  virtual std::shared_ptr<void> schedule(const Problem& p, Algorithm algorithm, size_t workers) const {
+    static_cast<void>(p), static_cast<void>(algorithm), static_cast<void>(workers);
     return nullptr;
   }
-  virtual void compute(const Problem& p, Way way, const Call& call, const void* packed, void* scratch) const {
-    kKernels.run(p, way, data<T>(call, 0), packed, data<T>(call, 2),
+  virtual void compute(const Problem& p, Algorithm algorithm, const Call& call, const void* packed,
+                       void* scratch) const {
+    kKernels.run(p, algorithm, data<T>(call, 0), packed, data<T>(call, 2),
                  p.has_residual ? data<T>(call, 3) : nullptr,
                  this->op_.tail().has_slopes ? data<T>(call, this->op_.slopes()) : nullptr,
                  call.outputs[0].as<T>(), *call.parallel, scratch);
   }
 
  private:
-  size_t workspace(const Problem& p, size_t lanes) const final {
-    const Way way = way_of(p);
-    return scratch(p, way, lanes) + (packed_ ? 0 : in_workspace(p, way));
+  size_t workspace(const Problem& p, size_t workers) const final {
+    const Algorithm algorithm = algorithm_of(p);
+    return scratch(p, algorithm, workers) + (packed_ ? 0 : in_workspace(p, algorithm));
   }
-  std::shared_ptr<void> keep(const Problem& p, size_t lanes) const final {
-    return schedule(p, way_of(p), lanes);
+  std::shared_ptr<void> keep(const Problem& p, size_t workers) const final {
+    return schedule(p, algorithm_of(p), workers);
   }
   // Constant weights keep the layout they were packed for.
-  Way way_of(const Problem& p) const { return way(packed_for_ ? *packed_for_ : p); }
+  Algorithm algorithm_of(const Problem& p) const { return choose_algorithm(packed_for_ ? *packed_for_ : p); }
   // Rounded up to a cache line, as the scratch memory follows.
-  static size_t in_workspace(const Problem& p, Way way) { return (kKernels.weights(p, way) + 63) / 64 * 64; }
+  static size_t in_workspace(const Problem& p, Algorithm algorithm) {
+    return (kKernels.weights(p, algorithm) + 63) / 64 * 64;
+  }
 
   std::optional<Problem> packed_for_;
   std::shared_ptr<const void> packed_;
@@ -283,7 +287,7 @@ void launch_own(GpuWork<P>& work) {
 }
 template <class P, auto kPlan>
 constexpr Implementation<GpuWork<P>> kOwn[] = {
-    {"built-in kernel", take_all<GpuWork<P>>, launch_own<P, kPlan>},
+    {"built-in kernel", accept_all<GpuWork<P>>, launch_own<P, kPlan>},
 };
 
 // Chooses from kList, a list of Implementation<GpuWork<Op::Problem>>.
@@ -415,7 +419,7 @@ class Kernels {
   Registration& add_following(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add_onnx(name, first, last, make, args..., false);
     has_channels_last(make, args...);
-    return r.lies([](const Node&) { return Layout::kFollows; });
+    return r.with_layout([](const Node&) { return Layout::kFollows; });
   }
 
   // Declares that the operator added last can also fuse the nodes after it. A K is constructed from a node, the device

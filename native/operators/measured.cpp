@@ -39,7 +39,7 @@ void append(const std::string& path, const std::string& line) {
 
 // Captures kRuns of the call in a graph, as a region does; null if they cannot be captured, for example on the null
 // stream.
-std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call) {
+std::unique_ptr<Graph> captured(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
     Capture capture(device, call.stream, device.graph_rules().most_nodes);
@@ -55,7 +55,7 @@ std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call
 
 struct Timed {
   double seconds;  // the shortest time of one run
-  bool recorded;
+  bool captured;
 };
 
 // Measures a planned call; returns nothing if it fails. Uses a graph if possible: calling a vendor library for a small
@@ -72,7 +72,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   call.workspace = allocate(call.workspace_bytes);
   if (!kernel.run(call)) return std::nullopt;
   device.synchronize(call.stream);
-  const std::unique_ptr<Graph> graph = recorded(kernel, device, call);
+  const std::unique_ptr<Graph> graph = captured(kernel, device, call);
   Timed timed = {std::numeric_limits<double>::infinity(), graph != nullptr};
   for (int round = 0; round < kRounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
@@ -160,7 +160,7 @@ int fastest(const Kernel& kernel, const std::string& problem, const std::vector<
       if (!timed) continue;
       if (log_enabled()) {
         std::fprintf(stderr, "graphopt: %s: %.1f us%s\n", names[i].c_str(), 1e6 * timed->seconds,
-                     timed->recorded ? ", captured" : "");
+                     timed->captured ? ", captured" : "");
       }
       if (least && *least <= timed->seconds) continue;
       best = names[i];

@@ -18,14 +18,14 @@ class NodeInGraph : public Node {
   // Names of outer-scope values that its subgraphs read.
   const std::vector<std::string>& implicit_names() const { return implicit_names_; }
   // Whether the provider has claimed nodes in its subgraphs.
-  bool works_inside() const { return works_inside_; }
+  bool has_claimed_subgraph_nodes() const { return has_claimed_subgraph_nodes_; }
   // Whether the runtime has already assigned the node to another provider.
-  bool is_elsewhere() const { return is_elsewhere_; }
+  bool is_assigned_elsewhere() const { return is_assigned_elsewhere_; }
 
  protected:
   std::string domain_;
   std::vector<std::string> input_names_, output_names_, implicit_names_;
-  bool works_inside_ = false, is_elsewhere_ = false;
+  bool has_claimed_subgraph_nodes_ = false, is_assigned_elsewhere_ = false;
   std::vector<bool> constant_;
 };
 

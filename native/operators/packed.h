@@ -8,7 +8,7 @@
 //   NAME            y from x, the packed weights, b, r (null unless p.has_residual) and slopes (for negative values,
 //                   one for each channel of y, or null). The result does not depend on the number of workers.
 //
-// A Way is one of several algorithms; OnlyWay if there is only one.
+// Algorithm selects one of several algorithms. It is OnlyAlgorithm if there is only one.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@
 
 namespace graphopt::cpu {
 
-struct OnlyWay {};
+struct OnlyAlgorithm {};
 
 template <class P, class W, class T>
 struct PackedKernels {
   using Problem = P;
-  using Way = W;
+  using Algorithm = W;
   using Type = T;
   size_t (*weights)(const P&, W);
   void (*prepare)(const P&, W, const T* w, void* weights);
-  size_t (*workspace)(const P&, W, size_t lanes);
+  size_t (*workspace)(const P&, W, size_t workers);
   void (*run)(const P&, W, const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
               Parallel&, void* workspace);
 };
@@ -35,17 +35,19 @@ struct PackedKernels {
 }  // namespace graphopt::cpu
 
 // KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h). NAME_kernels<T> holds all four functions.
-#define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Way)                                                  \
-  KERNEL(size_t, name##_weights, (const Problem& p, Way way), (p, way))                                      \
-  KERNEL(void, name##_prepare, (const Problem& p, Way way, const T* w, void* weights), (p, way, w, weights)) \
-  KERNEL(size_t, name##_workspace, (const Problem& p, Way way, size_t lanes), (p, way, lanes))               \
-  KERNEL(void, name,                                                                                         \
-         (const Problem& p, Way way, const T* x, const void* weights, const T* b, const T* r,                \
-          const T* slopes, T* y, Parallel& parallel, void* workspace),                                       \
-         (p, way, x, weights, b, r, slopes, y, parallel, workspace))                                         \
-  template <class T>                                                                                         \
-  inline constexpr PackedKernels<Problem, Way, T> name##_kernels = {name##_weights<T>, name##_prepare<T>,    \
-                                                                    name##_workspace<T>, name<T>};
+#define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Algorithm)                                         \
+  KERNEL(size_t, name##_weights, (const Problem& p, Algorithm algorithm), (p, algorithm))                 \
+  KERNEL(void, name##_prepare, (const Problem& p, Algorithm algorithm, const T* w, void* weights),        \
+         (p, algorithm, w, weights))                                                                      \
+  KERNEL(size_t, name##_workspace, (const Problem& p, Algorithm algorithm, size_t workers),               \
+         (p, algorithm, workers))                                                                         \
+  KERNEL(void, name,                                                                                      \
+         (const Problem& p, Algorithm algorithm, const T* x, const void* weights, const T* b, const T* r, \
+          const T* slopes, T* y, Parallel& parallel, void* workspace),                                    \
+         (p, algorithm, x, weights, b, r, slopes, y, parallel, workspace))                                \
+  template <class T>                                                                                      \
+  inline constexpr PackedKernels<Problem, Algorithm, T> name##_kernels = {                                \
+      name##_weights<T>, name##_prepare<T>, name##_workspace<T>, name<T>};
 
 // For cpu.cpp, after their definitions.
 #define GRAPHOPT_INSTANTIATE_PACKED(name) \

@@ -88,7 +88,7 @@ struct Registration {
     reuse = how;
     return *this;
   }
-  Registration& lies(decltype(layout) how) {
+  Registration& with_layout(decltype(layout) how) {
     layout = std::move(how);
     return *this;
   }

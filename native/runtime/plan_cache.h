@@ -17,7 +17,7 @@ struct PlannedCall {
   size_t alignment = 0;     // alignment of the device inputs; the call's may be lower because of the outputs
   uint64_t generation = 0;  // generation of the vendor's libraries (device/libraries/libraries.h)
   uint64_t stream_number = 0;              // gpu::StreamContext::number; 0 for CPU kernels
-  size_t lanes = 0;                        // number of worker threads, for CPU kernels
+  size_t workers = 0;                      // number of worker threads, for CPU kernels
   std::vector<unsigned char> host_values;  // values of inputs that a device kernel reads on the host
 };
 

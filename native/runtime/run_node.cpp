@@ -150,7 +150,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
 
   std::unique_ptr<PlannedCall> planned = bound.plans->take([&](const PlannedCall& known) {
     return known.alignment == alignment && known.generation == generation &&
-           known.stream_number == stream_number && known.lanes == parallel.lanes() &&
+           known.stream_number == stream_number && known.workers == parallel.workers() &&
            same_types_and_shapes(known.call.inputs, inputs) && known.host_values == values;
   });
   const bool is_new = planned == nullptr;
@@ -169,7 +169,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     planned->alignment = alignment;
     planned->generation = generation;
     planned->stream_number = stream_number;
-    planned->lanes = parallel.lanes();
+    planned->workers = parallel.workers();
     planned->host_values = std::move(values);
     call.outputs.resize(bound.outputs);
     call.alignment = alignment;

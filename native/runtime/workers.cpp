@@ -13,7 +13,7 @@ namespace graphopt::runtime {
 namespace {
 
 // Loops before the thread count is trusted: sleeping threads may miss a short loop.
-constexpr size_t kLoopsThatTell = 8;
+constexpr size_t kCountingLoops = 8;
 
 size_t processor_count() {
   static const auto count = static_cast<size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
@@ -32,25 +32,27 @@ size_t processors_of_this_thread() {
 Workers::Workers() : Workers(processor_count(), processors_of_this_thread()) {}
 
 Workers::Workers(size_t most, size_t at_first)
-    : most_(most), at_first_(at_first), who_(std::make_unique<std::atomic<const void*>[]>(most)) {}
+    : most_(most), at_first_(at_first), owners_(std::make_unique<std::atomic<const void*>[]>(most)) {}
 
-size_t Workers::lanes() const {
-  const size_t come = come_.load(std::memory_order_relaxed);
-  return loops_.load(std::memory_order_relaxed) < kLoopsThatTell ? std::max(at_first_, come) : come;
+size_t Workers::count() const {
+  const size_t assigned = assigned_.load(std::memory_order_relaxed);
+  return loops_.load(std::memory_order_relaxed) < kCountingLoops ? std::max(at_first_, assigned) : assigned;
 }
 
-size_t Workers::tasks(size_t lanes) const { return std::min(2 * lanes, std::max(lanes, most_)); }
+size_t Workers::tasks(size_t count) const { return std::min(2 * count, std::max(count, most_)); }
 
 bool Workers::take(size_t number, const void* thread) {
   const void* nobody = nullptr;
-  return who_[number].compare_exchange_strong(nobody, thread, std::memory_order_relaxed);
+  return owners_[number].compare_exchange_strong(nobody, thread, std::memory_order_relaxed);
 }
 
 size_t Workers::number(bool runs_node) {
   // The thread's previous number in this node. A stable number keeps its data in the thread's caches.
   thread_local size_t last = 1;
   if (runs_node) return 0;
-  const auto is_mine = [&](size_t number) { return who_[number].load(std::memory_order_relaxed) == &last; };
+  const auto is_mine = [&](size_t number) {
+    return owners_[number].load(std::memory_order_relaxed) == &last;
+  };
   if (last < most_ && is_mine(last)) return last;
   size_t found = 1;
   while (found < most_ && !is_mine(found)) ++found;
@@ -60,45 +62,45 @@ size_t Workers::number(bool runs_node) {
   }
   if (found == most_) return most_;
   last = found;
-  size_t before = come_.load(std::memory_order_relaxed);
-  while (before <= found && !come_.compare_exchange_weak(before, found + 1, std::memory_order_relaxed)) {
+  size_t before = assigned_.load(std::memory_order_relaxed);
+  while (before <= found && !assigned_.compare_exchange_weak(before, found + 1, std::memory_order_relaxed)) {
   }
   return found;
 }
 
 void Workers::end_loop() {
   const size_t loops = loops_.load(std::memory_order_relaxed);
-  if (loops < kLoopsThatTell) loops_.store(loops + 1, std::memory_order_relaxed);
+  if (loops < kCountingLoops) loops_.store(loops + 1, std::memory_order_relaxed);
 }
 
 SessionParallel::SessionParallel(Workers& workers, Pool pool)
-    : workers_(workers), pool_(std::move(pool)), lanes_(workers.lanes()) {}
+    : workers_(workers), pool_(std::move(pool)), count_(workers.count()) {}
 
-void SessionParallel::run_lanes(void (*fn)(void* user, size_t lane), void* user) {
+void SessionParallel::run_workers(void (*fn)(void* user, size_t worker), void* user) {
   // No exception may leave a task: the pool belongs to the runtime.
   struct Loop {
     void (*fn)(void*, size_t);
     void* user;
     Workers& workers;
-    size_t lanes;
+    size_t count;
     std::thread::id runs_node;
     std::mutex mutex;
     std::exception_ptr failure;
-  } loop{fn, user, workers_, lanes_, std::this_thread::get_id(), {}, nullptr};
+  } loop{fn, user, workers_, count_, std::this_thread::get_id(), {}, nullptr};
   pool_(
       [](void* raw, size_t) {
         Loop& l = *static_cast<Loop*>(raw);
         // A thread numbered beyond the loop's workers does no work in it.
-        const size_t lane = l.workers.number(std::this_thread::get_id() == l.runs_node);
-        if (lane >= l.lanes) return;
+        const size_t worker = l.workers.number(std::this_thread::get_id() == l.runs_node);
+        if (worker >= l.count) return;
         try {
-          l.fn(l.user, lane);
+          l.fn(l.user, worker);
         } catch (...) {
           const std::lock_guard<std::mutex> lock(l.mutex);
           if (!l.failure) l.failure = std::current_exception();
         }
       },
-      workers_.tasks(lanes_), &loop);
+      workers_.tasks(count_), &loop);
   workers_.end_loop();
   if (loop.failure) std::rethrow_exception(loop.failure);
   // Threads beyond the workers may have taken all tasks: this thread does the remaining work.

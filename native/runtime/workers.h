@@ -20,9 +20,9 @@ class Workers {
 
   // Returns the number of workers to plan for. In the first loops: the processors that the constructing thread may use.
   // Later: the number of threads that have run a task of any loop.
-  size_t lanes() const;
+  size_t count() const;
   // Returns how many tasks a loop needs to reach that many threads, with some extra tasks if there may be more threads.
-  size_t tasks(size_t lanes) const;
+  size_t tasks(size_t count) const;
 
   // Returns the calling thread's number, which does not change: 0 for the thread that runs the node, 1 and up for
   // others. Threads beyond the maximum get the number of processors, which no worker uses.
@@ -33,11 +33,11 @@ class Workers {
  private:
   bool take(size_t number, const void* thread);
 
-  size_t most_;  // how many numbers there are
+  size_t most_;  // the number of thread numbers
   size_t at_first_;
-  std::unique_ptr<std::atomic<const void*>[]> who_;  // the thread that has each number
-  std::atomic<size_t> come_{1};                      // the highest assigned number plus one
-  std::atomic<size_t> loops_{0};                     // finished loops, counted up to the limit
+  std::unique_ptr<std::atomic<const void*>[]> owners_;  // the thread that has each number
+  std::atomic<size_t> assigned_{1};                     // the highest assigned number plus one
+  std::atomic<size_t> loops_{0};                        // finished loops, counted up to the limit
 };
 
 // Runs worker tasks on the threads of a pool. A thread's worker index is its number.
@@ -48,15 +48,15 @@ class SessionParallel final : public cpu::Parallel {
 
   // run() uses both.
   SessionParallel(Workers& workers, Pool pool);
-  size_t lanes() const override { return lanes_; }
+  size_t workers() const override { return count_; }
 
  protected:
-  void run_lanes(void (*fn)(void* user, size_t lane), void* user) override;
+  void run_workers(void (*fn)(void* user, size_t worker), void* user) override;
 
  private:
   Workers& workers_;
   Pool pool_;
-  size_t lanes_;
+  size_t count_;
 };
 
 }  // namespace graphopt::runtime

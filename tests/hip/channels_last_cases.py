@@ -91,7 +91,7 @@ PRODUCTS: tuple[tuple[Any, ...], ...] = (
     (1, 32, 3, (12, 13), (14, 13), (2, 5), (1, 1), (1, 1), (1, 2), "Sigmoid", True, False),
     (2, 16, 8, (1, 33), (1, 16), (1, 4), (1, 2), (1, 3), (0, 2), "", False, True),
 )
-APART: tuple[tuple[Any, ...], ...] = (
+DISJOINT: tuple[tuple[Any, ...], ...] = (
     (1, 8, 8, (3, 4), (6, 8), (2, 2), (2, 2), (1, 1), (0, 0), "", False, False),
     (2, 16, 24, (5, 3), (10, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Relu", True, False),
     (1, 40, 16, (4, 7), (12, 14), (3, 2), (3, 2), (1, 1), (0, 0), "Silu", True, True),
@@ -152,9 +152,9 @@ def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo
 
 def cases() -> Iterator[Case]:
     for tile in tiles.DENSE:
-        for table, kind in ((PRODUCTS, "conv_last"), (APART, "conv_apart")):
+        for table, kind in ((PRODUCTS, "conv_last"), (DISJOINT, "conv_disjoint")):
             for i, sizes_ in enumerate(table):
-                yield product(f"{kind}_{tile.size}-{i}", sizes_, kind == "conv_apart", tile.number)
+                yield product(f"{kind}_{tile.size}-{i}", sizes_, kind == "conv_disjoint", tile.number)
     for tile in tiles.HALO:
         for i, sizes_ in enumerate(SHARED):
             yield product(f"conv_halo_{tile.size}-{i}", sizes_, False, tile.number, halo=True)

@@ -664,7 +664,7 @@ EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, i
 
 // `numbers`: N, C, the points of an image, then the spatial sizes of x as a rank and dims.
 EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64_t* numbers, int taps,
-                                       int32_t beyond, int corners) {
+                                       int32_t padding, int corners) {
   return guarded([&] {
     GridSampleProblem p;
     p.N = *numbers++;
@@ -673,7 +673,7 @@ EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64
     const Shape sizes = read_shape(numbers);
     p.sizes.assign(sizes.data(), sizes.data() + sizes.rank());
     p.taps = taps;
-    p.beyond = static_cast<Beyond>(beyond);
+    p.padding = static_cast<GridPadding>(padding);
     p.corners = corners != 0;
     return grid_sample_plan(p, half != 0);
   });

@@ -226,17 +226,17 @@ void check(const Case& c) {
   for (const Kernel<T>& kernel : kernels<T>()) {
     INFO(graphopt::cpu::isa_name(kernel.isa), kBrain ? " bf16" : sizeof(T) == 2 ? " fp16" : " fp32");
     std::vector<T> first;
-    for (size_t lanes : {1, 2, 3}) {
+    for (size_t workers : {1, 2, 3}) {
       std::vector<T> got(static_cast<size_t>(o.elements), static_cast<T>(77.0f));
-      graphopt::test::ThreadParallel threads(lanes);
+      graphopt::test::ThreadParallel threads(workers);
       graphopt::test::HeapWorkspace heap;
       kernel.run(p, qs.data(), ks.data(), vs.data(), bs.data(), ms.get(), got.data(), threads,
-                 heap.allocate(kernel.workspace(p, lanes)));
-      if (lanes == 1) {
+                 heap.allocate(kernel.workspace(p, workers)));
+      if (workers == 1) {
         first = got;
       } else if (!got.empty()) {
         const bool same = std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) == 0;
-        CHECK_MESSAGE(same, lanes, " threads give other bits");
+        CHECK_MESSAGE(same, workers, " threads give other bits");
       }
       if (o.elements > 200000) break;
     }

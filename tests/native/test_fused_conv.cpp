@@ -16,11 +16,11 @@ namespace {
 double factor(const ConvolutionProblem& p, double x) { return p.bfloat16 ? rounded(x) : x; }
 
 // Inputs of a problem, and its sums without bias, residual and activation, which many cases share.
-struct Numbers {
+struct Operands {
   std::vector<float> x, w, b, r;
   std::vector<double> sums;
 
-  explicit Numbers(const ConvolutionProblem& p)
+  explicit Operands(const ConvolutionProblem& p)
       : x(random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f)),
         w(random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f)),
         b(random_tensor<float>(p.y_channels(), 3, 1.0f)),
@@ -72,7 +72,7 @@ struct Numbers {
   }
 };
 
-void check_result(const ConvolutionProblem& p, const Numbers& given, const std::vector<float>& y,
+void check_result(const ConvolutionProblem& p, const Operands& given, const std::vector<float>& y,
                   double rounding = 0) {
   double worst = 0;
   CHECK(y.size() == given.sums.size() + 1);
@@ -89,16 +89,16 @@ void check_result(const ConvolutionProblem& p, const Numbers& given, const std::
 
 // Returns all implementations of a problem on this machine.
 std::vector<cpu::FusedConvVectors> ways(const ConvolutionProblem& p) {
-  using Way = cpu::FusedConvVectors;
-  if (p.C == 1 && p.M == 1) return {Way::kPixels};
-  std::vector<Way> all = {Way::kPixels, Way::kChannels};
-  if (cpu::fused_conv_choose<float>(p) == Way::kTiles) all.push_back(Way::kTiles);
+  using Algorithm = cpu::FusedConvVectors;
+  if (p.C == 1 && p.M == 1) return {Algorithm::kPixels};
+  std::vector<Algorithm> all = {Algorithm::kPixels, Algorithm::kChannels};
+  if (cpu::fused_conv_choose<float>(p) == Algorithm::kTiles) all.push_back(Algorithm::kTiles);
   return all;
 }
 
-void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
+void compare(const ConvolutionProblem& p, const Operands& given, size_t workers) {
   std::vector<float> y(given.sums.size() + 1);
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   for (const auto vectors : ways(p)) {
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
@@ -106,7 +106,7 @@ void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
     std::fill(y.begin(), y.end(), 77.0f);
     cpu::fused_conv<float>(p, vectors, given.x.data(), weights, given.b.data(),
                            p.has_residual ? given.r.data() : nullptr, nullptr, y.data(), pool,
-                           arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
+                           arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, workers)));
     check_result(p, given, y);
   }
 }
@@ -152,14 +152,14 @@ class AtTheEnd {
 };
 
 // From float32 and NCHW2c inputs, to float32, to NCHW2c, and to both.
-void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
+void compare_pairs(ConvolutionProblem p, const Operands& given, size_t workers) {
   const auto size = static_cast<int64_t>(given.sums.size());
   const bool planes = p.C == 1 && p.M == 1;
   const bool even_x = planes || p.C % 2 == 0, even_y = planes || p.M % 2 == 0;
   const AtTheEnd<float> numbers(given.x), others(std::vector<float>(given.x.size(), 0.5f));
   const AtTheEnd<uint32_t> words(even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size())
                                         : std::vector<uint32_t>());
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   for (const auto vectors : ways(p)) {
     for (const int which : {0, 1, 2, 3, 4, 5}) {
       p.pairs = which >= 3;
@@ -171,7 +171,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
       std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
       std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
       // A schedule does not depend on tensors: it is first used with other ones.
-      const auto schedule = lanes > 1 ? cpu::conv_schedule<float>(p, vectors, lanes) : nullptr;
+      const auto schedule = workers > 1 ? cpu::conv_schedule<float>(p, vectors, workers) : nullptr;
       for (const bool first : {true, false}) {
         if (first && schedule == nullptr) continue;
         const void* x = first     ? static_cast<const void*>(others.data())
@@ -180,7 +180,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
         cpu::pairs_conv<float>(p, vectors, schedule.get(), x, weights, given.b.data(),
                                p.has_residual ? given.r.data() : nullptr, wants_y ? y.data() : nullptr,
                                wants_pairs ? pairs.data() : nullptr, pool,
-                               arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, lanes)));
+                               arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, workers)));
       }
       if (wants_y) check_result(p, given, y);
       if (!wants_pairs) continue;
@@ -276,13 +276,13 @@ TEST_CASE("NCHW2c convolutions of many shapes") {
   }
   using Kind = ActivationKind;
   for (ConvolutionProblem& p : problems) {
-    const Numbers given(p);
-    for (const size_t lanes : {1, 3}) {
-      p.has_residual = lanes == 3;
+    const Operands given(p);
+    for (const size_t workers : {1, 3}) {
+      p.has_residual = workers == 3;
       for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0},
                                     Activation{Kind::kLeakyRelu, -0.5f, 0}}) {
         p.act = act;
-        compare_pairs(p, given, lanes);
+        compare_pairs(p, given, workers);
       }
     }
   }
@@ -306,9 +306,9 @@ TEST_CASE("images multiplied in one GEMM, and remaining images") {
     p.act = {ActivationKind::kRelu, 0, 0};
     for (const bool bfloat16 : {false, true}) {
       p.bfloat16 = bfloat16;
-      compare(p, Numbers(p), 3);
+      compare(p, Operands(p), 3);
     }
-    compare_pairs(p, Numbers(p), 3);
+    compare_pairs(p, Operands(p), 3);
   }
 }
 
@@ -349,7 +349,7 @@ TEST_CASE("depthwise convolutions that keep the size of planes") {
       p.in = p.out = {1, height, width};
       for (const int64_t pad : {kernel / 2, int64_t{0}, kernel - 1}) {
         p.pad = {0, pad, kernel - 1 - pad};
-        const Numbers given(p);
+        const Operands given(p);
         for (const ActivationKind kind :
              {ActivationKind::kNone, ActivationKind::kRelu, ActivationKind::kSilu}) {
           p.act.kind = kind;
@@ -489,12 +489,12 @@ TEST_CASE("fused conv of many shapes") {
   for (ConvolutionProblem& p : problems) {
     for (const bool bfloat16 : {false, true}) {
       p.bfloat16 = bfloat16;
-      const Numbers given(p);
-      for (const size_t lanes : {1, 3}) {
-        p.has_residual = lanes == 3;
+      const Operands given(p);
+      for (const size_t workers : {1, 3}) {
+        p.has_residual = workers == 3;
         for (const Activation& act : activations) {
           p.act = act;
-          compare(p, given, lanes);
+          compare(p, given, workers);
         }
       }
     }

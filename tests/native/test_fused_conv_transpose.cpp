@@ -10,11 +10,11 @@ namespace {
 
 using Axes = ConvolutionProblem::Axes;
 
-struct Numbers {
+struct Operands {
   std::vector<float> x, w, b, r, slopes;
   std::vector<double> sums;  // without bias and epilogue
 
-  explicit Numbers(const ConvolutionProblem& p)
+  explicit Operands(const ConvolutionProblem& p)
       : x(random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f)),
         w(random_tensor<float>(p.x_channels() * p.M * p.taps(), 2, 0.2f)),
         b(random_tensor<float>(p.y_channels(), 3, 1.0f)),
@@ -54,13 +54,13 @@ struct Numbers {
   }
 };
 
-std::vector<float> computed(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
+std::vector<float> computed(const ConvolutionProblem& p, const Operands& given, size_t workers) {
   std::vector<float> y(given.sums.size() + 1, 77.0f);
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   HeapWorkspace arena;
   void* weights = arena.allocate(cpu::fused_conv_transpose_weights<float>(p, {}));
   cpu::fused_conv_transpose_prepare(p, {}, given.w.data(), weights);
-  void* scratch = arena.allocate(cpu::fused_conv_transpose_workspace<float>(p, {}, lanes));
+  void* scratch = arena.allocate(cpu::fused_conv_transpose_workspace<float>(p, {}, workers));
   const float* r = p.has_residual ? given.r.data() : nullptr;
   const float* slopes = p.has_slopes ? given.slopes.data() : nullptr;
   cpu::fused_conv_transpose(p, {}, given.x.data(), weights, given.b.data(), r, slopes, y.data(), pool,
@@ -68,7 +68,7 @@ std::vector<float> computed(const ConvolutionProblem& p, const Numbers& given, s
   return y;
 }
 
-void check_result(const ConvolutionProblem& p, const Numbers& given, const std::vector<float>& y) {
+void check_result(const ConvolutionProblem& p, const Operands& given, const std::vector<float>& y) {
   double worst = 0;
   for (size_t i = 0; i < given.sums.size(); ++i) {
     const auto m = static_cast<size_t>(static_cast<int64_t>(i) / p.out_size() % p.y_channels());
@@ -153,7 +153,7 @@ TEST_CASE("fused transposed conv of many shapes") {
                                     {Kind::kClip, -0.25f, 0.5f},
                                     {Kind::kSilu, 0, 0}};
   for (ConvolutionProblem& p : problems()) {
-    const Numbers given(p);
+    const Operands given(p);
     for (const bool residual : {false, true}) {
       p.has_residual = residual;
       for (const Activation& act : activations) {
@@ -176,7 +176,7 @@ TEST_CASE("infinite numbers stay in their windows") {
   p.stride = {1, 2, 2};
   p.pad = {0, 1, 1};
   p = sized(p, {0, 1, 1});
-  Numbers given(p);
+  Operands given(p);
   for (int64_t at = 0; at < p.in_size(); ++at) {
     given.x.assign(given.x.size(), 1.0f);
     given.x[static_cast<size_t>(at)] = std::numeric_limits<float>::infinity();

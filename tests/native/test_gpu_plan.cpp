@@ -88,7 +88,7 @@ TEST_CASE("rows beyond one launch are cut") {
         CHECK(launch.grid.x <= INT32_MAX);
         CHECK(launch.slot(0).offset == short_rows * 14);
         CHECK(launch.slot(1).offset == short_rows * 2);
-        CHECK(uint64_t{launch.grid.x} * (launch.block / args.lanes) >= args.rows);
+        CHECK(uint64_t{launch.grid.x} * (launch.block / args.row_items) >= args.rows);
         short_rows += args.rows;
       }
       CHECK(short_rows == rows);

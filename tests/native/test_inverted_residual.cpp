@@ -48,15 +48,15 @@ std::vector<double> reference(const Problem& p, const std::vector<float>& x,
 }
 
 std::vector<float> result(const Problem& p, const std::vector<float>& x, const std::vector<float>& r,
-                          const std::vector<std::vector<float>>& w, size_t lanes) {
+                          const std::vector<std::vector<float>>& w, size_t workers) {
   std::vector<float> y(static_cast<size_t>(p.N * p.O * p.out_size()) + 1, 77.0f);
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   HeapWorkspace arena;
   cpu::InvertedResidualWeights<float> from;
   for (size_t i = 0; i < from.size(); ++i) from[i] = w[i].data();
   void* packed = arena.allocate(cpu::inverted_residual_weights<float>(p));
   cpu::inverted_residual_prepare(p, from, packed);
-  void* workspace = arena.allocate(cpu::inverted_residual_workspace<float>(p, lanes));
+  void* workspace = arena.allocate(cpu::inverted_residual_workspace<float>(p, workers));
   cpu::inverted_residual(p, x.data(), packed, p.has_residual ? r.data() : nullptr, y.data(), pool, workspace);
   return y;
 }
@@ -78,7 +78,7 @@ void compare(const Problem& p) {
   }
   CHECK(one.back() == 77.0f);
   CHECK(worst <= 1e-5 * std::sqrt(square / static_cast<double>(std::max<size_t>(wanted.size(), 1))));
-  for (const size_t lanes : {2, 5, 16}) CHECK(result(p, x, r, w, lanes) == one);
+  for (const size_t workers : {2, 5, 16}) CHECK(result(p, x, r, w, workers) == one);
 }
 
 TEST_CASE("inverted residual of odd sizes") {

@@ -9,19 +9,19 @@ namespace graphopt::test {
 namespace {
 
 template <class T>
-void compare(LinearProblem p, size_t lanes) {
+void compare(LinearProblem p, size_t workers) {
   const auto w_size = p.K * p.N, y_size = p.rows * p.N;
   const auto x = random_tensor<T>(p.rows * p.K, 1, 1.0f);
   const auto w = random_tensor<T>(w_size, 2, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(p.K, 1))));
   const auto b = random_tensor<T>(p.N, 3, 1.0f);
   const auto r = random_tensor<T>(p.has_residual ? y_size : 0, 4, 1.0f);
   std::vector<T> y(static_cast<size_t>(y_size) + 1, T(77.0f));
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   HeapWorkspace arena;
   void* weights = arena.allocate(cpu::linear_weights<T>(p, {}));
-  cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
-  cpu::linear<T>(p, cpu::OnlyWay(), x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, nullptr,
-                 y.data(), pool, arena.allocate(cpu::linear_workspace<T>(p, {}, lanes)));
+  cpu::linear_prepare(p, cpu::OnlyAlgorithm(), w.data(), weights);
+  cpu::linear<T>(p, cpu::OnlyAlgorithm(), x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr,
+                 nullptr, y.data(), pool, arena.allocate(cpu::linear_workspace<T>(p, {}, workers)));
   const auto at = [](const std::vector<T>& v, int64_t i) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };
@@ -67,11 +67,11 @@ TEST_CASE("linear of odd sizes") {
     for (const A kind : {A::kNone, A::kRelu, A::kGelu}) {
       for (const bool residual : {false, true}) {
         LinearProblem p = problem(rows, K, N, residual, kind);
-        for (const size_t lanes : {1, 3}) {
-          compare<float>(p, lanes);
-          compare<half>(p, lanes);
+        for (const size_t workers : {1, 3}) {
+          compare<float>(p, workers);
+          compare<half>(p, workers);
           p.bfloat16 = true;
-          compare<float>(p, lanes);
+          compare<float>(p, workers);
           p.bfloat16 = false;
         }
       }
@@ -101,15 +101,15 @@ struct Large {
     p.rows = 101;
     p.K = p.N = 512;
   }
-  std::vector<float> rows(int64_t begin, int64_t end, size_t lanes) {
+  std::vector<float> rows(int64_t begin, int64_t end, size_t workers) {
     p.rows = end - begin;
     std::vector<float> y(static_cast<size_t>(p.rows * p.N));
-    ThreadParallel pool(lanes);
+    ThreadParallel pool(workers);
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::linear_weights<float>(p, {}));
-    cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
-    cpu::linear<float>(p, cpu::OnlyWay(), x.data() + begin * p.K, weights, b.data(), nullptr, nullptr,
-                       y.data(), pool, arena.allocate(cpu::linear_workspace<float>(p, {}, lanes)));
+    cpu::linear_prepare(p, cpu::OnlyAlgorithm(), w.data(), weights);
+    cpu::linear<float>(p, cpu::OnlyAlgorithm(), x.data() + begin * p.K, weights, b.data(), nullptr, nullptr,
+                       y.data(), pool, arena.allocate(cpu::linear_workspace<float>(p, {}, workers)));
     return y;
   }
   // Whether each row depends only on its own inputs: the bits equal those of GEMMs with few rows.

@@ -34,23 +34,23 @@ int64_t begin_of(const MatMulBfloat16Problem& p, const std::vector<int64_t>& dis
 }
 
 std::vector<float> run(const MatMulBfloat16Problem& p, const std::vector<float>& a,
-                       const std::vector<float>& b, size_t lanes) {
+                       const std::vector<float>& b, size_t workers) {
   std::vector<float> y(static_cast<size_t>(p.batch.elements() * p.M * p.N) + 1, 77.0f);
-  ThreadParallel pool(lanes);
+  ThreadParallel pool(workers);
   HeapWorkspace arena;
   cpu::matmul_bfloat16(p, a.data(), b.data(), y.data(), pool,
-                       arena.allocate(cpu::matmul_bfloat16_workspace<float>(p, lanes)));
+                       arena.allocate(cpu::matmul_bfloat16_workspace<float>(p, workers)));
   CHECK(y.back() == 77.0f);
   y.pop_back();
   return y;
 }
 
-void compare(const MatMulBfloat16Problem& p, int64_t a_size, int64_t b_size, size_t lanes) {
+void compare(const MatMulBfloat16Problem& p, int64_t a_size, int64_t b_size, size_t workers) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(p.K, 1)));
   std::vector<float> a = random_tensor<float>(a_size, 1), b = random_tensor<float>(b_size, 2, scale);
   for (size_t i = 0; i < a.size(); i += 7) a[i] = 0.0f;
   for (size_t i = 0; i < b.size(); i += 11) b[i] *= 1e3f;
-  const std::vector<float> y = run(p, a, b, lanes);
+  const std::vector<float> y = run(p, a, b, workers);
   std::vector<double> rounded_a, rounded_b, wanted;
   std::transform(a.begin(), a.end(), std::back_inserter(rounded_a), rounded);
   std::transform(b.begin(), b.end(), std::back_inserter(rounded_b), rounded);
@@ -85,10 +85,10 @@ TEST_CASE("matmul of odd sizes") {
                                        {2, 0, 3, 5},
                                        {2, 3, 5, 0}}) {
     for (const bool b_transposed : {false, true}) {
-      for (const size_t lanes : {1, 3}) {
+      for (const size_t workers : {1, 3}) {
         MatMulBfloat16Problem p = problem(batch, M, K, N, b_transposed);
-        p.alpha = lanes == 1 ? 1.0f : -0.375f;
-        compare(p, batch * M * K, batch * K * N, lanes);
+        p.alpha = workers == 1 ? 1.0f : -0.375f;
+        compare(p, batch * M * K, batch * K * N, workers);
       }
     }
   }

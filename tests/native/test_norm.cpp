@@ -26,7 +26,7 @@ Statistics statistics(const double* x, int64_t n) {
 // The first `moved` values (all, if negative) are `offset` away from zero: cancellation in the variance must
 // not show.
 template <class T>
-void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 0.0f, int64_t moved = -1) {
+void compare_group_norm(const GroupNormProblem& p, size_t workers, float offset = 0.0f, int64_t moved = -1) {
   const int64_t n = p.N * p.C * p.inner;
   auto x = random_tensor<T>(n, 1);
   for (int64_t i = 0; i < (moved < 0 ? n : moved); ++i) {
@@ -45,9 +45,9 @@ void compare_group_norm(const GroupNormProblem& p, size_t lanes, float offset = 
         (wide[static_cast<size_t>(i)] - s.mean) / std::sqrt(s.variance + static_cast<double>(p.epsilon));
     expected[static_cast<size_t>(i)] = reference_activation(p.act, normal * gamma[c] + beta[c]);
   }
-  ThreadParallel parallel(lanes);
+  ThreadParallel parallel(workers);
   HeapWorkspace heap;
-  void* workspace = heap.allocate(cpu::group_norm_workspace<T>(p, lanes));
+  void* workspace = heap.allocate(cpu::group_norm_workspace<T>(p, workers));
   std::vector<T> y(x.size());
   cpu::group_norm(p, x.data(), gamma.data(), beta.data(), y.data(), parallel, workspace);
   const double bound = tolerance<T>() * (1 + (moved < 0 ? static_cast<double>(offset) : 0.0));
@@ -78,9 +78,9 @@ TEST_CASE("group norm of odd shapes") {
                                {1, 32, 1024, 32}, {2, 10, 1023, 2}, {1, 3, 50001, 1},
                                {1, 4, 40000, 2},  {300, 4, 3, 2},   {1, 640, 9, 32}};
   for (const auto& s : shapes) {
-    for (size_t lanes : {1, 4}) {
-      compare_group_norm<float>(group_problem(s[0], s[1], s[2], s[3]), lanes);
-      compare_group_norm<half>(group_problem(s[0], s[1], s[2], s[3]), lanes);
+    for (size_t workers : {1, 4}) {
+      compare_group_norm<float>(group_problem(s[0], s[1], s[2], s[3]), workers);
+      compare_group_norm<half>(group_problem(s[0], s[1], s[2], s[3]), workers);
     }
   }
   compare_group_norm<float>(group_problem(0, 4, 3, 2), 2);
@@ -93,8 +93,8 @@ TEST_CASE("group norm of a distant mean") {
 
 TEST_CASE("group norm of blocks with different means") {
   for (const int64_t moved : {int64_t{1}, int64_t{1024}, int64_t{5000}}) {
-    for (const size_t lanes : {1, 4}) {
-      compare_group_norm<float>(group_problem(1, 1, 70001, 1), lanes, 1e5f, moved);
+    for (const size_t workers : {1, 4}) {
+      compare_group_norm<float>(group_problem(1, 1, 70001, 1), workers, 1e5f, moved);
     }
   }
 }
@@ -105,12 +105,12 @@ TEST_CASE("group norm is the same with any number of threads") {
   const std::vector<float> gamma(sets, 2.0f), beta(sets, 0.0f);
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     const auto x = random_tensor<float>(sets * size, seed);
-    const auto with = [&](size_t lanes) {
+    const auto with = [&](size_t workers) {
       std::vector<float> y(x.size());
-      ThreadParallel parallel(lanes);
+      ThreadParallel parallel(workers);
       HeapWorkspace heap;
       cpu::group_norm(p, x.data(), gamma.data(), beta.data(), y.data(), parallel,
-                      heap.allocate(cpu::group_norm_workspace<float>(p, lanes)));
+                      heap.allocate(cpu::group_norm_workspace<float>(p, workers)));
       return y;
     };
     CHECK(with(5) == with(1));
@@ -130,7 +130,7 @@ TEST_CASE("group norm of infinity is nan") {
 }
 
 template <class T>
-void compare_row_norm(int64_t rows, int64_t D, bool rms, bool residual, bool writes_sum, size_t lanes,
+void compare_row_norm(int64_t rows, int64_t D, bool rms, bool residual, bool writes_sum, size_t workers,
                       float offset = 0.0f) {
   RowNormProblem p;
   p.rows = rows;
@@ -158,9 +158,9 @@ void compare_row_norm(int64_t rows, int64_t D, bool rms, bool residual, bool wri
           (rms ? 0.0 : static_cast<double>(static_cast<float>(beta[static_cast<size_t>(i)])));
     }
   }
-  ThreadParallel parallel(lanes);
+  ThreadParallel parallel(workers);
   HeapWorkspace heap;
-  void* workspace = heap.allocate(cpu::row_norm_workspace<T>(p, lanes));
+  void* workspace = heap.allocate(cpu::row_norm_workspace<T>(p, workers));
   std::vector<T> y(x.size()), sum(x.size());
   cpu::row_norm(p, x.data(), residual ? r.data() : nullptr, gamma.data(), rms ? nullptr : beta.data(),
                 y.data(), writes_sum ? sum.data() : nullptr, parallel, workspace);

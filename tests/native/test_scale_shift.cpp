@@ -5,7 +5,7 @@ namespace graphopt::test {
 namespace {
 
 template <class T>
-void compare(const ScaleShiftProblem& p, size_t lanes) {
+void compare(const ScaleShiftProblem& p, size_t workers) {
   const int64_t n = p.N * p.C * p.inner;
   const auto x = random_tensor<T>(n, 1), r = random_tensor<T>(n, 2);
   const auto scale = random_tensor<T>(p.C, 3), shift = random_tensor<T>(p.C, 4);
@@ -17,7 +17,7 @@ void compare(const ScaleShiftProblem& p, size_t lanes) {
     if (p.has_residual) v += static_cast<double>(static_cast<float>(r[i]));
     expected[static_cast<size_t>(i)] = reference_activation(p.act, v);
   }
-  ThreadParallel parallel(lanes);
+  ThreadParallel parallel(workers);
   HeapWorkspace heap;
   void* workspace = heap.allocate(cpu::scale_shift_workspace<T>(p, 1));
   const T* residual = p.has_residual ? r.data() : nullptr;

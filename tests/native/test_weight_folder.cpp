@@ -45,9 +45,9 @@ class Place {
   fs::path path_;
 };
 
-constexpr size_t kNumbers = 5000;
+constexpr size_t kElements = 5000;
 std::vector<float> numbers(float first) {
-  std::vector<float> w(kNumbers, 1.0f);
+  std::vector<float> w(kElements, 1.0f);
   w[0] = first;
   return w;
 }
@@ -95,7 +95,7 @@ TEST_CASE("equal weights of one process share a mapping") {
   WeightCache cache(&folder);
   const std::vector<float> w = numbers(7), equal = w, other = numbers(8);
   const auto get = [&](const std::vector<float>& v) {
-    return cache.get("copy", v.data(), kNumbers * 4, kNumbers * 4,
+    return cache.get("copy", v.data(), kElements * 4, kElements * 4,
                      [&](void* to) { std::copy(v.begin(), v.end(), static_cast<float*>(to)); });
   };
   const auto first = get(w);
@@ -153,7 +153,7 @@ TEST_CASE("a writer of weights that is killed leaves nothing that counts") {
   int made = 0;
   const pid_t child = fork();
   if (child == 0) {
-    WeightCache(&folder).get("reverse", w.data(), kNumbers * 4, kNumbers * 4,
+    WeightCache(&folder).get("reverse", w.data(), kElements * 4, kElements * 4,
                              [](void*) { kill(getpid(), SIGKILL); });
     _exit(0);
   }

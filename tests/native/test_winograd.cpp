@@ -65,19 +65,19 @@ struct Case {
     return y;
   }
 
-  std::vector<T> run(ConvAlgorithm algorithm, size_t lanes) const {
+  std::vector<T> run(ConvAlgorithm algorithm, size_t workers) const {
     // The weights are prepared for an unknown shape, as in a model with dynamic dimensions.
     ConvolutionProblem unknown = p;
     unknown.N = unknown.in[1] = unknown.in[2] = 0;
     HeapWorkspace heap;
     void* weights = heap.allocate(cpu::winograd_conv_weights<T>(unknown, algorithm));
     cpu::winograd_conv_prepare(unknown, algorithm, w.data(), weights);
-    ThreadParallel parallel(lanes);
+    ThreadParallel parallel(workers);
     const size_t n = static_cast<size_t>(p.N * p.M * p.OH() * p.OW());
     std::vector<T> y(n + 64, static_cast<T>(-77.0f));
     cpu::winograd_conv<T>(p, algorithm, x.data(), weights, bias.data(),
                           p.has_residual ? residual.data() : nullptr, nullptr, y.data(), parallel,
-                          heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, lanes)));
+                          heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, workers)));
     for (size_t i = n; i < y.size(); ++i)
       CHECK_MESSAGE(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
     y.resize(n);
@@ -96,12 +96,12 @@ double limit(ConvAlgorithm algorithm) {
 }
 
 template <class T>
-void check_case(const ConvolutionProblem& p, size_t lanes, float scale = 1.0f) {
+void check_case(const ConvolutionProblem& p, size_t workers, float scale = 1.0f) {
   const Case<T> c(p, scale);
   const std::vector<double> expected = c.reference();
   for (ConvAlgorithm algorithm : kAlgorithms) {
     if (!std::is_same_v<T, float> && has_large_tiles(algorithm)) continue;
-    const double error = relative_error(c.run(algorithm, lanes), expected);
+    const double error = relative_error(c.run(algorithm, workers), expected);
     CHECK_MESSAGE(error < limit<T>(algorithm), text(p, algorithm, error));
   }
 }
@@ -177,7 +177,7 @@ TEST_CASE("winograd is the same with any number of threads") {
     const Case<float> c(p);
     for (ConvAlgorithm algorithm : kAlgorithms) {
       const std::vector<float> one = c.run(algorithm, 1);
-      for (size_t lanes : {2, 5}) CHECK_MESSAGE(c.run(algorithm, lanes) == one, text(p, algorithm, 0));
+      for (size_t workers : {2, 5}) CHECK_MESSAGE(c.run(algorithm, workers) == one, text(p, algorithm, 0));
     }
   }
 }

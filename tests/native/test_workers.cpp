@@ -27,21 +27,21 @@ void end_first_loops(Workers& workers) {
   for (int i = 0; i < 100; ++i) workers.end_loop();
 }
 
-TEST_CASE("the number of lanes is the number of threads seen") {
+TEST_CASE("the number of workers is the number of threads seen") {
   Workers workers(3, 2);
-  CHECK(workers.lanes() == 2);
+  CHECK(workers.count() == 2);
   CHECK(workers.number(true) == 0);
-  CHECK(workers.lanes() == 2);
+  CHECK(workers.count() == 2);
   end_first_loops(workers);
-  CHECK(workers.lanes() == 1);
+  CHECK(workers.count() == 1);
   CHECK(workers.tasks(1) == 2);
   on_a_thread([&] {
     CHECK(workers.number(false) == 1);
-    CHECK(workers.lanes() == 2);
+    CHECK(workers.count() == 2);
     CHECK(on_a_thread([&] { return workers.number(false); }) == 2);
     return workers.number(false);
   });
-  CHECK(workers.lanes() == 3);
+  CHECK(workers.count() == 3);
   CHECK(workers.tasks(3) == 3);
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("threads beyond the maximum have no number") {
     CHECK(on_a_thread([&] { return workers.number(false); }) == 2);
     return workers.number(false);
   });
-  CHECK(workers.lanes() == 2);
+  CHECK(workers.count() == 2);
   CHECK(workers.tasks(2) == 2);
 }
 
@@ -77,8 +77,8 @@ TEST_CASE("threads have distinct numbers, the same in every node if possible") {
   });
   end_first_loops(first);
   end_first_loops(second);
-  CHECK(first.lanes() == 5);
-  CHECK(second.lanes() == 3);
+  CHECK(first.count() == 5);
+  CHECK(second.count() == 3);
 }
 
 TEST_CASE("a thread with another number in one node keeps its number in other nodes") {
@@ -107,8 +107,8 @@ void side_by_side(void (*task)(void*, size_t), size_t total, void* user) {
 void check_loop(Workers& workers, const SessionParallel::Pool& pool) {
   std::vector<std::atomic<int>> times(1000);
   SessionParallel parallel(workers, pool);
-  cpu::parallel_for(parallel, 1000, [&](int64_t item, size_t lane) {
-    CHECK(lane < parallel.lanes());
+  cpu::parallel_for(parallel, 1000, [&](int64_t item, size_t worker) {
+    CHECK(worker < parallel.workers());
     ++times[static_cast<size_t>(item)];
   });
   CHECK(std::all_of(times.begin(), times.end(), [](const std::atomic<int>& n) { return n == 1; }));
@@ -145,8 +145,8 @@ TEST_CASE("an item finds all items of the loops before its own done") {
     std::atomic<int64_t> early = 0;
     std::vector<cpu::Loop> loops;
     for (size_t i = 0; i < kLoops; ++i) {
-      loops.push_back({kItems[i], [&, i](int64_t item, size_t lane) {
-                         CHECK(lane < parallel.lanes());
+      loops.push_back({kItems[i], [&, i](int64_t item, size_t worker) {
+                         CHECK(worker < parallel.workers());
                          for (size_t before = 0; before < i; ++before) {
                            if (done[before].load() != kItems[before]) ++early;
                          }

@@ -28,19 +28,19 @@ namespace graphopt::test {
 // A pool of real threads, which makes data races visible.
 class ThreadParallel final : public cpu::Parallel {
  public:
-  explicit ThreadParallel(size_t lanes) : lanes_(lanes) {}
-  size_t lanes() const override { return lanes_; }
+  explicit ThreadParallel(size_t workers) : workers_(workers) {}
+  size_t workers() const override { return workers_; }
 
  protected:
-  void run_lanes(void (*fn)(void* user, size_t lane), void* user) override {
+  void run_workers(void (*fn)(void* user, size_t worker), void* user) override {
     std::vector<std::thread> threads;
-    for (size_t lane = 1; lane < lanes_; ++lane) threads.emplace_back(fn, user, lane);
+    for (size_t worker = 1; worker < workers_; ++worker) threads.emplace_back(fn, user, worker);
     fn(user, 0);
     for (std::thread& t : threads) t.join();
   }
 
  private:
-  size_t lanes_;
+  size_t workers_;
 };
 
 // Every block is filled with NaN, which reveals kernels that read uninitialized scratch memory. It is

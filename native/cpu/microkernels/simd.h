@@ -27,8 +27,8 @@ constexpr int kWidth = 8;
 #else
 constexpr int kWidth = 4;
 #endif
-constexpr int64_t L = kWidth;     // short name, for index computations
-constexpr int kLineNumbers = 16;  // elements in a cache line
+constexpr int64_t L = kWidth;    // short name, for index computations
+constexpr int kLineFloats = 16;  // elements in a cache line
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));

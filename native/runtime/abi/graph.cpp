@@ -73,8 +73,8 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view 
       api, get_list<const OrtValueInfo*>(api, Node_GetNumImplicitInputs, Node_GetImplicitInputs, node));
   const std::string_view given = provider_of(api, node);
   is_given_ = given == provider;
-  is_elsewhere_ = !given.empty() && !is_given_;
-  works_inside_ = is_taken_inside(api, node, provider);
+  is_assigned_elsewhere_ = !given.empty() && !is_given_;
+  has_claimed_subgraph_nodes_ = is_taken_inside(api, node, provider);
 }
 
 std::vector<std::string> GraphNode::symbols(size_t i) const {

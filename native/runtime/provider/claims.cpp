@@ -78,10 +78,10 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
   std::vector<bool> possible(nodes.size());  // on the CPU without a copy to it
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    possible[i] =
-        !node.works_inside() && std::all_of(node.outputs.begin(), node.outputs.end(), [](const Value& y) {
-          return !y.present || (bytes_of(y.type) > 0 && !is_float(y.type));
-        });
+    possible[i] = !node.has_claimed_subgraph_nodes() &&
+                  std::all_of(node.outputs.begin(), node.outputs.end(), [](const Value& y) {
+                    return !y.present || (bytes_of(y.type) > 0 && !is_float(y.type));
+                  });
     for (size_t k = 0; k < node.inputs.size() && possible[i]; ++k) {
       if (!node.has_input(k) || node.is_constant(k)) continue;
       const auto from = producer.find(node.input_names()[k]);
@@ -234,7 +234,8 @@ void refuse_small_groups(const Claims& claims, const Nodes& nodes, const Body& b
   }
   std::map<size_t, size_t> sizes;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (refusals[i].empty() || given(i)) sizes[root(i)] += nodes[i]->works_inside() || given(i) ? least : 1;
+    if (refusals[i].empty() || given(i))
+      sizes[root(i)] += nodes[i]->has_claimed_subgraph_nodes() || given(i) ? least : 1;
   }
   std::vector<std::string> left = refusals;
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -291,7 +292,8 @@ std::string Claims::refuse(const NodeInGraph& node) const {
       }
     }
   }
-  if (op.create == nullptr && !node.works_inside()) return "no node of its subgraphs runs on the device";
+  if (op.create == nullptr && !node.has_claimed_subgraph_nodes())
+    return "no node of its subgraphs runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
     const bool taken = is_packed(value.type)
@@ -325,7 +327,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   std::vector<bool> possible(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    refusals[i] = node.is_elsewhere()                   ? "assigned to another provider"
+    refusals[i] = node.is_assigned_elsewhere()          ? "assigned to another provider"
                   : is_disabled(node, options.disabled) ? "it is disabled"
                                                         : claims.refuse(node);
     possible[i] = refusals[i].empty();

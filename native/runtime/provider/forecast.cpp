@@ -30,8 +30,8 @@ class ForecastNode final : public NodeInGraph {
     }
     for (const forecast::Value* v = node.outputs; v->name != nullptr; ++v) add(*v, outputs, output_names_);
     implicit_names_ = texts(node.implicit);
-    works_inside_ = node.works_inside != 0;
-    is_elsewhere_ = node.is_elsewhere != 0;
+    has_claimed_subgraph_nodes_ = node.has_claimed_subgraph_nodes != 0;
+    is_assigned_elsewhere_ = node.is_assigned_elsewhere != 0;
   }
 
   std::optional<Tensor> constant(size_t i) const override {

@@ -35,9 +35,9 @@ struct Node {
   int32_t version;
   const Attribute* attributes;
   const Value *inputs, *outputs;
-  const char* const* implicit;  // names of outer-scope values that its subgraphs read; ends with null
-  int32_t works_inside;         // whether the provider claims nodes in its subgraphs
-  int32_t is_elsewhere;         // whether another provider already has it
+  const char* const* implicit;         // names of outer-scope values that its subgraphs read; ends with null
+  int32_t has_claimed_subgraph_nodes;  // whether the provider claims nodes in its subgraphs
+  int32_t is_assigned_elsewhere;       // whether another provider already has it
 };
 
 // A graph with its nodes in topological order.

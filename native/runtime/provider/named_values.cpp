@@ -66,7 +66,7 @@ Operand NamedValues::get(const std::string& name, bool last, const Value& value,
   return known_[name].as[last] = {Operand::Kind::kValue, number, false};
 }
 
-bool NamedValues::lies_last(const StepSource& source, const abi::GraphNode& written) const {
+bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
   const abi::GraphNode& node = *source.node;
   if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
       node.inputs.empty() || !has_layouts(node.inputs[0])) {

@@ -48,7 +48,7 @@ class NamedValues {
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool last, const Value& value, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
-  bool lies_last(const StepSource& source, const abi::GraphNode& written) const;
+  bool is_channels_last(const StepSource& source, const abi::GraphNode& written) const;
 
  private:
   struct Known {

@@ -142,12 +142,12 @@ PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refuse
   part.inputs = node.input_names();
   part.inputs.insert(part.inputs.end(), node.implicit_names().begin(), node.implicit_names().end());
   part.outputs = node.output_names();
-  if (was_given || node.is_elsewhere()) return part;
+  if (was_given || node.is_assigned_elsewhere()) return part;
   const Registration* planned = claims.find_planned(node);
-  const bool tells = planned != nullptr && planned->where != Where::kPlanning;  // Shape and Size
-  part.planned = planned != nullptr && refused != tells;
+  const bool is_shape_query = planned != nullptr && planned->where != Where::kPlanning;  // Shape and Size
+  part.planned = planned != nullptr && refused != is_shape_query;
   part.member = !part.planned && !refused && runs_in_region(claims, node);
-  if (tells || (!part.planned && !part.member)) return part;
+  if (is_shape_query || (!part.planned && !part.member)) return part;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || node.is_constant(i)) continue;
     if (part.planned || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);

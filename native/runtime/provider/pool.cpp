@@ -22,13 +22,13 @@ class Pools final : public gpu::MemoryKeeper {
   bool give_back(gpu::Device& device) noexcept override {
     try {
       if (trim(device)) return true;
-      std::vector<Session> asked;
+      std::vector<Session> owners;
       {
         const std::lock_guard<std::mutex> lock(mutex);
-        asked = sessions;
+        owners = sessions;
       }
-      for (const auto& [weak, ask] : asked) {
-        if (const auto owner = weak.lock(); owner != nullptr && ask()) return true;
+      for (const auto& [weak, release_memory] : owners) {
+        if (const auto owner = weak.lock(); owner != nullptr && release_memory()) return true;
       }
     } catch (const std::exception&) {  // a broken device, or no memory on the host
     }
@@ -144,7 +144,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
   }
   void* memory = take(bytes, most, stream);
   if (memory == nullptr) {
-    make_room(bytes);
+    free_memory(bytes);
     const gpu::OnDevice on(device());
     statistics_.in_use += bytes;  // reserved within the limit during the call
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
@@ -232,7 +232,7 @@ gpu::BytesByHolder Pool::bytes() const {
   return bytes;
 }
 
-void Pool::make_room(size_t bytes) {
+void Pool::free_memory(size_t bytes) {
   if (limit_ == 0 || statistics_.in_use + statistics_.kept + bytes <= limit_) return;
   const gpu::OnDevice on(device());
   gpu::StreamContext::synchronize_all(device());

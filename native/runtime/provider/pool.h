@@ -86,7 +86,7 @@ class Pool {
   void* take(size_t least, size_t most, const void* stream);
   void retire_locked(const void* stream);
   // Frees the oldest cached blocks until `bytes` more bytes are within the limit.
-  void make_room(size_t bytes);
+  void free_memory(size_t bytes);
 
   int number_;
   size_t limit_;

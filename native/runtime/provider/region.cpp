@@ -302,10 +302,11 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
 }
 
 // Returns the graph for these addresses or the graph with copies, and captures it if needed; null if there is none.
-Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
-                           bool apart, bool again, void* stream) const {
+Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Held& held,
+                                 const std::vector<void*>& addresses, bool apart, bool again,
+                                 void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
-    if (staged(plan, lane, addresses, stream) == nullptr) return nullptr;
+    if (staged(plan, held, addresses, stream) == nullptr) return nullptr;
     if (!verify(plan, addresses, stream)) {
       plan.staged = {};
       return nullptr;
@@ -320,7 +321,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
     if (again && plan.own < kMostOwn) {
       Captured captured;
       captured.addresses = addresses;
-      captured.arena = lane.arena(plan.arena_bytes);
+      captured.arena = held.arena(plan.arena_bytes);
       captured.used = plan.runs;
       if (!try_capture(plan, captured, stream)) return nullptr;
       if (options_.verify_graphs &&
@@ -328,7 +329,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
         return nullptr;
       }
       ++plan.own;
-      lane.trim(*this);
+      held.trim(*this);
       if (plan.captured.size() == kMostCaptured) {
         device_.synchronize(stream);  // some drivers cannot destroy a graph while it runs
         plan.captured.erase(std::min_element(plan.captured.begin(), plan.captured.end(),
@@ -337,15 +338,15 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
       return &plan.captured.emplace_back(std::move(captured));
     }
   }
-  return staged(plan, lane, addresses, stream);
+  return staged(plan, held, addresses, stream);
 }
 
 // Returns the graph with copies of inputs and outputs, and captures it if needed; null if there is none.
-Captured* Region::staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+Captured* Region::staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                          void* stream) const {
   if (plan.staged.graph != nullptr) return &plan.staged;
   try {
-    plan.staged.arena = lane.arena(plan.arena_bytes_with_copies);
+    plan.staged.arena = held.arena(plan.arena_bytes_with_copies);
   } catch (const gpu::OutOfMemory& e) {
     if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // the run itself needs no less
     refuse(plan, e.what());
@@ -356,7 +357,7 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Held& lane, const std::v
     plan.staged = {};
     return nullptr;
   }
-  lane.trim(*this);
+  held.trim(*this);
   return &plan.staged;
 }
 
@@ -379,7 +380,7 @@ void Region::copy(const RegionPlan& plan, const std::vector<void*>& to, const st
   }
 }
 
-bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+bool Region::run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                          void* stream) const {
   // A caller may bind an output over an input. Steps that read the input afterwards then need a copy.
   bool apart = false;
@@ -393,7 +394,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   // The null stream cannot be captured.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMostRefusals &&
       refusals_ < kMostRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
-    if (const Captured* found = recorded(plan, lane, addresses, apart, again, stream)) {
+    if (const Captured* found = captured_graph(plan, held, addresses, apart, again, stream)) {
       const bool staged = found == &plan.staged;
       if (staged) copy(plan, found->addresses, addresses, 0, steps_.inputs, stream);
       found->graph->launch(stream);
@@ -404,7 +405,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   }
   std::shared_ptr<Block> arena;
   try {
-    arena = lane.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes);
+    arena = held.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes);
   } catch (const gpu::OutOfMemory& e) {
     throw gpu::OutOfMemory("node '" + steps_.all[plan.fullest].name + "' needs the most memory: " + e.what());
   }
@@ -431,25 +432,25 @@ void Region::run(const abi::Context& context) const {
     shapes[i] = inputs[i].shape;
   }
   const size_t alignment = alignment_of(addresses.data(), steps_.inputs);
-  RegionCache::Held lane(*cache_, stream);
-  RegionPlan* plan = lane.find(*this, shapes, alignment);
+  RegionCache::Held held(*cache_, stream);
+  RegionPlan* plan = held.find(*this, shapes, alignment);
   if (plan != nullptr && plan->generation != gpu::library_generation()) {
-    lane.drop(*plan);
+    held.drop(*plan);
     plan = nullptr;
   }
-  if (plan == nullptr) plan = &lane.add(this->plan(inputs, alignment, gpu::kMostAlignment, stream, nullptr));
+  if (plan == nullptr) plan = &held.add(this->plan(inputs, alignment, gpu::kMostAlignment, stream, nullptr));
   for (size_t i = 0; i < steps_.outputs; ++i) {
     addresses[steps_.inputs + i] = context.output(i, plan->output_shapes[i]);
   }
   const size_t output_alignment = alignment_of(addresses.data() + steps_.inputs, steps_.outputs);
   if (output_alignment < plan->output_alignment) {
     RegionPlan other = this->plan(inputs, alignment, output_alignment, stream, plan);
-    lane.drop(*plan);
-    plan = &lane.add(std::move(other));
+    held.drop(*plan);
+    plan = &held.add(std::move(other));
   }
   const auto run = [&] {
     try {
-      return run_planned(*plan, lane, addresses, stream);
+      return run_planned(*plan, held, addresses, stream);
     } catch (const gpu::OutOfMemory&) {
       const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(steps_.all[plan->fullest].kernel.get());
       if (kernel == nullptr || !kernel->avoid_workspace(plan->calls[plan->fullest])) throw;
@@ -459,8 +460,8 @@ void Region::run(const abi::Context& context) const {
   while (!run()) {
     RegionPlan other = this->plan(inputs, alignment, plan->output_alignment, stream, plan);
     other.refusals = plan->refusals;
-    lane.drop(*plan);
-    plan = &lane.add(std::move(other));
+    held.drop(*plan);
+    plan = &held.add(std::move(other));
   }
 }
 

@@ -100,14 +100,14 @@ class Region final : public abi::OrtNodeComputeInfo {
   void plan_step(size_t s, RegionPlan& plan) const;
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
   // run_planned and enqueue return false if a library has refused, and the region must be planned again.
-  bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+  bool run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
                bool capturing) const;
-  Captured* recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
-                     bool apart, bool again, void* stream) const;
+  Captured* captured_graph(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
+                           bool apart, bool again, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
-  Captured* staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+  Captured* staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
   // Returns true if the plan's graphs can be trusted; always true unless the options request a check. May overwrite the
   // arena and the outputs of `captured`.

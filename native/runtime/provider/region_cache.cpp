@@ -12,7 +12,7 @@ namespace {
 thread_local RegionCache::Held* innermost = nullptr;
 
 // Rounds up, so a somewhat larger shape can reuse the block.
-size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
+size_t arena_capacity(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 }  // namespace
 
@@ -30,16 +30,16 @@ std::shared_ptr<RegionCache> RegionCache::create(std::shared_ptr<SessionMemory> 
 RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer_(innermost) {
   {
     const std::lock_guard<std::mutex> lock(cache.mutex_);
-    auto& slot = cache.lanes_[stream];
+    auto& slot = cache.stream_caches_[stream];
     if (slot == nullptr) {
-      auto lane = std::make_shared<Lane>();
-      lane->stream = stream;
+      auto stream_cache = std::make_shared<StreamCache>();
+      stream_cache->stream = stream;
       gpu::StreamContext::of(cache.memory_->pool().device(), stream)->attach(cache.weak_from_this());
-      slot = std::move(lane);
+      slot = std::move(stream_cache);
     }
-    lane_ = slot;
+    stream_cache_ = slot;
   }
-  lock_ = std::unique_lock<std::mutex>(lane_->mutex);
+  lock_ = std::unique_lock<std::mutex>(stream_cache_->mutex);
   innermost = this;
 }
 
@@ -47,7 +47,7 @@ RegionCache::Held::~Held() { innermost = outer_; }
 
 RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shape>& shapes,
                                     size_t alignment) {
-  auto& plans = lane_->plans;
+  auto& plans = stream_cache_->plans;
   for (auto at = plans.begin(); at != plans.end(); ++at) {
     if (at->region != &region || at->alignment != alignment || at->shapes != shapes) continue;
     plans.splice(plans.begin(), plans, at);
@@ -60,80 +60,80 @@ RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shap
 RegionPlan& RegionCache::Held::add(RegionPlan plan) {
   limit(*plan.region, 2 * kMostPlans - 1);
   plan.used = ++cache_.clock_;
-  in_use_ = &lane_->plans.emplace_front(std::move(plan));
+  in_use_ = &stream_cache_->plans.emplace_front(std::move(plan));
   return *in_use_;
 }
 
 void RegionCache::Held::limit(const Region& region, size_t most) {
-  auto& plans = lane_->plans;
+  auto& plans = stream_cache_->plans;
   size_t count = 0;
   for (auto at = plans.begin(); at != plans.end();) {
     const auto plan = at++;
-    if (plan->region == &region && ++count > most) cache_.evict(*lane_, plan);
+    if (plan->region == &region && ++count > most) cache_.evict(*stream_cache_, plan);
   }
 }
 
 void RegionCache::Held::drop(const RegionPlan& plan) {
-  auto& plans = lane_->plans;
+  auto& plans = stream_cache_->plans;
   if (in_use_ == &plan) in_use_ = nullptr;
   const auto at = std::find_if(plans.begin(), plans.end(), [&](const RegionPlan& p) { return &p == &plan; });
-  if (at != plans.end()) cache_.destroy(*lane_, at);
+  if (at != plans.end()) cache_.destroy(*stream_cache_, at);
 }
 
 bool RegionCache::Held::give_back() noexcept {
   if (!gives_back_) return false;
-  auto& plans = lane_->plans;
+  auto& plans = stream_cache_->plans;
   const auto last =
       std::find_if(plans.rbegin(), plans.rend(), [this](const RegionPlan& p) { return &p != in_use_; });
   if (last != plans.rend()) {
-    cache_.evict(*lane_, std::prev(last.base()));
+    cache_.evict(*stream_cache_, std::prev(last.base()));
     return true;
   }
-  const bool recorded =
+  const bool has_graphs =
       in_use_ != nullptr && (!in_use_->captured.empty() || in_use_->staged.graph != nullptr);
-  if (!recorded && lane_->arena == nullptr) return false;
-  if (recorded) cache_.forget_recordings(*lane_, *in_use_);
-  lane_->arena.reset();
+  if (!has_graphs && stream_cache_->arena == nullptr) return false;
+  if (has_graphs) cache_.discard_graphs(*stream_cache_, *in_use_);
+  stream_cache_->arena.reset();
   return true;
 }
 
 const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
-  std::shared_ptr<Block>& arena = lane_->arena;
+  std::shared_ptr<Block>& arena = stream_cache_->arena;
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
   arena.reset();
   const auto allocate = [&](size_t wanted) {
-    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream, gpu::Holder::kArenas);
+    arena = std::make_shared<Block>(cache_.memory_, wanted, stream_cache_->stream, gpu::Holder::kArenas);
   };
   gives_back_ = false;  // the stream cache is worth more than spare bytes
   try {
-    allocate(roomy(bytes));
+    allocate(arena_capacity(bytes));
     gives_back_ = true;
   } catch (const gpu::OutOfMemory&) {
     gives_back_ = true;
     allocate(bytes);
   }
-  cache_.limit_arenas(*lane_, in_use_);
+  cache_.limit_arenas(*stream_cache_, in_use_);
   return arena;
 }
 
-void RegionCache::limit_arenas(Lane& lane, const RegionPlan* in_use) {
+void RegionCache::limit_arenas(StreamCache& stream_cache, const RegionPlan* in_use) {
   std::set<const Block*> arenas;
   size_t bytes = 0;
   const auto count = [&](const Captured& captured) {
     const Block* arena = captured.arena.get();
     if (arena != nullptr && arenas.insert(arena).second) bytes += arena->bytes();
   };
-  for (RegionPlan& plan : lane.plans) {  // most recently used first
+  for (RegionPlan& plan : stream_cache.plans) {  // most recently used first
     if (&plan == in_use) continue;
     for (const Captured& captured : plan.captured) count(captured);
     count(plan.staged);
-    if (bytes <= lane.arena->bytes()) continue;
+    if (bytes <= stream_cache.arena->bytes()) continue;
     plan.own -= static_cast<int>(plan.captured.size());
-    forget_recordings(lane, plan);
+    discard_graphs(stream_cache, plan);
   }
 }
 
-void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
+void RegionCache::discard_graphs(const StreamCache& stream_cache, RegionPlan& plan) noexcept {
   // Clear the plan's graphs even if the device fails: the caller repeats this until nothing is left to free.
   std::vector<Captured> captured;
   captured.swap(plan.captured);
@@ -143,20 +143,20 @@ void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept
   try {
     gpu::Device& device = memory_->pool().device();
     const gpu::OnDevice on(device);
-    device.synchronize(lane.stream);  // some drivers cannot destroy a graph while it runs
+    device.synchronize(stream_cache.stream);  // some drivers cannot destroy a graph while it runs
     captured.clear();
     staged = {};
   } catch (const std::exception&) {  // a broken device
   }
 }
 
-void RegionCache::destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
-  forget_recordings(lane, *plan);
-  lane.plans.erase(plan);
+void RegionCache::destroy(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept {
+  discard_graphs(stream_cache, *plan);
+  stream_cache.plans.erase(plan);
 }
 
-void RegionCache::evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept {
-  destroy(lane, plan);
+void RegionCache::evict(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept {
+  destroy(stream_cache, plan);
   count_region(RegionEvent::kDropped);
 }
 
@@ -171,18 +171,19 @@ bool RegionCache::reclaim() noexcept {
 bool RegionCache::reclaim_idle() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::unique_lock<std::mutex> held;
-  Lane* found = nullptr;
-  for (const auto& [stream, lane] : lanes_) {
+  StreamCache* found = nullptr;
+  for (const auto& [stream, stream_cache] : stream_caches_) {
     bool ours = false;
-    for (const Held* h = innermost; h != nullptr; h = h->outer_) ours = ours || h->lane_ == lane;
+    for (const Held* h = innermost; h != nullptr; h = h->outer_)
+      ours = ours || h->stream_cache_ == stream_cache;
     if (ours) continue;
-    std::unique_lock<std::mutex> trial(lane->mutex, std::try_to_lock);
-    if (!trial.owns_lock() || (lane->plans.empty() && lane->arena == nullptr)) continue;
-    if (found != nullptr && !lane->plans.empty() &&
-        (found->plans.empty() || found->plans.back().used <= lane->plans.back().used)) {
+    std::unique_lock<std::mutex> trial(stream_cache->mutex, std::try_to_lock);
+    if (!trial.owns_lock() || (stream_cache->plans.empty() && stream_cache->arena == nullptr)) continue;
+    if (found != nullptr && !stream_cache->plans.empty() &&
+        (found->plans.empty() || found->plans.back().used <= stream_cache->plans.back().used)) {
       continue;
     }
-    found = lane.get();
+    found = stream_cache.get();
     held = std::move(trial);
   }
   if (found == nullptr) return false;
@@ -192,32 +193,32 @@ bool RegionCache::reclaim_idle() noexcept {
 }
 
 void RegionCache::release(void* stream) noexcept {
-  std::shared_ptr<Lane> lane;
+  std::shared_ptr<StreamCache> stream_cache;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = lanes_.find(stream);
-    if (found == lanes_.end()) return;
-    lane = std::move(found->second);
-    lanes_.erase(found);
+    const auto found = stream_caches_.find(stream);
+    if (found == stream_caches_.end()) return;
+    stream_cache = std::move(found->second);
+    stream_caches_.erase(found);
   }
-  const std::lock_guard<std::mutex> lock(lane->mutex);
-  while (!lane->plans.empty()) destroy(*lane, lane->plans.begin());
-  lane->arena.reset();
+  const std::lock_guard<std::mutex> lock(stream_cache->mutex);
+  while (!stream_cache->plans.empty()) destroy(*stream_cache, stream_cache->plans.begin());
+  stream_cache->arena.reset();
 }
 
 void RegionCache::forget(const Region& region) noexcept {
-  std::vector<std::shared_ptr<Lane>> lanes;
+  std::vector<std::shared_ptr<StreamCache>> stream_caches;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [stream, lane] : lanes_) lanes.push_back(lane);
+    for (const auto& [stream, stream_cache] : stream_caches_) stream_caches.push_back(stream_cache);
   }
-  for (const auto& lane : lanes) {
-    const std::lock_guard<std::mutex> lock(lane->mutex);
-    for (auto at = lane->plans.begin(); at != lane->plans.end();) {
+  for (const auto& stream_cache : stream_caches) {
+    const std::lock_guard<std::mutex> lock(stream_cache->mutex);
+    for (auto at = stream_cache->plans.begin(); at != stream_cache->plans.end();) {
       const auto plan = at++;
-      if (plan->region == &region) destroy(*lane, plan);
+      if (plan->region == &region) destroy(*stream_cache, plan);
     }
-    if (lane->plans.empty()) lane->arena.reset();
+    if (stream_cache->plans.empty()) stream_cache->arena.reset();
   }
 }
 

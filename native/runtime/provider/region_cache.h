@@ -98,7 +98,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   static std::shared_ptr<RegionCache> create(std::shared_ptr<SessionMemory> memory);
   explicit RegionCache(std::shared_ptr<SessionMemory> memory) : memory_(std::move(memory)) {}
 
-  struct Lane {
+  struct StreamCache {
     std::mutex mutex;
     void* stream = nullptr;
     std::shared_ptr<Block> arena;
@@ -131,7 +131,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
 
     friend class RegionCache;
     RegionCache& cache_;
-    std::shared_ptr<Lane> lane_;
+    std::shared_ptr<StreamCache> stream_cache_;
     std::unique_lock<std::mutex> lock_;
     Held* outer_;
     RegionPlan* in_use_ = nullptr;
@@ -151,15 +151,15 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   bool reclaim_idle() noexcept;
   // A graph keeps its arena alive. Destroys graphs of the least recently used plans until the arenas other than the
   // current one have together no more bytes than that one.
-  void limit_arenas(Lane& lane, const RegionPlan* in_use);
-  void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
+  void limit_arenas(StreamCache& stream_cache, const RegionPlan* in_use);
+  void discard_graphs(const StreamCache& stream_cache, RegionPlan& plan) noexcept;
   // Both accept a plan with unfinished work. `evict` also counts it as dropped: it could have been used again.
-  void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
-  void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
+  void destroy(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept;
+  void evict(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept;
 
   std::shared_ptr<SessionMemory> memory_;
   std::mutex mutex_;
-  std::map<void*, std::shared_ptr<Lane>> lanes_;
+  std::map<void*, std::shared_ptr<StreamCache>> stream_caches_;
   std::atomic<uint64_t> clock_{0};
 };
 

@@ -201,7 +201,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
     if (source.planned) source.op = registry_.claims().find_planned(*source.node);
     if (source.op == nullptr)
       throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
-    source.last = channels_last && known.lies_last(source, nodes[i]);
+    source.last = channels_last && known.is_channels_last(source, nodes[i]);
     Step step = step_of(source, known, sources);
     const bool last = source.last;
     const Siblings writers = source.members;

@@ -34,7 +34,7 @@ size_t slope_axes(const GraphNode& node) {
   return known ? node.inputs[1].shape->rank() : kUnknown;
 }
 
-// Returns the activation that a node applies to its first input alone; nothing if it is none.
+// Returns the activation that a node applies to its first input; nothing if the node is no activation.
 std::optional<Activation> activation_of(const GraphNode& node) {
   using A = ActivationKind;
   if (!node.domain().empty()) return std::nullopt;

@@ -200,10 +200,10 @@ bool has_no_result(const AttentionProblem& p) { return p.B == 0 || p.H == 0 || p
 }  // namespace
 
 template <class T>
-size_t fused_attention_workspace(const AttentionProblem& p, size_t lanes) {
+size_t fused_attention_workspace(const AttentionProblem& p, size_t workers) {
   if (has_no_result(p) || p.T == 0) return 0;
   Workspace workspace(nullptr);
-  take_memory(AttentionTiling(p, static_cast<int64_t>(lanes), std::is_same_v<T, float>), workspace);
+  take_memory(AttentionTiling(p, static_cast<int64_t>(workers), std::is_same_v<T, float>), workspace);
   return workspace.bytes();
 }
 
@@ -222,10 +222,10 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     }
     return;
   }
-  const AttentionTiling plan(p, static_cast<int64_t>(parallel.lanes()), std::is_same_v<T, float>);
+  const AttentionTiling plan(p, static_cast<int64_t>(parallel.workers()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, {p, plan, q, bias, mask}, k, v, o};
   const int64_t groups = plan.items / plan.chunks;  // each: the items that differ only in their keys
-  const auto lanes = static_cast<size_t>(plan.lanes);
+  const auto workers = static_cast<size_t>(plan.workers);
   Workspace whole(workspace);
   const AttentionMemory memory = take_memory(plan, whole);
   const auto partial_of = [&](int64_t item) {
@@ -248,9 +248,9 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
     if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
   };
-  auto work = [&](size_t lane) {
-    if (lane >= lanes) return;
-    Workspace mine(memory.lanes + lane * memory.lane_bytes);
+  auto work = [&](size_t worker) {
+    if (worker >= workers) return;
+    Workspace mine(memory.scratch + worker * memory.scratch_bytes);
     AttentionScratch scratch = take_scratch(plan, mine);
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
       if constexpr (kHasTiles) {
@@ -264,7 +264,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     }
   };
   // A plan for one worker runs here, unless it has several items and one worker is all that the pool has.
-  if (lanes <= 1 && (plan.items <= 1 || parallel.lanes() > 1)) {
+  if (workers <= 1 && (plan.items <= 1 || parallel.workers() > 1)) {
     work(0);
   } else {
     parallel.run(work);

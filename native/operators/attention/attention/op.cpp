@@ -250,8 +250,8 @@ class FusedAttentionCpu final : public CpuKernel<FusedAttentionOp> {
   }
 
  private:
-  size_t workspace(const AttentionProblem& p, size_t lanes) const override {
-    return cpu::fused_attention_workspace<T>(p, lanes);
+  size_t workspace(const AttentionProblem& p, size_t workers) const override {
+    return cpu::fused_attention_workspace<T>(p, workers);
   }
 };
 

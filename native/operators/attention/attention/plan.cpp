@@ -132,8 +132,8 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
   };
   hip::AttentionScores scores{
       p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, choice.plain ? p.scale * kLog2E : kLog2E, 0};
-  for (const auto& [holds, flag] : flags) {
-    if (holds) scores.flags |= flag;
+  for (const auto& [is_set, flag] : flags) {
+    if (is_set) scores.flags |= flag;
   }
   return scores;
 }

@@ -12,23 +12,23 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kTileRows = 48;            // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;         // if the scores of so many rows fit in the first-level cache
-constexpr int64_t kScoreFloats = 12 * 1024;  // scores in a tile of more than kTileRows
-constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
-constexpr int64_t kLeastItemRows = 96;       // an item of fewer rows spends too much of its time packing
-constexpr int64_t kItemFloats = 128 * 1024;  // elements of Q and O in an item, which packs its keys once
-constexpr int64_t kBlockFloats = 64 * 1024;  // elements of K and V in a block: a second-level cache
-constexpr int64_t kBlockKeys = 512;          // at most
-constexpr int64_t kChunkKeys = 1024;         // at least, if the keys are split among items
-constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above so many items
-constexpr int64_t kItemsPerLane = 3;         // balances the load of the threads
-constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread costs more than it saves
+constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
+constexpr int64_t kMaxTileRows = 96;             // if the scores of so many rows fit in the first-level cache
+constexpr int64_t kScoreFloats = 12 * 1024;      // scores in a tile of more than kTileRows
+constexpr int64_t kFewRows = 4;                  // so many rows or fewer read K and V in place
+constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
+constexpr int64_t kItemFloats = 128 * 1024;      // elements of Q and O in an item, which packs its keys once
+constexpr int64_t kBlockFloats = 64 * 1024;      // elements of K and V in a block: a second-level cache
+constexpr int64_t kBlockKeys = 512;              // at most
+constexpr int64_t kChunkKeys = 1024;             // at least, if the keys are split among items
+constexpr int64_t kEnoughItems = 16;             // no splitting of the keys above so many items
+constexpr int64_t kItemsPerWorker = 3;           // balances the load of the threads
+constexpr int64_t kProductsPerWorker = 400'000;  // below, waking another thread costs more than it saves
 
 // The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.
 struct AttentionTiling {
-  int64_t lanes;
+  int64_t workers;
   int64_t rows;        // rows per key/value head: group * S
   int64_t heads;       // key/value heads
   int64_t item_rows;   // rows of an item
@@ -49,7 +49,7 @@ struct AttentionTiling {
   bool half_vector;     // the last panel of values is two and a half vectors
   bool one_block;       // a tile sees all its keys at once, and its result is stored at once
 
-  AttentionTiling(const AttentionProblem& p, int64_t most_lanes, bool is_float) {
+  AttentionTiling(const AttentionProblem& p, int64_t most_workers, bool is_float) {
     rows = p.group * p.S;
     heads = p.H / p.group;
     query_width = round_up(p.D, kWidth);
@@ -67,13 +67,13 @@ struct AttentionTiling {
     }
     chunk_keys = round_up(ceil_div(p.T, chunks), block_keys);
     chunks = ceil_div(p.T, chunk_keys);
-    lanes = std::min(most_lanes, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kLaneProducts);
-    const int64_t wanted = lanes == 1 ? 1 : ceil_div(lanes * kItemsPerLane, p.B * heads * chunks);
+    workers = std::min(most_workers, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kProductsPerWorker);
+    const int64_t wanted = workers == 1 ? 1 : ceil_div(workers * kItemsPerWorker, p.B * heads * chunks);
     item_rows = std::max(std::min(kItemFloats / width, ceil_div(rows, wanted)), kLeastItemRows);
     item_rows = std::min(rows, round_up(ceil_div(rows, ceil_div(rows, item_rows)), tile_rows));
     row_items = ceil_div(rows, item_rows);
     items = p.B * heads * row_items * chunks;
-    lanes = std::min(lanes, items);
+    workers = std::min(workers, items);
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
     const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
@@ -123,18 +123,18 @@ inline AttentionScratch take_scratch(const AttentionTiling& plan, Workspace& wor
 // The memory of a call: the scratch of each thread, and the partial result of each item where there are several
 // to a row.
 struct AttentionMemory {
-  char *lanes, *partials;
-  size_t lane_bytes, partial_bytes;
+  char *scratch, *partials;
+  size_t scratch_bytes, partial_bytes;
 };
 
 inline AttentionMemory take_memory(const AttentionTiling& plan, Workspace& workspace) {
-  Workspace lane(nullptr), partial(nullptr);
-  take_scratch(plan, lane);
+  Workspace scratch(nullptr), partial(nullptr);
+  take_scratch(plan, scratch);
   if (plan.chunks > 1) take_partial(plan, partial);
   AttentionMemory m;
-  m.lane_bytes = lane.bytes();
+  m.scratch_bytes = scratch.bytes();
   m.partial_bytes = partial.bytes();
-  m.lanes = workspace.take<char>(plan.lanes * static_cast<int64_t>(m.lane_bytes));
+  m.scratch = workspace.take<char>(plan.workers * static_cast<int64_t>(m.scratch_bytes));
   m.partials = workspace.take<char>(plan.items * static_cast<int64_t>(m.partial_bytes));
   return m;
 }

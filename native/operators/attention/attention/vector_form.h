@@ -52,12 +52,12 @@ struct VectorAttention {
   };
   float output[kSlots][kOutputs] = {};
 
-  // Neighbours differ in across, every second lane in down: an NVIDIA GPU reads 16 bytes for 16 lanes in one
-  // cycle, instead of 8, when either neighbours or every second lane want the same.
+  // Neighbours differ in across, every second item in down: an NVIDIA GPU reads 16 bytes for 16 lanes in one
+  // cycle, instead of 8, when either neighbours or every second item want the same.
   DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
   DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }
-  DEVICE static int key_of(int i, int lane) { return i / kGroup * (8 * kGroup) + lane * kGroup + i % kGroup; }
+  DEVICE static int key_of(int i, int item) { return i / kGroup * (8 * kGroup) + item * kGroup + i % kGroup; }
   DEVICE static float row_max(float x) {
     x = max_float(x, shuffle_xor(x, 1));
     x = max_float(x, shuffle_xor(x, 4));
@@ -219,12 +219,12 @@ struct VectorAttention {
     }
   }
 
-  // Row i 8 + lane of p is the key that work-items at `lane` across have as their score i. Fours of rows are
-  // exchanged by the lane, so that lanes write to different banks.
-  DEVICE static float* p_at(Lds& lds, int i, int lane, int slot) {
+  // Row i 8 + item of p is the key that work-items at `item` across have as their score i. Fours of rows are
+  // exchanged by the item, so that lanes write to different banks.
+  DEVICE static float* p_at(Lds& lds, int i, int item, int slot) {
     constexpr int kFours = kSlots / 4;
-    const int four = (down() * kFours + slot / 4) ^ (lane * kFours / 2 % (kDown * kFours));
-    return &lds.p[wave_id()][i * 8 + lane][four * 4];
+    const int four = (down() * kFours + slot / 4) ^ (item * kFours / 2 % (kDown * kFours));
+    return &lds.p[wave_id()][i * 8 + item][four * 4];
   }
   DEVICE void multiply_values(Lds& lds, const Scores& scores) {
     constexpr int kPart = kScores / kParts;
@@ -248,12 +248,12 @@ struct VectorAttention {
   }
   DEVICE void multiply_part(Lds& lds, int first) {
     for (int i = 0; i < kScores / kParts; ++i) {
-      UNROLL_A_LITTLE for (int lane = 0; lane < 8; ++lane) {
+      UNROLL_A_LITTLE for (int item = 0; item < 8; ++item) {
         float a[kSlots];
         UNROLL for (int slot = 0; slot < kSlots; slot += 4) {
-          load_fours(p_at(lds, i, lane, slot), a + slot, 4);
+          load_fours(p_at(lds, i, item, slot), a + slot, 4);
         }
-        const float* line = lds.value[key_of(first + i, lane)];
+        const float* line = lds.value[key_of(first + i, item)];
         UNROLL for (int o = 0; o < kOutputs; o += 4) {
           const Pack<float> four = load_pack(line + o * 8 + across() * 4);
           UNROLL for (int slot = 0; slot < kSlots; ++slot) {

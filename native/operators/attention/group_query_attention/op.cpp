@@ -30,8 +30,8 @@ enum : size_t {
   kKeyNorm
 };
 
-// The problem of a call; `p`: that of the node. `turns`: by the caches of angles.
-GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
+// The problem of a call; `p`: that of the node. `rotates`: by the caches of angles.
+GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   const Shape& q = call.input(kQuery).shape;
   throw_if(q.rank() != 3, "the query must have rank 3");
   p.packed = !call.has_input(kKey);
@@ -60,7 +60,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
   throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have one element for each sequence");
   p.first = total[0] == p.S;
   p.length = std::max(total[0], p.past_length);
-  if (turns) {
+  if (rotates) {
     const Shape& cos = call.input(kCos).shape;
     throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "cos_cache and sin_cache ",
              cos, " do not fit");
@@ -92,7 +92,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
 }
 
 Planner plan_group_query_attention(const Node& node) {
-  const bool turns = node.get_bool("do_rotary");
+  const bool rotates = node.get_bool("do_rotary");
   GqaProblem of_node;
   of_node.N = node.get_int("num_heads");
   of_node.G = node.get_int("kv_num_heads");
@@ -111,7 +111,7 @@ Planner plan_group_query_attention(const Node& node) {
   return [=](Call& call, Program& program) {
     const Tensor& query = call.input(kQuery);
     const bool half = is_half(query);
-    const GqaProblem p = problem(call, of_node, turns);
+    const GqaProblem p = problem(call, of_node, rotates);
     const Shape cache = {p.B, p.G, p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };

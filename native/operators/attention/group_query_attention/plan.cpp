@@ -5,7 +5,7 @@ namespace graphopt::gpu {
 
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   const bool is_query = part == GqaPart::kQuery, is_value = part == GqaPart::kValue;
-  const bool turns = p.half > 0 && !is_value, norms = p.norms && !is_value;
+  const bool rotates = p.half > 0 && !is_value, norms = p.norms && !is_value;
   const int64_t heads = is_query ? p.N : p.G, length = is_query ? p.S : p.length;
   const int64_t total = p.B * heads * length * p.H;
   if (total == 0) return {};
@@ -13,10 +13,10 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   hip::GqaHeadsArgs args = {};
   args.x = input(0);
   args.past = is_query || p.past_length == 0 ? no_buffer() : input(1);
-  args.cos = turns ? input(2) : no_buffer();
-  args.sin = turns ? input(3) : no_buffer();
+  args.cos = rotates ? input(2) : no_buffer();
+  args.sin = rotates ? input(3) : no_buffer();
   args.lengths = input(4);
-  args.ids = turns && p.has_ids ? input(5) : no_buffer();
+  args.ids = rotates && p.has_ids ? input(5) : no_buffer();
   args.weight = norms ? input(6) : no_buffer();
   args.y = output(0);
   args.total = to_u31(total);

@@ -11,8 +11,8 @@ namespace {
 
 // Reserves a float row of x, cos, sin and y for each worker thread, unless T is float.
 template <class T>
-float* take_rows(const FusedRotaryProblem& p, size_t lanes, Workspace& workspace) {
-  return workspace.take<float>(std::is_same_v<T, float> ? 0 : static_cast<int64_t>(lanes) * 4 * p.D);
+float* take_rows(const FusedRotaryProblem& p, size_t workers, Workspace& workspace) {
+  return workspace.take<float>(std::is_same_v<T, float> ? 0 : static_cast<int64_t>(workers) * 4 * p.D);
 }
 
 void turn_halves(const float* x, const float* cos, const float* sin, float* y, int64_t half) {
@@ -34,9 +34,9 @@ void turn_neighbours(const float* x, const float* cos, const float* sin, float* 
 }  // namespace
 
 template <class T>
-size_t fused_rotary_workspace(const FusedRotaryProblem& p, size_t lanes) {
+size_t fused_rotary_workspace(const FusedRotaryProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_rows<T>(p, lanes, workspace);
+  take_rows<T>(p, workers, workspace);
   return workspace.bytes();
 }
 
@@ -46,11 +46,11 @@ void fused_rotary(const FusedRotaryProblem& p, const T* x, const T* cos, const T
   const int64_t D = p.D, rows = p.rows();
   if (rows * D == 0) return;
   Workspace workspace(memory);
-  float* buffers = take_rows<T>(p, parallel.lanes(), workspace);
+  float* buffers = take_rows<T>(p, parallel.workers(), workspace);
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
-  parallel_for(parallel, (rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
+  parallel_for(parallel, (rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t worker) {
     const auto buffer = [&](int64_t which) {
-      return std::is_same_v<T, float> ? nullptr : buffers + (static_cast<int64_t>(lane) * 4 + which) * D;
+      return std::is_same_v<T, float> ? nullptr : buffers + (static_cast<int64_t>(worker) * 4 + which) * D;
     };
     for (int64_t row = item * rows_at_once; row < std::min(rows, (item + 1) * rows_at_once); ++row) {
       const int64_t i2 = row % p.n[2], across = row / p.n[2], i1 = across % p.n[1], i0 = across / p.n[1];

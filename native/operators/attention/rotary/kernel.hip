@@ -1,5 +1,5 @@
 // RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number, or kRotaryTogether
-// neighbours; the others of their pairs come from a cache. A position that is out of range gives zeros, where other
+// neighbours; the partners of their pairs come from a cache. A position that is out of range gives zeros, where other
 // devices can raise an error.
 #include "blocks/gpu/neighbours.h"
 #include "device/platform.h"
@@ -7,18 +7,18 @@
 
 namespace graphopt::hip {
 
-// Neighbours of a head from number `at` on, turned by the cos and sin of each with the others of their pairs: where
+// Neighbours of a head from number `at` on, rotated by the cos and sin of each with the partners of their pairs: where
 // these stand beside each other some of the same neighbours, else as many that are `half` away.
 template <class T, int kWidth>
-DEVICE Neighbours<T, kWidth> turned(const T* x, uint32_t at, uint32_t half, bool beside,
-                                    const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
+DEVICE Neighbours<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool beside,
+                                     const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
   const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
-  const auto own = load_neighbours<kWidth>(x + at), others = load_neighbours<kWidth>(x + other);
-  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // from a number to the other of its pair, in `others`
+  const auto own = load_neighbours<kWidth>(x + at), partners = load_neighbours<kWidth>(x + other);
+  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // from a number to the other of its pair, in `partners`
   Neighbours<T, kWidth> y;
   UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
     const bool second = beside ? (at + w) % 2 != 0 : at >= half;
-    const float b = to_float(beside ? others.v[w ^ kBeside] : others.v[w]);
+    const float b = to_float(beside ? partners.v[w ^ kBeside] : partners.v[w]);
     y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) + (second ? b : -b) * to_float(sin.v[w]));
   }
   return y;
@@ -54,7 +54,7 @@ DEVICE void rotary(const RotaryArgs& args) {
       c.v[w] = cos[angle + (beside ? w / 2 : w)];
       s.v[w] = sin[angle + (beside ? w / 2 : w)];
     }
-    out = turned<T, kWidth>(x + (i - at), at, half, beside, c, s);
+    out = rotated<T, kWidth>(x + (i - at), at, half, beside, c, s);
   }
   store_neighbours(y + i, out);
 }
@@ -69,9 +69,9 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
   const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
   const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
-  store_neighbours(y + i, turned<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
-                                            load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
-                                            load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
+  store_neighbours(y + i, rotated<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
+                                             load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
+                                             load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
 }
 
 }  // namespace graphopt::hip

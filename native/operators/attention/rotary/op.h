@@ -45,7 +45,8 @@ class FusedRotaryOp final : public Operator<FusedRotaryProblem> {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half.
-GRAPHOPT_CPU_KERNEL(size_t, fused_rotary_workspace, (const FusedRotaryProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, fused_rotary_workspace, (const FusedRotaryProblem& p, size_t workers),
+                    (p, workers))
 GRAPHOPT_CPU_KERNEL(void, fused_rotary,
                     (const FusedRotaryProblem& p, const T* x, const T* cos, const T* sin, T* y,
                      Parallel& parallel, void* workspace),

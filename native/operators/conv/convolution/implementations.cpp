@@ -127,20 +127,20 @@ void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 // A transposed convolution with disjoint windows (the kernel equals the stride) is also one matrix multiplication:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
 // gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
-const char* refuse_unless_apart(const ConvolutionProblem& p) {
+const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
   constexpr const char* kWhy = "the windows are not disjoint";
   if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
   if (p.in[0] != 1 || p.kernel[0] != 1) return "three spatial axes";
   if (p.N * p.M * p.out_size() >= int64_t{1} << 31) return "too many elements for the copy of the windows";
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
-    const bool apart =
+    const bool disjoint =
         p.kernel[d] == p.stride[d] && p.pad[d] == 0 && (p.dilation[d] == 1 || p.kernel[d] == 1);
-    if (!apart || p.out[d] != p.in[d] * p.stride[d]) return kWhy;
+    if (!disjoint || p.out[d] != p.in[d] * p.stride[d]) return kWhy;
   }
   return nullptr;
 }
 
-void plan_apart(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
+void plan_disjoint(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
   const int64_t bytes = work.half ? 2 : 4, pixels = conv.in_size();
   gpu::GemmProblem p = product_of_images(conv.M * conv.taps(), conv.C, pixels, conv.N);
@@ -162,13 +162,13 @@ void plan_apart(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {windows}, {Ref::output(0)});
 }
 
-const char* refuse_apart_by_library(ConvolutionWork& work) {
-  return refuse_by_library(work, refuse_unless_apart(work.p));
+const char* refuse_disjoint_by_library(ConvolutionWork& work) {
+  return refuse_by_library(work, refuse_unless_disjoint(work.p));
 }
-void plan_apart_by_library(ConvolutionWork& work) { plan_apart(work, plan_library); }
+void plan_disjoint_by_library(ConvolutionWork& work) { plan_disjoint(work, plan_library); }
 
-const char* refuse_apart(ConvolutionWork& work) { return refuse_unless_apart(work.p); }
-void plan_own_apart(ConvolutionWork& work) { plan_apart(work, plan_own); }
+const char* refuse_disjoint(ConvolutionWork& work) { return refuse_unless_disjoint(work.p); }
+void plan_own_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_own); }
 
 // Libraries have one padding for both ends of an axis. Padding beyond the last window has no effect.
 bool pads_evenly(const ConvolutionProblem& p) {
@@ -358,14 +358,15 @@ const Implementation<ConvolutionWork> kConvolutions[5] = {
     {"pointwise by built-in GEMM", refuse_pixels, plan_own_pixels},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
     {"built-in implicit GEMM", refuse_windows, plan_windows},
-    {"built-in kernel", take_all<ConvolutionWork>, plan_any},
+    {"built-in kernel", accept_all<ConvolutionWork>, plan_any},
 };
 
 const Implementation<ConvolutionWork> kTransposed[4] = {
-    {"disjoint windows by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library, load_blas},
-    {"disjoint windows by built-in GEMM", refuse_apart, plan_own_apart},
+    {"disjoint windows by cuBLAS or rocBLAS", refuse_disjoint_by_library, plan_disjoint_by_library,
+     load_blas},
+    {"disjoint windows by built-in GEMM", refuse_disjoint, plan_own_disjoint},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"built-in kernel", take_all<ConvolutionWork>, plan_any},
+    {"built-in kernel", accept_all<ConvolutionWork>, plan_any},
 };
 
 const Implementation<ConvolutionWork> kConvolutionsLast[9] = {
@@ -377,7 +378,7 @@ const Implementation<ConvolutionWork> kConvolutionsLast[9] = {
     {"pointwise by built-in GEMM", refuse_last_own_pixels, plan_last_own_pixels},
     {"built-in GEMM", refuse_last_own, plan_last_own},
     {"built-in implicit GEMM with padded channels", refuse_last_padded, plan_last_padded},
-    {"built-in kernel between transpositions", take_all<ConvolutionWork>, plan_last_any},
+    {"built-in kernel between transpositions", accept_all<ConvolutionWork>, plan_last_any},
 };
 
 }  // namespace graphopt

@@ -10,7 +10,7 @@
 #include "gemm/loaders/dense.h"
 #include "gemm/loaders/im2col.h"
 #include "gemm/pipelines/aligned.h"
-#include "operators/conv/convolution/apart_args.h"
+#include "operators/conv/convolution/disjoint_args.h"
 
 namespace graphopt::hip {
 
@@ -32,7 +32,7 @@ DEVICE void conv_last(const ConvLastArgs& args) {
 }
 
 template <class P>
-DEVICE void conv_apart(const ConvApartArgs& args) {
+DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
   LARGE_SHARED(lds, typename P::Lds);
   const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
@@ -68,13 +68,13 @@ DEVICE void conv_apart(const ConvApartArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-#define CONV_KERNELS(name, dense, halo, groups, ...)                                                     \
-  GEMM_ON_##dense(                                                                                       \
-      KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),   \
-                     groups, ConvLastArgs, x, w, bias, residual, y, partial) {                           \
-        conv_last<AlignedGemm<GemmTile::kAligned##name, false>>(args);                                   \
-      } KERNEL_SHARING(conv_apart_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads), \
-                       groups, ConvApartArgs, x, w, bias, residual,                                      \
-                       y) { conv_apart<AlignedGemm<GemmTile::kAligned##name, true>>(args); })
+#define CONV_KERNELS(name, dense, halo, groups, ...)                                                        \
+  GEMM_ON_##dense(                                                                                          \
+      KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),      \
+                     groups, ConvLastArgs, x, w, bias, residual, y, partial) {                              \
+        conv_last<AlignedGemm<GemmTile::kAligned##name, false>>(args);                                      \
+      } KERNEL_SHARING(conv_disjoint_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads), \
+                       groups, ConvDisjointArgs, x, w, bias, residual,                                      \
+                       y) { conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>(args); })
 GEMM_ALIGNED_TILES(CONV_KERNELS)
 #endif

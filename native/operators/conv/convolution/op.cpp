@@ -248,7 +248,7 @@ void add_convolution(Kernels& kernels) {
   kernels.add_onnx("Conv", 1, 22, kernel<Conv>)
       .refused(refuse_conv)
       .chooses(Conv::implementations())
-      .lies(layout_of);
+      .with_layout(layout_of);
   kernels.takes_tail<Conv>(ConvolutionWork::kResidual);
   kernels.has_channels_last(kernel<Conv>);
   kernels.add_gpu<FusedConvOp, FusedConvGpu>(Where::kProvider);
@@ -256,7 +256,7 @@ void add_convolution(Kernels& kernels) {
   kernels.add_onnx("ConvTranspose", 1, 22, kernel<ConvTranspose>)
       .refused(refuse_conv_transpose)
       .chooses(ConvTranspose::implementations())
-      .lies(layout_of);
+      .with_layout(layout_of);
   kernels.takes_tail<ConvTranspose>(ConvolutionWork::kResidual);
   kernels.has_channels_last(kernel<ConvTranspose>);
   kernels.add_gpu<FusedConvTransposeOp, FusedConvTransposeGpu>(Where::kProvider);

@@ -5,9 +5,9 @@
 #include "gemm/loaders/halo_args.h"
 #include "gemm/loaders/im2col_args.h"
 #include "gemm/splits.h"
-#include "operators/conv/convolution/apart_args.h"
 #include "operators/conv/convolution/depthwise_args.h"
 #include "operators/conv/convolution/direct_args.h"
+#include "operators/conv/convolution/disjoint_args.h"
 #include "operators/conv/convolution/op.h"
 
 namespace graphopt::gpu {
@@ -40,15 +40,15 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   o.first = phase;
   o.axis.step = 1;
   o.axis.out = to_i31(stride);
-  const int64_t apart = stride / g;
+  const int64_t tap_stride = stride / g;
   int64_t tap = 0;
-  while (tap < apart && (phase + p.pad[d] - tap * dilation) % stride != 0) ++tap;
-  if (tap == apart || tap >= p.kernel[d]) return o;
+  while (tap < tap_stride && (phase + p.pad[d] - tap * dilation) % stride != 0) ++tap;
+  if (tap == tap_stride || tap >= p.kernel[d]) return o;
   o.first_tap = tap;
-  o.axis.taps = to_i31(divide_up(p.kernel[d] - tap, apart));
+  o.axis.taps = to_i31(divide_up(p.kernel[d] - tap, tap_stride));
   o.axis.first = static_cast<int32_t>((phase + p.pad[d] - tap * dilation) / stride);
   o.axis.tap = -to_i31(dilation / g);
-  o.axis.filter = to_i31(apart);
+  o.axis.filter = to_i31(tap_stride);
   return o;
 }
 
@@ -333,10 +333,10 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     const auto tiles = choose_halo(p, device, wanted);
     if (tiles && tiles->clocks() < tiling->clocks) return halo_plan(p, *tiles);
   }
-  const char* kernel = tiling->kernel(p.transposed ? "conv_apart_" : "conv_last_");
+  const char* kernel = tiling->kernel(p.transposed ? "conv_disjoint_" : "conv_last_");
   const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
-    hip::ConvApartArgs args = {};
+    hip::ConvDisjointArgs args = {};
     fill_last(args, p, M, N);
     args.K = to_i31(K);
     args.down = to_i31(tiling->down);

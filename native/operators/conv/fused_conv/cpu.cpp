@@ -48,17 +48,18 @@ void fused_conv_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, c
 }
 
 template <class T>
-size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t workers) {
   const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return 0;
-  return one_channel(p) ? depthwise_planes_workspace(p, lanes) : conv_product_workspace(p, vectors, lanes);
+  return one_channel(p) ? depthwise_planes_workspace(p, workers)
+                        : conv_product_workspace(p, vectors, workers);
 }
 
 template <class T>
 std::unique_ptr<ConvSchedule> conv_schedule(const ConvolutionProblem& problem, FusedConvVectors vectors,
-                                            size_t lanes) {
+                                            size_t workers) {
   if (empty(problem) || one_channel(problem)) return nullptr;
-  return conv_product_schedule(with_joined_axes(problem), vectors, lanes);
+  return conv_product_schedule(with_joined_axes(problem), vectors, workers);
 }
 
 template <class T>
@@ -82,10 +83,10 @@ void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, con
 }
 
 template <class T>
-size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t workers) {
   if (empty(problem)) return 0;
-  if (one_channel(problem)) return depthwise_pairs_workspace(problem, lanes);
-  return conv_product_workspace(with_joined_axes(problem), vectors, lanes);
+  if (one_channel(problem)) return depthwise_pairs_workspace(problem, workers);
+  return conv_product_workspace(with_joined_axes(problem), vectors, workers);
 }
 
 template <class T>

@@ -26,8 +26,8 @@ struct ConvSchedule {
 };
 // Returns null if there is nothing to reuse.
 GRAPHOPT_PRODUCT_KERNEL(std::unique_ptr<ConvSchedule>, conv_schedule,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
-                        (p, vectors, lanes))
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                        (p, vectors, workers))
 
 // fused_conv with a schedule, which may be null.
 GRAPHOPT_PRODUCT_KERNEL(void, scheduled_conv,
@@ -37,8 +37,8 @@ GRAPHOPT_PRODUCT_KERNEL(void, scheduled_conv,
                         (p, vectors, schedule, x, weights, b, r, slopes, y, parallel, workspace))
 
 GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
-                        (p, vectors, lanes))
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                        (p, vectors, workers))
 
 // The same in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
 // number of groups with one input and one output channel each. x is NCHW2c if p.pairs, r if p.residual_pairs, else both

@@ -114,24 +114,24 @@ struct Rows {
 // A filter with a compile-time window and stride, or with any if these are 0.
 template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
 struct Filter {
-  using Taken = Columns<kStride, kNarrow>;
+  using TapColumns = Columns<kStride, kNarrow>;
   static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
   static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
 
   // Adds the products of two channels with the weights w and next to the sums of kStacked vectors of y. The window of
   // the first vector begins at row `top` of x.
-  static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
+  static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const TapColumns* columns,
                   const float* w, const float* next, Vec (&sum)[2][kStacked]) {
     if constexpr (kStride > 0) {
       constexpr int kStep = kStride * kRowsOfVector;
-      std::array<Taken, kKernelW> taken;  // a local copy: the compiler sees that it does not change
-      std::copy_n(columns, kKernelW, taken.begin());
+      std::array<TapColumns, kKernelW> local;  // a local copy: the compiler sees that it does not change
+      std::copy_n(columns, kKernelW, local.begin());
 #pragma GCC unroll 16
       for (int i = 0; i < (kStacked - 1) * kStep + kKernelH; ++i) {
         const Word *row = rows.at(top + i), *below = kNarrow ? rows.at(top + i + kStride) : row;
 #pragma GCC unroll 8
         for (int k = 0; k < kKernelW; ++k) {
-          const Words words = taken[k].of(row, below, kStride);
+          const Words words = local[k].of(row, below, kStride);
           const Vec low = first_of_pair(words), high = second_of_pair(words);
 #pragma GCC unroll 4
           for (int r = 0; r < kStacked; ++r) {
@@ -161,15 +161,15 @@ struct Filter {
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
     const int64_t blocks = ceil_div(p.out[2], kColumns);
-    std::vector<Taken> columns;
+    std::vector<TapColumns> columns;
     for (int64_t block = 0; block < blocks; ++block) {
       for (int64_t k = 0; k < width; ++k) {
         columns.emplace_back(block * kColumns * p.stride[2] + k * p.dilation[2] - p.pad[2], p.in[2]);
       }
     }
     const int64_t slot = pair_slot(p);
-    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
-      Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot;
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t worker) {
+      Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(worker) * slot;
       std::memset(zeros, 0, static_cast<size_t>(p.in[2]) * sizeof(Word));
       const Word* image = pair_at(p, x, item, zeros + round_up(p.in[2], L));
       const Rows rows = {image, zeros, p.in[1], p.in[2]};
@@ -188,9 +188,9 @@ struct Filter {
           for (int64_t r = 0; r < here; ++r) {
             const int64_t row = y + r * kRowsOfVector;
             const bool two = kNarrow && row + 1 < p.out[1];
-            uint32_t lanes = (1u << count) - 1;
-            if (two) lanes |= lanes << kColumns;
-            pixels[r] = {lanes, static_cast<int32_t>(two ? 2 * count : count),
+            uint32_t mask = (1u << count) - 1;
+            if (two) mask |= mask << kColumns;
+            pixels[r] = {mask, static_cast<int32_t>(two ? 2 * count : count),
                          row * p.out[2] + block * kColumns};
           }
           Vec sum[2][kStacked] = {};
@@ -228,7 +228,7 @@ using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
 // channels it makes words with one channel: the value of `a` and the value of `b`. The two channels of a pixel
 // alternate.
 template <int kHalf>
-Words in_turns(Words a, Words b) {
+Words interleaved(Words a, Words b) {
   const Shorts x = (Shorts)a, y = (Shorts)b;
   if constexpr (kHalf == 0) {
     return (Words)__builtin_shufflevector(x, y, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
@@ -328,8 +328,9 @@ struct SamePlanes {
     const Finish<float, true> images(p, bias, residual, to);
     const PairsAlone<false> alone(images);
     const bool pairs_alone = PairsAlone<false>::stores(images);
-    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
-      const Word* image = pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot);
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t worker) {
+      const Word* image =
+          pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(worker) * slot);
       const int64_t n = item / pairs, c = item % pairs * 2;
       Words weights[kProducts];
       for (int64_t i = 0; i < kProducts; ++i) {
@@ -372,8 +373,8 @@ struct SamePlanes {
         int product = 0;
         each_product([&](int first, int second) {
           const Words a = words(first), b = words(second);
-          sum[0] = Brain::multiply_add(in_turns<0>(a, b), weights[product], sum[0]);
-          sum[1] = Brain::multiply_add(in_turns<1>(a, b), weights[product++], sum[1]);
+          sum[0] = Brain::multiply_add(interleaved<0>(a, b), weights[product], sum[0]);
+          sum[1] = Brain::multiply_add(interleaved<1>(a, b), weights[product++], sum[1]);
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
         if (pairs_alone) {
@@ -412,8 +413,8 @@ auto filter_of(const ConvolutionProblem& p) {
 }  // namespace
 
 size_t depthwise_weights(const ConvolutionProblem& p) {
-  const int64_t in_turns = p.bfloat16 ? p.y_channels() / 2 * (p.taps() + 1) : 0;
-  return static_cast<size_t>(pairs_begin(p) + in_turns) * sizeof(float);
+  const int64_t interleaved = p.bfloat16 ? p.y_channels() / 2 * (p.taps() + 1) : 0;
+  return static_cast<size_t>(pairs_begin(p) + interleaved) * sizeof(float);
 }
 
 template <class T>
@@ -434,8 +435,8 @@ void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights) 
 #endif
 }
 
-size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t lanes) {
-  return lanes * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
+size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t workers) {
+  return workers * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
 }
 
 template <class T>
@@ -450,8 +451,8 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
     const std::vector<int64_t> offsets = step_offsets<Single>(p, strip);
     const std::vector<Pixels> pixels = pixels_of(p, strip, L);
     const auto vectors = static_cast<int64_t>(pixels.size());
-    parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t lane) {
-      Word* s = words + static_cast<int64_t>(lane) * slot;
+    parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t worker) {
+      Word* s = words + static_cast<int64_t>(worker) * slot;
       pack_pair<Single>(p, strip, x + item * p.in_size(), Second{}, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
@@ -474,8 +475,8 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
   }
 }
 
-size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t lanes) {
-  return lanes * static_cast<size_t>(pair_slot(p)) * sizeof(Word);
+size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t workers) {
+  return workers * static_cast<size_t>(pair_slot(p)) * sizeof(Word);
 }
 
 void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* weights, const float* bias,

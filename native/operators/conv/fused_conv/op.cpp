@@ -188,7 +188,7 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
   using Base::Base;
 
  private:
-  cpu::FusedConvVectors way(const ConvolutionProblem& p) const override {
+  cpu::FusedConvVectors choose_algorithm(const ConvolutionProblem& p) const override {
     return cpu::fused_conv_choose<T>(p);
   }
   std::string layout(const ConvolutionProblem& p, cpu::FusedConvVectors vectors) const override {
@@ -198,11 +198,11 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
                                                         : "panels") +
            " of " + std::to_string(p.groups) + " groups";
   }
-  size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t lanes) const override {
+  size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t workers) const override {
     if constexpr (std::is_same_v<T, float>) {
-      if (this->op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors, lanes);
+      if (this->op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors, workers);
     }
-    return Base::scratch(p, vectors, lanes);
+    return Base::scratch(p, vectors, workers);
   }
   void compute(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
                const void* packed, void* scratch) const override {
@@ -215,8 +215,8 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
                         *call.parallel, scratch);
   }
   std::shared_ptr<void> schedule(const ConvolutionProblem& p, cpu::FusedConvVectors vectors,
-                                 size_t lanes) const override {
-    return cpu::conv_schedule<T>(p, vectors, lanes);
+                                 size_t workers) const override {
+    return cpu::conv_schedule<T>(p, vectors, workers);
   }
   static cpu::ConvSchedule* schedule_of(const Call& call) {
     return static_cast<cpu::ConvSchedule*>(Base::kept(call));

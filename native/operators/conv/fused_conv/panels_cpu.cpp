@@ -7,12 +7,12 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-enum class Added { kNothing, kNumbers, kPairs };
+enum class Added { kNothing, kPlain, kPairs };
 
 // Adds bias and residual and stores vectors: to y within bounds, or to memory for Finish. Where a part of a vector
 // takes many instructions, its sums are left in memory.
 template <class T, class To, Added kAdded>
-struct StoreNumbers : Keep {
+struct StorePlain : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
   const float* bias;  // begins with the first channel, like the pointers below
   const T* residual;
@@ -24,7 +24,7 @@ struct StoreNumbers : Keep {
   Bounds bounds;
 
   template <bool kTwo>
-  StoreNumbers(const Keep& keep, const Finish<T, kTwo>& of, const float* biases, float* o)
+  StorePlain(const Keep& keep, const Finish<T, kTwo>& of, const float* biases, float* o)
       : Keep(keep),
         bias(biases),
         residual(of.residual.numbers),
@@ -76,7 +76,7 @@ struct StoreNumbers : Keep {
       return (kWhole ? v : chosen(v, here)) + splat(bias[channel]);
     };
     Vec v = with_bias(i);
-    if constexpr (kAdded == Added::kNumbers) {
+    if constexpr (kAdded == Added::kPlain) {
       const T* r = residual + i * plane + here.at;
       v += kWhole ? load_as_float(r) : load_range(r, 0, here.count);
     }
@@ -159,13 +159,13 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
     using To = std::remove_pointer_t<decltype(to)>;
     if constexpr (F::kPairs) {
       if (finish.residual.pairs != nullptr) {
-        return multiply_and(static_cast<StoreNumbers<T, To, Added::kPairs>*>(nullptr));
+        return multiply_and(static_cast<StorePlain<T, To, Added::kPairs>*>(nullptr));
       }
     }
     if (finish.residual.numbers == nullptr) {
-      return multiply_and(static_cast<StoreNumbers<T, To, Added::kNothing>*>(nullptr));
+      return multiply_and(static_cast<StorePlain<T, To, Added::kNothing>*>(nullptr));
     }
-    multiply_and(static_cast<StoreNumbers<T, To, Added::kNumbers>*>(nullptr));
+    multiply_and(static_cast<StorePlain<T, To, Added::kPlain>*>(nullptr));
   };
   if constexpr (F::kPairs) {
     const auto store_pairs = [&](auto slope) {

@@ -25,8 +25,8 @@ constexpr int64_t kKeptBytes = 128 << 10;  // the largest schedule that is kept 
 constexpr double kFull = 0.9;  // used fraction of vectors of pixels: below, vectors of channels are better
 
 template <class E>
-Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
-  return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
+Strips strips_of(const ConvolutionProblem& p, int64_t workers) {
+  return Strips(p, kStripBytes * workers, p.groups * pairs_of<E>(p), 1);
 }
 
 // Words of s of a strip.
@@ -38,9 +38,9 @@ int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
 // The number of images that are multiplied in one call of the pool: several if a strip is an entire image and smaller
 // than the caches.
 template <class E>
-int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t lanes) {
-  if (lanes == 1 || strips.most < p.out[strips.axis]) return 1;
-  return std::clamp<int64_t>(kStripBytes * lanes / (4 * strip_words<E>(p, strips)), 1, p.N);
+int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t workers) {
+  if (workers == 1 || strips.most < p.out[strips.axis]) return 1;
+  return std::clamp<int64_t>(kStripBytes * workers / (4 * strip_words<E>(p, strips)), 1, p.N);
 }
 
 // Words of a block of pixels, gathered.
@@ -93,13 +93,13 @@ struct Gathered {
 };
 template <class E>
 Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
-                        [[maybe_unused]] int64_t lanes) {
+                        [[maybe_unused]] int64_t workers) {
   if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
-    if (vectors == FusedConvVectors::kTiles) return {conv_tiles_words(p, lanes), 0};
+    if (vectors == FusedConvVectors::kTiles) return {conv_tiles_words(p, workers), 0};
   }
   if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return {};
   const int64_t words = p.groups * ceil_div(strips.at(p, 0).span(), kMaxRows) * block_slot<E>(p);
-  return {images_at_once<E>(p, strips, lanes) * words, words};
+  return {images_at_once<E>(p, strips, workers) * words, words};
 }
 
 // Data that is shared by all runs with the same shape and number of threads.
@@ -112,7 +112,7 @@ struct ProductSchedule final : ConvSchedule {
   std::vector<StripSchedule> kept = {};  // all strips, or none
 
   template <class E>
-  static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes);
+  static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers);
   // Stores the schedules of strips for the next run if they take little memory.
   template <class E>
   void keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
@@ -198,7 +198,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
       Pixels here = from.pixels;
       const int64_t rows = here.count;
       if (rows == 0) continue;
-      if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // the pixels are contiguous
+      if (gathered != nullptr) here.mask = (1u << here.count) - 1;  // the pixels are contiguous
       const bool fetches = block < fetching && panel + 1 < panels;
       Keep keep;
       if (fetches) {
@@ -230,8 +230,8 @@ void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
     for (size_t n = 1; n < images.size(); ++n) same.push_back(std::move(images[n][i]));
     const int64_t items = same[0].items;
     loops[i].items = items * static_cast<int64_t>(same.size());
-    loops[i].run = [items, same = std::move(same)](int64_t item, size_t lane) {
-      same[static_cast<size_t>(item / items)].run(item % items, lane);
+    loops[i].run = [items, same = std::move(same)](int64_t item, size_t worker) {
+      same[static_cast<size_t>(item / items)].run(item % items, worker);
     };
   }
   parallel_loops(parallel, loops);
@@ -339,10 +339,10 @@ StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVe
 }
 
 template <class E>
-ProductSchedule ProductSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes) {
-  const Strips strips = strips_of<E>(p, lanes);
-  return {strips, images_at_once<E>(p, strips, lanes), strip_words<E>(p, strips),
-          gathered_words<E>(p, vectors, strips, lanes), reads_in_place(p)};
+ProductSchedule ProductSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers) {
+  const Strips strips = strips_of<E>(p, workers);
+  return {strips, images_at_once<E>(p, strips, workers), strip_words<E>(p, strips),
+          gathered_words<E>(p, vectors, strips, workers), reads_in_place(p)};
 }
 
 template <class E>
@@ -360,7 +360,7 @@ template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, ProductSchedule& schedule,
                      const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,
                      Parallel& parallel, void* memory) {
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const auto workers = static_cast<int64_t>(parallel.workers());
   Workspace workspace(memory);
   const Memory taken(schedule, workspace);
   const int64_t at_once = schedule.images, most = schedule.strips.most;
@@ -371,7 +371,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
     std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
       const int64_t place = n % at_once;  // among those that are multiplied together
-      const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
+      const Sharing sharing = {workers, std::min(at_once, p.N - n + place)};
       Word* const s = taken.s + place * schedule.words_of_s;
       Word* const gathered =
           taken.gathered == nullptr ? nullptr : taken.gathered + place * schedule.gathered.of_image;
@@ -387,8 +387,8 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
   }
 }
 
-ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
-  const auto count = static_cast<int64_t>(lanes);
+ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
+  const auto count = static_cast<int64_t>(workers);
   return p.bfloat16 ? ProductSchedule::of<Brain>(p, vectors, count)
                     : ProductSchedule::of<Single>(p, vectors, count);
 }
@@ -403,15 +403,15 @@ FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
   return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
 }
 
-size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
   Workspace workspace(nullptr);
-  const Memory taken(schedule_of(p, vectors, lanes), workspace);
+  const Memory taken(schedule_of(p, vectors, workers), workspace);
   return workspace.bytes();
 }
 
 std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
-                                                    size_t lanes) {
-  auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, lanes));
+                                                    size_t workers) {
+  auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, workers));
   p.bfloat16 ? schedule->keep_strips<Brain>(p, vectors) : schedule->keep_strips<Single>(p, vectors);
   return schedule;
 }
@@ -422,7 +422,7 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
                   Parallel& parallel, void* workspace) {
   const auto* w = static_cast<const Word*>(weights);
   std::optional<ProductSchedule> made;
-  if (schedule == nullptr) made = schedule_of(p, vectors, parallel.lanes());
+  if (schedule == nullptr) made = schedule_of(p, vectors, parallel.workers());
   ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
   if constexpr (std::is_same_v<T, float>) {
     if (to.pairs != nullptr || residual.pairs != nullptr) {

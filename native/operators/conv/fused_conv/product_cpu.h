@@ -22,9 +22,9 @@ FusedConvVectors conv_product_vectors(const ConvolutionProblem& p);
 
 // Bytes of the packed weights (weights_cpu.cpp), and of the memory of a run.
 size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors);
-size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes);
+size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers);
 std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
-                                                    size_t lanes);
+                                                    size_t workers);
 
 // weights are zeros before.
 template <class T>

@@ -85,11 +85,11 @@ struct Strips {
 
 // The threads that share a GEMM, and the images that are multiplied in one call of the pool.
 struct Sharing {
-  int64_t lanes, images;
+  int64_t workers, images;
 
   // The number of parts, at most `most`, of each of the `items` items of an image: about four parts for each thread.
   int64_t parts(int64_t items, int64_t most) const {
-    return lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, items * images), 1, most);
+    return workers == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * workers, items * images), 1, most);
   }
 };
 
@@ -160,7 +160,7 @@ std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& stri
 
 // The pixels of a vector that are y's.
 struct Pixels {
-  uint32_t lanes;  // one bit each
+  uint32_t mask;  // one bit for each element of the vector
   int32_t count;
   int64_t at;  // index of the first one in a plane of y
 };
@@ -172,13 +172,13 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
   int64_t at = first, d = 0, h = 0, w = 0;
   for (Pixels& vector : pixels) {
     vector = {0, 0, at};
-    for (int64_t lane = 0; lane < width;) {
-      const int64_t run = std::min(width - lane, strip.size[2] - w);
+    for (int64_t at_vector = 0; at_vector < width;) {
+      const int64_t run = std::min(width - at_vector, strip.size[2] - w);
       const bool inside = h < strip.out[1] && d < strip.out[0];
       const int64_t count = inside ? std::clamp<int64_t>(strip.out[2] - w, 0, run) : 0;
-      vector.lanes |= ((1u << count) - 1) << lane;
+      vector.mask |= ((1u << count) - 1) << at_vector;
       vector.count += static_cast<int32_t>(count);
-      lane += run;
+      at_vector += run;
       w += run;
       if (w == strip.size[2]) {
         w = 0;
@@ -197,12 +197,12 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
 inline Vec chosen(Vec v, const Pixels& pixels) {
   if (pixels.count == L) return v;
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(pixels.lanes), (__m512)v);
+  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(pixels.mask), (__m512)v);
 #else
   Vec result = {};
   int count = 0;
-  for (int lane = 0; lane < L; ++lane) {
-    if ((pixels.lanes >> lane & 1) != 0) result[count++] = v[lane];
+  for (int i = 0; i < L; ++i) {
+    if ((pixels.mask >> i & 1) != 0) result[count++] = v[i];
   }
   return result;
 #endif

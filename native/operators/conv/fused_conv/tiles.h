@@ -35,7 +35,7 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
 }
 
 // Words of workspace for all threads, in addition to s.
-int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
+int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers);
 
 std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
                              const std::vector<int64_t>& order, bool in_place);

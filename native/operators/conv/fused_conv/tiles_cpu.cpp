@@ -26,7 +26,7 @@ struct Columns {
 };
 
 // Whether 16 steps from `first` on are neighbouring pairs of a tap, at even distances.
-bool lies_evenly(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
+bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
   if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
     return false;
   const int64_t pairs = pairs_of<Brain>(p);
@@ -60,7 +60,7 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
   places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
-    if (lies_evenly(p, steps, first, in_place)) {
+    if (has_even_stride(p, steps, first, in_place)) {
       places.push_back({at(first), at(first + 1) - at(first), false});
     } else {
       places.push_back({gathered, kPanelWidth, true});
@@ -70,14 +70,14 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
   return places;
 }
 
-int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
+int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
   const int64_t steps = steps_of<Brain>(p);
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
     // Of every strip: whether x is read in place is not known yet.
-    gathered += lies_evenly(p, steps, first, true) ? 0 : kGatheredWords;
+    gathered += has_even_stride(p, steps, first, true) ? 0 : kGatheredWords;
   }
-  return lanes * gathered;
+  return workers * gathered;
 }
 
 template <class F>
@@ -88,17 +88,17 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
   const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
   const int64_t slot = conv_tiles_words(p, 1);
   int64_t together = std::clamp<int64_t>(kPassBytes / (tiles * kBlockTiles * kTileWords * 4 + 1), 1, blocks);
-  if (sharing.lanes > 1) {
+  if (sharing.workers > 1) {
     const int64_t all = sharing.images * p.groups * blocks * panels;
-    together = std::clamp<int64_t>(all / (4 * sharing.lanes), 1, together);
+    together = std::clamp<int64_t>(all / (4 * sharing.workers), 1, together);
   }
   const int64_t passes = ceil_div(blocks, together), parts = sharing.parts(p.groups * passes, panels);
-  const auto multiply = [=, &p, &schedule](int64_t item, size_t lane) {
+  const auto multiply = [=, &p, &schedule](int64_t item, size_t worker) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<Brain>(p) * schedule.strip.words;
     const Word* group = w + g * tiled_group_words(p);
-    Word* mine = gathered + static_cast<int64_t>(lane) * slot;
+    Word* mine = gathered + static_cast<int64_t>(worker) * slot;
     const int64_t end = std::min(blocks, (pass + 1) * together);
     alignas(64) float o[kBlockRows * kPanelWidth];
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {

@@ -26,12 +26,12 @@ constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
 // A strip of x and the data shared by all of its items.
 struct Piece {
   Strip strip;
-  bool apart;                                              // `gather` brings x
+  bool grid_is_x;                                          // `gather` brings x
   std::vector<Segments> segments;                          // for each set
   std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][product][step], and kAhead more steps
 
   Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
-      : strip(of), apart(is_apart(grid)) {
+      : strip(of), grid_is_x(is_grid_x(grid)) {
     std::vector<int64_t> places;  // in a channel, of each distance
     for (const ConvolutionProblem::Axes& distance : plan.distances) {
       ConvolutionProblem::Axes place;
@@ -46,8 +46,8 @@ struct Piece {
         steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kAhead);
         for (int64_t c = 0; c < grid.C; ++c) {
           for (const int64_t distance : product.distances) {
-            steps.push_back(apart ? c * kPanelWidth
-                                  : c * strip.words + places[static_cast<size_t>(distance)]);
+            steps.push_back(grid_is_x ? c * kPanelWidth
+                                      : c * strip.words + places[static_cast<size_t>(distance)]);
           }
         }
         steps.resize(steps.size() + kAhead, steps.empty() ? 0 : steps.back());
@@ -64,14 +64,14 @@ struct Source {
   int64_t group, panel;  // words to the next one
 };
 // And what brings it there.
-struct Brought {
+struct PackedSource {
   Source source;
   Loop bring;
 };
 
 // Packs panels of pixels with contiguous words of all channels, because each bundle reads them again.
 template <class T>
-Brought gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
+PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
   const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
   const ConvolutionProblem::Axes& first = piece.strip.first;
   const T* from = image + (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
@@ -89,7 +89,7 @@ Brought gather(const ConvolutionProblem& p, const Piece& piece, const T* image, 
 }
 
 template <class T>
-Brought pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
+PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
   const auto bring = [=, &grid, &piece](int64_t c, size_t) {
     pack_pair<Single>(grid, piece.strip, image + c * grid.in_size(), Second{},
                       packed + c * piece.strip.words);
@@ -137,7 +137,7 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
         const int64_t first = rows * block / blocks, here = rows * (block + 1) / blocks - first;
         const Word* words = w + first * steps + step * here;
         float* o = sums + first * vectors * L;
-        if (piece.apart) {
+        if (piece.grid_is_x) {
           const Table table = {offsets + step};
           pick_multiply<Single, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         } else {
@@ -155,7 +155,7 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
 template <class T>
 void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
                 const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
-                const FinishedImage<T>& ending, const TransposeLane& lane) {
+                const FinishedImage<T>& ending, const TransposeScratch& scratch) {
   const Segments& segments = piece.segments[bundle.set];
   const std::vector<PhaseRow>& rows = plan.sets[bundle.set].rows;
   const int64_t width = vectors * L, distance = bundle.channels * width;
@@ -166,7 +166,7 @@ void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece&
     const bool in_pairs = plan.whole && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
     for (int64_t i = 0; i < bundle.channels; ++i) {
       const FinishedChannel<T> channel = ending.of(g * p.M + bundle.first + i);
-      const float* sums = lane.sums + i * width;
+      const float* sums = scratch.sums + i * width;
       if (in_pairs && channel.bounds.enough) {
         const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
         for (int64_t k = 0; k < width; k += L) {
@@ -176,9 +176,9 @@ void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece&
         }
         continue;
       }
-      const float* turns = in_turns(row, sums, distance, width, lane);
-      float* buffer = turns == lane.turns ? lane.others : lane.turns;
-      for (auto at = begin; at != end; ++at) channel.end(at->at, turns + at->from, at->count, buffer);
+      const float* interleaved = interleave_phases(row, sums, distance, width, scratch);
+      float* buffer = interleaved == scratch.interleaved ? scratch.shuffled : scratch.interleaved;
+      for (auto at = begin; at != end; ++at) channel.end(at->at, interleaved + at->from, at->count, buffer);
     }
   }
 }
@@ -186,20 +186,21 @@ void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece&
 template <class T>
 Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
                     const Source& source, const Word* weights, const FinishedImage<T>& ending,
-                    const std::vector<TransposeLane>& memory) {
-  const auto bundles = static_cast<int64_t>(plan.bundles.size()), lanes = static_cast<int64_t>(memory.size());
+                    const std::vector<TransposeScratch>& memory) {
+  const auto bundles = static_cast<int64_t>(plan.bundles.size()),
+             workers = static_cast<int64_t>(memory.size());
   const int64_t panels = piece.panels(), all_vectors = ceil_div(piece.strip.span(), L);
-  const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * lanes), p.groups * bundles, lanes,
+  const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * workers), p.groups * bundles, workers,
                                             [&](int64_t n) { return ceil_div(panels, n); });
-  const auto multiply = [=, &p, &plan, &piece, &memory](int64_t item, size_t lane) {
+  const auto multiply = [=, &p, &plan, &piece, &memory](int64_t item, size_t worker) {
     const int64_t part = item % parts, g = item / parts / bundles;
     const ChannelBundle& bundle = plan.bundles[static_cast<size_t>(item / parts % bundles)];
     const Word* w = weights + g * p.M * p.C * p.taps() + bundle.weights;
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
       const Word* x = source.x + g * source.group + panel * source.panel;
-      multiply_bundle(plan, piece, bundle, x, w, vectors, memory[lane].sums);
-      end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[lane]);
+      multiply_bundle(plan, piece, bundle, x, w, vectors, memory[worker].sums);
+      end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[worker]);
     }
   };
   return {p.groups * bundles * parts, multiply};
@@ -207,8 +208,8 @@ Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Pi
 
 // --- Memory
 
-Strips strips_of(const ConvolutionProblem& grid, size_t lanes) {
-  return Strips(grid, kStripBytes * static_cast<int64_t>(lanes), grid.x_channels(), 1);
+Strips strips_of(const ConvolutionProblem& grid, size_t workers) {
+  return Strips(grid, kStripBytes * static_cast<int64_t>(workers), grid.x_channels(), 1);
 }
 
 // x of a strip, for vectors that may read beyond it.
@@ -218,13 +219,13 @@ Word* take_strip(const ConvolutionProblem& grid, const Strips& strips, Workspace
                               kPanelWidth);
 }
 
-std::vector<TransposeLane> take_lanes(const PhasePlan& plan, size_t lanes, Workspace& workspace) {
-  const int64_t turns = static_cast<int64_t>(plan.remainders.size()) * kPanelWidth + L;
-  std::vector<TransposeLane> memory(lanes);
-  for (TransposeLane& lane : memory) {
-    lane.sums = workspace.take<float>(plan.most_sums * kPanelWidth + L);
-    lane.turns = workspace.take<float>(turns);
-    lane.others = workspace.take<float>(turns);
+std::vector<TransposeScratch> take_scratch(const PhasePlan& plan, size_t workers, Workspace& workspace) {
+  const int64_t interleaved = static_cast<int64_t>(plan.remainders.size()) * kPanelWidth + L;
+  std::vector<TransposeScratch> memory(workers);
+  for (TransposeScratch& scratch : memory) {
+    scratch.sums = workspace.take<float>(plan.most_sums * kPanelWidth + L);
+    scratch.interleaved = workspace.take<float>(interleaved);
+    scratch.shuffled = workspace.take<float>(interleaved);
   }
   return memory;
 }
@@ -234,12 +235,12 @@ bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.y_channels() == 0
 }  // namespace
 
 template <class T>
-size_t fused_conv_transpose_weights(const ConvolutionProblem& p, OnlyWay) {
+size_t fused_conv_transpose_weights(const ConvolutionProblem& p, OnlyAlgorithm) {
   return static_cast<size_t>(p.groups * p.M * p.C * p.taps()) * sizeof(Word);
 }
 
 template <class T>
-void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyWay, const T* w, void* weights) {
+void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyAlgorithm, const T* w, void* weights) {
   const PhasePlan plan(p);
   auto* to = static_cast<Word*>(weights);
   for (int64_t g = 0; g < p.groups; ++g) {
@@ -265,26 +266,26 @@ void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyWay, const T*
 }
 
 template <class T>
-size_t fused_conv_transpose_workspace(const ConvolutionProblem& p, OnlyWay, size_t lanes) {
+size_t fused_conv_transpose_workspace(const ConvolutionProblem& p, OnlyAlgorithm, size_t workers) {
   if (empty(p)) return 0;
   const ConvolutionProblem grid = grid_of(p);
   Workspace workspace(nullptr);
-  take_strip(grid, strips_of(grid, lanes), workspace);
-  take_lanes(PhasePlan(p), lanes, workspace);
+  take_strip(grid, strips_of(grid, workers), workspace);
+  take_scratch(PhasePlan(p), workers, workspace);
   return workspace.bytes();
 }
 
 template <class T>
-void fused_conv_transpose(const ConvolutionProblem& p, OnlyWay, const T* x, const void* weights, const T* b,
-                          const T* r, const T* slopes, T* y, Parallel& parallel, void* memory) {
+void fused_conv_transpose(const ConvolutionProblem& p, OnlyAlgorithm, const T* x, const void* weights,
+                          const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* memory) {
   if (empty(p)) return;
   const auto* words = static_cast<const Word*>(weights);
   const PhasePlan plan(p);
   const ConvolutionProblem grid = grid_of(p);
-  const Strips strips = strips_of(grid, parallel.lanes());
+  const Strips strips = strips_of(grid, parallel.workers());
   Workspace workspace(memory);
   Word* packed = take_strip(grid, strips, workspace);
-  const std::vector<TransposeLane> lanes = take_lanes(plan, parallel.lanes(), workspace);
+  const std::vector<TransposeScratch> scratch = take_scratch(plan, parallel.workers(), workspace);
   for (int64_t n = 0; n < p.N; ++n) {
     const FinishedImage<T> ending(p, b, r, slopes, y, n);
     if (!plan.covers) end_without_sums(p, ending, parallel);
@@ -294,10 +295,11 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyWay, const T* x, cons
     std::vector<Loop> loops;  // the loops of each image in turn
     for (int64_t n = 0; n < p.N; ++n) {
       const T* image = x + n * p.x_channels() * p.in_size();
-      Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
-      loops.push_back(std::move(brought.bring));
-      loops.push_back(multiply_piece(p, plan, piece, brought.source, words,
-                                     FinishedImage<T>(p, b, r, slopes, y, n), lanes));
+      PackedSource packed_source =
+          piece.grid_is_x ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
+      loops.push_back(std::move(packed_source.bring));
+      loops.push_back(multiply_piece(p, plan, piece, packed_source.source, words,
+                                     FinishedImage<T>(p, b, r, slopes, y, n), scratch));
     }
     parallel_loops(parallel, loops);
   }

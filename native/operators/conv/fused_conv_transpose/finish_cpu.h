@@ -15,13 +15,13 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 // Stores the first n < L elements, with one store for each bit that is set in n.
 inline void store_few(float* to, Vec v, int64_t n) {
-  alignas(64) float lanes[L];
-  store_aligned(lanes, v);
+  alignas(64) float elements[L];
+  store_aligned(elements, v);
   int64_t at = 0;
   const auto put = [&](auto count) {
     if constexpr (count() < L) {
       if ((n & count()) == 0) return;
-      std::memcpy(to + at, lanes + at, count() * sizeof(float));
+      std::memcpy(to + at, elements + at, count() * sizeof(float));
       at += count();
     }
   };
@@ -92,7 +92,7 @@ struct FinishedImage {
   }
 };
 
-// The numbers of two streams in turns.
+// The numbers of two streams in interleaved.
 inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += L) {
     const Vec a = load(even + i), b = load(odd + i);
@@ -102,25 +102,25 @@ inline void interleave(const float* even, const float* odd, int64_t n, float* to
 }
 
 // The memory of one worker thread.
-struct TransposeLane {
-  float *sums, *turns, *others;
+struct TransposeScratch {
+  float *sums, *interleaved, *shuffled;
 };
 
 // The sums of a row's phases, `distance` apart for neighbouring ones, pixel by pixel; `width` pixels.
-inline const float* in_turns(const PhaseRow& row, const float* sums, int64_t distance, int64_t width,
-                             const TransposeLane& lane) {
+inline const float* interleave_phases(const PhaseRow& row, const float* sums, int64_t distance, int64_t width,
+                                      const TransposeScratch& scratch) {
   const auto n = static_cast<int64_t>(row.phases.size());
   const auto phase = [&](int64_t i) { return sums + row.phases[static_cast<size_t>(i)] * distance; };
   if (n == 1) return phase(0);
   if ((n & (n - 1)) != 0) {
     for (int64_t i = 0; i < n; ++i) {
       const float* from = phase(i);
-      for (int64_t j = 0; j < width; ++j) lane.turns[j * n + i] = from[j];
+      for (int64_t j = 0; j < width; ++j) scratch.interleaved[j * n + i] = from[j];
     }
-    return lane.turns;
+    return scratch.interleaved;
   }
   // Perfect shuffles of the phases' upper and lower halves.
-  float *from = lane.turns, *to = lane.others;
+  float *from = scratch.interleaved, *to = scratch.shuffled;
   for (int64_t i = 0; i < n / 2; ++i) interleave(phase(i), phase(i + n / 2), width, from + 2 * i * width);
   for (int64_t pass = 2; pass < n; pass *= 2) {
     interleave(from, from + n / 2 * width, n / 2 * width, to);

@@ -94,8 +94,8 @@ class FusedConvTransposeCpu final
   using PackedCpuKernel<FusedConvTransposeOp, cpu::fused_conv_transpose_kernels<T>>::PackedCpuKernel;
 
  private:
-  cpu::OnlyWay way(const ConvolutionProblem&) const override { return {}; }
-  std::string layout(const ConvolutionProblem& p, cpu::OnlyWay) const override {
+  cpu::OnlyAlgorithm choose_algorithm(const ConvolutionProblem&) const override { return {}; }
+  std::string layout(const ConvolutionProblem& p, cpu::OnlyAlgorithm) const override {
     std::string text = "transposed blocks of " + std::to_string(p.groups) + " groups";
     for (size_t i = 0; i < 3; ++i) {
       text +=

@@ -190,12 +190,12 @@ inline ConvolutionProblem grid_of(const ConvolutionProblem& p) {
 }
 
 // Whether the grid is x itself: there is one distance, and no padding.
-inline bool is_apart(const ConvolutionProblem& grid) {
-  bool apart = true;
+inline bool is_grid_x(const ConvolutionProblem& grid) {
+  bool same = true;
   for (size_t i = 0; i < 3; ++i) {
-    apart = apart && grid.kernel[i] == 1 && grid.pad[i] == 0 && grid.out[i] == grid.in[i];
+    same = same && grid.kernel[i] == 1 && grid.pad[i] == 0 && grid.out[i] == grid.in[i];
   }
-  return apart;
+  return same;
 }
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

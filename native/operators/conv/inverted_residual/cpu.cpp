@@ -180,10 +180,10 @@ struct RowsOfImage {
   }
 
   // Both, of a panel of M and a band of rows, which may go on where the rows ended that `memory` is from.
-  void hidden(int64_t panel, int64_t band, bool goes_on, float* memory) const {
+  void hidden(int64_t panel, int64_t band, bool continues, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
     int64_t begin = rows * band / plan.bands, done = 0;  // rows of x that are in s
-    if (goes_on) done = (first + begin - 1) * p.stride[0] + p.kernel[0];
+    if (continues) done = (first + begin - 1) * p.stride[0] + p.kernel[0];
     for (int64_t end; begin < last; begin = end) {
       end = std::min(last, begin + plan.step);
       const int64_t top = (first + begin) * p.stride[0],
@@ -276,8 +276,8 @@ void inverted_residual_prepare(const InvertedResidualProblem& p, const InvertedR
 }
 
 template <class T>
-size_t inverted_residual_workspace(const InvertedResidualProblem& p, size_t lanes) {
-  const InvertedResidualPlan plan(p, static_cast<int64_t>(lanes));
+size_t inverted_residual_workspace(const InvertedResidualProblem& p, size_t workers) {
+  const InvertedResidualPlan plan(p, static_cast<int64_t>(workers));
   Workspace memory(nullptr);
   memory.take<float>(plan.s_numbers(p));
   memory.take<float>(plan.images * plan.d_numbers(p));
@@ -288,7 +288,7 @@ template <class T>
 void inverted_residual(const InvertedResidualProblem& p, const T* x, const void* weights, const T* r, T* y,
                        Parallel& parallel, void* workspace) {
   if (p.N * p.O * p.out_size() == 0) return;
-  const InvertedResidualPlan plan(p, static_cast<int64_t>(parallel.lanes()));
+  const InvertedResidualPlan plan(p, static_cast<int64_t>(parallel.workers()));
   Workspace memory(workspace), packed(const_cast<void*>(weights));
   auto* s = memory.take<float>(plan.s_numbers(p));
   auto* d = memory.take<float>(plan.images * plan.d_numbers(p));
@@ -314,16 +314,16 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
                                  first,
                                  std::min(plan.rows, p.out[0] - first)};
       const int64_t hidden = plan.panels * plan.bands;  // items of an image
-      loops.push_back({images * hidden, [&, block, items, hidden](int64_t item, size_t lane) {
+      loops.push_back({images * hidden, [&, block, items, hidden](int64_t item, size_t worker) {
                          const int64_t panel = item % hidden / plan.bands,
-                                       slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
+                                       slot = plan.whole(p) ? static_cast<int64_t>(worker) : panel;
                          float* const mine = s + slot * kPanel * plan.plane;
                          BandState& state = slots[static_cast<size_t>(slot)];
                          if (!state.cleared) block.clear_sides(mine);
                          const int64_t band = item % plan.bands;
-                         const bool goes_on =
+                         const bool continues =
                              plan.whole(p) ? band > 0 && items + item == state.next : block.first > 0;
-                         block.of_image(item / hidden).hidden(panel, band, goes_on, mine);
+                         block.of_image(item / hidden).hidden(panel, band, continues, mine);
                          state = {items + item + 1, true};
                        }});
       items += loops.back().items;

@@ -134,9 +134,9 @@ class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
   }
 
  private:
-  size_t workspace(const InvertedResidualProblem& p, size_t lanes) const override {
+  size_t workspace(const InvertedResidualProblem& p, size_t workers) const override {
     const size_t weights = packed_ ? 0 : cpu::inverted_residual_weights<float>(p);
-    return weights + cpu::inverted_residual_workspace<float>(p, lanes);
+    return weights + cpu::inverted_residual_workspace<float>(p, workers);
   }
 
   std::shared_ptr<const void> packed_;

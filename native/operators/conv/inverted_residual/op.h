@@ -61,8 +61,8 @@ GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_weights, (const InvertedResidualPr
 GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,
                     (const InvertedResidualProblem& p, const InvertedResidualWeights<T>& from, void* weights),
                     (p, from, weights))
-GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_workspace, (const InvertedResidualProblem& p, size_t lanes),
-                    (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_workspace, (const InvertedResidualProblem& p, size_t workers),
+                    (p, workers))
 // r is null unless p.has_residual. The result does not depend on the number of threads.
 GRAPHOPT_CPU_KERNEL(void, inverted_residual,
                     (const InvertedResidualProblem& p, const T* x, const void* weights, const T* r, T* y,

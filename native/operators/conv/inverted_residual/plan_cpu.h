@@ -36,9 +36,9 @@ struct InvertedResidualPlan {
   int64_t height, width;  // size of s, a ring buffer of rows
   int64_t plane;          // elements of one vector of s
   int64_t bands;          // bands of rows, which different threads may compute
-  int64_t lanes;
+  int64_t workers;
 
-  InvertedResidualPlan(const InvertedResidualProblem& p, int64_t all_lanes) : lanes(all_lanes) {
+  InvertedResidualPlan(const InvertedResidualProblem& p, int64_t all_workers) : workers(all_workers) {
     const int64_t numbers = round_up(p.M, L) * p.out[1];  // elements of a row of d
     panels = ceil_div(p.M, kPanelWidth);
     width = std::max((p.out[1] - 1) * p.stride[1] + p.kernel[1], p.pad[1] + p.in[1]);
@@ -46,10 +46,10 @@ struct InvertedResidualPlan {
       return ceil_div(all, ceil_div(all, std::clamp<int64_t>(most, 1, all)));
     };
     rows = p.out[0];
-    images = lanes == 1 ? 1
-                        : std::clamp<int64_t>(lanes * part_of_cache(kWhole) / (4 * numbers * rows + 1), 1,
-                                              std::max<int64_t>(p.N, 1));
-    if (lanes == 1 && 4 * numbers * rows > part_of_cache(kWhole)) {
+    images = workers == 1 ? 1
+                          : std::clamp<int64_t>(workers * part_of_cache(kWhole) / (4 * numbers * rows + 1), 1,
+                                                std::max<int64_t>(p.N, 1));
+    if (workers == 1 && 4 * numbers * rows > part_of_cache(kWhole)) {
       rows = parts_of(rows, part_of_cache(kBlock) / (4 * numbers));
     }
     const int64_t first = std::max<int64_t>(kStepBytes / (4 * width * kPanelWidth) - p.kernel[0], 0);
@@ -57,25 +57,25 @@ struct InvertedResidualPlan {
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
     // A band on another thread recomputes rows: half a row for each band, on average.
-    bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, lanes,
+    bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, workers,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
   // How many tiles `pixels` pixels of the third convolution are, for panels of O.
   int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
     const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
     return parts_of_least_cost(
-        least, std::min(most, std::max(least, enough(panels_of_y * images))), panels_of_y * images, lanes,
+        least, std::min(most, std::max(least, enough(panels_of_y * images))), panels_of_y * images, workers,
         [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // each tile also reads the weights
   }
   // s holds one panel for each thread if all rows are computed at a time, else all panels.
   bool whole(const InvertedResidualProblem& p) const { return rows == p.out[0]; }
-  int64_t slots(const InvertedResidualProblem& p) const { return whole(p) ? lanes : panels; }
+  int64_t slots(const InvertedResidualProblem& p) const { return whole(p) ? workers : panels; }
   int64_t s_numbers(const InvertedResidualProblem& p) const { return slots(p) * kPanel * plane; }
   // Elements of d for an image.
   int64_t d_numbers(const InvertedResidualProblem& p) const { return round_up(p.M, L) * rows * p.out[1]; }
 
  private:
-  int64_t enough(int64_t of_panels) const { return ceil_div(kEnoughItems * lanes, of_panels); }
+  int64_t enough(int64_t of_panels) const { return ceil_div(kEnoughItems * workers, of_panels); }
 };
 
 // The progress of a thread in the first two convolutions.

@@ -23,8 +23,8 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 template <class A>
-size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lanes) {
-  const WinogradSchedule<A> schedule(p, element_size, lanes);
+size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t workers) {
+  const WinogradSchedule<A> schedule(p, element_size, workers);
   Workspace workspace(nullptr);
   schedule.take_v(workspace);
   schedule.take_o(workspace);
@@ -35,7 +35,7 @@ size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lan
 template <class A, class T>
 void convolve(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias, const T* residual,
               const T* slopes, T* y, Parallel& parallel, void* memory) {
-  const WinogradSchedule<A> schedule(p, sizeof(T), parallel.lanes());
+  const WinogradSchedule<A> schedule(p, sizeof(T), parallel.workers());
   const Geometry& g = schedule.g;
   const int64_t tiles = schedule.tiles, panels = schedule.panels;
   const WinogradOutput<T> out{bias, residual, slopes, y, schedule.stream};
@@ -65,19 +65,21 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
 #endif
   };
 
-  const auto points_of = [&](size_t lane) { return points + static_cast<int64_t>(lane) * schedule.points(); };
+  const auto points_of = [&](size_t worker) {
+    return points + static_cast<int64_t>(worker) * schedule.points();
+  };
   const int64_t v_part = schedule.v_floats(schedule.largest);
   const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;
   const int64_t pieces = schedule.pieces;
-  if (schedule.apart) {
-    parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
+  if (schedule.per_worker) {
+    parallel_for(parallel, pieces, [&](int64_t piece, size_t worker) {
       const int64_t begin = schedule.split(tiles, piece, pieces);
       const int64_t end = schedule.split(tiles, piece + 1, pieces);
-      float* my_v = v + static_cast<int64_t>(lane) * v_part;
-      float* my_o = o + static_cast<int64_t>(lane) * o_part;
+      float* my_v = v + static_cast<int64_t>(worker) * v_part;
+      float* my_o = o + static_cast<int64_t>(worker) * o_part;
       for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
       for (int64_t panel = 0; panel < panels; ++panel)
-        product(my_v, begin, end, panel, panel + 1, my_o, points_of(lane));
+        product(my_v, begin, end, panel, panel + 1, my_o, points_of(worker));
     });
     return;
   }
@@ -94,11 +96,11 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
                        const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
                        input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_part);
                      }});
-    loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t lane) {
+    loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t worker) {
                        const int64_t piece = item % pieces, panel = item / pieces * group;
                        product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
-                               std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part,
-                               points_of(lane));
+                               std::min(panel + group, panels), o + static_cast<int64_t>(worker) * o_part,
+                               points_of(worker));
                      }});
   }
   parallel_loops(parallel, loops);
@@ -135,9 +137,9 @@ void winograd_conv_prepare(const ConvolutionProblem& p, ConvAlgorithm algorithm,
 }
 
 template <class T>
-size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t lanes) {
+size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t workers) {
   if (has_no_result(p)) return 0;
-  return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), lanes); });
+  return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), workers); });
 }
 
 template <class T>

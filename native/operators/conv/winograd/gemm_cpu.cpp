@@ -33,7 +33,7 @@ struct MultiplyTiles {
           Vec b[kVectors];
 #pragma GCC unroll 2
           for (int j = 0; j < kVectors; ++j) {
-            if (j * L % kLineNumbers == 0) __builtin_prefetch(next_u + j * L, 0, 2);
+            if (j * L % kLineFloats == 0) __builtin_prefetch(next_u + j * L, 0, 2);
             b[j] = load_aligned(u + j * L);
           }
           next_u += next_step;

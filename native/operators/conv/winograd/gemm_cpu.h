@@ -8,7 +8,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 constexpr int64_t kRowChannels = 64;  // channels per transformed block: its points fit in a first-level cache
 
 // Floats from a point to the next one: an odd number of cache lines, as of v.
-inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineNumbers) | 1) * kLineNumbers; }
+inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineFloats) | 1) * kLineFloats; }
 
 // o [rows][panel] for one point: all tiles of a range times one panel. next_v and next_u are the operands of the next
 // call.

@@ -121,7 +121,7 @@ constexpr Implementation<CpuWork> kCpuAlgorithms[] = {
     {"F(4x4, 3x3)", refuse_f4x4},
     {"F(4x4, 3x3), half-transformed weights", refuse_f4x4_rows},
     {"F(2x2, 3x3)", refuse_f2x2},
-    {"im2col GEMM", take_all<CpuWork>},
+    {"im2col GEMM", accept_all<CpuWork>},
 };
 
 template <class T>
@@ -132,7 +132,7 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
   static Implementations implementations() { return described(kCpuAlgorithms); }
 
  private:
-  cpu::ConvAlgorithm way(const ConvolutionProblem& p) const override {
+  cpu::ConvAlgorithm choose_algorithm(const ConvolutionProblem& p) const override {
     CpuWork work{p, sizeof(T) == 2};
     return static_cast<cpu::ConvAlgorithm>(choice_.choose(kCpuAlgorithms, work, nullptr));
   }

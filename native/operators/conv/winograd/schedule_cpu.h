@@ -26,28 +26,28 @@ struct WinogradSchedule {
   static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
 
   Geometry g;
-  int64_t lanes, tiles, panels;
+  int64_t workers, tiles, panels;
   bool stream;      // stores to y bypass the caches
   int64_t unit;     // parts of the tiles begin at multiples of it: at a full cache line of y if it streams
-  bool apart;       // each thread transforms the tiles that it multiplies: v is half of a second-level cache
+  bool per_worker;  // each thread transforms the tiles that it multiplies: v is half of a second-level cache
   int64_t blocks;   // else the threads share the transformed tiles of a block
-  int64_t pieces;   // pieces of all tiles if `apart`, else of a block
+  int64_t pieces;   // pieces of all tiles if `per_worker`, else of a block
   int64_t group;    // panels that a thread multiplies at a time
   int64_t largest;  // tiles of a piece
 
-  WinogradSchedule(const ConvolutionProblem& p, size_t element_size, size_t most_lanes)
+  WinogradSchedule(const ConvolutionProblem& p, size_t element_size, size_t most_workers)
       : g(geometry<A>(p)),
-        lanes(static_cast<int64_t>(most_lanes)),
+        workers(static_cast<int64_t>(most_workers)),
         tiles(p.N * g.tiles_y * g.tiles_x),
         panels(ceil_div(round_up(p.M, L), kPanel * L)),
-        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * lanes),
-        unit(stream ? std::max<int64_t>(kLineNumbers / A::kTile, 1) : 1) {
+        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * workers),
+        unit(stream ? std::max<int64_t>(kLineFloats / A::kTile, 1) : 1) {
     const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // per tile
     const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
     const int64_t local =
-        std::min({second_level_cache() / 2 / v_bytes, product_bytes() / o_bytes, ceil_div(tiles, lanes)});
-    apart = local >= 2 * kMaxRows;
-    if (apart) {
+        std::min({second_level_cache() / 2 / v_bytes, product_bytes() / o_bytes, ceil_div(tiles, workers)});
+    per_worker = local >= 2 * kMaxRows;
+    if (per_worker) {
       blocks = 1;
       pieces = ceil_div(tiles, local);
       group = 1;
@@ -60,11 +60,11 @@ struct WinogradSchedule {
     const int64_t fewest =
         ceil_div(most_of_block, std::max<int64_t>(product_bytes() / kPanelsTogether / o_bytes, 1));
     const int64_t most = std::max(fewest, ceil_div(most_of_block, std::max(unit, kFewestTiles)));
-    pieces = parts_of_least_cost(fewest, most, panels, lanes, [&](int64_t n) {
+    pieces = parts_of_least_cost(fewest, most, panels, workers, [&](int64_t n) {
       const int64_t count = ceil_div(most_of_block, n);
       return count + kPassing * ceil_div(count, kMaxRows);
     });
-    group = panels * pieces >= 4 * kPanelsTogether * lanes ? kPanelsTogether : 1;
+    group = panels * pieces >= 4 * kPanelsTogether * workers ? kPanelsTogether : 1;
     largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
   }
 
@@ -77,13 +77,13 @@ struct WinogradSchedule {
   int64_t o_floats(int64_t count) const { return kPoints<A> * (count * kPanel + 1) * L + kPanel * L * L; }
 
   float* take_v(Workspace& workspace) const {
-    return workspace.take<float>(v_floats(largest) * (apart ? lanes : pieces));
+    return workspace.take<float>(v_floats(largest) * (per_worker ? workers : pieces));
   }
   // The memory of multiply_by_rows for a thread.
   static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
-  float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * lanes); }
+  float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * workers); }
   float* take_o(Workspace& workspace) const {
-    return workspace.take<float>(o_floats(largest) * group * lanes);
+    return workspace.take<float>(o_floats(largest) * group * workers);
   }
 };
 

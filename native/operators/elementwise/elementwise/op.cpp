@@ -232,24 +232,24 @@ void add_elementwise(Kernels& kernels) {
     kernels.add_onnx(name, first, last, plan_unary_of, code, p, q)
         .refused(floats)
         .reuses(Reuse::kInplace)
-        .lies(alike);
+        .with_layout(alike);
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).lies(alike);
+    kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).with_layout(alike);
   };
   const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
     kernels.add_onnx(name, first, last, plan_binary({code, whole}))
         .refused(refuse_mixed)
         .takes_rare_types()
-        .lies(alike);
+        .with_layout(alike);
   };
   const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
     kernels.add_onnx(name, first, last, plan_any_unary(code, whole))
         .refused(refuse_mixed)
         .takes_rare_types()
         .reuses(Reuse::kInplace)
-        .lies(alike);
+        .with_layout(alike);
   };
   const auto whole_binary = [&](const char* name, int first, int last, WholeOp whole) {
     kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, whole}))
@@ -260,7 +260,7 @@ void add_elementwise(Kernels& kernels) {
       .refused(refuse_mixed)
       .takes_rare_types()
       .reuses(Reuse::kInplace)
-      .lies(alike);
+      .with_layout(alike);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
   unary("Tanh", 6, 13, hip::kTanhOp);
   unary("Erf", 9, 13, hip::kErfOp);
@@ -275,7 +275,7 @@ void add_elementwise(Kernels& kernels) {
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).lies(alike);
+  kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).with_layout(alike);
   kernels.add_microsoft("Gelu", plan_gelu).refused(floats).reuses(Reuse::kInplace);
   kernels.add_microsoft("BiasGelu", plan_bias_gelu(hip::kGeluOp)).refused(floats);
   kernels.add_microsoft("FastGelu", plan_bias_gelu(hip::kGeluTanhOp)).refused(floats);
@@ -284,7 +284,7 @@ void add_elementwise(Kernels& kernels) {
       .takes_rare_types()
       .reuses(Reuse::kInplace)
       .reads_on_host({1, 2})
-      .lies(alike);
+      .with_layout(alike);
   any_binary("Add", 7, 14, hip::kAddOp, WholeOp::kAdd);
   any_binary("Sub", 7, 14, hip::kSubOp, WholeOp::kSub);
   any_binary("Mul", 7, 14, hip::kMulOp, WholeOp::kMul);

@@ -73,8 +73,8 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
         const int64_t r = w == 0 ? 0
                                  : add_wrapping(v, negative(static_cast<int64_t>(static_cast<uint64_t>(q) *
                                                                                  static_cast<uint64_t>(w))));
-        const bool turns = args.op == WholeOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
-        x[j] = args.op == WholeOp::kDiv ? q : turns ? r + w : r;
+        const bool adjusts = args.op == WholeOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
+        x[j] = args.op == WholeOp::kDiv ? q : adjusts ? r + w : r;
         keep_order();
       }
       break;

@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kGridSampleThreads = 256;
 
-enum class Beyond : int32_t { kZeros, kBorder, kReflection };
+enum class GridPadding : int32_t { kZeros, kBorder, kReflection };
 
 // x [N, C, sizes], grid [N, points, axes], y [N, C, points]. A work-item for each of the `total` points of all
 // images; work-groups along y take `channels_each` channels.
@@ -19,7 +19,7 @@ struct GridSampleArgs : Arguments<3, 72> {
   int32_t channels, channels_each;
   int32_t axes;      // 2 or 3
   int32_t sizes[3];  // from the innermost axis on
-  Beyond beyond;
+  GridPadding padding;
   int32_t corners;  // -1 and 1 are the centres of the outermost elements; else their outer edges
 };
 

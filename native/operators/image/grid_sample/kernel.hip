@@ -49,8 +49,8 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   if (kTaps == 1) x = grid_round(x);
   const float low = corners ? 0 : -0.5f, high = corners ? n - 1 : n - 0.5f;
   if (x < low || x > high) {
-    if (args.beyond == Beyond::kBorder) x = x < 0 ? 0 : n - 1;
-    if (args.beyond == Beyond::kReflection) x = reflect(x, low, high);
+    if (args.padding == GridPadding::kBorder) x = x < 0 ? 0 : n - 1;
+    if (args.padding == GridPadding::kReflection) x = reflect(x, low, high);
   }
   const float base = kTaps == 1 ? x : grid_floor(x), t = x - base;
   GridTaps<kTaps> taps;
@@ -68,8 +68,8 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   }
   UNROLL for (int k = 0; k < kTaps; ++k) {
     float at = base + static_cast<float>(k - (kTaps - 1) / 2);
-    if (args.beyond == Beyond::kReflection) at = reflect(at, low, high);
-    if (args.beyond == Beyond::kZeros && (at < 0 || at >= n)) taps.weight[k] = 0;
+    if (args.padding == GridPadding::kReflection) at = reflect(at, low, high);
+    if (args.padding == GridPadding::kZeros && (at < 0 || at >= n)) taps.weight[k] = 0;
     taps.at[k] = max_int(0, min_int(static_cast<int>(at), size - 1));
   }
   return taps;

@@ -12,17 +12,18 @@ std::optional<int> taps_of(const Attributes& a) {
       {{"nearest", 1}, {"linear", 2}, {"bilinear", 2}, {"cubic", 4}, {"bicubic", 4}});
 }
 
-std::optional<gpu::Beyond> beyond_of(const Attributes& a) {
-  using gpu::Beyond;
-  return find_choice<std::string, Beyond>(
-      a.get_string("padding_mode", "zeros"),
-      {{"zeros", Beyond::kZeros}, {"border", Beyond::kBorder}, {"reflection", Beyond::kReflection}});
+std::optional<gpu::GridPadding> padding_of(const Attributes& a) {
+  using gpu::GridPadding;
+  return find_choice<std::string, GridPadding>(a.get_string("padding_mode", "zeros"),
+                                               {{"zeros", GridPadding::kZeros},
+                                                {"border", GridPadding::kBorder},
+                                                {"reflection", GridPadding::kReflection}});
 }
 
 // x [N, C, ...], grid [N, ..., axes].
 Planner plan_grid_sample(const Node& node) {
   const int taps = taps_of(node).value();
-  const gpu::Beyond beyond = beyond_of(node).value();
+  const gpu::GridPadding padding = padding_of(node).value();
   const bool corners = node.get_bool("align_corners");
   return [=](Call& call, Program& program) {
     const Shape &x = call.input(0).shape, &grid = call.input(1).shape;
@@ -40,7 +41,7 @@ Planner plan_grid_sample(const Node& node) {
       p.points *= y[d];
     }
     p.taps = taps;
-    p.beyond = beyond;
+    p.padding = padding;
     p.corners = corners;
     const Ref out = set_output(call, 0, y);
     program.launch(gpu::grid_sample_plan(p, is_half(call.input(0))), {Ref::input(0), Ref::input(1)}, {out});
@@ -48,7 +49,7 @@ Planner plan_grid_sample(const Node& node) {
 }
 
 std::string refuse_grid_sample(const Node& node) {
-  if (!taps_of(node) || !beyond_of(node)) return "this mode is not known";
+  if (!taps_of(node) || !padding_of(node)) return "this mode is not known";
   return refuse_mixed_floats(node);
 }
 

@@ -25,7 +25,7 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   if (volume == 0) throw std::invalid_argument("an image without elements");
   to_u31(volume);
   to_u31(p.N * p.C);
-  args.beyond = p.beyond;
+  args.padding = p.padding;
   args.corners = p.corners;
   // Few points: more work-items share the channels, as many as fill any device.
   constexpr int64_t kMany = 1 << 17;

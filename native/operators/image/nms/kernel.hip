@@ -80,7 +80,7 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
     left[i] = args.any_score != 0 || score > args.score ? score : none;
   }
   int count = 0, last = -1;
-  NmsBox taken = {};
+  NmsBox selected = {};
   NO_UNROLL while (count < args.most) {
     NmsCandidate mine = {none, args.N};
     NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
@@ -95,7 +95,7 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
       UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
         const int at = i + k * kNmsThreads;
         if (!(score[k] > none)) continue;
-        if (last >= 0 && (at == last || overlaps(taken, box[k], args.overlap))) {
+        if (last >= 0 && (at == last || overlaps(selected, box[k], args.overlap))) {
           left[at] = none;
         } else if (score[k] > mine.score) {
           mine = {score[k], at};
@@ -104,7 +104,7 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
     }
     last = best_of_group(mine, best, count % 2).at;
     if (last >= args.N) break;
-    taken = nms_box(boxes + 4 * last, args.centered != 0);
+    selected = nms_box(boxes + 4 * last, args.centered != 0);
     if (thread == 0) picked[count] = last;
     ++count;
   }

@@ -162,7 +162,7 @@ class Sums {
   }
 
   // Whether the memory has the labels in this order.
-  bool lies(const View& v, const Labels& order) const {
+  bool has_order(const View& v, const Labels& order) const {
     const View wanted = contiguous(order, v.memory);
     return std::all_of(order.begin(), order.end(), [&](int label) {
       return size(label) == 1 || v.strides.at(label) == wanted.strides.at(label);
@@ -181,7 +181,7 @@ class Sums {
   }
 
   Ref in_order(const View& v, const Labels& order) {
-    if (lies(v, order)) return v.memory;
+    if (has_order(v, order)) return v.memory;
     const Ref to = program_.reserve(elements(order) * bytes_of(type_));
     copy(v, order, to);
     return to;
@@ -218,8 +218,8 @@ class Sums {
     p.M = elements(M);
     p.N = elements(N);
     p.K = elements(K);
-    p.transpose_a = !lies(a, joined(M, K)) && lies(a, joined(K, M));
-    p.transpose_b = !lies(b, joined(K, N)) && lies(b, joined(N, K));
+    p.transpose_a = !has_order(a, joined(M, K)) && has_order(a, joined(K, M));
+    p.transpose_b = !has_order(b, joined(K, N)) && has_order(b, joined(N, K));
     if (const int64_t n = elements(batch); n != 1) {
       p.batch = Shape{n};
       p.a_batch = {p.M * p.K};
@@ -228,7 +228,7 @@ class Sums {
     const Ref left = in_order(a, p.transpose_a ? joined(K, M) : joined(M, K)),
               right = in_order(b, p.transpose_b ? joined(N, K) : joined(K, N));
     const Labels made = joined(M, N);
-    const bool direct = lies(contiguous(made, y), output);
+    const bool direct = has_order(contiguous(made, y), output);
     const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
     if (is_whole(type_)) {
       multiply_whole(p, left, right, to);

@@ -18,7 +18,7 @@ struct alignas(16) IntegerLds {
 };
 
 template <class T>
-struct alignas(4 * sizeof(T)) FourNumbers {
+struct alignas(4 * sizeof(T)) FourElements {
   T v[4];
 };
 
@@ -47,8 +47,8 @@ DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& le
     }
     barrier();
     UNROLL_A_LITTLE for (int k = 0; k < kIntegerDepth; ++k) {
-      const auto a = *reinterpret_cast<const FourNumbers<T>*>(&lds.left[k][at_m]);
-      const auto b = *reinterpret_cast<const FourNumbers<T>*>(&lds.right[k][at_n]);
+      const auto a = *reinterpret_cast<const FourElements<T>*>(&lds.left[k][at_m]);
+      const auto b = *reinterpret_cast<const FourElements<T>*>(&lds.right[k][at_n]);
       UNROLL for (int i = 0; i < kEach; ++i) {
         UNROLL for (int j = 0; j < kEach; ++j) {
           sums[i][j] += static_cast<Sum>(a.v[i]) * static_cast<Sum>(b.v[j]);

@@ -65,7 +65,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   const Blocks blocks = blocks_of<E>(p);
   const int64_t steps = blocks.steps, slot = blocks.slot;
   const int64_t panels = ceil_div(p.N, kPanelWidth);
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const auto workers = static_cast<int64_t>(parallel.workers());
   const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
   Workspace workspace(memory);
   Word* s = blocks.take(workspace);
@@ -77,8 +77,8 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
                      }});
     // If there are few panels, the rows are also divided among the threads.
-    const int64_t most = std::min(count, ceil_div(4 * lanes, panels));
-    const int64_t parts = parts_of_least_cost(1, most, panels, lanes,
+    const int64_t most = std::min(count, ceil_div(4 * workers, panels));
+    const int64_t parts = parts_of_least_cost(1, most, panels, workers,
                                               [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });
     loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
                        const int64_t panel = item / parts, part = item % parts;
@@ -148,13 +148,13 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
 }  // namespace
 
 template <class T>
-size_t linear_weights(const LinearProblem& p, OnlyWay) {
+size_t linear_weights(const LinearProblem& p, OnlyAlgorithm) {
   const int64_t words = panels_words(weight_steps(p), p.N) + (fits_halves(p) ? norm_words(p) : 0);
   return static_cast<size_t>(words) * sizeof(Word);
 }
 
 template <class T>
-void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) {
+void linear_prepare(const LinearProblem& p, OnlyAlgorithm, const T* w, void* weights) {
   auto* panels = static_cast<Word*>(weights);
   if (p.bfloat16) return prepare<Brain>(p, w, panels);
   prepare<Single>(p, w, panels);
@@ -162,18 +162,18 @@ void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) 
 }
 
 template <class T>
-size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t lanes) {
+size_t linear_workspace(const LinearProblem& p, OnlyAlgorithm, size_t workers) {
   if constexpr (kHasTiles) {
     if (p.bfloat16 && with_tiles()) return linear_tiles_workspace(p);
   }
   Workspace workspace(nullptr), halves(nullptr);
   (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
-  if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(lanes), halves);
+  if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(workers), halves);
   return std::max(workspace.bytes(), halves.bytes());
 }
 
 template <class T>
-void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r,
+void linear(const LinearProblem& p, OnlyAlgorithm, const T* x, const void* weights, const T* b, const T* r,
             const T*, T* y, Parallel& parallel, void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
   const auto* panels = static_cast<const Word*>(weights);

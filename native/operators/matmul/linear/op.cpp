@@ -89,8 +89,8 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
   using PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>::PackedCpuKernel;
 
  private:
-  cpu::OnlyWay way(const LinearProblem&) const override { return {}; }
-  std::string layout(const LinearProblem& p, cpu::OnlyWay) const override {
+  cpu::OnlyAlgorithm choose_algorithm(const LinearProblem&) const override { return {}; }
+  std::string layout(const LinearProblem& p, cpu::OnlyAlgorithm) const override {
     return p.bfloat16 ? "bfloat16 panels" : "panels and norms";
   }
 };
@@ -166,7 +166,7 @@ void plan_own_at_once(LinearWork& work) { plan_own_of(work, work.p, work.layers[
 constexpr Implementation<LinearWork> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
     {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
-    {"built-in GEMM", take_all<LinearWork>, plan_own},
+    {"built-in GEMM", accept_all<LinearWork>, plan_own},
 };
 
 constexpr Implementation<LinearWork> kLayers[] = {
@@ -174,7 +174,7 @@ constexpr Implementation<LinearWork> kLayers[] = {
     {"each layer by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
     {"each layer by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
     {"all layers in one built-in GEMM", refuse_own_at_once, plan_own_at_once},
-    {"each layer by built-in GEMM", take_all<LinearWork>, plan_own},
+    {"each layer by built-in GEMM", accept_all<LinearWork>, plan_own},
 };
 
 class LinearGpu final : public GpuKernelOf<LinearOp> {

@@ -27,7 +27,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr float kMostApart = 64;      // ratio of squares of norms: a factor of 8 between norms
+constexpr float kMostRatio = 64;      // ratio of squares of norms: a factor of 8 between norms
 constexpr int64_t kSectionOfK = 768;  // at most: a second-level cache holds some quarters of this size
 constexpr int64_t kFewestOfK = 512;   // below, the sums cost more than the algorithm saves
 constexpr int64_t kFewestOfN = 512;   // below, packing X seven times costs more than it saves
@@ -39,7 +39,7 @@ constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
 // Whether one square of a norm is not far above another. False for NaN and infinity.
 inline bool alike(float a, float b) {
-  return a <= kMostApart * b && b <= kMostApart * a && a < std::numeric_limits<float>::infinity();
+  return a <= kMostRatio * b && b <= kMostRatio * a && a < std::numeric_limits<float>::infinity();
 }
 
 // --- The seven products -----------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ struct HalvesMemory {
   float* sums;     // [worker][steps][kPanelWidth], sums of W
   float* tiles;    // [worker or, with several sections, pair of panels][pair][quarter][kTile]
 };
-inline HalvesMemory take_memory(const Halves& h, int64_t lanes, Workspace& workspace) {
+inline HalvesMemory take_memory(const Halves& h, int64_t workers, Workspace& workspace) {
   HalvesMemory m;
   m.s = workspace.take<Word>(h.most * kParts * h.slot);
   m.columns = workspace.take<float>(h.most * 2 * round_up(h.steps, kWidth));
   m.rows = workspace.take<uint8_t>(h.most);
-  m.sums = workspace.take<float>(lanes * h.steps * kPanelWidth);
-  m.tiles = workspace.take<float>((h.sections == 1 ? lanes : h.panels) * h.most * 4 * kTile);
+  m.sums = workspace.take<float>(workers * h.steps * kPanelWidth);
+  m.tiles = workspace.take<float>((h.sections == 1 ? workers : h.panels) * h.most * 4 * kTile);
   return m;
 }
 
@@ -213,8 +213,8 @@ struct Tile {
   float* sum;           // receives that operand
   Vec w_sign;
   int64_t steps;
-  float* o;       // the product is added here
-  int64_t apart;  // unless 0: y_sign times the product is added at o + apart
+  float* o;               // the product is added here
+  int64_t second_offset;  // unless 0: y_sign times the product is added at o + second_offset
   Vec y_sign;
   const char* next;  // memory that is prefetched into the second-level cache
   int64_t pace;      // bytes that are prefetched in each step
@@ -258,7 +258,8 @@ struct MultiplyAdd {
         for (int j = 0; j < kPanel; ++j) {
           float* o = t.o + (i * kPanel + j) * kWidth;
           store_aligned(o, load_aligned(o) + sum[i][j]);
-          if (t.apart != 0) store_aligned(o + t.apart, load_aligned(o + t.apart) + t.y_sign * sum[i][j]);
+          if (t.second_offset != 0)
+            store_aligned(o + t.second_offset, load_aligned(o + t.second_offset) + t.y_sign * sum[i][j]);
         }
       }
     }
@@ -272,7 +273,7 @@ class HalvesRun {
             Parallel& parallel, void* memory)
       : p_(p), h_(halves_of(p)), x_(x), w_(w), b_(b), r_(r), y_(y), parallel_(parallel) {
     Workspace workspace(memory);
-    m_ = take_memory(h_, static_cast<int64_t>(parallel.lanes()), workspace);
+    m_ = take_memory(h_, static_cast<int64_t>(parallel.workers()), workspace);
   }
 
   // Calls plain(first row, rows) for rows that are not alike, which may use the memory.
@@ -300,11 +301,11 @@ class HalvesRun {
 
   // Rows of y from pairs of blocks; false, and nothing written, where these are not alike.
   bool multiply_pairs(int64_t first, int64_t end) const {
-    const auto lanes = static_cast<int64_t>(parallel_.lanes());
+    const auto workers = static_cast<int64_t>(parallel_.workers());
     const int64_t count = end - first;
     // If there are few panels, the rows are also divided among the threads.
-    const int64_t most = std::min(count, ceil_div(4 * lanes, h_.panels));
-    const int64_t parts = parts_of_least_cost(1, most, h_.panels, lanes,
+    const int64_t most = std::min(count, ceil_div(4 * workers, h_.panels));
+    const int64_t parts = parts_of_least_cost(1, most, h_.panels, workers,
                                               [&](int64_t n) { return kPairCost * ceil_div(count, n) + 1; });
     bool may = true;
     std::vector<Loop> loops;
@@ -313,10 +314,10 @@ class HalvesRun {
                          if (may) pack(first, i, section);
                        }});
       loops.push_back({1, [&, section](int64_t, size_t) { may = may && may_add(count, section); }});
-      loops.push_back({h_.panels * parts, [&, section](int64_t item, size_t lane) {
+      loops.push_back({h_.panels * parts, [&, section](int64_t item, size_t worker) {
                          if (!may) return;
                          const int64_t panel = item / parts, part = item % parts;
-                         const auto at = static_cast<int64_t>(lane);
+                         const auto at = static_cast<int64_t>(worker);
                          float* tiles = m_.tiles + (h_.sections == 1 ? at : panel) * h_.most * 4 * kTile;
                          const int64_t begin = count * part / parts, last = count * (part + 1) / parts;
                          if (section == 0)
@@ -344,17 +345,17 @@ class HalvesRun {
     }
     const int64_t stride = round_up(h_.steps, kWidth);
     w += section * 2 * h_.steps;
-    float apart = 0, added = 0;
+    float separate = 0, added = 0;
     for (int64_t k = 0; k < h_.steps; ++k) {
       float left = 0, right = 0;
       for (int64_t i = 0; i < count; ++i) {
         left += m_.columns[i * 2 * stride + k];
         right += m_.columns[(i * 2 + 1) * stride + k];
       }
-      apart += left * w[k] + right * w[h_.steps + k];
+      separate += left * w[k] + right * w[h_.steps + k];
       added += (left + right) * (w[k] + w[h_.steps + k]);
     }
-    return alike(apart, added);
+    return alike(separate, added);
   }
 
   // A section of the products of pairs of blocks, begin to end behind the first, with a pair of panels.
@@ -368,7 +369,7 @@ class HalvesRun {
       tile.sum = made;
       tile.w_sign = splat(product.w.sign);
       tile.steps = h_.steps;
-      tile.apart = product.y.second < 0 ? 0 : (product.y.second - product.y.first) * kTile;
+      tile.second_offset = product.y.second < 0 ? 0 : (product.y.second - product.y.first) * kTile;
       tile.y_sign = splat(product.y.sign);
       tile.next = reinterpret_cast<const char*>(fetches ? quarter(section, panel, product.fetches) : made);
       tile.pace = fetches ? ceil_div(kPanelWidth * 4, end - begin) : 0;

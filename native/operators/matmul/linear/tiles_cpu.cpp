@@ -38,7 +38,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
                      Parallel& parallel, void* memory) {
   const Blocks blocks(p);
   const int64_t tiles = blocks.tiles, panels = ceil_div(p.N, kPanelWidth);
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const auto workers = static_cast<int64_t>(parallel.workers());
   const auto rows_of = [&](int64_t block) { return std::min(kBlockRows, p.rows - block * kBlockRows); };
   Workspace workspace(memory);
   Word* s = blocks.take(workspace);
@@ -51,7 +51,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
                                   s + i * blocks.slot);
                      }});
     // If there are few panels, the rows are also divided among the threads.
-    const int64_t parts = lanes == 1 ? 1 : std::min(count, ceil_div(4 * lanes, panels));
+    const int64_t parts = workers == 1 ? 1 : std::min(count, ceil_div(4 * workers, panels));
     loops.push_back(
         {panels * parts, [&, first, count, parts](int64_t item, size_t) {
            const TileRegisters registers;

@@ -34,7 +34,7 @@ namespace {
 
 constexpr Implementation<GemmCall> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"built-in GEMM", take_all<GemmCall>, plan_own},
+    {"built-in GEMM", accept_all<GemmCall>, plan_own},
 };
 
 }  // namespace

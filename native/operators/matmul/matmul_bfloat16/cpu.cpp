@@ -15,7 +15,7 @@ namespace {
 // How a problem is cut.
 struct Plan {
   bool in_tiles;
-  int64_t lanes;
+  int64_t workers;
   int64_t steps;       // along K
   int64_t block_rows;  // at most
   int64_t blocks;      // of a matrix A
@@ -25,9 +25,9 @@ struct Plan {
   int64_t matrices;     // at a time
   int64_t most_blocks;  // of a matrix at a time
 
-  Plan(const MatMulBfloat16Problem& p, int64_t all_lanes) {
+  Plan(const MatMulBfloat16Problem& p, int64_t all_workers) {
     in_tiles = with_tiles();
-    lanes = all_lanes;
+    workers = all_workers;
     steps = tiled_steps(ceil_div(p.K, Brain::kDepth));
     block_rows = in_tiles ? kBlockRows : ceil_div(p.M, ceil_div(p.M, kMaxRows));
     blocks = ceil_div(p.M, block_rows);
@@ -36,7 +36,7 @@ struct Plan {
     b_words = panels_words(steps, p.N);
     const auto size = static_cast<int64_t>(sizeof(Word));
     const int64_t bytes = std::max<int64_t>((b_words + blocks * slot) * size, 1);
-    matrices = std::clamp<int64_t>(lanes * kChunkBytes / bytes, 1, p.batch.elements());
+    matrices = std::clamp<int64_t>(workers * kChunkBytes / bytes, 1, p.batch.elements());
     const int64_t parts = matrices > 1 ? 1 : ceil_div(blocks * slot * size, kChunkBytes);
     most_blocks = ceil_div(blocks, std::max<int64_t>(parts, 1));
   }
@@ -157,10 +157,10 @@ bool has_no_result(const MatMulBfloat16Problem& p) { return p.M * p.N * p.batch.
 }  // namespace
 
 template <class T>
-size_t matmul_bfloat16_workspace(const MatMulBfloat16Problem& p, size_t lanes) {
+size_t matmul_bfloat16_workspace(const MatMulBfloat16Problem& p, size_t workers) {
   if (has_no_result(p)) return 0;
   Workspace workspace(nullptr);
-  const Packed packed(Plan(p, static_cast<int64_t>(lanes)), workspace);
+  const Packed packed(Plan(p, static_cast<int64_t>(workers)), workspace);
   return workspace.bytes();
 }
 
@@ -168,7 +168,7 @@ template <class T>
 void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* y, Parallel& parallel,
                      void* memory) {
   if (has_no_result(p)) return;
-  const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
+  const Plan plan(p, static_cast<int64_t>(parallel.workers()));
   Workspace workspace(memory);
   const Packed packed(plan, workspace);
   // Matrix number i of those from `first` on, with its blocks from `block` on.
@@ -200,7 +200,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
                        }});
       // If there are few panels, the rows are also divided among the threads.
       const int64_t parts =
-          plan.lanes == 1 ? 1 : std::min(blocks, ceil_div(4 * plan.lanes, count * plan.panels));
+          plan.workers == 1 ? 1 : std::min(blocks, ceil_div(4 * plan.workers, count * plan.panels));
       loops.push_back({count * plan.panels * parts, [&, first, block, blocks, parts](int64_t item, size_t) {
                          const int64_t panel = item / parts % plan.panels, part = item % parts;
                          const Work work = work_of(first, block, item / parts / plan.panels);

@@ -41,8 +41,8 @@ class MatMulBfloat16Op final : public Operator<MatMulBfloat16Problem> {
 namespace graphopt::cpu {
 
 // T is float. The result does not depend on the number of threads.
-GRAPHOPT_PRODUCT_KERNEL(size_t, matmul_bfloat16_workspace, (const MatMulBfloat16Problem& p, size_t lanes),
-                        (p, lanes))
+GRAPHOPT_PRODUCT_KERNEL(size_t, matmul_bfloat16_workspace, (const MatMulBfloat16Problem& p, size_t workers),
+                        (p, workers))
 GRAPHOPT_PRODUCT_KERNEL(void, matmul_bfloat16,
                         (const MatMulBfloat16Problem& p, const T* a, const T* b, T* y, Parallel& parallel,
                          void* workspace),

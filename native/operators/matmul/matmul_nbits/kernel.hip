@@ -27,7 +27,7 @@ DEVICE float point_of(const NBitsArgs& args, int n, int block) {
 
 template <class T, int kBits, int kRows, int kColumns>
 DEVICE void matmul_nbits_of(const NBitsArgs& args) {
-  constexpr int kNumbers = 32 / kBits;  // of a word
+  constexpr int kElements = 32 / kBits;  // of a word
   const T *a = args.a, *scales = args.scales, *bias = args.bias;
   const uint32_t* b = args.b;
   const int32_t* groups = args.groups;
@@ -37,7 +37,7 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   const int first_m = block_y() * kRows;
   float sum[kRows][kColumns] = {};
   for (int word = lane_id(); word < words; word += kWave) {
-    const int k = word * kNumbers, most = min_int(kNumbers, K - k);
+    const int k = word * kElements, most = min_int(kElements, K - k);
     if (most <= 0) break;
     uint32_t bits[kColumns];
     float scale[kColumns], point[kColumns];

@@ -248,8 +248,8 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
       continue;
     }
     // The order of the list is that of a race.
-    const bool turned = second[k] != 0 && second[k] < first.v[k];
-    const T early = turned ? two[k] : one[k], late = turned ? one[k] : two[k];
+    const bool swapped = second[k] != 0 && second[k] < first.v[k];
+    const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
     if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {

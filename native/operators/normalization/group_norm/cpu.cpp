@@ -87,9 +87,9 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 constexpr int64_t kShortPlane = 16;
 
 // Chunks of each set; 0 if sets are small or as many as worker threads.
-int64_t chunks_of(const GroupNormProblem& p, size_t lanes) {
+int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
-  if (p.N * p.groups >= static_cast<int64_t>(lanes) || group_size <= kChunk) return 0;
+  if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;
   return (group_size + kChunk - 1) / kChunk;
 }
 
@@ -100,9 +100,9 @@ Moments* take_parts(const GroupNormProblem& p, int64_t chunks, Workspace& worksp
 }  // namespace
 
 template <class T>
-size_t group_norm_workspace(const GroupNormProblem& p, size_t lanes) {
+size_t group_norm_workspace(const GroupNormProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts(p, chunks_of(p, lanes), workspace);
+  take_parts(p, chunks_of(p, workers), workspace);
   return workspace.bytes();
 }
 
@@ -144,7 +144,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
     }
   };
 
-  const int64_t chunks = chunks_of(p, parallel.lanes());
+  const int64_t chunks = chunks_of(p, parallel.workers());
   if (chunks == 0) {
     // Statistics and result in one go, while the set is in the cache. Small sets are handed out several at a time.
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);

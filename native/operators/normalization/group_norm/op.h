@@ -37,7 +37,7 @@ class GroupNormOp final : public TailedOperator<GroupNormProblem> {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half. gamma and beta are [C]. y may be x.
-GRAPHOPT_CPU_KERNEL(size_t, group_norm_workspace, (const GroupNormProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, group_norm_workspace, (const GroupNormProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, group_norm,
                     (const GroupNormProblem& p, const T* x, const T* gamma, const T* beta, T* y,
                      Parallel& parallel, void* workspace),

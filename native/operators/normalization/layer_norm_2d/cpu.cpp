@@ -12,13 +12,13 @@ namespace {
 
 constexpr int64_t kMostPixels = 512;
 constexpr int64_t kFewestPixels = 32;
-constexpr int64_t kNumbers = 32 * 1024;  // floats per block of pixels: fits into the second-level cache
-constexpr int64_t kChannels = 32;        // channels per partial sum
+constexpr int64_t kBlockFloats = 32 * 1024;  // floats per block of pixels: fits into the second-level cache
+constexpr int64_t kChannels = 32;            // channels per partial sum
 
 // Pixels that are normalised at a time.
 int64_t block_of(const LayerNorm2dProblem& p) {
   const int64_t pixels =
-      std::clamp(kNumbers / std::max<int64_t>(p.C, 1), kFewestPixels, kMostPixels) / 16 * 16;
+      std::clamp(kBlockFloats / std::max<int64_t>(p.C, 1), kFewestPixels, kMostPixels) / 16 * 16;
   return std::min(pixels, p.pixels);
 }
 
@@ -29,13 +29,13 @@ struct Parts {
 };
 
 template <class T>
-Parts take_parts(const LayerNorm2dProblem& p, size_t lanes, Workspace& workspace) {
+Parts take_parts(const LayerNorm2dProblem& p, size_t workers, Workspace& workspace) {
   constexpr bool kConverts = !std::is_same_v<T, float>;
   Parts parts;
   parts.gamma = workspace.take<float>(kConverts ? p.C : 0);
   parts.beta = workspace.take<float>(kConverts ? p.C : 0);
   parts.numbers = kConverts ? p.C * block_of(p) : 0;
-  parts.block = workspace.take<float>(static_cast<int64_t>(lanes) * parts.numbers);
+  parts.block = workspace.take<float>(static_cast<int64_t>(workers) * parts.numbers);
   return parts;
 }
 
@@ -59,9 +59,9 @@ void add_up(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, co
 }  // namespace
 
 template <class T>
-size_t layer_norm_2d_workspace(const LayerNorm2dProblem& p, size_t lanes) {
+size_t layer_norm_2d_workspace(const LayerNorm2dProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts<T>(p, lanes, workspace);
+  take_parts<T>(p, workers, workspace);
   return workspace.bytes();
 }
 
@@ -71,19 +71,19 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
   constexpr bool kConverts = !std::is_same_v<T, float>;
   if (p.N * p.C * p.pixels == 0) return;
   Workspace workspace(memory);
-  const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
+  const Parts parts = take_parts<T>(p, parallel.workers(), workspace);
   const float* g = as_float(gamma, parts.gamma, static_cast<size_t>(p.C));
   const float* b = as_float(beta, parts.beta, static_cast<size_t>(p.C));
   const int64_t block = block_of(p), blocks = (p.pixels + block - 1) / block;
 
-  parallel_for(parallel, p.N * blocks, [&](int64_t item, size_t lane) {
+  parallel_for(parallel, p.N * blocks, [&](int64_t item, size_t worker) {
     const int64_t image = item / blocks, first = item % blocks * block;
     const int64_t n = std::min(block, p.pixels - first);
     const int64_t at = image * p.C * p.pixels + first;
     const float* s = nullptr;
     int64_t stride = p.pixels;
     if constexpr (kConverts) {
-      float* copy = parts.block + static_cast<int64_t>(lane) * parts.numbers;
+      float* copy = parts.block + static_cast<int64_t>(worker) * parts.numbers;
       for (int64_t c = 0; c < p.C; ++c) to_float(x + at + c * p.pixels, copy + c * n, static_cast<size_t>(n));
       s = copy;
       stride = n;

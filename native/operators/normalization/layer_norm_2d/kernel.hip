@@ -22,7 +22,7 @@ struct LayerNorm2dLds {
 template <class T, int kKept, int kSlices, int kWidth>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   SHARED(lds, LayerNorm2dLds<kSlices, kWidth>);
-  using Numbers = Neighbours<T, kWidth>;
+  using Values = Neighbours<T, kWidth>;
   using Sums = Neighbours<float, kWidth>;
   constexpr int kPixels = LayerNorm2dLds<kSlices, kWidth>::kPixels;
   const T *gamma = args.gamma, *beta = args.beta;
@@ -46,7 +46,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     return total;
   };
 
-  Numbers kept[kKept > 0 ? kKept : 1] = {};
+  Values kept[kKept > 0 ? kKept : 1] = {};
   if constexpr (kKept > 0) {
     UNROLL for (int i = 0; i < kKept; ++i) {
       const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
@@ -69,9 +69,9 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
 
   // The first channel: with it a large mean costs no digits, and equal values give 0. Y may be X, so all
   // work-items must read it before one writes.
-  const Numbers pivot = load_neighbours<kWidth>(x);
+  const Values pivot = load_neighbours<kWidth>(x);
   Sums part = {};
-  each([&](uint32_t, const Numbers& numbers) {
+  each([&](uint32_t, const Values& numbers) {
     UNROLL for (int w = 0; w < kWidth; ++w) part.v[w] += to_float(numbers.v[w]) - to_float(pivot.v[w]);
   });
   Sums mean = sum_of(lds.first, part);
@@ -79,7 +79,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     mean.v[w] = to_float(pivot.v[w]) + mean.v[w] / static_cast<float>(args.C);
     part.v[w] = 0;
   }
-  each([&](uint32_t, const Numbers& numbers) {
+  each([&](uint32_t, const Values& numbers) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
       const float d = to_float(numbers.v[w]) - mean.v[w];
       part.v[w] += d * d;
@@ -90,9 +90,9 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     scale.v[w] = rsqrt_exact(scale.v[w] / static_cast<float>(args.C) + args.epsilon);
   }
   if (!inside) return;
-  each([&](uint32_t c, const Numbers& numbers) {
+  each([&](uint32_t c, const Values& numbers) {
     const float g = to_float(gamma[c]), b = to_float(beta[c]);
-    Numbers out;
+    Values out;
     UNROLL for (int w = 0; w < kWidth; ++w) {
       out.v[w] = from_float<T>((to_float(numbers.v[w]) - mean.v[w]) * scale.v[w] * g + b);
     }

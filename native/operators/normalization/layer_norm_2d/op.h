@@ -35,7 +35,8 @@ class LayerNorm2dOp final : public Operator<LayerNorm2dProblem> {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half. gamma and beta are [C]. y may be x.
-GRAPHOPT_CPU_KERNEL(size_t, layer_norm_2d_workspace, (const LayerNorm2dProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, layer_norm_2d_workspace, (const LayerNorm2dProblem& p, size_t workers),
+                    (p, workers))
 GRAPHOPT_CPU_KERNEL(void, layer_norm_2d,
                     (const LayerNorm2dProblem& p, const T* x, const T* gamma, const T* beta, T* y,
                      Parallel& parallel, void* workspace),

@@ -17,13 +17,13 @@ struct Parts {
 };
 
 template <class T>
-Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
+Parts take_parts(const RowNormProblem& p, size_t workers, Workspace& workspace) {
   constexpr bool kConverts = !std::is_same_v<T, float>;
   Parts parts;
   parts.gamma = workspace.take<float>(kConverts ? p.images * p.D : 0);
   parts.beta = workspace.take<float>(kConverts && !p.rms ? p.images * p.D : 0);
   parts.stride = (p.D + 15) / 16 * 16;
-  parts.rows = workspace.take<float>(static_cast<int64_t>(lanes) * 3 * parts.stride);
+  parts.rows = workspace.take<float>(static_cast<int64_t>(workers) * 3 * parts.stride);
   return parts;
 }
 
@@ -69,15 +69,15 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
   const int64_t D = p.D;
   const auto count = static_cast<size_t>(D);
   Workspace workspace(memory);
-  const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
+  const Parts parts = take_parts<T>(p, parallel.workers(), workspace);
   const size_t parameters = static_cast<size_t>(p.images) * count;
   const float* gammas = as_float(gamma, parts.gamma, parameters);
   const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
   const int64_t rows_of_image = p.rows / p.images;
 
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
-  parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
-    float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
+  parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t worker) {
+    float* s_buffer = parts.rows + static_cast<int64_t>(worker) * 3 * parts.stride;
     float* x_buffer = s_buffer + parts.stride;
     float* r_buffer = x_buffer + parts.stride;
     Rows at = {};
@@ -139,9 +139,9 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
 }  // namespace
 
 template <class T>
-size_t row_norm_workspace(const RowNormProblem& p, size_t lanes) {
+size_t row_norm_workspace(const RowNormProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts<T>(p, lanes, workspace);
+  take_parts<T>(p, workers, workspace);
   return workspace.bytes();
 }
 

@@ -102,8 +102,8 @@ double RowNormWindowsOp::rows_of_image() const {
 }
 
 int64_t RowNormWindowsOp::images(const Shape& x) const {
-  const bool apart = x.rank() == 4 && !(add_ && into_);
-  throw_if(apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_,
+  const bool separate_axes = x.rank() == 4 && !(add_ && into_);
+  throw_if(separate_axes ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_,
            "X must be [N, ", height_, ", ", width_, ", D], or its rows on one axis, got ", x);
   return x[0];
 }
@@ -165,8 +165,8 @@ class RowNormKernel final : public CpuKernel<Op> {
   }
 
  private:
-  size_t workspace(const RowNormProblem& p, size_t lanes) const override {
-    return cpu::row_norm_workspace<T>(p, lanes);
+  size_t workspace(const RowNormProblem& p, size_t workers) const override {
+    return cpu::row_norm_workspace<T>(p, workers);
   }
 };
 template <class T>
@@ -194,14 +194,15 @@ struct Statistics {
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
     // An omitted output before a present one looks like a present one; its copy is not run.
-    const auto asked = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
-    p.writes_statistics = asked(mean) || asked(deviation);
+    const auto requested = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
+    p.writes_statistics = requested(mean) || requested(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
     Ref both = p.writes_statistics ? program.reserve(2 * bytes) : Ref();
     program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), program.device().facts()), inputs,
                    {y, sum, both});
     for (const size_t i : {mean, deviation}) {
-      if (asked(i)) program.copy(set_output(call, i, shape, ElementType::kFloat), both, p.D > 0 ? bytes : 0);
+      if (requested(i))
+        program.copy(set_output(call, i, shape, ElementType::kFloat), both, p.D > 0 ? bytes : 0);
       both.at += bytes;
     }
   }
@@ -276,8 +277,8 @@ std::string refuse_row_norm(const Node& node, size_t statistics) {
   const std::string mixed = refuse_mixed_floats(node);
   if (!mixed.empty()) return mixed;
   for (size_t i = 1; i <= statistics; ++i) {
-    const bool asked = i < node.outputs.size() && node.outputs[i].present;
-    if (asked && node.outputs[i].type != ElementType::kFloat) return "statistics that are not float";
+    const bool requested = i < node.outputs.size() && node.outputs[i].present;
+    if (requested && node.outputs[i].type != ElementType::kFloat) return "statistics that are not float";
   }
   return "";
 }

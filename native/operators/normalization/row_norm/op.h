@@ -83,7 +83,7 @@ namespace graphopt::cpu {
 
 // T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta if
 // p.rms, sum unless p.writes_sum. y may be x.
-GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, row_norm,
                     (const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta,
                      T* y, T* sum, Parallel& parallel, void* workspace),

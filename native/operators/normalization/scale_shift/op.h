@@ -32,7 +32,7 @@ class ScaleShiftOp final : public TailedOperator<ScaleShiftProblem> {
 namespace graphopt::cpu {
 
 // T is float or graphopt::half. scale and shift are [C]. y may be x or residual.
-GRAPHOPT_CPU_KERNEL(size_t, scale_shift_workspace, (const ScaleShiftProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, scale_shift_workspace, (const ScaleShiftProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, scale_shift,
                     (const ScaleShiftProblem& p, const T* x, const T* scale, const T* shift,
                      const T* residual, T* y, Parallel& parallel, void* workspace),

@@ -106,12 +106,12 @@ struct SoftmaxColumnsLds {
 // kKept: a work-item keeps its elements in registers, at most kSoftmaxKept of each column.
 template <class T, class Of, int kWidth, bool kKept>
 DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
-  using Numbers = Neighbours<float, kWidth>;
+  using Values = Neighbours<float, kWidth>;
   const auto group = static_cast<uint32_t>(block_x());
   const uint32_t outer = divide(group, args.groups);
   const auto thread = static_cast<uint32_t>(thread_x());
-  const uint32_t lane = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
-  const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + lane) * kWidth;
+  const uint32_t in_group = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
+  const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + in_group) * kWidth;
   // Work-items beyond the last column compute the last one again, and write nothing.
   const bool inside = column < args.inner;
   const size_t first =
@@ -122,7 +122,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     return load_neighbours<kWidth>(x + static_cast<size_t>(i) * args.inner);
   };
   const auto numbers_of = [](const Neighbours<T, kWidth>& in) {
-    Numbers numbers;
+    Values numbers;
     UNROLL for (int w = 0; w < kWidth; ++w) numbers.v[w] = to_float(in.v[w]);
     return numbers;
   };
@@ -146,19 +146,19 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     }
   };
   // join(joined elements, an element), over all parts of a column.
-  const auto over_parts = [&](const Numbers& own, const auto& join) {
-    lds.of[part][lane] = own;
+  const auto over_parts = [&](const Values& own, const auto& join) {
+    lds.of[part][in_group] = own;
     barrier();
-    Numbers all = lds.of[0][lane];
+    Values all = lds.of[0][in_group];
     UNROLL for (int p = 1; p < kSoftmaxParts; ++p) {
-      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = join(all.v[w], lds.of[p][lane].v[w]);
+      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = join(all.v[w], lds.of[p][in_group].v[w]);
     }
     return all;
   };
-  Numbers most, sum = {};
+  Values most, sum = {};
   UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = -infinity();
   if constexpr (Of::kShifts) {
-    each([&](const Numbers& numbers, uint32_t) {
+    each([&](const Values& numbers, uint32_t) {
       UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = larger(numbers.v[w], most.v[w]);
     });
     most = over_parts(most, [](float a, float b) { return larger(b, a); });
@@ -166,7 +166,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   }
   Of of[kWidth] = {};
   UNROLL for (int w = 0; w < kWidth; ++w) of[w].how = args.how;
-  each([&](const Numbers& numbers, uint32_t i) {
+  each([&](const Values& numbers, uint32_t i) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
       sum.v[w] += i < args.D ? of[w].summand(numbers.v[w], most.v[w]) : 0.0f;
     }
@@ -174,7 +174,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   sum = over_parts(sum, [](float a, float b) { return a + b; });
   if (!inside) return;
   UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(most.v[w], sum.v[w]);
-  each([&](const Numbers& numbers, uint32_t i) {
+  each([&](const Values& numbers, uint32_t i) {
     if (i >= args.D) return;
     Neighbours<T, kWidth> out;
     UNROLL for (int w = 0; w < kWidth; ++w) {

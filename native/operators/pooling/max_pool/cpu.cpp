@@ -102,8 +102,8 @@ void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last
 }  // namespace
 
 template <class T>
-size_t max_pool_workspace(const MaxPoolProblem& p, size_t lanes) {
-  return lanes * static_cast<size_t>(kChannels<T> * row_slot(p)) * sizeof(float);
+size_t max_pool_workspace(const MaxPoolProblem& p, size_t workers) {
+  return workers * static_cast<size_t>(kChannels<T> * row_slot(p)) * sizeof(float);
 }
 
 template <class T>
@@ -111,8 +111,8 @@ void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, voi
   constexpr int64_t kCount = kChannels<T>;
   const int64_t slot = row_slot(p);
   const bool halves = halves_columns(p);
-  parallel_for(parallel, p.planes, [&](int64_t plane, size_t lane) {
-    float* rows = static_cast<float*>(workspace) + static_cast<int64_t>(lane) * kCount * slot;
+  parallel_for(parallel, p.planes, [&](int64_t plane, size_t worker) {
+    float* rows = static_cast<float*>(workspace) + static_cast<int64_t>(worker) * kCount * slot;
     std::fill_n(rows, kCount * slot, kLeast);
     const T* image = x + plane * p.in[0] * p.in[1];
     T* to = y + plane * p.out[0] * p.out[1];

@@ -41,7 +41,7 @@ class MaxPoolOp final : public Operator<MaxPoolProblem> {
 namespace graphopt::cpu {
 
 // T is float, half, or uint32_t: two elements of bfloat16, the first channel's in the lower half.
-GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const MaxPoolProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const MaxPoolProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, max_pool,
                     (const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),
                     (p, x, y, parallel, workspace))

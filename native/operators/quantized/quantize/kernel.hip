@@ -16,7 +16,7 @@ DEVICE uint32_t scale_of(const QuantizeArgs& args, uint32_t i) {
 }
 
 template <class X, int kCount>
-struct alignas(kCount * sizeof(X)) Numbers {
+struct alignas(kCount * sizeof(X)) Elements {
   X v[kCount];
 };
 
@@ -87,13 +87,13 @@ DEVICE void quantize(const QuantizeArgs& args) {
   };
   if (args.vectors != 0 && first + kSize <= args.total) {
     const Pack<T> in = load_pack(x + first);
-    Numbers<X, kOut> out;
+    Elements<X, kOut> out;
     UNROLL for (int j = 0; j < kOut; ++j) {
       const int k = j * To::kInOne;
       out.v[j] = joined(first + static_cast<uint32_t>(k),
                         [&](uint32_t part) { return in.v[k + static_cast<int>(part)]; });
     }
-    *reinterpret_cast<Numbers<X, kOut>*>(y + first / To::kInOne) = out;
+    *reinterpret_cast<Elements<X, kOut>*>(y + first / To::kInOne) = out;
     return;
   }
   NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; i += To::kInOne) {
@@ -110,7 +110,7 @@ DEVICE void dequantize(const QuantizeArgs& args) {
   constexpr int kSize = Pack<T>::kSize, kIn = kSize / From::kInOne;
   const uint32_t first = first_element(kSize);
   if (args.vectors != 0 && first + kSize <= args.total) {
-    const auto in = *reinterpret_cast<const Numbers<X, kIn>*>(x + first / From::kInOne);
+    const auto in = *reinterpret_cast<const Elements<X, kIn>*>(x + first / From::kInOne);
     Pack<T> out;
     UNROLL for (int j = 0; j < kSize; ++j) {
       const uint32_t i = first + static_cast<uint32_t>(j);

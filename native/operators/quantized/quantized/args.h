@@ -6,8 +6,8 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizedThreads = 256;  // with 16 elements each
-constexpr int kQuantizedTeam = 32;      // work-items that share a line
+constexpr int kQuantizedThreads = 256;   // with 16 elements each
+constexpr int kQuantizedLineItems = 32;  // work-items that share a line
 
 enum class QuantizedOp : int32_t {
   kActivate,  // one input

@@ -61,19 +61,19 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
   }
 }
 
-// This work-item's line of x [lines / inner, size, inner], which its team reads together; all of them take part in
-// sums, also where there is no line.
-struct TeamLine {
-  uint32_t line, first, step, lane;
-  bool there;
+// The line of x [lines / inner, size, inner] that kQuantizedLineItems work-items share, and this work-item's index among
+// them (`item`). All work-items take part in the sums, because the shuffles need them. `exists`: whether there is a line.
+struct SharedLine {
+  uint32_t line, first, step, item;
+  bool exists;
 
   template <class Args>
-  DEVICE explicit TeamLine(const Args& args) {
-    const uint32_t item = work_item(kQuantizedThreads);
-    line = item / kQuantizedTeam;
-    lane = item % kQuantizedTeam;
-    there = line < args.lines;
-    if (!there) line = 0;
+  DEVICE explicit SharedLine(const Args& args) {
+    const uint32_t i = work_item(kQuantizedThreads);
+    line = i / kQuantizedLineItems;
+    item = i % kQuantizedLineItems;
+    exists = line < args.lines;
+    if (!exists) line = 0;
     const uint32_t outer = divide(line, args.inner);
     step = args.inner.d;
     first = outer * args.size * step + (line - outer * step);
@@ -100,20 +100,20 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
   const float *x_scale = args.x_scale, *y_scale = args.y_scale;
   uint8_t* y = args.y;
   const bool is_signed = args.is_signed != 0;
-  const TeamLine team(args);
+  const SharedLine shared(args);
   int32_t sum = 0;
-  if (team.there) {
+  if (shared.exists) {
     const int32_t zero = x_zero == nullptr ? 0 : byte_number(x_zero[0], is_signed);
-    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
-      sum += byte_number(x[team.at(i)], is_signed) - zero;
+    for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) {
+      sum += byte_number(x[shared.at(i)], is_signed) - zero;
     }
   }
-  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) {
+  UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) {
     sum += static_cast<int32_t>(shuffle_xor(static_cast<uint32_t>(sum), mask));
   }
-  if (!team.there || team.lane != 0) return;
+  if (!shared.exists || shared.item != 0) return;
   const float scale = x_scale[0] / (y_scale[0] * static_cast<float>(args.size));
-  y[team.line] = saturated_byte(
+  y[shared.line] = saturated_byte(
       nearest_whole(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
 }
 
@@ -140,33 +140,33 @@ KERNEL(quantized_softmax, kQuantizedThreads, QuantizedSoftmaxArgs, x, table, y_s
   const float *table = args.table, *y_scale = args.y_scale;
   uint8_t* y = args.y;
   const bool is_signed = args.is_signed != 0;
-  const TeamLine team(args);
+  const SharedLine shared(args);
   const auto number = [&](uint32_t i) {
-    return static_cast<uint32_t>(byte_number(x[team.at(i)], is_signed) + 128);
+    return static_cast<uint32_t>(byte_number(x[shared.at(i)], is_signed) + 128);
   };
   uint32_t most = 0;
-  if (team.there) {
-    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
+  if (shared.exists) {
+    for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) {
       const uint32_t v = number(i);
       most = v > most ? v : most;
     }
   }
-  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) {
+  UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) {
     const uint32_t other = shuffle_xor(most, mask);
     most = other > most ? other : most;
   }
   float sum = 0;
-  if (team.there) {
-    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) sum += table[most - number(i)];
+  if (shared.exists) {
+    for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) sum += table[most - number(i)];
   }
-  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-  if (!team.there) return;
+  UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (!shared.exists) return;
   const float inverse = 1.0f / y_scale[0];
   const float steps =
       inverse > 0 && inverse < 8388608.0f ? static_cast<float>(static_cast<int32_t>(inverse)) : inverse;
   const float zero = zero_point(y_zero, is_signed);
-  for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
+  for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) {
     const float part = table[most - number(i)] * steps / sum;
-    y[team.at(i)] = saturated_byte(nearest_whole(part) + zero, is_signed);
+    y[shared.at(i)] = saturated_byte(nearest_whole(part) + zero, is_signed);
   }
 }

@@ -15,15 +15,15 @@ namespace {
 using gpu::QuantizedOp;
 using gpu::QuantizedProblem;
 
-// Indices of the inputs that hold quantized values, their scale and their zero point.
-struct Numbers {
+// Input indices of a quantized operand: its elements, scale and zero point.
+struct QuantizedOperand {
   size_t x, scale, zero;
 };
 
 bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 
 // Throws Error unless scale and zero point have one element each.
-void require_one(const Call& call, const Numbers& in) {
+void require_one(const Call& call, const QuantizedOperand& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
       throw Error("a scale or zero point ", call.input(i).shape, " is not one element");
@@ -32,8 +32,8 @@ void require_one(const Call& call, const Numbers& in) {
 }
 
 // to = quantize(act(dequantize(x))), a byte for each byte.
-void add_activation(const Call& call, Program& program, const Activation& act, const Numbers& x,
-                    const Numbers& y, Ref to) {
+void add_activation(const Call& call, Program& program, const Activation& act, const QuantizedOperand& x,
+                    const QuantizedOperand& y, Ref to) {
   require_one(call, x);
   require_one(call, y);
   QuantizedProblem p;
@@ -49,7 +49,7 @@ void add_activation(const Call& call, Program& program, const Activation& act, c
 }
 
 // Requantizes x to the scale and zero point of y, in the workspace.
-Ref rescaled(const Call& call, Program& program, const Numbers& x, const Numbers& y) {
+Ref rescaled(const Call& call, Program& program, const QuantizedOperand& x, const QuantizedOperand& y) {
   const Ref to = program.reserve(call.input(x.x).shape.elements());
   add_activation(call, program, {}, x, y, to);
   return to;
@@ -62,7 +62,7 @@ void add_transposition(const Call& call, Program& program, const Shape& shape,
 }
 
 // For operators of one input; Y has only the inputs scale and zero point.
-constexpr Numbers kX = {0, 1, 2}, kY = {0, 3, 4};
+constexpr QuantizedOperand kX = {0, 1, 2}, kY = {0, 3, 4};
 
 // QLinearSigmoid and QLinearLeakyRelu, which have one input.
 Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
@@ -78,8 +78,8 @@ Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
 // QLinearAdd and QLinearMul, which have two inputs.
 Planner plan_quantized_binary(QuantizedOp op) {
   return [=](Call& call, Program& program) {
-    constexpr Numbers a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
-    for (const Numbers& numbers : {a, b, c}) require_one(call, numbers);
+    constexpr QuantizedOperand a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
+    for (const QuantizedOperand& numbers : {a, b, c}) require_one(call, numbers);
     QuantizedProblem p;
     p.op = op;
     p.is_signed = is_signed_byte(call.input(a.x));
@@ -99,7 +99,7 @@ Planner plan_quantized_binary(QuantizedOp op) {
 }
 
 void plan_quantized_where(Call& call, Program& program) {
-  constexpr Numbers x = {1, 2, 3}, y = {4, 5, 6}, z = {0, 7, 8};
+  constexpr QuantizedOperand x = {1, 2, 3}, y = {4, 5, 6}, z = {0, 7, 8};
   gpu::WholeProblem p;
   p.op = gpu::WholeOp::kWhere;
   p.masked = p.binary = true;
@@ -238,10 +238,10 @@ Planner plan_quantized_softmax(const Node& node) {
 
 // Checks triples of inputs: values, scale, zero point. The last triple describes the output and repeats an
 // input as its values.
-std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples) {
+std::string refuse_triples(const Node& node, const std::vector<QuantizedOperand>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);
-  for (const Numbers& in : triples) {
+  for (const QuantizedOperand& in : triples) {
     if (node.inputs[in.x].type != type) return "elements of two types";
     if (node.inputs[in.scale].type != ElementType::kFloat) return "only scales of float";
     if (node.has_input(in.zero) && node.inputs[in.zero].type != type) {
@@ -261,7 +261,7 @@ std::string refuse_where(const Node& node) { return refuse_triples(node, {{1, 2,
 
 std::string refuse_concat(const Node& node) {
   if (node.inputs.size() < 5 || node.inputs.size() % 3 != 2) return "inputs that do not come in triples";
-  std::vector<Numbers> triples;
+  std::vector<QuantizedOperand> triples;
   for (size_t i = 2; i < node.inputs.size(); i += 3) triples.push_back({i, i + 1, i + 2});
   triples.push_back({2, 0, 1});
   return refuse_triples(node, triples);

@@ -28,7 +28,7 @@ Args lines_of(const QuantizedLines& p) {
 
 template <class Args>
 void launch_lines(Plan& plan, const char* name, const Args& args) {
-  constexpr int64_t kLines = hip::kQuantizedThreads / hip::kQuantizedTeam;
+  constexpr int64_t kLines = hip::kQuantizedThreads / hip::kQuantizedLineItems;
   plan.launch(name, {to_u31(divide_up(args.lines, kLines))}, hip::kQuantizedThreads, args);
 }
 

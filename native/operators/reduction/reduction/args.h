@@ -22,12 +22,12 @@ struct ReduceHow {
   int32_t unused;
 };
 
-// x [rows, R], `lanes` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
+// x [rows, R], `row_items` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
 struct ReduceRowsArgs : Arguments<2, 72> {
   In x;
   Out y;
   ReduceHow how;
-  uint32_t R, rows, lanes, shift;
+  uint32_t R, rows, row_items, shift;
   int32_t packs;  // rows of floats are read in packs
   int32_t unused;
 };

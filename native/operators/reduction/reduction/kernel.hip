@@ -105,18 +105,18 @@ DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
 }
 
 // Joins the values of neighbouring work-items; each of them gets the result.
-DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
+DEVICE FloatJoined join_row_items(Join join, FloatJoined x, int row_items) {
   if (join == Join::kLogSumExp) {
     float largest = x.value;
-    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+    for (int mask = row_items / 2; mask > 0; mask /= 2) {
       const float other = shuffle_xor(largest, mask);
       largest = other > largest ? other : largest;
     }
     x = {largest, x.sum * weight(x.value, base_of(largest))};
-    for (int mask = lanes / 2; mask > 0; mask /= 2) x.sum += shuffle_xor(x.sum, mask);
+    for (int mask = row_items / 2; mask > 0; mask /= 2) x.sum += shuffle_xor(x.sum, mask);
     return x;
   }
-  for (int mask = lanes / 2; mask > 0; mask /= 2) {
+  for (int mask = row_items / 2; mask > 0; mask /= 2) {
     x = join_two(join, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
   }
   return x;
@@ -173,17 +173,17 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
   return joined;
 }
 
-// Reduces a row of R elements, read in adjacent packs by `lanes` work-items.
+// Reduces a row of R elements, read in adjacent packs by `row_items` work-items.
 template <class From>
-DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane, uint32_t R,
-                              uint32_t lanes) {
+DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t item, uint32_t R,
+                              uint32_t row_items) {
   constexpr int kSize = Pack<From>::kSize, kCount = kAhead<From>, kPacks = kCount / kSize;
   const FloatJoined none = none_of_floats(how.join);
   FloatJoined joined = none;
-  for (uint32_t at = lane * kSize; at < R; at += kCount * lanes) {
+  for (uint32_t at = item * kSize; at < R; at += kCount * row_items) {
     float values[kCount];
     UNROLL for (int p = 0; p < kPacks; ++p) {
-      const uint32_t from = at + static_cast<uint32_t>(p * kSize) * lanes;
+      const uint32_t from = at + static_cast<uint32_t>(p * kSize) * row_items;
       const Pack<From> pack = load_pack(x + (from < R ? from : at));
       UNROLL for (int e = 0; e < kSize; ++e) {
         values[p * kSize + e] = from < R ? to_float(pack.v[e]) : none.value;
@@ -196,7 +196,7 @@ DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane
 }
 
 struct RowOfGroup {
-  uint32_t row, lane;
+  uint32_t row, item;
 };
 
 // Which row the work-item has a part of.
@@ -204,7 +204,7 @@ DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t in_group = thread >> args.shift;
   return {static_cast<uint32_t>(block_x()) * (static_cast<uint32_t>(kReduceThreads) >> args.shift) + in_group,
-          thread & (args.lanes - 1)};
+          thread & (args.row_items - 1)};
 }
 
 template <class From, class To>
@@ -217,12 +217,13 @@ DEVICE void reduce_row(const ReduceRowsArgs& args) {
   FloatJoined joined = none_of_floats(how.join);
   if (at.row < args.rows) {
     const From* const row = x + static_cast<size_t>(at.row) * args.R;
-    joined = args.packs != 0 ? join_packs(how, row, at.lane, args.R, args.lanes)
-                             : join_strided(how, row, at.lane, args.R, args.lanes);
+    joined = args.packs != 0 ? join_packs(how, row, at.item, args.R, args.row_items)
+                             : join_strided(how, row, at.item, args.R, args.row_items);
   }
-  joined = args.lanes == kReduceThreads ? join_group(how.join, joined, lds)
-                                        : join_lanes(how.join, joined, static_cast<int>(args.lanes));
-  if (at.lane == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(how, joined));
+  joined = args.row_items == kReduceThreads
+               ? join_group(how.join, joined, lds)
+               : join_row_items(how.join, joined, static_cast<int>(args.row_items));
+  if (at.item == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(how, joined));
 }
 
 template <class From, class To>
@@ -354,17 +355,17 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args) {
   T joined = none_of_integers<T, Unsigned>(how.join, flip);
   if (at.row < args.rows) {
     const T* row = x + static_cast<size_t>(at.row) * args.R;
-    joined = join_strided_integers<T, Unsigned>(how, row, at.lane, args.R, args.lanes);
+    joined = join_strided_integers<T, Unsigned>(how, row, at.item, args.R, args.row_items);
   }
   lds.values[thread_x()] = joined;
-  for (uint32_t half = args.lanes / 2; half > 0; half /= 2) {
+  for (uint32_t half = args.row_items / 2; half > 0; half /= 2) {
     barrier();
-    if (at.lane < half) {
+    if (at.item < half) {
       lds.values[thread_x()] =
           join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half], flip);
     }
   }
-  if (at.lane == 0 && at.row < args.rows) {
+  if (at.item == 0 && at.row < args.rows) {
     y[at.row] = result_of_integers<T, Unsigned>(how, lds.values[thread_x()]);
   }
 }

@@ -53,12 +53,12 @@ const char* suffix_of(ElementType from, ElementType to) {
 // Work-items for a row: short rows share a work-group. Eight, or four that read packs, read enough adjacent
 // bytes. More are used only if each has all elements that it loads at once, because each doubling adds a step
 // to combine their results.
-uint32_t lanes_of(int64_t R, ElementType from, bool packs) {
+uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
   if (R > 512) return hip::kReduceThreads;
   const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
-  int64_t lanes = 1;
-  while (lanes < 32 && lanes < R && (lanes < few || lanes * ahead < R)) lanes *= 2;
-  return static_cast<uint32_t>(lanes);
+  int64_t row_items = 1;
+  while (row_items < 32 && row_items < R && (row_items < few || row_items * ahead < R)) row_items *= 2;
+  return static_cast<uint32_t>(row_items);
 }
 
 // A sequence of launches: each reads the output of the one before.
@@ -100,9 +100,9 @@ class Steps {
     args.R = to_u31(R);
     const int64_t pack = 16 / bytes_of(from);
     args.packs = is_float(from) && aligned_ && R % pack == 0;
-    args.lanes = lanes_of(R, from, args.packs != 0);
-    while (1u << args.shift < args.lanes) ++args.shift;
-    const int64_t in_group = hip::kReduceThreads / args.lanes;
+    args.row_items = row_items_of(R, from, args.packs != 0);
+    while (1u << args.shift < args.row_items) ++args.shift;
+    const int64_t in_group = hip::kReduceThreads / args.row_items;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
       const int64_t row = first * in_group;
       args.x = behind(x, row * R * bytes_of(from));

@@ -91,7 +91,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
   }
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H), d = static_cast<size_t>(direction);
   float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, coming[kGates] = {};
-  const auto ask = [&](int s) {
+  const auto prefetch = [&](int s) {
     const int time = recurrent_moment(args, direction, b, s).time;
     const T* const product = recurrent_input<T>(args, direction, b, time, all) + unit;
     UNROLL for (int g = 0; g < kGates; ++g) {
@@ -100,7 +100,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
   };
   if (ends) {
     read_parameters<T, kGates>(args, d, all, unit, gates, H, unit, of_input, of_state, peephole);
-    if (args.S > 0) ask(0);
+    if (args.S > 0) prefetch(0);
   }
   barrier();
 
@@ -109,7 +109,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
     float in[kMostGates] = {};
     if (ends) {
       UNROLL for (int g = 0; g < kGates; ++g) in[g] = coming[g] + of_input[g];
-      if (s + 1 < args.S) ask(s + 1);
+      if (s + 1 < args.S) prefetch(s + 1);
     }
     NO_UNROLL for (int round = 0; round < (reset ? 2 : 1); ++round) {
       const bool second = round != 0;
