@@ -1,4 +1,4 @@
-// What fused_attention_* take.
+// Arguments of the fused_attention_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -15,19 +15,19 @@ struct AttentionSizes {
   uint32_t rows;  // query rows of one key/value head: those of all query heads that read it
   int32_t S, T, D, Dv;
   int32_t split_keys;   // keys of a work-group, a multiple of the block
-  int32_t left, right;  // of a window: keys before and behind a query's own that it sees
+  int32_t left, right;  // window: a query sees so many keys before and after its own position
 };
 
 enum AttentionFlags : int32_t {
   kAttentionCausal = 1,
   kAttentionGuard = 2,
-  // Keys that causality or a window hides have probability 0 whatever the mask: they are not read.
+  // Keys that causality or a window hides are not read: their probability is 0 for every mask.
   kAttentionSkips = 4,
   kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
   kAttentionVectorK = 16,
   kAttentionVectorV = 32,
   kAttentionVectorO = 64,
-  kAttentionKeyMajorK = 128,  // K is stored transposed: neighbouring keys are neighbours in memory
+  kAttentionKeyMajorK = 128,  // K is stored transposed: adjacent keys are adjacent in memory
   kAttentionBias = 256,
   kAttentionMask = 512,
   kAttentionSoftcap = 1024,
@@ -45,7 +45,7 @@ struct AttentionScores {
 struct AttentionLayout {
   AttentionStrides q, k, v, o, bias, mask;
   AttentionSizes sizes;
-  Divisor queries;     // S: row of a key/value head -> head, query
+  Divisor queries;     // S: splits a row of a key/value head into head and query
   Divisor row_blocks;  // blocks of rows
   Divisor heads;       // key/value heads
   Divisor splits;
@@ -57,20 +57,20 @@ struct AttentionLayout {
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias, mask;  // bias and mask may be null
   Out o;
-  Out partial;     // unnormalised O of each split, null when there is one
+  Out partial;     // unnormalised O of each split; null without a split
   Out statistics;  // highest score and sum of each split
-  Constant found;  // of fused_attention_values_*; null when not needed
+  Constant found;  // result of fused_attention_values_*; null if unused
   AttentionLayout layout;
 };
 
-constexpr int kAttentionThreads = 256;  // of fused_attention_few_*, _combine_* and _values_*
-constexpr int kAttentionFewRows = 4;    // of fused_attention_few_*, at most
-// Keys that a lane of fused_attention_few_* has in a turn, and, where memory reaches LDS without passing through
-// registers, the turns that have a place there: 96 KiB, twice on a compute unit.
+constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
+constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts
+// Keys that a work-item of fused_attention_few_* loads in an iteration, and the LDS buffers for such iterations on
+// devices with direct copies from memory to LDS: 96 KiB, twice on a compute unit.
 constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
-// Merges the splits. One work-item for each element of O, columns fastest; there are `total` of them.
+// Merges the splits. Each of `total` work-items computes one element of O, columns fastest.
 struct AttentionCombineArgs : Arguments<4, 160> {
   In partial, statistics, found;
   Out o;
@@ -83,11 +83,11 @@ struct AttentionCombineArgs : Arguments<4, 160> {
   int32_t flags;
 };
 
-// Keys whose values one work-group of fused_attention_values_* looks at.
+// Number of keys for which one work-group of fused_attention_values_* checks the values.
 constexpr int kAttentionValueKeys = 512;
 
-// Finds in each part of kAttentionValueKeys keys the last one whose value is not finite, or -1. A work-group has
-// a part: `across` work-items, a power of two, take the packs of a row.
+// Finds the last key with a non-finite value in each part of kAttentionValueKeys keys, or -1. A work-group processes
+// one part; `across` work-items, a power of two, read the packs of a row.
 struct AttentionValuesArgs : Arguments<2, 80> {
   Constant v;
   Out found;  // [key/value heads][parts][Dv]

@@ -1,5 +1,5 @@
 // FusedAttention in tiles: FlashAttention's online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov and
-// Gimelshein 2018, arXiv:1805.02867) around two register-blocked products.
+// Gimelshein 2018, arXiv:1805.02867) around two register-blocked GEMMs.
 //
 // A work item is a block of query rows of one key/value head (rows of all query heads that share the head) and
 // one chunk of keys. It walks over the keys in blocks. Each block of K (transposed) and V is packed once into the
@@ -8,7 +8,7 @@
 //   -> O = O exp(old - new highest) + p V
 // When the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
-// In bfloat16 the multiplications read words of two neighbouring values (cpu/microkernels/product.h): along D for
+// In bfloat16 the multiplications read words of two adjacent values (cpu/microkernels/product.h): along D for
 // Q and K, along the keys for p and V. The sum of p adds the unrounded values. With AMX the multiplications run on
 // its tiles (cpu/microkernels/tiles.h), and the steps are padded with zeros.
 //
@@ -35,7 +35,7 @@ struct Attention {
   const T *k, *v;
   T* o;
 
-  // Takes `rows` rows of the item, from row i0 of the item, through one block.
+  // Processes one block for `rows` rows of the item, from row i0 on.
   void tile(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
             int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
@@ -109,7 +109,7 @@ struct Attention {
     }
   }
 
-  // The same of words.
+  // The same for words.
   void add_pairs(const AttentionScratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
     if constexpr (kHasTiles) {
       if (plan.in_tiles) {
@@ -125,7 +125,7 @@ struct Attention {
     add_values(w, rows, steps, fresh, words(w.v), plan.value_width, out);
   }
 
-  // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result, or into o if they are all.
+  // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1), to w.result, or to o if these are all keys.
   void item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
@@ -172,7 +172,7 @@ struct Attention {
     }
   }
 
-  // Folds the chunks' partial results into the first.
+  // Merges the chunks' partial results into the first.
   void merge(PartialResult* parts, int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < rows; ++i) {
@@ -211,7 +211,7 @@ template <class T>
 void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
                      const bool* mask, T* o, Parallel& parallel, void* workspace) {
   if (has_no_result(p)) return;
-  if (p.T == 0) {  // a product over no keys
+  if (p.T == 0) {  // a sum over no keys
     for (int64_t b = 0; b < p.B; ++b) {
       for (int64_t h = 0; h < p.H; ++h) {
         for (int64_t s = 0; s < p.S; ++s) {
@@ -224,7 +224,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   }
   const AttentionTiling plan(p, static_cast<int64_t>(parallel.workers()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, {p, plan, q, bias, mask}, k, v, o};
-  const int64_t groups = plan.items / plan.chunks;  // each: the items that differ only in their keys
+  const int64_t groups = plan.items / plan.chunks;  // groups of items that differ only in their keys
   const auto workers = static_cast<size_t>(plan.workers);
   Workspace whole(workspace);
   const AttentionMemory memory = take_memory(plan, whole);
@@ -263,7 +263,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  // A plan for one worker runs here, unless it has several items and one worker is all that the pool has.
+  // A plan for one worker runs on this thread, except with several items and a pool of one worker.
   if (workers <= 1 && (plan.items <= 1 || parallel.workers() > 1)) {
     work(0);
   } else {

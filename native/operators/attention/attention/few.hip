@@ -1,20 +1,20 @@
-// FusedAttention where few rows share the keys, as when a decoder adds one token: O = softmax(scale Q K^T) V with
-// nothing between the products.
+// FusedAttention for few query rows for each key/value head, as when a decoder adds one token:
+// O = softmax(scale Q K^T) V without bias, mask or softcap.
 //
-// Bound by memory: K and V are read once, 16 bytes a lane, several keys at a time. A key is read by as many lanes
-// as hold a head; each such group takes every kGroups-th key with an online softmax of its own (FewSoftmax). The groups
-// merge in the wave and then through LDS. Where memory reaches LDS without passing through registers, the next
-// kStages - 1 turns of a lane are on their way to its own places there while one is computed: registers for as many
-// would leave too few waves. The keys are split among work-groups, whose results fused_attention_combine_* merges.
-// Launch: operators/attention/attention/plan.cpp.
+// Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
+// work-items holds one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
+// groups merge in the wave and then through LDS. Devices with direct copies from memory to LDS load the next
+// kStages - 1 iterations into LDS during a computation: registers for as many would leave too few waves. The keys are
+// split among work-groups, and fused_attention_combine_* merges the results. Launch:
+// operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 
 namespace graphopt::hip {
 
-// The keys that a group of lanes has at a time: independent loads.
+// Keys that a group loads in one iteration: independent loads.
 constexpr int kKeysAtOnce = kAttentionFewKeys;
-// On the CPU for the sake of tests.
+// The CPU has this path only for tests.
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
 constexpr int kStages = kCopiesToLds ? kAttentionFewStages : 2;
 
@@ -31,18 +31,18 @@ struct FewRows {
     Merge merge;
     Bits128 ahead[kFewAhead ? kStages : 1][2 * kKeysAtOnce][kFewAhead ? kAttentionThreads : 1];
   };
-  static_assert(!kCopiesToLds || sizeof(Lds) == kAttentionFewLds, "what the plan asks for");
+  static_assert(!kCopiesToLds || sizeof(Lds) == kAttentionFewLds, "the plan requests as much");
 };
 
-// K and V of a group of lanes, kKeysAtOnce keys a turn. `d` is the lane's place in a head.
+// Loads K and V of one group, kKeysAtOnce keys in each iteration. `d` is the work-item's first element of a head.
 template <class T, int kHead>
 struct FewKeys {
   using Few = FewRows<T, kHead>;
   typename Few::Lds& lds;
-  const T *k, *v;  // of the next turn to be begun
+  const T *k, *v;  // addresses of the next iteration to load
   ptrdiff_t k_step, v_step;
   bool in_k, in_v;
-  int left;  // keys of the group's first lane on
+  int left;  // remaining keys, from the group's first key of the next iteration on
   int begun = 0, taken = 0;
   Bits128 staged[kFewAhead ? 1 : 2 * kKeysAtOnce];
 
@@ -61,7 +61,7 @@ struct FewKeys {
     }
   }
 
-  // Of a turn that begins with `from` keys left, those that are there.
+  // Whether key u of an iteration exists; `from` keys remain at its start.
   DEVICE static bool inside(int from, int u) { return u * Few::kGroups < from; }
 
   DEVICE void begin() {
@@ -85,7 +85,7 @@ struct FewKeys {
     if constexpr (kFewAhead) end_group_of_copies();
   }
 
-  // The next turn, in the order in which they were begun.
+  // Starts the loads of another iteration and returns the oldest one.
   DEVICE void take(Pack<T> (&keys)[kKeysAtOnce], Pack<T> (&values)[kKeysAtOnce]) {
     begin();
     if constexpr (kFewAhead) wait_for_copies_but<kStages - 1>();
@@ -107,7 +107,7 @@ struct FewSoftmax {
   static constexpr int kSize = Pack<T>::kSize;
   float q[kSize], o[kSize] = {}, highest = -infinity(), sum = 0;
 
-  // `left`: keys from the first one on, as of FewKeys.
+  // `left`: remaining keys at the start of this iteration (FewKeys).
   DEVICE void add(const Pack<T> (&k)[kKeysAtOnce], const Pack<T> (&v)[kKeysAtOnce], int left,
                   float exponent) {
     float scores[kKeysAtOnce], most = highest;
@@ -118,7 +118,7 @@ struct FewSoftmax {
       scores[u] = FewKeys<T, kHead>::inside(left, u) ? s : -infinity();
       most = max_float(most, scores[u]);
     }
-    // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may follow.
+    // If all scores so far are -inf, subtract 0: -inf - -inf would be NaN although finite scores may follow.
     const float shift = most == -infinity() ? 0.0f : most;
     const float factor = exp2_fast((highest - shift) * exponent);
     highest = most;
@@ -131,7 +131,7 @@ struct FewSoftmax {
     }
   }
 
-  // With what the other groups of the wave have.
+  // Merges the results of the wave's groups.
   DEVICE void merge(float exponent) {
     UNROLL for (int mask = FewRows<T, kHead>::kLanes; mask < kWave; mask *= 2) {
       const float theirs = shuffle_xor(highest, mask), most = max_float(highest, theirs);
@@ -145,10 +145,10 @@ struct FewSoftmax {
   }
 };
 
-// What a work-group computes: the rows of one image and one head of K and V, over some of the keys.
+// The share of a work-group: the query rows of one image and one head of K and V, over a part of the keys.
 struct FewPlace {
   const AttentionLayout& layout;
-  uint32_t id, batch, head, first_head;  // first_head: of Q
+  uint32_t id, batch, head, first_head;  // first_head: first head of Q
   int rows, begin, end;
 
   DEVICE explicit FewPlace(const AttentionLayout& of)
@@ -161,7 +161,7 @@ struct FewPlace {
     end = min_int(begin + layout.sizes.split_keys, layout.sizes.T);
   }
 
-  // Where row r begins in Q or O.
+  // Offset of row r in Q or O.
   DEVICE int64_t row(int r, const AttentionStrides& strides) const {
     const uint32_t h = divide(static_cast<uint32_t>(r), layout.queries);
     const auto query = static_cast<int64_t>(static_cast<uint32_t>(r) - h * layout.queries.d);
@@ -169,7 +169,7 @@ struct FewPlace {
   }
 };
 
-// Row r of what the waves have in LDS, to O or to what fused_attention_combine_* merges.
+// Adds up row r of the waves' results in LDS. Stores it to O, or as a partial result for fused_attention_combine_*.
 template <class T, int kHead>
 DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
                       const typename FewRows<T, kHead>::Merge& waves, int r, float highest) {
@@ -219,7 +219,7 @@ DEVICE void attention_few(const AttentionArgs& args) {
     }
   }
 
-  // As many turns for each group: all lanes of a wave meet in the shuffles.
+  // Every group has the same number of iterations, because the shuffles need all work-items of a wave.
   NO_UNROLL for (int turn = place.begin; turn < place.end; turn += Few::kGroups * kKeysAtOnce) {
     Pack<T> keys[kKeysAtOnce], values[kKeysAtOnce];
     ahead.take(keys, values);
@@ -227,7 +227,7 @@ DEVICE void attention_few(const AttentionArgs& args) {
       if (r < place.rows) softmax[r].add(keys, values, place.end - turn - group, exponent);
     }
   }
-  // What follows takes the places of all lanes' copies, of which some are of turns beyond the last one.
+  // `lds.merge` overlaps the buffers of all copies, including those beyond the last iteration.
   if constexpr (kFewAhead) {
     wait_for_copies();
     barrier();

@@ -5,25 +5,25 @@
 // rows of one key/value head (rows of all query heads that share it) and walks over the keys in blocks:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
-// A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
-// not leave the registers (gemm/pipelines/instruction.h), on the vector unit it passes through LDS of the wave. The next block of
-// K or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied;
-// where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead). There, two
-// teams of waves can share the keys of the same rows, so that one multiplies while the other takes exponents.
+// Each wave owns its rows, so only K and V pass through LDS between waves. On the matrix units p is kept in registers
+// (gemm/pipelines/instruction.h); on the vector unit it passes through LDS of the wave. The next block of K or V is
+// loaded into registers or (kCopiesToLds) LDS during the multiplication of the current one. On NVIDIA's matrix units,
+// without bias, mask, window and softcap, the next blocks of both K and V are loaded then (kAhead). There, two teams of
+// waves can share the keys of the same rows: one team multiplies while the other computes exponentials.
 //
-// In the files: loading.h says which rows and keys a work-group has and brings Q, K and V to LDS; matrix_form.h and
-// vector_form.h multiply, each on its unit (P is one of the two: they have the same members, and each says by P::row
-// and P::each which elements a work-item holds); softmax.h has what comes between the two products; the loop over the
-// keys, the output and the table of kernels are here.
+// Files: loading.h assigns rows and keys to work-groups and loads Q, K and V into LDS. matrix_form.h and vector_form.h
+// multiply on the two kinds of units; P is one of these classes, which have the same members, and P::row and P::each
+// map a work-item to its elements. softmax.h has the steps between the two GEMMs. This file has the loop over the
+// keys, the output and the table of kernels.
 //
-// 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
-// hundred keys. Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 745 TFLOP/s of a large
-// product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
-// work-groups and fused_attention_combine_* merges their results.
+// 4 S T D FLOPs per head (half for causal) for (2 S + 2 T) D elements: compute-bound beyond a few hundred keys.
+// Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 745 TFLOP/s of a large GEMM,
+// float32 42 of 51. If there are fewer work-groups than the device needs, the keys are split among work-groups and
+// fused_attention_combine_* merges their results.
 //
-// A key with probability 0 still adds 0 V to O, which is NaN where V is not finite. Keys that causality hides
-// are not read, and rows whose softmax is NaN become 0 V under the guard: for both, fused_attention_values_*
-// looks for values that are not finite first. Launch: operators/attention/attention/plan.cpp.
+// A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. Two cases do not read such keys: keys
+// hidden by causality or a window, and rows with a NaN softmax, which become 0 V under the guard. For these,
+// fused_attention_values_* first finds the non-finite values. Launch: operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 #include "operators/attention/attention/loading.h"
@@ -41,8 +41,8 @@ DEVICE bool is_finite(T x) {
   return to_float(x) * 0.0f == 0.0f;
 }
 
-// The last key whose value in column d is not finite, or -1; one behind all where there is one in the first `unread`
-// parts.
+// Returns the last key with a non-finite value in column d, or -1. Returns the largest int if one of the first
+// `unread` parts has such a key.
 DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread) {
   int last = -1;
   for (int part = 0; part < parts; ++part) {
@@ -52,8 +52,8 @@ DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread
   return last;
 }
 
-// The first key of which O gets 0 V without having read it: `seen` where causality hides the rest; 0, which
-// is all there is to O, where the guard replaces a NaN softmax (its sum is NaN or 0).
+// Returns the first key that contributes 0 V to O without being read: `seen` if causality hides the keys after it.
+// Returns 0, so O is 0 V only, if the guard replaces a NaN softmax (its sum is NaN or 0).
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;
   if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
@@ -62,7 +62,7 @@ DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
 
 DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentionValueKeys; }
 
-// What fused_attention_combine_* merges.
+// Stores the partial results that fused_attention_combine_* merges.
 template <class T, class P>
 DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
                         const AttentionSoftmax<P>& softmax) {
@@ -77,7 +77,7 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
   }
 }
 
-// Put together in LDS, so that it leaves in whole vectors.
+// Assembles the output in LDS and stores it in entire vectors.
 template <class T, class P>
 DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
                          const AttentionSoftmax<P>& softmax) {
@@ -133,7 +133,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
   }
 }
 
-// kPlain: scores are scale Q K^T, causal or not, and scale > 0.
+// kPlain: scores are scale Q K^T with scale > 0, with or without causality.
 template <class T, class P, bool kPlain>
 DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                              P& products, AttentionSoftmax<P>& softmax) {
@@ -176,7 +176,7 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   }
 }
 
-// Between the work-items that share blocks of keys.
+// A barrier of the work-items that share blocks of keys: a team, or the work-group.
 template <class P>
 DEVICE void team_barrier() {
   if constexpr (P::kTeams > 1) {
@@ -186,8 +186,8 @@ DEVICE void team_barrier() {
   }
 }
 
-// The same where memory reaches LDS without passing through registers and rows of K and V are whole vectors: they have
-// two places there, and a block takes one barrier.
+// The same for devices with direct copies from memory to LDS, and rows of K and V that are entire vectors. K and V are
+// double-buffered, and each block needs one barrier.
 template <class T, class P>
 DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                            P& products, AttentionSoftmax<P>& softmax) {
@@ -198,7 +198,7 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
   wait_for_copies();
   barrier();
   products.take_queries(lds);
-  // A wave without rows leaves the units to the others.
+  // A wave without rows does not multiply.
   const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
 
   int at = 2 * P::team();
@@ -206,7 +206,7 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
     const int t = first + P::team() * P::kKeys;
     if (first != place.begin) {
       wait_for_copies();
-      team_barrier<P>();  // all have this block, and are done with the one before
+      team_barrier<P>();  // all have loaded this block and finished the one before
     }
     if (has_rows && t < place.end) {
       typename P::Scores scores;
@@ -219,15 +219,15 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
     }
     at ^= 1;
   }
-  wait_for_copies();  // of the block beyond the last one: what follows may use the same LDS
+  wait_for_copies();  // of the block beyond the last one: the caller may reuse its LDS
 }
 
-// Each of two teams gets what the other one has summed up of the rows that it keeps.
+// Adds the two teams' partial sums. Each team keeps half of the rows and receives the other team's sums of them.
 template <class P>
 DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
-  static_assert(P::kTeams == 2, "one other");
+  static_assert(P::kTeams == 2, "exactly one other team");
   const int team = P::team();
-  barrier();  // all are done with K and V
+  barrier();  // all have finished with K and V
   products.hand_output(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     if (P::keeps(slot)) continue;
@@ -260,7 +260,7 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   P products;
   AttentionSoftmax<P> softmax;
   if constexpr (P::kAhead) {
-    static_assert(kPlain, "no registers for what stands between the products");
+    static_assert(kPlain, "no registers for bias, mask and softcap");
     multiply_ahead<T, P>(args, place, lds, products, softmax);
   } else {
     multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
@@ -326,7 +326,7 @@ struct AttentionFound {
   int32_t last[kAttentionThreads][Pack<T>::kSize];
 };
 
-// Bound by memory: reads V once.
+// Memory-bound: reads V once.
 template <class T>
 DEVICE void attention_values(const AttentionValuesArgs& args) {
   SHARED(lds, AttentionFound<T>);
@@ -370,7 +370,7 @@ DEVICE void attention_values(const AttentionValuesArgs& args) {
   found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
 }
 
-// kUsed: as of MatrixAttention.
+// kUsed: see MatrixAttention.
 template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows>
 struct AttentionOf {
   static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
@@ -378,7 +378,7 @@ struct AttentionOf {
   static constexpr AttentionShape kShape =
       attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain, kRows);
 };
-// Only the one that the target has is compiled.
+// Instantiates only the class that the target uses.
 template <class T, int kHead, int kUsed, class Of, bool kMatrix>
 struct AttentionProducts {
   static constexpr AttentionShape kShape = Of::kShape;

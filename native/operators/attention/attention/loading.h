@@ -1,11 +1,11 @@
-// Which rows and keys a work-group of fused_attention_* has, and how Q, K and V come to LDS.
+// Assigns rows and keys to the work-groups of fused_attention_*, and loads Q, K and V into LDS.
 #pragma once
 
 #include "operators/attention/attention/operands.h"
 
 namespace graphopt::hip {
 
-// Copies a block element by element: any strides.
+// Copies a block of any strides, element by element.
 template <class P, class T, class Store>
 DEVICE void copy_elements(const Block<T>& block, bool key_major, const Store& store) {
   NO_UNROLL for (int at = thread_x(); at < P::kKeys * P::kHead; at += P::kThreads) {
@@ -35,7 +35,7 @@ struct AttentionPlace {
   int64_t first_head;      // the first head of Q
   uint32_t all_heads, id;  // (b, head) as one index; index of the work-group after reordering by die
   int rows, first_row;     // number of rows that share K and V; the first one of this work-group
-  int ahead;               // the last key that a query sees, less the query
+  int ahead;               // offset from a query to the last key that it sees
   int first_hidden;        // the first key that causality hides from one of the rows
   int begin, end;          // keys
   bool causal;
@@ -55,7 +55,7 @@ struct AttentionPlace {
   DEVICE explicit AttentionPlace(const AttentionLayout& of)
       : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
     const AttentionSizes& sizes = layout.sizes;
-    // Work-groups go to the dies in turn; those that share K and V should meet in one L2.
+    // Work-groups are assigned to the dies in turn. Those that share K and V should use the same L2 cache.
     id = static_cast<uint32_t>(block_x());
     if (id < layout.groups_of_die * layout.dies.d) {
       const uint32_t turn = divide(id, layout.dies);
@@ -90,8 +90,8 @@ struct AttentionPlace {
   }
 };
 
-// K and V on their way to LDS, a block at a time: begun while something else is computed, finished before a
-// barrier.
+// Loads K and V into LDS, a block at a time. begin_*() starts the loads and overlaps with computation; finish_*()
+// completes them before a barrier.
 template <class T, class P>
 struct AttentionKeys {
   const AttentionLayout& layout;
@@ -157,17 +157,17 @@ struct AttentionKeys {
   }
 };
 
-// Blocks of K and V on their way to LDS beside the work-items, both of one while those of the one before are
-// multiplied (P::kAhead).
+// Copies blocks of K and V to LDS directly. K and V of a block are copied during the multiplication of the block before
+// (P::kAhead).
 template <class T, class P>
 struct AttentionBlocks {
-  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // from pack to pack of a work-item
+  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // distance of a work-item's packs
 
   const AttentionLayout& layout;
   typename P::Lds& lds;
   const T *keys, *values;  // this work-item's first packs of the next block
   int row, d;
-  int left;  // keys of the next block on, from this work-item's first one on
+  int left;  // remaining keys, from this work-item's first key of the next block on
 
   DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
@@ -202,7 +202,7 @@ struct AttentionBlocks {
   }
 };
 
-// Q of all rows, where products.take_queries finds it.
+// Loads Q of all rows into LDS, for products.take_queries.
 template <class T, class P>
 DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionLayout& layout = place.layout;

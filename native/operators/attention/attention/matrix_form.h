@@ -1,5 +1,5 @@
-// The two products of fused_attention_* on the matrix units, and how Q, K, V, scores and sums lie there in LDS and
-// registers. The other form is vector_form.h.
+// The two GEMMs of fused_attention_* on the matrix units, and the layouts of Q, K, V, scores and sums in LDS and
+// registers. vector_form.h has the same for the vector unit.
 #pragma once
 
 #include "gemm/pipelines/instruction.h"
@@ -7,8 +7,8 @@
 
 namespace graphopt::hip {
 
-// kUsed: elements of a head that are not all zero, a multiple of 16.
-// kAhead: the next block is on its way while the current one is multiplied.
+// kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero.
+// kAhead: the next block is loaded during the multiplication of the current one.
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
           bool kAhead_, int kTeams_>
 struct MatrixAttention {
@@ -17,25 +17,25 @@ struct MatrixAttention {
   static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
   static constexpr int kBlockRows = kWaves * kWaveRows;
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
-  static constexpr int kSlots = kM * Instruction::kRows;  // rows of a lane
+  static constexpr int kSlots = kM * Instruction::kRows;  // rows of a work-item
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
   static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
   static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
-                "whole packs and rows");
-  // Keys of a work-item that are neighbours, where V is transposed on its way to LDS.
+                "entire packs and rows");
+  // Adjacent keys of a work-item, used when V is transposed between memory and LDS.
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
 
-  // Rows in different banks.
+  // The padding places adjacent rows in different banks.
   static constexpr int kPad = kSize, kRow = kHead + kPad;
   static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
-  // Whether Q, K and V go to LDS directly, or through registers.
+  // Whether Q, K and V are copied to LDS directly or through registers.
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
-  static_assert(kTeams == 1 || kAhead, "each team has blocks of its own under way");
+  static_assert(kTeams == 1 || kAhead, "each team has separate buffers");
   static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
                                 : kQueryCount > kKeyCount + kValueCount ? kQueryCount
@@ -43,10 +43,10 @@ struct MatrixAttention {
   struct Lds {
     alignas(16) T v[kCount];
     float sum[kBlockRows];
-    int32_t last[kHead];  // of each column of V, the last key whose value is not finite
+    int32_t last[kHead];  // for each column of V, the last key with a non-finite value
     AttentionExtras<T> extras;
   };
-  // Where the output is put together.
+  // The output is assembled here.
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
 
@@ -61,14 +61,14 @@ struct MatrixAttention {
   typename Instruction::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
-  // Of the two blocks of each team of kAhead that number `place`; elsewhere there is one.
+  // `place`: index of the buffer. With kAhead each team has two, else there is one.
   DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
     return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
            key * (kHead + kPad) + d;
   }
-  // V is in LDS as it is in memory where tiles can be loaded so; else transposed, packs of keys exchanged so
-  // that work-items that write different rows meet different banks. Split into tile and place in the tile:
-  // what depends on the tiles alone is then a constant beside an address.
+  // V has the same layout in LDS as in memory if tiles can be loaded from it. Otherwise it is transposed, and packs of
+  // keys are permuted: work-items that write different rows then access different banks. The arguments are split into
+  // tile and position in the tile, because offsets of tiles are then immediate constants of the address.
   DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
     T* values = key_at(lds, 0, 0, place) + kKeyCount;
     if constexpr (Instruction::kLoadsRows) {
@@ -83,10 +83,10 @@ struct MatrixAttention {
     return value_at(lds, key / 16, key % 16, d / 16, d % 16);
   }
 
-  // 0 of a work-group that is one.
+  // 0 if the work-group has one team.
   DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
   DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
-  // Row of the work-group that a slot stands for.
+  // The row of the work-group that a slot holds.
   DEVICE static int row(int slot) {
     return first_row_of_wave() + slot / Instruction::kRows * 16 + Instruction::row(slot % Instruction::kRows);
   }
@@ -131,9 +131,9 @@ struct MatrixAttention {
     }
   }
 
-  // Of two teams each ends with half of the rows: a work-item hands the sums of the others, their highest scores and
-  // their sums of probabilities to the one of the other team that has the same rows, through the LDS behind Q. Four are
-  // one access, and neighbouring lanes meet different banks.
+  // Each of two teams keeps half of the rows. For the other half a work-item passes its sums, highest scores and sums
+  // of probabilities to the work-item with the same rows in the other team, through the LDS after Q. One access moves
+  // four elements, and adjacent work-items access different banks.
   static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
   static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
   DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
@@ -141,11 +141,12 @@ struct MatrixAttention {
   DEVICE static float* handed_at(Lds& lds, int giver, int i) {
     static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Instruction::kSums % 4 == 0 &&
                       kTeams * kHanded * kTeamThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
-                  "no more than the keys and values");
+                  "fits into the buffers of keys and values");
     float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
     return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
   }
-  // f(m, d, i, which) for four sums of each tile that this lane keeps, or that it does not: the which-th ones handed.
+  // Calls f(m, d, i, which) for each four sums of the tiles that this work-item keeps, or passes on if !kept. `which`
+  // is their index among the passed sums.
   template <class F>
   DEVICE static void each_four(bool kept, const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {
@@ -163,7 +164,7 @@ struct MatrixAttention {
       store_pack(handed_at(lds, team(), which), four);
     });
   }
-  // output = output mine[slot] + what was handed theirs[slot]
+  // output = output mine[slot] + received theirs[slot]
   template <class Slots>
   DEVICE void take_output(Lds& lds, const Slots& mine, const Slots& theirs) {
     each_four(true, [&](int m, int d, int i, int which) {
@@ -176,7 +177,7 @@ struct MatrixAttention {
     });
   }
 
-  // f(column, value) for one slot.
+  // Calls f(column, value) for the elements of one slot.
   template <class F>
   DEVICE void each_output_of(int slot, const F& f) const {
     UNROLL for (int d = 0; d < kD; ++d) {
@@ -186,7 +187,7 @@ struct MatrixAttention {
       }
     }
   }
-  // f(column, values) for neighbours of one slot.
+  // Calls f(column, values) for groups of adjacent elements of one slot.
   template <class F>
   DEVICE void each_few_of(int slot, const F& f) const {
     constexpr int kCount = Instruction::kTogether;
@@ -200,13 +201,13 @@ struct MatrixAttention {
     }
   }
 
-  // Row and first element of the pack of Q that is the at-th to be stored.
+  // Row and first element of the at-th pack of Q to store.
   DEVICE static int query_row(int at) { return at / kAcross; }
   DEVICE static int query_d(int at) { return at % kAcross * kSize; }
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
     store_pack(query_at(lds, r, d), pack);
   }
-  // Between two barriers: all queries are in LDS, and K and V may take their place.
+  // Called between two barriers: all queries are in LDS, and K and V may then overwrite them.
   DEVICE void take_queries(Lds& lds) {
     if constexpr (!kQueriesInLds) {
       UNROLL for (int m = 0; m < kM; ++m) {
@@ -219,7 +220,7 @@ struct MatrixAttention {
         [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
   }
 
-  // kTogether rows of each work-item, then on by kThreads / kAcross of such.
+  // Each work-item loads kTogether adjacent rows, then advances by kThreads / kAcross times as many.
   template <int kTogether>
   DEVICE static void load(Staged& s, const Block<T>& block, int thread) {
     const int key = thread / kAcross * kTogether, d = thread % kAcross * kSize;
@@ -276,11 +277,11 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
     multiply_keys(lds, scores, 0, [](int) {});
   }
-  // between(d): after each of the kD parts of a head, what the work-items do while the units multiply.
+  // Calls between(d) in each of the kD parts of a head: work that overlaps the matrix units.
   template <class Between>
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
-    // The operands of a step are on their way while the step before multiplies.
+    // The operands of a step are loaded during the multiplications of the step before.
     typename Instruction::Right right[2][kKeyTiles];
     typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
     load_key_tiles(lds, place, 0, right[0]);
@@ -314,8 +315,8 @@ struct MatrixAttention {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
-  // Tiles of K that a step takes, of the same part of a head. Where Q is in LDS beside many keys, fewer of them leave
-  // registers for that of the next part.
+  // Number of tiles of K in a step, all of the same part of a head. If Q is in LDS, fewer tiles free registers for Q of
+  // the next part.
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
   DEVICE static void load_key_tiles(Lds& lds, int place, int step,
@@ -327,8 +328,8 @@ struct MatrixAttention {
     }
   }
 
-  // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
-  // a head of 256 there are registers for two.
+  // Number of tiles of V in a step, all of the same keys. RDNA 3 holds operands twice in a wave: with the output of a
+  // head of 256, registers are left for two tiles.
   static constexpr int kStepTiles = (Instruction::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
                                     : kD % 4 == 0                                             ? 4
                                                                                               : 3;

@@ -8,8 +8,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// How the numbers of A and B are multiplied where those of B are T. Of Word, each stands for two of bfloat16,
-// in A too, whatever its type says.
+// The multiplication of A by B with elements of type T. Word: two bfloat16 elements, also in A, despite its type.
 template <class T>
 struct Factors {
   static Vec spread(const float* a) { return splat(*a); }
@@ -46,7 +45,7 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, R
     }
   }
   if (result == Result::kAdd) {
-    // Only now: a sum that starts from all the blocks before would lose their digits with every key.
+    // Add the previous blocks last: a sum that starts with them would lose digits with every key.
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4

@@ -17,15 +17,15 @@ constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 constexpr int kMostRows = 8;
 constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
-// How a matrix product P is stored in C.
+// The destination of a matrix product P.
 enum class Result {
   kStore,  // C = P
   kMost,   // C = P, and the kWidth maxima in `per_row` of each row are updated with the sums of the row
   kAdd,    // C = C * per_row[row] + P
 };
 
-// C [rows, vectors * kWidth] = A B as `result` says, for up to kMaxVectors vectors and any number of rows. Where B is
-// of words, each word of A and of B holds two bfloat16 numbers, whatever the type of A says.
+// C [rows, vectors * kWidth] = A B, stored as specified by `result`, for up to kMaxVectors vectors and any number of
+// rows. If B has words, each word of A and of B holds two bfloat16 elements, despite the type of A.
 template <class T>
 void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
                         int64_t k, Result result, float* c, int64_t ldc, float* per_row);
@@ -33,8 +33,8 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
 #if defined(__AVX512F__)
 constexpr int kHalfRows = 8;
 
-// The same for kHalfRows rows and two and a half vectors, D=40 above all: rows share their half vectors two
-// by two. The last half of a row of B equals the half before it, and so does that of C. Without factors C = P.
+// The same for kHalfRows rows and two and a half vectors, mainly for D = 40: two rows share a vector for their half
+// vectors. The last half vector of a row of B and of C repeats the half before it. Without factors C = P.
 template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor);

@@ -25,8 +25,8 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   return perm;
 }
 
-// An operand after its perm, seen as [b, h, row, col] with size 1 for the dims that it does not have. Batch
-// dims are aligned from the right as in MatMul, so the only batch dim of a rank 3 operand is h.
+// An operand after its perm, as [b, h, row, col] with size 1 for missing dims. Batch dims are aligned from the right as
+// in MatMul, so the only batch dim of a rank 3 operand is h.
 struct Operand4 {
   int64_t b = 1, h = 1, row = 1, col = 1;
   Strides4 stride;
@@ -130,7 +130,7 @@ void FusedAttentionOp::read(const Node& node) {
            "grouped query attention needs Q, K and V of rank 4");
   if (mask_) {
     mask_value_ = node.get_float("mask_value");
-    // The body casts the attribute to T: float's lowest value becomes -inf in float16, and a row of these
+    // The function body casts the attribute to T: float's lowest value becomes -inf in float16, and a row of these
     // gives NaN.
     if (node.type() == ElementType::kHalf) {
       mask_value_ = static_cast<float>(static_cast<half>(mask_value_));
@@ -259,8 +259,8 @@ gpu::Plan plan_of(const AttentionProblem& p, bool half, bool aligned, const gpu:
   return gpu::fused_attention_plan(p, half, aligned, facts);
 }
 
-// Attention of ONNX. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs
-// Y as Q is, and K and V behind the past ones.
+// Attention of ONNX. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs Y in the
+// layout of Q, and present K and V.
 class Attention final : public gpu::DeviceKernel {
  public:
   Attention(const Node& node, gpu::Device& device)
@@ -328,7 +328,7 @@ class Attention final : public gpu::DeviceKernel {
       p.has_mask = mask.type == ElementType::kBool;
       p.has_bias = !p.has_mask;
       (p.has_mask ? p.mask : p.bias) = broadcast_to_scores("attn_mask", mask.shape, scores, 4);
-      p.guard = true;  // a query that sees nothing gives zeros
+      p.guard = true;  // a query that sees no key gives zeros
     }
     set_places(p, past);
     const Ref to = set_output(call, 0, y);
@@ -337,17 +337,17 @@ class Attention final : public gpu::DeviceKernel {
                    {Ref::input(kQ), from_k, from_v, mask}, {to});
   }
 
-  // Query i stands at key past + i and sees those around it; an AttentionProblem counts from the last key.
+  // Query i has the position of key past + i and sees the keys around it. An AttentionProblem counts from the last key.
   void set_places(AttentionProblem& p, int64_t past) const {
     const int64_t beyond = p.T - p.S - past, all = p.S + p.T;
-    if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys beyond the last one's
+    if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys after the last query
       p.causal = true;
       p.T -= beyond;
     } else if (causal_ || left_ >= 0 || right_ >= 0) {
       p.window = true;
       p.left = (left_ < 0 ? all : std::min(left_, all)) + beyond;
       p.right = (causal_ ? 0 : right_ < 0 ? all : std::min(right_, all)) - beyond;
-      p.guard = p.guard || beyond != 0;  // a query may see none
+      p.guard = p.guard || beyond != 0;  // a query may see no key
     }
   }
 
@@ -387,7 +387,7 @@ class Attention final : public gpu::DeviceKernel {
   int64_t q_heads_, kv_heads_;
   std::optional<float> scale_;
   float softcap_;
-  int64_t left_, right_;  // keys before and behind its own that a query sees; -1: all
+  int64_t left_, right_;  // number of keys before and after its position that a query sees; -1: all
 };
 
 std::string refuse_attention(const Node& node) {
@@ -404,7 +404,7 @@ std::string refuse_attention(const Node& node) {
              other = node.outputs.size() > 2 && node.outputs[2].present;
   if (one != other || (node.outputs.size() > 1 && !one)) return "present keys without values, or the reverse";
   const bool causal = node.get_bool("is_causal");
-  // The first version caps scores with the mask on them.
+  // In the first version softcap applies to masked scores.
   if (node.get_float("softcap", 0.0f) != 0.0f && node.version < 24 && (masked || causal)) {
     return "softcap of masked scores";
   }

@@ -17,13 +17,13 @@
 
 namespace graphopt {
 
-// Element strides of an operand seen as [B, H, rows, cols]; 0 on a broadcast dim.
+// Element strides of an operand as [B, H, rows, cols]; 0 for a broadcast dim.
 struct Strides4 {
   int64_t b = 0, h = 0, row = 0, col = 0;
 };
 
-// Everything but the pointers. The Transpose perms and broadcasts of the node are already folded into
-// strides: Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
+// The problem without pointers. The strides include the node's Transpose perms and broadcasts: Q [B, H, S, D], K [B,
+// Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
 struct AttentionProblem {
   int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
   int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
@@ -80,9 +80,9 @@ GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
 
 namespace graphopt::gpu {
 
-// Inputs Q, K, V, then bias and mask where the problem has them; output O. `aligned`: all pointers are
-// multiples of 16. Throws std::invalid_argument when a head has more than 256 elements, or a dimension or the
-// stride of a row 2^31 or more. `rows`: instead of the plan's own choice, where there is one.
+// Inputs Q, K, V, then bias and mask if the problem has them; output O. `aligned`: all pointers are multiples of 16.
+// `rows` overrides the planner's variant. Throws std::invalid_argument if a head has more than 256 elements, or a
+// dimension or the stride of a row is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<hip::AttentionRows> rows = {});
 

@@ -1,4 +1,4 @@
-// K, V, bias and mask as both forms of fused_attention_* read them (matrix_form.h, vector_form.h).
+// Views of K, V, bias and mask, shared by both forms of fused_attention_* (matrix_form.h, vector_form.h).
 #pragma once
 
 #include "device/platform.h"
@@ -6,13 +6,13 @@
 
 namespace graphopt::hip {
 
-// N neighbours that move in one instruction.
+// Adjacent elements that one instruction moves.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T)) Few {
   T v[kCount];
 };
 
-// Rows of K or V from one key on: `count` of them, `width` elements each; the rest reads as zero.
+// `count` rows of K or V, `width` elements each. Elements outside read as zero.
 template <class T>
 struct Block {
   const T* data;
@@ -25,7 +25,7 @@ struct Block {
     const Bits128 zero = {};
     return bit_cast<Pack<T>>(inside ? bits : zero);
   }
-  // A work-group's copies to LDS, of kPacks packs by each work-item, kAcross packs a row: where `to` puts (key, d).
+  // Copies the block to LDS: kPacks packs for each work-item, kAcross packs for each row. to(key, d) is the address.
   template <int kAcross, int kPacks, int kThreads, class To>
   DEVICE void copy_packs(int thread, const To& to) const {
     const int first = thread / kAcross, d = thread % kAcross * Pack<T>::kSize;
@@ -57,8 +57,8 @@ struct AttentionExtra {
     return data + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// Arguments of the scores and of the code after the loop, kept in LDS. They are uniform: the compiler would keep them
-// in scalar registers, and these are too few during the loop.
+// Arguments of the scores and of the code after the loop, stored in LDS. They are uniform: the compiler would keep them
+// in scalar registers, which are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

@@ -1,5 +1,5 @@
-// K and V of attention in blocks, as its matrix multiplications read them, and rows of Q and O. For kernel files only
-// (see For kernel files only (see cpu/isa.h). cpu/isa.h).
+// Packs blocks of K and V, and rows of Q and O, for the matrix multiplications of attention. For kernel files only (see
+// cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
+// y = scale * x for n elements of x with a stride, padded with zeros to full vectors.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
   int64_t i = 0;
@@ -47,7 +47,7 @@ inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
   return load_aligned(numbers);
 }
 
-// Transposes kWidth vectors in place, by exchanging ever smaller off-diagonal squares.
+// Transposes kWidth vectors in place: swaps off-diagonal squares of decreasing size.
 template <int kHalf>
 inline void transpose(Vec (&r)[kWidth]) {
 #pragma GCC unroll 16
@@ -60,29 +60,29 @@ inline void transpose(Vec (&r)[kWidth]) {
   if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
 }
 
-// K^T in panels: panel j holds keys [j * kPanelFloats, ...) as [D, width of the panel], the last panel being as
-// narrow as whole vectors allow and filled up with zeros.
+// Packs K^T in panels: panel j holds keys [j * kPanelFloats, ...) as [D, width of the panel]. The last panel has as few
+// full vectors as possible, padded with zeros.
 template <class T>
 void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed);
 
-// V as [n, width] floats, width being Dv in whole vectors. Where Dv ends within the first half of a vector,
-// the second half repeats it for multiply_half.
+// Packs V as [n, width] floats; width is Dv rounded up to full vectors. If Dv ends within the first half of a vector,
+// the second half repeats the first for multiply_half.
 template <class T>
 void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
                  float* packed);
 
-// pack_keys in words: [steps, width of the panel], zeros behind D.
+// pack_keys in words: [steps, width of the panel], zeros after D.
 template <class T>
 void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
                     Word* packed);
 
-// pack_values in words: [n / 2, width], and zeros until tiles are full.
+// pack_values in words: [n / 2, width], padded with zeros to full tiles.
 template <class T>
 void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed);
 
-// The sum of 0 * V over n keys into poison [width], and whether that has a NaN: keys with probability 0 add
-// this to O, and it is NaN in the columns where V has a NaN or an infinity.
+// Stores the sum of 0 * V over n keys to poison [width], and returns whether it has a NaN. Keys with probability 0 add
+// this sum to O. It is NaN in columns of V with a NaN or an infinity.
 template <class T>
 bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison);
 

@@ -18,15 +18,15 @@ hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.ro
 // NVIDIA has separate kernels for narrow heads in float16: at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
-// Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
+// Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
   return s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 && s.b % pack == 0 &&
          s.row < (int64_t{1} << 31) / rows;
 }
 
-// Which kernel, and what it takes at a time.
+// The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;  // of kAttentionHeads
+  size_t bucket = 0;  // index of kAttentionHeads
   bool matrix = false, copies = false, plain = false, many = false, teams = false, few = false;
   AttentionShape shape;
 
@@ -59,8 +59,8 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
-// Whether the keys are shared by two teams, which overlap as two work-groups on a compute unit do: where there is no
-// second one, and each team has some blocks of keys.
+// Whether two teams of waves in a work-group should share the keys. They overlap like two work-groups on a compute
+// unit, so they pay when a compute unit has only one work-group and each team has some blocks of keys.
 bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
                    int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
@@ -79,22 +79,22 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   c.copies = arch.matrix == hip::Matrix::kMma;
   const int64_t pack = half ? 8 : 4;
   c.plain = !p.has_bias && !p.has_mask && !p.window && p.softcap == 0.0f && p.scale > 0.0f;
-  // Where memory reaches LDS directly, the plain kernels copy blocks in whole vectors only.
+  // On devices with direct copies to LDS, the plain kernels copy blocks in entire vectors only.
   if (c.matrix && c.copies) {
     const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
     c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
   }
-  // Rows that the busiest compute unit multiplies.
+  // The number of rows that the busiest compute unit multiplies.
   const auto busiest = [&](AttentionRows r) {
     const int64_t block_rows = shape_of(c, arch, half, r).block_rows();
     const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, block_rows);
     return divide_up(groups, device.compute_units) * block_rows;
   };
-  // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
+  // Work-groups with kMany rows multiply about an eighth faster (measured on an H200).
   c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
-  // Few rows are bound by the reading of K and V.
+  // With few rows, reading K and V takes the time.
   c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
   if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
@@ -138,14 +138,14 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
   return scores;
 }
 
-// How many parts the keys are split into, and the keys of one.
+// The number of parts that the keys are split into, and the keys of each part.
 struct Splits {
   int64_t count, keys;
 };
 
-// With few rows the time is that of reading K and V, which takes several work-groups on each compute unit, each with
-// some hundred keys. Where memory reaches LDS beside the work-items one work-group reads as fast as memory allows, if
-// it has one row: what it computes for more needs two.
+// With few rows, reading K and V takes the time. Full bandwidth needs several work-groups on each compute unit, each
+// with some hundred keys. With direct copies to LDS one work-group reaches full bandwidth if it has one row; with more
+// rows the arithmetic needs two work-groups.
 Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
   constexpr int64_t kLeastKeys = 256;
   const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;
@@ -154,9 +154,9 @@ Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool 
   return {divide_up(p.T, keys), keys};
 }
 
-// Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
-// that of reading K and V, which takes several work-groups on each compute unit; of teams one fills it. A split has
-// some blocks of keys for each team, so that it is worth its share of the merge.
+// Splits the keys if the blocks of rows leave compute units idle. With few rows in a block, reading K and V takes the
+// time, and full bandwidth needs several work-groups on each compute unit; a work-group with teams fills one. Each team
+// of a split has at least kLeastBlocks blocks of keys, because a split also costs its share of the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
@@ -191,12 +191,12 @@ hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSi
   return layout;
 }
 
-// What passes from kernel to kernel; no_buffer() where it does not.
+// Buffers between the kernels; no_buffer() if unused.
 struct Scratch {
   Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
 };
 
-// Looks for values that are not finite.
+// Launches the search for non-finite values.
 void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
                    Buffer found) {
   const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys), heads = p.H / p.group;
@@ -218,7 +218,7 @@ void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLa
               hip::kAttentionThreads, args);
 }
 
-// Merges what the splits have left.
+// Launches the merge of the splits.
 void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout,
                     const Scratch& scratch, const KernelVariant& choice, bool half, int64_t splits) {
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
@@ -256,7 +256,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                                    : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
-  // A window is cut to the sequences, beyond which it hides nothing; with a query's place it is less than 2^31.
+  // A window is clamped to the sequence lengths, beyond which it hides no keys. Window + query index stay below 2^31.
   if (p.window) to_i31(p.S + p.T);
   const hip::AttentionSizes sizes{to_u31(rows),
                                   to_i31(p.S),

@@ -20,7 +20,7 @@ inline Vec hide_first(Vec x, int64_t count) {
 
 // Few rows read K in place: it is read once, so packing it would double the traffic.
 
-// scores [n] of one row against keys that are contiguous along D. q is padded with zeros to whole vectors.
+// scores [n] of one row against keys that are contiguous along D. q is padded with zeros to full vectors.
 template <class T>
 void dot_keys(const float* q, const T* k, int64_t row_stride, int64_t n, int64_t D, float* scores) {
   const int64_t whole = D / kWidth * kWidth;
@@ -77,9 +77,9 @@ inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 template <class T>
 struct KeyBlock {
   int64_t first, n;
-  const T *k, *v;  // where it comes from
-  bool fresh;      // the item's first
-  bool poisoned;   // V has a NaN or an infinity, which even keys with probability 0 pass on
+  const T *k, *v;  // source
+  bool fresh;      // the first block of the item
+  bool poisoned;   // V has a NaN or an infinity, which reaches O even with probability 0
   bool keys_packed;
 };
 
@@ -99,7 +99,7 @@ struct Scores {
     if (++row.s == p.S) row = {row.h + 1, 0};
   }
 
-  // The first key that a row sees, and the one behind the last: of `n` keys from `first` on.
+  // The range of keys that a row sees, among `n` keys from `first` on.
   struct Keys {
     int64_t begin, end;
   };
@@ -188,8 +188,8 @@ struct Scores {
     }
   }
 
-  // How many of the block's keys `rows` rows take. Those that causality or a window hides from all of them have
-  // probability 0, unless a finite mask_value may weigh behind causality.
+  // Returns the number of keys of the block that `rows` rows need. Keys that causality or a window hides from all rows
+  // have probability 0, except if a finite mask_value replaces their scores.
   int64_t keys_that_count(const KeyBlock<T>& block, Row row, int64_t rows, const float* highest) const {
     if ((!p.causal && !p.window) || block.poisoned) return block.n;
     if (p.window) {
@@ -210,7 +210,7 @@ struct Scores {
     return unmasked || (seen == 0 && negligible) ? std::min(block.n, seen) : block.n;
   }
 
-  // w.q = scale * `rows` rows of Q
+  // w.q = scale * Q for `rows` rows.
   void load_queries(const AttentionScratch& w, int64_t b, Row row, int64_t rows) const {
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* x = w.q + i * plan.query_width;
@@ -227,7 +227,7 @@ struct Scores {
     }
   }
 
-  // Scores of `rows` rows with the block's first n keys, which are packed if they are not yet.
+  // Computes the scores of `rows` rows with the block's first n keys. Packs the keys first if necessary.
   void multiply_keys(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, Row row, int64_t rows,
                      int64_t n, bool most_known) const {
     if (!block.keys_packed) {

@@ -1,19 +1,17 @@
-// The shape of a work-group of FusedAttention (kernel.hip) for an architecture, which its launch
-// plan (operators/attention/attention/plan.cpp) must know too.
+// The shape of FusedAttention's work-groups on each architecture, shared by the kernel (kernel.hip) and its launch plan
+// (plan.cpp).
 #pragma once
 
 #include "device/traits.h"
 
 namespace graphopt::hip {
 
-// A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head`
-// elements.
+// A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head` elements.
 //
-// matrix: on the matrix units. A wave holds 16-row tiles of the scores and of the output in registers, and of
-// the queries too unless they are in LDS. Each of several `teams` has so many waves, for all rows, and takes the
-// blocks of keys in turn with the others.
-// Otherwise on the vector unit: a wave is wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys /
-// 8 scores and head / 8 outputs.
+// Matrix units: a wave holds 16-row tiles of the scores and of the output in registers, and those of the queries unless
+// they are in LDS. Each of the `teams` has `waves` waves for all rows, and the teams process the blocks of keys in
+// turn. Vector unit: a wave has wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys / 8 scores and head /
+// 8 outputs.
 struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
@@ -41,24 +39,24 @@ struct AttentionShape {
 
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
-// How a work-group is made where there is a choice: with kMany rows it multiplies faster, with kFew there are more
-// work-groups, and of kTeams one fills a compute unit as two others do.
+// Variants of a work-group. kMany rows multiply faster, kFew rows make more work-groups, and a work-group with kTeams
+// fills a compute unit like two others.
 enum class AttentionRows { kFew, kMany, kTeams };
 
-// Whether there is: a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in kMany, so
-// an operand that it reads from LDS serves twice the products. copies: memory reaches LDS directly (kCopiesToLds).
-// element: bytes of T. On the vector unit the kernels are float32's.
+// Whether kMany exists. A work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in
+// kMany, and an operand that it reads from LDS is used in twice the products. copies: memory can be copied to LDS
+// directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only.
 constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix ? copies && plain && head == 64 : element == 4 && head <= 128;
 }
 
-// Whether there are teams: where memory reaches LDS directly, which two blocks of keys for each then do.
+// Whether kTeams exists: devices with direct copies to LDS, because K and V are double-buffered there for each team.
 constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix && copies && plain && head <= 128 && element == 2;
 }
 
-// lds_bytes: of a work-group. element: bytes of T. plain: nothing stands between the products; what does
-// takes registers.
+// lds_bytes: LDS of a work-group. element: bytes of T. plain: no bias, mask, window or softcap between the GEMMs, which
+// would need registers.
 constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element,
                                          bool plain, AttentionRows rows) {
   if (matrix) {
@@ -87,7 +85,7 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
                   : AttentionShape{head, 8, groups * 4, 64, true, 1};
     return {head, 4, groups * 4, 16, true, 2};
   }
-  // On a wave of 64 one wave has the rows of two.
+  // A wave of 64 has the rows of two waves of 32.
   const int waves = wave == 64 ? 1 : 2;
   if (head == 64) return {head, waves, groups * (many ? 8 : 4), 32, true, 1};
   if (head == 128) return {head, waves, groups * (many ? 8 : 4), 16, true, 1};

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// Turns the products with the keys from t on into scores.
+// Converts the products with the keys from t on to scores.
 template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
                           const AttentionExtras<T>& extras, int t) {
@@ -53,7 +53,7 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
   }
 }
 
-// The same where scores are the products, their scale in the exponent.
+// The same for plain kernels: scores are the unscaled products, because `exponent` includes the scale.
 template <class P>
 DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
   const int32_t T = place.layout.sizes.T;
@@ -67,7 +67,7 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
 }
 
 // 2^(exponent (score - shift)). In float16 scores are far from overflow, and the rounding of shift * exponent is the
-// same for the whole row: one fused multiply-add saves an instruction. In float32 a mask's value may be the lowest
+// same for the entire row: one fused multiply-add saves an instruction. In float32 a mask's value may be the lowest
 // finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {
@@ -99,7 +99,7 @@ struct AttentionSoftmax {
     }
   }
 
-  // Turns scores into probabilities, and rescales the sums and outputs from the old highest score to the new one.
+  // Converts scores to probabilities, and rescales the sums and outputs from the old highest score to the new one.
   template <class T>
   DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
     float most[P::kSlots], factor[P::kSlots];
@@ -110,8 +110,7 @@ struct AttentionSoftmax {
     });
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
       most[slot] = P::row_max(most[slot]);
-      // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
-      // follow.
+      // If all scores so far are -inf, subtract 0: -inf - -inf would be NaN although finite scores may follow.
       const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
       factor[slot] = power<T>(highest[slot], shift, exponent);
       highest[slot] = most[slot];

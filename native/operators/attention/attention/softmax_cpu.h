@@ -47,7 +47,7 @@ void exponentiate(const AttentionTiling& plan, const AttentionScratch& w, int64_
   reduce_rows(rows, shifts, -infinity, larger, most_of);
   for (int64_t i = 0; i < rows; i += kWidth) {
     const Vec before = load(highest + i), next = larger(load(shifts + i), before);
-    // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
+    // If all scores so far are -inf, subtract 0: -inf - -inf would be NaN although finite scores may
     // follow.
     const Vec shift = next == -infinity ? Vec{} : next;
     store(highest + i, next);

@@ -1,5 +1,5 @@
-// How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files
-// only For kernel files only (see cpu/isa.h). (see cpu/isa.h).
+// The division of attention into items, blocks of keys and tiles of rows, and their memory. For kernel files only (see
+// cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;             // if the scores of so many rows fit in the first-level cache
+constexpr int64_t kMaxTileRows = 96;             // if their scores fit in the first-level cache
 constexpr int64_t kScoreFloats = 12 * 1024;      // scores in a tile of more than kTileRows
-constexpr int64_t kFewRows = 4;                  // so many rows or fewer read K and V in place
+constexpr int64_t kFewRows = 4;                  // up to so many rows read K and V in place
 constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
 constexpr int64_t kItemFloats = 128 * 1024;      // elements of Q and O in an item, which packs its keys once
 constexpr int64_t kBlockFloats = 64 * 1024;      // elements of K and V in a block: a second-level cache
-constexpr int64_t kBlockKeys = 512;              // at most
-constexpr int64_t kChunkKeys = 1024;             // at least, if the keys are split among items
-constexpr int64_t kEnoughItems = 16;             // no splitting of the keys above so many items
+constexpr int64_t kBlockKeys = 512;              // the most keys of a block
+constexpr int64_t kChunkKeys = 1024;             // the fewest keys of an item, if the keys are split
+constexpr int64_t kEnoughItems = 16;             // with so many items the keys are not split
 constexpr int64_t kItemsPerWorker = 3;           // balances the load of the threads
-constexpr int64_t kProductsPerWorker = 400'000;  // below, waking another thread costs more than it saves
+constexpr int64_t kProductsPerWorker = 400'000;  // with less work, waking another thread does not pay
 
 // The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.
@@ -120,8 +120,7 @@ inline AttentionScratch take_scratch(const AttentionTiling& plan, Workspace& wor
   return s;
 }
 
-// The memory of a call: the scratch of each thread, and the partial result of each item where there are several
-// to a row.
+// The memory of a call: the scratch of each worker, and the partial results if the keys are split.
 struct AttentionMemory {
   char *scratch, *partials;
   size_t scratch_bytes, partial_bytes;

@@ -1,4 +1,4 @@
-// The same as matrix_form.h on the vector unit: where there are no matrix units for the type.
+// The counterpart of matrix_form.h on the vector unit, for types without matrix units.
 #pragma once
 
 #include "device/platform.h"
@@ -6,8 +6,8 @@
 
 namespace graphopt::hip {
 
-// A wave is kDown x 8 work-items: the one at (down, across) has kSlots neighbouring rows, the keys and output
-// columns in groups of four (two, one) that are 8 groups apart.
+// A wave has kDown x 8 work-items. The one at (down, across) has kSlots adjacent rows, and every eighth group of keys
+// (kGroup keys each) and of output columns (four each).
 template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts>
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
@@ -17,28 +17,28 @@ struct VectorAttention {
   DEVICE static bool keeps(int) { return true; }
   static constexpr int kDown = kWave / 8, kSlots = kWaveRows / kDown;
   static constexpr int kScores = kKeys / 8, kOutputs = kHead / 8;
-  static constexpr int kGroup = kScores < 4 ? kScores : 4;  // neighbouring keys of a work-item
+  static constexpr int kGroup = kScores < 4 ? kScores : 4;  // adjacent keys of a work-item
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
   static constexpr int kPacks = kKeys * kAcross / kThreads;
-  static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "whole packs and rows");
+  static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "entire packs and rows");
   static_assert((kSlots == 4 || kSlots == 8) && kAcross % 4 == 0, "128-bit accesses");
   static constexpr bool kAhead = false;
   static constexpr bool kDirectQueries = kCopiesToLds && sizeof(T) == 4;
   static constexpr bool kDirectKeys = kDirectQueries, kDirectValues = kDirectQueries;
 
-  // Q and K are transposed: one row for each element of the head. In K groups of 8 keys are exchanged so that
-  // work-items that write different rows meet different banks; the like for p, one row for each key.
+  // Q and K are transposed: one row for each element of the head. Groups of 8 keys or query rows are permuted, because
+  // work-items that write different rows then access different banks. p has one row for each key, permuted by p_at().
   struct Lds {
     alignas(16) float query[kHead][kBlockRows];
     alignas(16) float key[kHead][kKeys];
     alignas(16) float value[kKeys][kHead];
     alignas(16) float p[kWaves][kKeys / kParts][kWaveRows];
     float sum[kBlockRows];
-    int32_t last[kHead];  // of each column of V, the last key whose value is not finite
+    int32_t last[kHead];  // for each column of V, the last key with a non-finite value
     AttentionExtras<T> extras;
   };
-  // Where the output is put together: Q and K, which are not needed any more, are no smaller.
+  // The output is assembled over Q and K, which are unused by then and at least as large.
   static constexpr int kOutputStride = kHead;
   DEVICE static T* output_at(Lds& lds) { return reinterpret_cast<T*>(&lds); }
   DEVICE static int exchange(int key, int d) { return key ^ ((d / kSize % 4 * 8) & (kKeys - 1)); }
@@ -52,8 +52,8 @@ struct VectorAttention {
   };
   float output[kSlots][kOutputs] = {};
 
-  // Neighbours differ in across, every second item in down: an NVIDIA GPU reads 16 bytes for 16 lanes in one
-  // cycle, instead of 8, when either neighbours or every second item want the same.
+  // Adjacent work-items differ in `across`, every second one in `down`. An NVIDIA GPU reads 16 bytes for 16 work-items
+  // in a cycle, instead of 8, if either adjacent ones or every second one read the same address.
   DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
   DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }
@@ -97,7 +97,7 @@ struct VectorAttention {
   DEVICE void each_output_of(int slot, const F& f) const {
     UNROLL for (int i = 0; i < kOutputs; ++i) f(i / 4 * 32 + across() * 4 + i % 4, output[slot][i]);
   }
-  // f(column, values) for neighbours of one slot.
+  // Calls f(column, values) for groups of adjacent elements of one slot.
   template <class F>
   DEVICE void each_few_of(int slot, const F& f) const {
     UNROLL for (int i = 0; i < kOutputs; i += 4) {
@@ -107,8 +107,8 @@ struct VectorAttention {
     }
   }
 
-  // Neighbouring work-items take 8 rows and 4 packs of each; then the next rows, then the next packs. The
-  // same for keys.
+  // 32 adjacent work-items load 8 rows and 4 packs of each; the next 32 the next rows, then the next packs. Keys are
+  // loaded in the same order.
   DEVICE static int query_row(int at) { return at / 32 % (kBlockRows / 8) * 8 + at % 8; }
   DEVICE static int query_d(int at) { return (at / 32 / (kBlockRows / 8) * 4 + at / 8 % 4) * kSize; }
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
@@ -190,12 +190,12 @@ struct VectorAttention {
     UNROLL for (int slot = 0; slot < kSlots; ++slot) {
       UNROLL for (int i = 0; i < kScores; ++i) scores.v[slot][i] = 0;
     }
-    // The operands of a step are on their way while the step before multiplies.
+    // The operands of a step are loaded during the multiplications of the step before.
     float a[2][kSlots], b[2][kScores];
     const int r = row(0);
     constexpr int kStep = 8;
     const auto load = [&](int first, int d) {
-      // The exchanges move groups of 8 within 32 rows or keys and are the same for four d.
+      // The permutations move groups of 8 within 32 rows or keys and are the same for four d.
       const float* const rows = &lds.query[first + d][exchange_row(r, first + d / 4 * 4)];
       UNROLL for (int i = 0; i < kSlots; i += 4) load_fours(rows + i, a[d % 2] + i, 4);
       const float* const line = &lds.key[first + d][exchange(key_of(0, across()), first + d / 4 * 4)];
@@ -219,8 +219,8 @@ struct VectorAttention {
     }
   }
 
-  // Row i 8 + item of p is the key that work-items at `item` across have as their score i. Fours of rows are
-  // exchanged by the item, so that lanes write to different banks.
+  // Row 8 i + item of p holds score i of the work-items with across() == item. Groups of four rows are permuted by
+  // `item`, because the work-items then write to different banks.
   DEVICE static float* p_at(Lds& lds, int i, int item, int slot) {
     constexpr int kFours = kSlots / 4;
     const int four = (down() * kFours + slot / 4) ^ (item * kFours / 2 % (kDown * kFours));

@@ -1,13 +1,13 @@
 // GroupQueryAttention: queries over a cache of keys and values.
 //
-// gqa_heads_* writes the new tokens of K and V, turned by their positions, behind what the cache holds: bound
-// by memory, each number read once and written once. Where heads are normed each work-item adds up the squares
-// of its whole head, which its neighbours read, too: one more launch would cost a new token more than that.
-// gqa_attention_* has a work-group for each query: its work-items take a key each for the scores, then a number
-// of the output each for some of the keys, block by block with the softmax of Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018. With one new token it reads the cache once for each query head;
-// for long prompts FusedAttention's kernels, which share keys between queries, are faster. Everything is
-// float32 on the way.
+// gqa_heads_* appends the new tokens of K and V to the cache, rotated by their positions. It is memory-bound: each
+// element is read once and written once. With normalization each work-item sums the squares of its entire head, which
+// adjacent work-items read as well: for one new token a separate launch would cost more.
+//
+// gqa_attention_* has one work-group for each query. Each work-item computes the score of one key, then one element of
+// the output over a part of the keys, block by block with the online softmax of Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018. With one new token it reads the cache once for each query head. For long
+// prompts FusedAttention's kernels are faster, because they share keys between queries. All arithmetic is float32.
 #include "blocks/gpu/reduce.h"
 #include "blocks/gpu/rotary.h"
 #include "device/platform.h"
@@ -15,12 +15,12 @@
 
 namespace graphopt::hip {
 
-// Tokens that the cache holds for b before the new ones.
+// Returns the number of tokens in the cache of sequence b before the new ones.
 DEVICE int begin_of(const int32_t* lengths, uint32_t b, int S, bool first) {
   return first ? 0 : max_int(lengths[b] + 1 - S, 0);
 }
 
-// By which a head's numbers, times their weights, are normed.
+// Returns 1 / sqrt(mean of squares + epsilon) of a head, the factor of its normalization.
 template <class T>
 DEVICE float norm_of(const T* head, int H, float epsilon) {
   float squares = 0.0f;
@@ -102,7 +102,7 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args) {
   const T* query = q + static_cast<int64_t>(b) * args.q_b + static_cast<int64_t>(n) * args.q_n + s * args.q_s;
   for (int h = thread; h < H; h += kGqaThreads) lds.query[h] = to_float(query[h]) * args.scale;
   barrier();
-  // A work-item adds up one number of the output over every `parts`th key.
+  // Each work-item sums one element of the output over every `parts`-th key.
   int across = 1;
   while (across < H) across *= 2;
   const int column = thread % across, part = thread / across, parts = kGqaThreads / across;
@@ -133,8 +133,8 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args) {
     const float p = key < last ? exp_fast(score - base) : 0.0f;
     lds.p[thread] = p;
     const float shrink = exp_fast(most - base);
-    // Its barrier lies between p's being written and read, that of the next block's group_max between p's being read
-    // and written again.
+    // The barrier of group_sum separates the writes of lds.p from the reads. The barrier of the next block's group_max
+    // separates these reads from the next writes.
     total = total * shrink + group_sum(p, lds.sum, kGqaThreads);
     sum *= shrink;
     most = highest;

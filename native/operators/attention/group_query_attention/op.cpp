@@ -26,11 +26,12 @@ enum : size_t {
   kIds,
   kBias,
   kSink,
-  kQueryNorm = 14,  // behind the scales of a quantized cache
+  kQueryNorm = 14,  // after the scales of a quantized cache
   kKeyNorm
 };
 
-// The problem of a call; `p`: that of the node. `rotates`: by the caches of angles.
+// Returns the problem of a call. `p`: the node's part of it. `rotates`: whether cos_cache and sin_cache rotate the
+// heads.
 GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   const Shape& q = call.input(kQuery).shape;
   throw_if(q.rank() != 3, "the query must have rank 3");
@@ -102,7 +103,8 @@ Planner plan_group_query_attention(const Node& node) {
   of_node.smooth = node.get_int("smooth_softmax", -1) == 1;
   of_node.interleaved = node.get_bool("rotary_interleaved");
   const int64_t window = node.get_int("local_window_size", -1);
-  of_node.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // so wide a one holds every cache
+  of_node.window =
+      window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // such a window contains every cache
   of_node.scale = node.get_float("scale", 0.0f);
   of_node.softcap = node.get_float("softcap", 0.0f);
   const float epsilon = node.get_float("qk_norm_epsilon", 1e-6f);
@@ -115,7 +117,7 @@ Planner plan_group_query_attention(const Node& node) {
     const Shape cache = {p.B, p.G, p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };
-    // In the cache output, or in the workspace if that output is absent.
+    // The cache is written to its output, or to the workspace if that output is absent.
     const auto present = [&](size_t i) {
       if (i < call.outputs.size()) return set_output(call, i, cache);
       return program.reserve(cache.elements() * bytes_of(query.type));

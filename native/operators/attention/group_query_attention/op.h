@@ -16,11 +16,11 @@ struct GqaProblem {
   bool has_ids = false;
   int64_t window = 0;
   float scale = 1, softcap = 0;
-  bool norms = false;  // heads of queries and keys
+  bool norms = false;  // heads of queries and keys are normalized
   float q_epsilon = 0, k_epsilon = 0;
   bool has_sink = false;
-  bool keeps_cache = true;                                // it is an output
-  int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: there is no bias
+  bool keeps_cache = true;                                // the cache is an output
+  int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: no bias
 };
 
 enum class GqaPart { kQuery, kKey, kValue };
@@ -29,7 +29,7 @@ enum class GqaPart { kQuery, kKey, kValue };
 // output y. For queries y has only the new tokens. Throws std::invalid_argument.
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half);
 
-// Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else as the node has it.
+// Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else in the layout of the node.
 Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half);
 
 }  // namespace graphopt::gpu

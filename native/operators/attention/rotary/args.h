@@ -1,4 +1,4 @@
-// What rotary_* take.
+// Arguments of the rotary_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -6,24 +6,24 @@
 namespace graphopt::hip {
 
 constexpr int kRotaryThreads = 256;
-constexpr int kRotaryTogether = 4;  // neighbours of a work-item of the kernels named so
+constexpr int kRotaryTogether = 4;  // adjacent elements of a work-item in the *_together kernels
 
-// X and Y [B, rows, columns, H]: rows are tokens and columns heads, or the other way round.
+// X and Y [B, rows, columns, H]: rows are tokens and columns are heads, or the reverse.
 struct RotaryArgs : Arguments<5, 104> {
-  // ids: int64_t, [B, S], or the first position of every sequence; null: tokens are counted through
+  // ids: int64_t [B, S], or one start position for all sequences; null: token b S + s has that position
   In x, ids;
   In cos, sin;  // [positions, half]
   Out y;
   uint32_t total;
   Divisor head, columns, rows;
-  int32_t half;  // numbers of a head from 2 half on stay
+  int32_t half;  // elements of a head from 2 half on are copied
   int32_t positions;
   int32_t tokens_inside;  // the columns are the tokens
   int32_t one_id;
-  int32_t interleaved;  // the numbers of a pair stand beside each other, else half apart
+  int32_t interleaved;  // the elements of a pair are adjacent, else half apart
 };
 
-// Y [.., n1, n2, D]; steps are in elements, from the outermost axis on.
+// Y [.., n1, n2, D]; strides are in elements, outermost axis first.
 struct FusedRotaryArgs : Arguments<4, 112> {
   In x;
   Constant cos, sin;

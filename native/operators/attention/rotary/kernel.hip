@@ -1,20 +1,20 @@
-// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number, or kRotaryTogether
-// neighbours; the partners of their pairs come from a cache. A position that is out of range gives zeros, where other
-// devices can raise an error.
+// RotaryEmbedding and FusedRotary[Interleaved]. Memory-bound: a work-item rotates one element, or kRotaryTogether
+// adjacent ones, and reads their pair partners from a cache. A position out of range gives zeros; on other devices it
+// can raise an error.
 #include "blocks/gpu/neighbours.h"
 #include "device/platform.h"
 #include "operators/attention/rotary/args.h"
 
 namespace graphopt::hip {
 
-// Neighbours of a head from number `at` on, rotated by the cos and sin of each with the partners of their pairs: where
-// these stand beside each other some of the same neighbours, else as many that are `half` away.
+// Returns kWidth adjacent elements of a head from index `at` on, rotated by their cos and sin. `beside`: the elements
+// of a pair are adjacent, else they are `half` apart.
 template <class T, int kWidth>
 DEVICE Neighbours<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool beside,
                                      const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
   const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
   const auto own = load_neighbours<kWidth>(x + at), partners = load_neighbours<kWidth>(x + other);
-  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // from a number to the other of its pair, in `partners`
+  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // distance of the two elements of a pair in `partners`
   Neighbours<T, kWidth> y;
   UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
     const bool second = beside ? (at + w) % 2 != 0 : at >= half;

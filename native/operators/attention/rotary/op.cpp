@@ -70,7 +70,7 @@ template <class T>
 using FusedRotaryKernel =
     CpuKernelOf<FusedRotaryOp, T, 3, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
 
-// Where a node has them. ONNX's ids may be left out: then the caches have the angles of each token.
+// Input indices of the caches and the ids. ONNX's ids are optional: without them the caches have a row for each token.
 struct RotaryInputs {
   size_t ids, cos, sin;
   bool needs_ids;

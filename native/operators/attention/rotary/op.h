@@ -13,12 +13,12 @@
 
 namespace graphopt {
 
-// Y = X cos + turned(X) sin. Y [n0, n1, n2, D], with sizes of 1 in front where X has fewer axes.
+// Y = X cos + rotated(X) sin. Y [n0, n1, n2, D]; missing axes of X come first and have size 1.
 struct FusedRotaryProblem {
   std::array<int64_t, 3> n = {1, 1, 1};
   std::array<int64_t, 3> x = {}, cos = {}, sin = {};  // strides in elements; 0: broadcast
   int64_t D = 0;
-  bool interleaved = false;  // the two elements of a pair are neighbours, else D / 2 apart
+  bool interleaved = false;  // the two elements of a pair are adjacent, else D / 2 apart
 
   int64_t rows() const { return n[0] * n[1] * n[2]; }
 };
@@ -56,7 +56,7 @@ GRAPHOPT_CPU_KERNEL(void, fused_rotary,
 
 namespace graphopt::gpu {
 
-// Inputs X, cos, sin; output Y. Throws std::invalid_argument when one has 2^31 elements or more.
+// Inputs X, cos, sin; output Y. Throws std::invalid_argument if one has 2^31 elements or more.
 // `aligned`: all pointers are multiples of 16.
 Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned);
 

@@ -4,7 +4,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Whether kRotaryTogether neighbours of a head of H have their others, and what they are turned by, beside each other.
+// Whether the pair partners and the angles of kRotaryTogether adjacent elements of a head are adjacent, for each group.
 bool together(int64_t H, int64_t half, bool interleaved) {
   return H % hip::kRotaryTogether == 0 && (interleaved ? 2 * half : half) % hip::kRotaryTogether == 0;
 }
