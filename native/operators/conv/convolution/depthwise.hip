@@ -1,7 +1,7 @@
-// Depthwise Conv in float16 and channels last, with what follows it: y = act(conv(x, w) + bias + r).
+// Depthwise Conv in float16 and channels last, with its epilogue: y = act(conv(x, w) + bias + r).
 //
-// Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, 16 bytes a
-// lane and instruction; the weights of a tap serve all pixels of a strip. scripts/gpu_session.py has it in
+// Memory-bound: X is read once (overlaps of windows come from the cache) and Y is written once, 16 bytes for each
+// work-item and instruction. All pixels of a strip use the weights of a tap. scripts/gpu_session.py measures it in
 // MobileNetV2. Launch: operators/conv/convolution/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
@@ -9,7 +9,7 @@
 
 namespace graphopt::hip {
 
-// kSide: of a square window; 0: any.
+// kSide: side of a square window; 0: any window.
 template <int kSide>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
@@ -44,7 +44,7 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   };
   float factor[kSize];
   if constexpr (kSide > 0) {
-    // The weights of 8 channels are whole packs.
+    // The weights of 8 channels are entire packs.
     constexpr int kTaps = kSide * kSide;
     Pack<half_t> packs[kTaps];
     UNROLL for (int i = 0; i < kTaps; ++i) packs[i] = load_pack(weights + i * kSize);

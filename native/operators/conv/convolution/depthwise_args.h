@@ -1,4 +1,4 @@
-// What depthwise_* take.
+// Arguments of the depthwise_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -8,10 +8,10 @@
 namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
-constexpr int kDepthwiseStrip = 4;  // neighbours in a row of Y that a work-item computes
+constexpr int kDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
 
-// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]; a work-item for 8
-// channels of each strip of y.
+// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. A work-item computes 8 channels of
+// a strip of y.
 struct DepthwiseArgs : Arguments<5, 144> {
   In x;
   Constant w, bias;

@@ -1,18 +1,19 @@
-// Conv and ConvTranspose of up to three spatial axes, with any kernel size, stride, padding, dilation and
-// number of groups, in float32: a work-item sums kFilters filters over kPixels pixels, each value of W in
-// kPixels and each of X in kFilters multiplications. What neither the vendor's library nor product.hip takes.
+// Conv and ConvTranspose of up to three spatial axes, with any kernel size, stride, padding, dilation and number of
+// groups, with float32 sums. A work-item sums kFilters filters over kPixels pixels and uses each value of W kPixels
+// times and each value of X kFilters times. It runs if neither the vendor's library nor product.hip supports the
+// convolution.
 //
-// For a transposed convolution one launch writes every stride-th output of each axis: these read neighbours in
-// X with the same taps of W, and no product with the zeros between is made (operators/conv/convolution/plan.cpp).
+// For a transposed convolution one launch writes every stride-th output of each axis. These outputs read adjacent
+// elements of X with the same taps of W, and no zero is multiplied (operators/conv/convolution/plan.cpp).
 //
-// 2 M C FLOPs for each pixel of Y and tap against X, W and Y: bound by arithmetic, on the vector unit alone.
+// 2 M C FLOPs for each pixel of Y and each tap: compute-bound, on the vector unit only.
 #include "device/platform.h"
 #include "operators/conv/convolution/direct_args.h"
 
 namespace graphopt::hip {
 
-// The pixels of Y that a work-item computes: the image of X that each reads, where on each axis it begins to read, and
-// where in Y it is written (null beyond the last pixel).
+// The pixels of Y that a work-item computes. For each: its image of X, the first position that it reads on each axis,
+// and its address in Y (null beyond the last pixel).
 template <class T>
 struct ConvolutionPixels {
   static constexpr int kPixels = kConvolutionPixels;
@@ -58,7 +59,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
   const T* filters = w + static_cast<ptrdiff_t>(group) * strides.group + strides.first_tap;
   int filter[kFilters];
   UNROLL for (int f = 0; f < kFilters; ++f) {
-    // In vector registers: there are too few scalar ones for eight addresses of W.
+    // opaque() keeps the offsets in vector registers: there are too few scalar ones for eight addresses of W.
     filter[f] = opaque((first_m + f < M ? first_m + f : M - 1) * strides.filter);
   }
   const ConvolutionPixels<T> pixels(args, group);
@@ -70,7 +71,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
   for (int channel = 0; channel < C; ++channel) {
     for (int s = 0; s < a.taps; ++s) {
       for (int t = 0; t < b.taps; ++t) {
-        // Rows of X that this tap reads, from the element on that tap 0 of the last axis reads.
+        // The rows of X that this tap reads; null outside of X.
         const T* row[kPixels];
         UNROLL for (int j = 0; j < kPixels; ++j) {
           const int p = pixels.at_a[j] + s * a.tap, q = pixels.at_b[j] + t * b.tap;

@@ -1,4 +1,4 @@
-// What convolution_* take.
+// Arguments of the convolution_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kConvolutionThreads = 128, kConvolutionPixels = 4;
-constexpr int kConvolutionFilters = 8;  // of convolution_8_*
+constexpr int kConvolutionFilters = 8;  // filters of a work-item in convolution_8_*
 
 // One spatial axis: pixel q reads X at q step + first + t tap for its taps t.
 struct ConvolutionAxis {
@@ -15,8 +15,8 @@ struct ConvolutionAxis {
   int32_t out;     // elements of Y between pixels
 };
 
-// In elements, of W between the filters and channels of a group and between groups, to the first tap; of Y to
-// the first pixel.
+// In elements. W: distances of filters, channels and groups, and the offset of the first tap. Y: the offset of the
+// first pixel.
 struct ConvolutionStrides {
   int32_t filter, channel, group, first_tap, first_pixel;
 };
@@ -24,7 +24,7 @@ struct ConvolutionStrides {
 struct ConvolutionArgs : Arguments<4, 200> {
   In x, w, bias;  // bias may be null
   Out y;
-  int32_t M, C, groups;          // M and C are those of a group
+  int32_t M, C, groups;          // M and C for one group
   uint32_t in_plane, out_plane;  // elements of a plane of X and of Y
   ConvolutionAxis axes[3];
   ConvolutionStrides strides;

@@ -1,4 +1,4 @@
-// What conv_disjoint_* take.
+// Arguments of the conv_disjoint_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -6,9 +6,9 @@
 
 namespace graphopt::hip {
 
-// A transposed convolution with separate windows: its kernel is its stride, and each pixel of X is `window` pixels of Y.
-// M pixels of X, K channels, w [K, window_h, window_w, filters], of which a row has N elements; x [M, K], y and
-// residual [images, rows window_h, columns window_w, filters].
+// A transposed convolution with disjoint windows: its kernel equals its stride, and each pixel of X gives a window of
+// Y. M pixels of X, K channels, w [K, window_h, window_w, filters] with N elements in a row, x [M, K], y and residual
+// [images, rows window_h, columns window_w, filters].
 struct ConvDisjointArgs : Arguments<5, with_epilogue(108)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;

@@ -1,9 +1,9 @@
-// Convolutions in channels last as last.hip computes them, where the taps of consecutive pixels of Y are consecutive
-// pixels of X: those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+// The convolutions of last.hip in channels last, for windows that move by one pixel: the pixels of X that a tile needs
+// are copied to LDS once for each block of channels, not once for each tap.
 //
-// 2 M N K FLOPs against the elements of X, W and Y, as there. With nine taps a tile of 192 x 160 reads from the L2 hardly
-// more than half of what it does there. Only where memory reaches LDS beside the work-items, and it holds two
-// blocks of channels (and on the CPU, for tests). Launch: operators/conv/convolution/plan.cpp.
+// 2 M N K FLOPs for the elements of X, W and Y, as in last.hip. With nine taps a tile of 192 x 160 reads little more
+// than half as much from the L2 cache as there. Requires direct copies from memory to LDS, and LDS for two blocks of
+// channels (also on the CPU, for tests). Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"
@@ -28,7 +28,7 @@ DEVICE void conv_halo(const ConvHaloArgs& args) {
   product_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
   static_assert(P::Product::kHanded * sizeof(float) <=
                     sizeof lds + (kHaloZeros + 2 * P::kM) * P::Product::kRow * sizeof(half_t),
-                "no more than what the plan asks for");
+                "the plan requests as much");
   product.add_up_splits(reinterpret_cast<float*>(&lds));
   store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
 }

@@ -52,7 +52,7 @@ const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "not a pointwise convolution";
 }
 
-// The pixels of X that the strides leave, one behind another.
+// Returns the pixels of X that the strides select, contiguous.
 Ref gathered_pixels(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.in == p.out) return Ref::input(0);
@@ -66,7 +66,7 @@ Ref gathered_pixels(ConvolutionWork& work) {
   return pixels;
 }
 
-// The product of M rows with each image.
+// The GEMM of M rows with each image.
 gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t images) {
   gpu::GemmProblem p;
   p.M = M;
@@ -93,7 +93,7 @@ void plan_pixels(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   multiply(product);
 }
 
-// `why` the convolution is no product; else why the library takes none.
+// Returns `why` if not null, else the reason why the library is unavailable.
 const char* refuse_by_library(ConvolutionWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
@@ -296,7 +296,7 @@ void plan_last_own(ConvolutionWork& work) {
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
-// Pixels padded with channels of zeros are whole vectors.
+// Pixels are padded with channels of zeros to entire vectors.
 constexpr int64_t kWhole = 8;
 ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
   p.C = gpu::round_up(p.C, kWhole);

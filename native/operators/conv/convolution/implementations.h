@@ -7,9 +7,9 @@
 
 namespace graphopt {
 
-// One node's convolution. Those in channels last are of two axes and in float16, with bias, residual and activation.
+// The convolution of one node. In channels last it has two axes, float16, and bias, residual and activation.
 struct ConvolutionWork : GpuWork<ConvolutionProblem> {
-  static constexpr size_t kResidual = 3;  // among the inputs, where there is a tail
+  static constexpr size_t kResidual = 3;  // input index, if there is a tail
 
   // The bias is input 2 if there is one.
   Ref bias() const { return p.has_bias ? Ref::input(2) : Ref(); }
@@ -20,13 +20,13 @@ struct ConvolutionWork : GpuWork<ConvolutionProblem> {
   int64_t pixels() const { return p.N * p.out_size(); }
   // Y [pixels, M] = X [pixels, C] W^T, with bias, residual and activation.
   LinearProblem layer() const;
-  // Without bias, residual and activation.
+  // Returns the problem without bias, residual and activation.
   ConvolutionProblem alone() const;
   // Adds bias, residual and activation in one pass over Y.
   void add_tail();
 };
 
-// Those of convolutions, of transposed ones, and of both in channels last.
+// The implementations of convolutions, of transposed ones, and of both in channels last.
 extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsLast[9];
 
 }  // namespace graphopt

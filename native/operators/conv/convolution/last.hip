@@ -1,9 +1,9 @@
-// Convolutions in channels last as products whose operands come in whole packs (gemm/loaders/dense.h), with bias, sum and
-// activation at their end: what runs in a region where the vendor's library is not installed.
+// Convolutions in channels last as GEMMs with operands in entire packs (gemm/loaders/dense.h), with bias, sum and
+// activation as epilogue. They run in regions if the vendor's library is not installed.
 //
-// A step of the product is a part of the channels of one tap, or of several taps: 16 bytes of a pixel are one
-// access, outside of X zeros. 2 M N K FLOPs against the elements of X, W and Y; X comes from the cache for all
-// taps but the first. Launch: operators/conv/convolution/plan.cpp.
+// A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
+// or zeros outside of X. 2 M N K FLOPs for the elements of X, W and Y; for all taps but the first, X comes from the
+// cache. Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"
@@ -53,7 +53,7 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
                                  static_cast<int32_t>(args.filters.d));
   const auto at = [&](int m) {
     const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
-    const uint32_t row = divide(pixel_of_x, args.columns);  // over all images
+    const uint32_t row = divide(pixel_of_x, args.columns);  // counted over all images
     const uint32_t across = pixel_of_x - row * args.columns.d;
     const size_t down = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
     const size_t right_of = static_cast<size_t>(across) * args.window_w.d + s;

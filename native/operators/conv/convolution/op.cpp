@@ -14,7 +14,7 @@
 namespace graphopt {
 namespace {
 
-// All that its time depends on but the type of its elements.
+// Describes all properties that determine the time, except the element type.
 std::string text_of(const ConvolutionProblem& p) {
   std::string text = p.transposed ? "ConvTranspose" : "Conv";
   if (p.channels_last) text += " in channels last";
@@ -37,7 +37,7 @@ std::string text_of(const ConvolutionProblem& p) {
 
 class Convolution : public gpu::DeviceKernel {
  public:
-  // `last`: of two spatial axes, in float16, in channels last.
+  // `last`: two spatial axes, float16, channels last.
   Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
       : DeviceKernel(device),
         choice_(node),
@@ -122,7 +122,7 @@ class Convolution : public gpu::DeviceKernel {
   // The index of the slopes if the tail is PRelu.
   size_t slopes_input() const { return ConvolutionWork::kResidual + (tail_->has_residual ? 1 : 0); }
 
-  // Sets C and M, and throws Error where W's do not divide into the groups.
+  // Sets C and M. Throws Error if the channels of W do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
   virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
 
@@ -221,20 +221,20 @@ std::string refuse_conv(const Node& node) {
 }
 
 std::string refuse_conv_transpose(const Node& node) {
-  // Which of the two holds is not said.
+  // ONNX does not define the precedence.
   if (node.get_string("auto_pad", "NOTSET") != "NOTSET" && node.find_ints("pads")) {
     return "auto_pad and pads";
   }
   const std::string why = refuse_conv(node);
   if (!why.empty()) return why;
-  // Old exporters give the whole shape.
+  // Old exporters give the entire shape.
   const auto shape = node.find_ints("output_shape");
   const size_t axes = rank_of(node) - 2;
   return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"
                                                            : "";
 }
 
-// A product of pixels is as good in channels first, for one image.
+// A pointwise convolution of one image is as fast in channels first.
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;

@@ -22,8 +22,8 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// The same where the taps of consecutive pixels of Y are consecutive pixels of X, which each tile copies to LDS once
-// (halo.hip): what conv_last_plan takes where it costs less.
+// The same for windows that move by one pixel: each tile copies its pixels of X to LDS once (halo.hip). conv_last_plan
+// uses it if it costs less.
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);

@@ -13,8 +13,8 @@
 namespace graphopt::gpu {
 namespace {
 
-// The outputs of an axis that one launch writes: every one of a convolution, every `stride`-th of a
-// transposed one, which are those that the same taps reach.
+// The outputs of an axis that one launch writes: all outputs of a convolution, or every `stride`-th output of a
+// transposed one, because these use the same taps.
 struct Outputs {
   int64_t count = 0, first = 0, first_tap = 0;
   hip::ConvolutionAxis axis = {};
@@ -33,8 +33,8 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
     o.axis.out = 1;
     return o;
   }
-  // Y[o] += W[k] X[i] where o = i stride + k dilation - pad: with o = phase + q stride these are the taps k
-  // for which phase + pad - k dilation is a multiple of the stride, every stride / g-th.
+  // Y[o] += W[k] X[i] with o = i stride + k dilation - pad. For o = phase + q stride, tap k contributes if
+  // phase + pad - k dilation is a multiple of the stride: every (stride / g)-th tap.
   const int64_t stride = p.stride[d], dilation = p.dilation[d], g = std::gcd(stride, dilation);
   o.count = p.out[d] > phase ? divide_up(p.out[d] - phase, stride) : 0;
   o.first = phase;
@@ -65,7 +65,7 @@ void fill_operands(Args& args, const ConvolutionProblem& p) {
   args.y = output(0);
 }
 
-// As many of each as a grid has along its second and third axis. Throws std::invalid_argument.
+// Checks the limits of a grid's second and third axis. Throws std::invalid_argument.
 void require_grid(int64_t rows, int64_t groups) {
   if (groups > kMostGrid || rows > kMostGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
@@ -90,7 +90,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   const int64_t in_plane = p.in_size(), out_plane = p.out_size(), taps = p.taps();
   if (p.N * p.y_channels() * out_plane == 0) return plan;
   for (size_t d = 0; d < kSpatialAxes; ++d) {
-    to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
+    to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions fit into int32
   }
   const int64_t filters = p.M < hip::kConvolutionFilters / 2 ? 1 : hip::kConvolutionFilters;
   require_grid(divide_up(p.M, filters), p.groups);
@@ -189,30 +189,30 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
       return "strides, dilations, or an output of another size than the input";
   }
-  constexpr int64_t kLeast = 6;  // the steps before a block's last ones copy the next
+  constexpr int64_t kLeast = 6;  // all but a block's last steps copy the next block
   return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
 
 namespace {
 
-constexpr int64_t kHaloBlocks = 2;  // of channels in LDS
+constexpr int64_t kHaloBlocks = 2;  // LDS buffers for blocks of channels
 
-// Channels of a step of most tiles.
+// Channels in a step of most tiles.
 int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
 
 int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
 }
 
-// The kernels have three places for filters at least, also on the CPU.
+// The kernels have at least three buffers for filters, also on the CPU.
 int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   const int64_t rows =
       std::max(shape.stages, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
   return rows * (shape.depth + 8) * 2 + shape.m * 4;
 }
 
-// Nothing where LDS is too small for as many work-groups as the kernel shares a compute unit among, and where a block's
-// steps are too few to copy the pixels of the next beside them.
+// Returns the cost of a halo tile. Returns no value if LDS is too small for the kernel's number of work-groups on a
+// compute unit, or if a block has too few steps to copy the pixels of the next block.
 std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
                                        const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
@@ -224,16 +224,16 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   const int64_t at_once =
       threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
   if (halo_rows(p, shape) > (p.taps() - std::max(shape.stages, 3) + 1) * at_once) return std::nullopt;
-  // Steps of all tiles take the same k.
+  // choose_halo() computes K once for all tiles.
   const int64_t block = halo_block(arch);
   if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
   const int64_t groups = copies ? tile.groups_per_unit : 1;
-  constexpr int64_t kReserved = 1024;  // by the device, for each work-group
+  constexpr int64_t kReserved = 1024;  // bytes that the device reserves for each work-group
   const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
 
-// Pixels of the tallest tiles, which whole rounds of compute units get.
+// Pixels of the tallest tiles, which the full rounds of compute units use.
 constexpr int kMostHaloPixels = [] {
   int most = 0;
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
@@ -242,7 +242,7 @@ constexpr int kMostHaloPixels = [] {
   return most;
 }();
 
-// The tiles of all pixels, or those of the first ones in whole rounds of compute units and smaller ones of the rest.
+// One tile size for all pixels, or a tall one for the full rounds of compute units and a smaller one for the rest.
 struct HaloTiles {
   AlignedTiling first;
   std::optional<AlignedTiling> rest;

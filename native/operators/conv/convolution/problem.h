@@ -10,30 +10,29 @@ namespace graphopt {
 
 using gpu::kSpatialAxes;
 
-// Y = act(conv(X, W) + B + R): X [N, groups C, in..], B [groups M] if any, R and Y [N, groups M, out..]; W is
-// [groups M, C, kernel..], that of a transposed convolution [groups C, M, kernel..]. Missing axes are
-// leading ones.
+// Y = act(conv(X, W) + B + R): X [N, groups C, in..], optional B [groups M], R and Y [N, groups M, out..]. W is [groups
+// M, C, kernel..], or [groups C, M, kernel..] for a transposed convolution. Unused axes come first and have size 1.
 struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
-  bool bfloat16 = false;        // X and W are rounded to it
+  bool bfloat16 = false;        // X and W are rounded to bfloat16
   bool channels_last = false;   // memory layout of X, Y and W
   bool pairs = false;           // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
   bool residual_pairs = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]
   int64_t N = 1, groups = 1, C = 1, M = 1;
   Axes in = {1, 1, 1}, out = {1, 1, 1}, kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
-  Axes pad = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
+  Axes pad = {0, 0, 0};  // at the start; `out` implies the padding at the end
   bool has_residual = false;
   Activation act;
-  bool has_slopes = false;  // PRelu with a slope for each channel of Y follows in place of act
+  bool has_slopes = false;  // PRelu with a slope for each channel of Y replaces act
 
-  // Elements that the taps of an axis cover, of X, or of Y when it is transposed.
+  // Elements that the taps of an axis span, in X, or in Y for a transposed convolution.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
 
-  // Elements of Y along an axis with this padding; negative where the window does not fit.
+  // Elements of Y along an axis with this padding; -1 if the window does not fit.
   int64_t out_of(size_t axis, int64_t pad_end) const {
-    const int64_t room = in[axis] + pad[axis] + pad_end - span(axis);
-    return room < 0 ? -1 : room / stride[axis] + 1;
+    const int64_t free = in[axis] + pad[axis] + pad_end - span(axis);
+    return free < 0 ? -1 : free / stride[axis] + 1;
   }
 
   int64_t x_channels() const { return groups * C; }

@@ -1,11 +1,11 @@
-// Conv of any kernel size, stride, padding, dilation and number of groups as an implicit matrix product:
-// Y [M, pixels] = W [M, C taps] patches [C taps, pixels], float32 sums: what runs where the vendor's library
-// is not installed, and for pads that it does not take.
+// Conv with any kernel size, stride, padding, dilation and number of groups as an implicit GEMM: Y [M, pixels] = W [M,
+// C taps] patches [C taps, pixels], with float32 sums. It runs if the vendor's library is not installed, and for pads
+// that the library does not support.
 //
-// 2 N OH OW M C taps FLOPs against (N C H W + N M OH OW) elements: bound by arithmetic from about 32 channels
-// on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
-// element at a time. The product is that of operators/matmul/matmul/kernel.hip. scripts/gpu_bench.py sets it beside
-// cuDNN. Launch: operators/conv/convolution/plan.cpp.
+// 2 N OH OW M C taps FLOPs for (N C H W + N M OH OW) elements: compute-bound from about 32 channels on. W is loaded 16
+// bytes at a time if its rows are aligned to 16 bytes; patches are gathered, one element at a time. The GEMM pipeline
+// is that of operators/matmul/matmul/kernel.hip. scripts/gpu_bench.py compares it with cuDNN. Launch:
+// operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/kernels.h"
 #include "gemm/loaders/im2col.h"
@@ -13,7 +13,7 @@
 
 namespace graphopt::hip {
 
-// Y from the sums of a tile that begins at filter first_m and pixel first_n.
+// Stores Y from the sums of the tile that begins at filter first_m and pixel first_n.
 template <class Product, class T>
 DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t first_n, Product& product,
                        typename Product::Lds& lds) {
@@ -38,7 +38,7 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
       store_pack(at, out);
     } else {
       const size_t next =
-          (channels - 1) * per_image.d;  // from the end of a channel to its begin in the next image
+          (channels - 1) * per_image.d;  // from the end of a channel to its start in the next image
       UNROLL for (int i = 0; i < kSize; ++i) {
         const auto step = static_cast<uint32_t>(i);
         if (n + step < pixels) at[step + divide(pixel + step, per_image) * next] = out.v[i];

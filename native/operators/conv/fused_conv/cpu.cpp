@@ -1,4 +1,5 @@
-// Which kernel computes a FusedConv: groups are products, but where they have one channel on both sides.
+// Chooses the kernel of a FusedConv: an implicit GEMM, or the depthwise kernel for groups with one input and one output
+// channel.
 #include "operators/conv/fused_conv/cpu.h"
 
 #include <cstring>
@@ -9,7 +10,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Axes along which neighbouring elements of x make neighbouring elements of y are one.
+// Joins axes if adjacent elements of x give adjacent elements of y along them.
 ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
   const auto plain = [&](size_t axis) {
     return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;

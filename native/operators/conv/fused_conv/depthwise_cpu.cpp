@@ -1,4 +1,4 @@
-// A group of one input and one output channel is no product but a sum over the window of one plane.
+// Groups with one input and one output channel: sums over the window of one plane instead of a GEMM.
 #include "operators/conv/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -9,8 +9,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kPlaneBytes = 16 << 10;  // of s for a single plane: half a first-level cache
-constexpr int64_t kPlaneVectors = 4;       // of one plane, summed together
+constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s for a single plane: half a first-level cache
+constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are summed together
 
 // The sums over taps of kVectors vectors; o [kVectors L] as in Finish.
 template <int kVectors, class T>
@@ -59,7 +59,7 @@ int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
 // Vectors of y, in consecutive rows, that are summed together: the sums are independent, and rows of x are read once.
 constexpr int64_t kStacked = 4;
 
-// The words of L neighbouring columns of y at one tap: their position in a row of x, and masks of those inside it. A
+// The words of L adjacent columns of y at one tap: their position in a row of x, and masks of those inside it. A
 // vector of a narrow y has the columns of two rows, L / 2 each.
 template <int kStride, bool kNarrow>
 struct Columns {
@@ -156,7 +156,7 @@ struct Filter {
   }
 
   // Computes images with one input and one output channel in each group, two groups at a time. Rows of x are read in
-  // place; a row of zeros stands in for rows of the window outside x.
+  // place; rows of the window outside x read a row of zeros.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
@@ -246,9 +246,9 @@ struct OfChannel {
 };
 
 // A window of kKernel x kKernel, an odd number, with padding that keeps the size of the planes. Taps are multiplied two
-// at a time: neighbours in a row and, in the last column, in two rows. The last tap is single. A vector has consecutive
-// pixels of a plane, across the ends of rows. Each row of the window is read once, and shifts produce its other
-// columns. Masks remove words outside the row or the plane.
+// at a time: adjacent ones in a row and, in the last column, in two rows. The last tap is single. A vector has
+// consecutive pixels of a plane, across the ends of rows. Each row of the window is read once, and shifts produce its
+// other columns. Masks remove words outside the row or the plane.
 template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
@@ -292,7 +292,7 @@ struct SamePlanes {
     f(std::integral_constant<int, kColumn>());
     if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
   }
-  // Calls product(first tap, second tap) in the order of the sums; the last one's second tap is -1.
+  // Calls product(first tap, second tap) in the order of the sums. The second tap of the last call is -1.
   template <class F>
   [[gnu::always_inline]] static void each_product(const F& product) {
 #pragma GCC unroll 5
@@ -305,7 +305,7 @@ struct SamePlanes {
     product(kTaps - 1, -1);
   }
 
-  // For each product the two taps of both channels, in turns; to [kProducts] from w [2][kTaps].
+  // Packs w [2][kTaps] to `to` [kProducts]: for each product the two taps of both channels, interleaved.
   static void pack(const float* w, uint64_t* to) {
     each_product([&](int first, int second) {
       uint64_t words = 0;
@@ -378,7 +378,7 @@ struct SamePlanes {
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
         if (pairs_alone) {
-          // Two words of the first half of the sums and two of the second in turns.
+          // Interleaves two words of the first half of the sums with two of the second half.
           const auto both =
               (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
           const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
@@ -396,7 +396,7 @@ struct SamePlanes {
 
 #endif
 
-// Half vectors are for rows of at most that many columns, and where several rows are there.
+// Rows of at most L / 2 columns use half vectors if there are several rows.
 template <int kKernelH, int kKernelW, int kStride>
 auto filter_of(const ConvolutionProblem& p) {
 #if defined(__AVX512F__)

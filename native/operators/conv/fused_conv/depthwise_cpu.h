@@ -9,18 +9,18 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Bytes of the packed weights, which both ways share.
+// Bytes of the packed weights, which both algorithms share.
 size_t depthwise_weights(const ConvolutionProblem& p);
 template <class T>
 void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights);
 
-// From numbers to numbers, a plane of x at a time, through a copy of it.
+// NCHW to NCHW, one plane of x at a time, from a packed copy of the plane.
 size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t workers);
 template <class T>
 void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weights, const T* b,
                       Residual<T> residual, T* y, Parallel& parallel, void* workspace);
 
-// From numbers or, where p.pairs, words to either, two groups of one output channel at a time: p.groups is even.
+// NCHW, or NCHW2c if p.pairs, to either layout. Computes two groups of one output channel at a time: p.groups is even.
 size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t workers);
 void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* weights, const float* b,
                      Residual<float> residual, Outputs<float> to, Parallel& parallel, void* workspace);

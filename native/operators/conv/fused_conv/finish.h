@@ -1,5 +1,5 @@
-// What ends a sum of FusedConv on CPUs: bias, residual and activation, and where the result goes, to numbers or to
-// pairs of channels (finish_cpu.cpp). For kernel files only (see cpu/isa.h).
+// The epilogue of FusedConv on CPUs: bias, residual and activation, and the store in NCHW or NCHW2c (finish_cpu.cpp).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// The destinations of a result: y, `pairs` in the NCHW2c bf16 layout, or both; null if not wanted.
+// The destinations of a result: y, `pairs` in the NCHW2c bf16 layout, or both; null if not requested.
 template <class T>
 struct Outputs {
   T* y;
   Word* pairs;
 };
 
-// The residual in NCHW (`numbers`) or NCHW2c (`pairs`); both null: there is none. Also the PRelu slopes of all
-// channels; null: there is no PRelu.
+// The residual in NCHW (`numbers`) or NCHW2c (`pairs`), both null without one, and the PRelu slopes of all channels,
+// null without PRelu.
 template <class T>
 struct Residual {
   const T* numbers;
@@ -44,8 +44,8 @@ inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
 
-// The epilogue of some channels of an image: y = act(product + bias + residual). With kTwo channels are finished two at
-// a time, an even one first.
+// The epilogue of some channels of an image: y = act(sum + bias + residual). With kTwo, channels are finished two at a
+// time, the even one first.
 template <class T, bool kTwo = false>
 struct Finish {
   static constexpr bool kPairs = kTwo;
@@ -59,7 +59,7 @@ struct Finish {
   const Pixels* pixels;  // for each vector
   Bounds bounds;
   bool bounded;  // `bounds` is the entire activation
-  // Only `pairs` is wanted, and `bounds` is the entire activation. The sums may begin with the bias.
+  // Only `pairs` is requested, and `bounds` is the entire activation. The sums may begin with the bias.
   bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -75,7 +75,7 @@ struct Finish {
         bounded(slopes == nullptr && bounds.enough),
         pairs_alone(kTwo && bounded && y == nullptr && residual.numbers == nullptr) {}
 
-  // What ends the channels from m on, and an image's pixels from `from` on.
+  // Returns the epilogue for the channels from m on and an image's pixels from `from` on.
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
@@ -98,8 +98,8 @@ struct Finish {
   // Whether register tiles store y.
   bool stores_numbers() const { return bounded && y != nullptr; }
 
-  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be
-  // written.
+  // Prefetches the residuals of `channels` channels into the first-level cache, and the cache lines of `pairs` that
+  // will be written.
   void fetch(int64_t channels) const;
 
   // Finishes vector j of channel i. Unless `bounded`, leaves it in o for `activate`.
@@ -114,18 +114,18 @@ struct Finish {
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
   // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
-  // The rest of it for o [channels][kPanelWidth] where a register tile stored whole vectors of numbers, in y or here,
-  // and other vectors too or, without `parts`, their sums here.
+  // Completes the epilogue after a register tile, which has stored full vectors to y or to o [channels][kPanelWidth].
+  // It has stored partial vectors in the same place if `parts`, else their sums to o.
   void end_panel(int64_t channels, float* o, bool parts) const {
     if (pairs_alone) return;
     const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);
     if (!whole || !stores_numbers() || pairs != nullptr) end_rest(channels, o, parts);
   }
-  // The rest of it for o [channels][vectors L].
+  // Completes the epilogue for o [channels][vectors L].
   void activate(int64_t channels, int64_t vectors, float* o) const;
 
  private:
-  // Vector j of channels i and i + 1.
+  // Finishes vector j of channels i and i + 1.
   void end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const;
   void end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const;
   void end_rest(int64_t channels, float* o, bool parts) const;

@@ -1,11 +1,10 @@
-// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store as numbers or pairs of
-// channels.
+// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store in NCHW or NCHW2c.
 #include "operators/conv/fused_conv/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Vectors of a panel, into the first-level cache.
+// Prefetches the vectors of a panel into the first-level cache.
 template <class T>
 void fetch_panel(const T* x) {
   constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
@@ -106,7 +105,7 @@ void Finish<T, kTwo>::end_block(int64_t channels, int64_t vectors, const float* 
   }
 }
 
-// Neighbouring channels become words before they are transposed, half as many.
+// Joins adjacent channels to words before the transposition, which halves its size.
 template <class T, bool kTwo>
 void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const {
   const bool adds = residual.pairs != nullptr;

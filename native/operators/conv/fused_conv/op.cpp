@@ -168,7 +168,7 @@ void FusedConvOp::infer(const ShapeInference& node) const {
     } else if (stride == 1 && growth == -1) {
       y.push_back(in);
     } else {
-      // The same symbol means the same size in a whole model, so a symbol made from one is as good as one.
+      // A symbol means the same size in the entire model, and so does a symbol derived from it.
       y.push_back(
           Dim{-1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(stride) + "+1"});
     }

@@ -1,6 +1,6 @@
 // FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with its epilogue.
-// FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y.
-// FusedConvPairs[Add][act]Bf16: the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, if wanted, Y.
+// FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvPairs[Add][act]Bf16:
+// the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, optionally, Y.
 // FusedConvFromPairs[Add][act]Bf16: from NCHW2c bf16 to Y.
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace graphopt {
 
-// Which of X and the result may lie, or lie, in pairs of channels.
+// The tensors in the NCHW2c layout: none, X or the residual and an output, or X only.
 enum class PairsOf { kNone, kBoth, kX };
 
-// What FusedConv and FusedConvTranspose share: a window over one to three axes.
+// The base of FusedConv and FusedConvTranspose: a window over one to three axes.
 class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
  public:
   using WeightedOperator::WeightedOperator;
@@ -25,13 +25,13 @@ class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
   Shape output(const Shapes& inputs) const final;
 
  protected:
-  // Without N, `in` and `out`.
+  // Returns the problem without N, `in` and `out`.
   Problem window_problem(const Shape& w) const;
   // Sets C and M.
   virtual void set_channels(Problem& p, const Shape& w) const = 0;
   // Sets sizes from the shape of X; unknown dimensions are negative. Throws Error for sizes that are too large.
   virtual void set_sizes(Problem& p, const Shape& x) const = 0;
-  // X as if its channels were an axis.
+  // Returns the NCHW shape of X.
   virtual Shape plain(const Shape& x) const { return x; }
 
   std::vector<int64_t> pads_, strides_, dilations_;

@@ -1,4 +1,4 @@
-// Vectors of pixels by the weights of a block of channels (panels_cpu.cpp). For kernel files only (see
+// Multiplies vectors of pixels by the weights of a block of channels (panels_cpu.cpp). For kernel files only (see
 // cpu/isa.h).
 #pragma once
 
@@ -14,8 +14,8 @@ struct Panels {
   int64_t vectors, begin, end;
 };
 
-// Multiplies the panels of s by the weights [steps][rows] at w and computes y of the sums. The first panel prefetches
-// as `keep` says. F is a Finish of the block's channels.
+// Multiplies the panels of s by the weights [steps][rows] at w and computes y from the sums. The first panel prefetches
+// the data that `keep` specifies. F is a Finish of the block's channels.
 template <class E, class F>
 void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
                      const Keep& keep, const F& finish);

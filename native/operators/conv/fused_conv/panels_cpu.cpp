@@ -1,5 +1,5 @@
-// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: numbers in
-// whole vectors, and pairs of channels alone. Finish computes the others from memory (finish_cpu.cpp).
+// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: full vectors
+// in NCHW, and results in NCHW2c only. Finish computes the other cases from memory (finish_cpu.cpp).
 #include <type_traits>
 
 #include "operators/conv/fused_conv/panels.h"
@@ -9,8 +9,8 @@ namespace {
 
 enum class Added { kNothing, kPlain, kPairs };
 
-// Adds bias and residual and stores vectors: to y within bounds, or to memory for Finish. Where a part of a vector
-// takes many instructions, its sums are left in memory.
+// Adds bias and residual, and stores vectors to y or to memory for Finish. Without masked stores, partial vectors take
+// many instructions: their sums are stored to memory.
 template <class T, class To, Added kAdded>
 struct StorePlain : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
@@ -18,7 +18,7 @@ struct StorePlain : Keep {
   const T* residual;
   const Word* residual_pairs;
   To* to;
-  int64_t plane, row;  // between channels of the residual and of `to`
+  int64_t plane, row;  // strides over channels of the residual and of `to`
   const Pixels* pixels;
   int64_t to_at[kPanel];
   Bounds bounds;
@@ -67,7 +67,7 @@ struct StorePlain : Keep {
   }
 
  private:
-  // Vector j of channel i or, with a residual in pairs, of two.
+  // Stores vector j of channel i or, with a residual in NCHW2c, of channels i and i + 1.
   template <bool kWhole, bool kSlope, int kRows>
   [[gnu::always_inline]] void put(int i, int j, const Vec (&sum)[kRows][kPanel]) const {
     const Pixels& here = pixels[j];
@@ -96,7 +96,7 @@ struct StorePlain : Keep {
   }
 };
 
-// Stores pairs of channels alone, from sums that began with the bias.
+// Stores the result in NCHW2c only, from sums that began with the bias.
 template <bool kResidual, bool kSlope>
 struct StorePairs : Keep {
   static constexpr bool kParts = true;

@@ -29,7 +29,7 @@ Strips strips_of(const ConvolutionProblem& p, int64_t workers) {
   return Strips(p, kStripBytes * workers, p.groups * pairs_of<E>(p), 1);
 }
 
-// Words of s of a strip.
+// Number of words of s for a strip.
 template <class E>
 int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
   return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
@@ -43,14 +43,14 @@ int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_
   return std::clamp<int64_t>(kStripBytes * workers / (4 * strip_words<E>(p, strips)), 1, p.N);
 }
 
-// Words of a block of pixels, gathered.
+// Number of gathered words of a block of pixels.
 template <class E>
 int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
 // Whether the words of pixels are gathered if pixels are the rows of the GEMM. If gathered words would fill the caches
-// and a row of y fills blocks well, each block has pixels of one row instead: their words are neighbours in s.
+// and a row of y fills blocks well, each block has pixels of one row instead: their words are adjacent in s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
   const Strip strip = strips.at(p, 0);
@@ -133,7 +133,7 @@ struct Memory {
         gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
 
-// Vectors of pixels.
+// The loop that multiplies a strip with vectors of pixels.
 template <class E, class F>
 Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing) {
@@ -156,7 +156,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
       const F finish = image.at(g * outputs + m, pixels);
       Keep keep = {finish.initial_sums()};
       if (block + 1 < blocks) {
-        // The weights of the next block come into the caches with the first panel.
+        // The first panel prefetches the weights of the next block.
         keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
         keep.pace = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
       }
@@ -166,7 +166,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
   return {p.groups * passes * parts, multiply};
 }
 
-// Vectors of channels.
+// The loops that multiply a strip with vectors of channels.
 template <class E, class F>
 std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSchedule& schedule,
                                       const Steps& steps, const Word* s, const Word* w, const F& image,
@@ -189,7 +189,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
     const int64_t panel = item % panels, g = item / panels;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
     const Word* v = panel_at(w + g * panels_words(steps.count, outputs), steps.count, panel);
-    // The first blocks share the fetching of the next panel.
+    // The first blocks share the prefetching of the next panel.
     const Word* next = v + steps.count * vectors * L;
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
     alignas(64) float o[L * kPanelWidth] = {};
@@ -292,7 +292,7 @@ StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& sche
   return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
 }
 
-// The loops of an image's strip, which `end` ends.
+// The loops of an image's strip; `end` is the epilogue.
 template <class E, class F>
 std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors,
                                  const StripSchedule& schedule, StripOfImage image, const Word* w,
@@ -370,7 +370,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
     StripSchedule& strip = made ? *made : schedule.kept[static_cast<size_t>(begin / most)];
     std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
-      const int64_t place = n % at_once;  // among those that are multiplied together
+      const int64_t place = n % at_once;  // index among the images that are multiplied together
       const Sharing sharing = {workers, std::min(at_once, p.N - n + place)};
       Word* const s = taken.s + place * schedule.words_of_s;
       Word* const gathered =

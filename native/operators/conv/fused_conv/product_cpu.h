@@ -26,12 +26,12 @@ size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vect
 std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
                                                     size_t workers);
 
-// weights are zeros before.
+// `weights` must be zero-initialized.
 template <class T>
 void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights);
 
-// The schedule is null where none was kept. x: numbers of T, or words where p.pairs. Where a result or the residual
-// lies in pairs, T is float and p.bfloat16.
+// The schedule may be null. x: elements of T, or words if p.pairs. If a result or the residual has the NCHW2c layout, T
+// is float and p.bfloat16 is true.
 template <class T>
 void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                   const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,

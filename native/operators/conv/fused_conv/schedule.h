@@ -9,7 +9,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Pixels that are the rows of a product.
+// Pixels that are the rows of a GEMM.
 struct PixelBlock {
   Pixels pixels;
   int64_t first;  // in the order of s

@@ -1,6 +1,6 @@
 // The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as pairs of channels
-// (in bfloat16) or single ones. Elements are sorted by their position modulo the stride: neighbouring pixels of y read
-// neighbouring words.
+// (in bfloat16) or single ones. Elements are sorted by their position modulo the stride: adjacent pixels of y read
+// adjacent words.
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
@@ -48,7 +48,7 @@ struct Strip {
 
   // Pixels, in the order of s, from the first to the last one of y.
   int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
-  // Where the words of the tap (d, h, w) begin.
+  // The offset of the words of tap (d, h, w).
   int64_t offset(const ConvolutionProblem& p, const ConvolutionProblem::Axes& tap) const {
     int64_t phase = 0, place = 0;
     for (size_t i = 0; i < 3; ++i) {
@@ -93,16 +93,16 @@ struct Sharing {
   }
 };
 
-// A last channel without another one is multiplied by two taps of a row at a time: its words hold neighbouring
-// columns of the window.
+// Whether the last channel, without a partner, is multiplied by two taps of a row at a time: its words then hold
+// adjacent columns of the window.
 template <class E>
 bool pairs_columns(const ConvolutionProblem& p) {
   return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
 }
 
-// The taps along a row of the window that a pair of channels has words for. Of an odd number of columns the last
-// two words overlap, and the second counts one column: the next one is none of the window's, and infinite
-// perhaps.
+// Returns the first tap of each word in a row of the window, for a pair of channels. With an odd number of columns the
+// last two words overlap and one column of the second has weight 0. A word beyond the window could hold an infinity,
+// which a zero weight would turn into NaN.
 template <class E>
 std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   std::vector<int64_t> columns;
@@ -124,19 +124,19 @@ int64_t steps_of(const ConvolutionProblem& p) {
   return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
 }
 
-// How far from a pixel's word of the first step its words of all steps are.
+// The offsets of a pixel's words of all steps, relative to its word of the first step.
 struct Steps {
   const int64_t* offsets;
   int64_t count;
-  // For vectors that reach beyond so many words of s, where nothing is behind them: the last step's is elsewhere.
+  // Vectors that end beyond `there` words of s would read beyond its memory: they use the offsets `at_end`.
   int64_t there = std::numeric_limits<int64_t>::max();
   const int64_t* at_end = nullptr;
 
-  // For a vector that ends before word `end` of s.
+  // Returns the offsets for a vector that ends before word `end` of s.
   const int64_t* until(int64_t end) const { return end > there ? at_end : offsets; }
 };
 
-// For each step of the product.
+// Returns the offset of each step of the GEMM.
 template <class E>
 std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip) {
   std::vector<int64_t> offsets;
@@ -158,7 +158,7 @@ std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& stri
   return offsets;
 }
 
-// The pixels of a vector that are y's.
+// The elements of a vector that are pixels of y.
 struct Pixels {
   uint32_t mask;  // one bit for each element of the vector
   int32_t count;
@@ -234,13 +234,13 @@ inline void store_words(Word* to, Words words, int64_t n) {
 #endif
 }
 
-// Where the second number of a word is, beside the first: elsewhere in x, and columns further in its row.
+// The location of a word's second element relative to the first: elements further in x, and columns further in its row.
 struct Second {
   bool there;
   int64_t distance, columns;
 };
 
-// A channel at x and what shares its words.
+// Packs a channel at x and the second elements of its words.
 template <class E, class T>
 void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
   const auto place = [&](size_t axis, int64_t phase, int64_t i) {

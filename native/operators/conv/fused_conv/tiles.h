@@ -1,4 +1,4 @@
-// An implicit product in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
+// An implicit bfloat16 GEMM in AMX tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 // The order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then those of the next
-// tap, because the distance between the words of neighbouring pairs is constant.
+// tap, because the distance between the words of adjacent pairs is constant.
 inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   const int64_t steps = steps_of<Brain>(p), taps = pairs_columns<Brain>(p) ? 1 : p.taps();
   std::vector<int64_t> order;

@@ -1,5 +1,5 @@
 // A group of several channels as an implicit GEMM in AMX tiles: output channels are the rows, pixels the columns. The
-// words of 16 neighbouring pairs of channels at a tap form a tile of columns in place in s (strips.h). Other groups of
+// words of 16 adjacent pairs of channels at a tap form a tile of columns in place in s (strips.h). Other groups of
 // 16 steps, of several taps or few channels, are gathered first, for the columns of one block at a time.
 #include <type_traits>
 #include <utility>
@@ -12,8 +12,8 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-constexpr int64_t kPassBytes = 512 << 10;                    // weights that pass a strip together
-constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // of 16 steps
+constexpr int64_t kPassBytes = 512 << 10;                    // weights that are multiplied by a strip together
+constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
 // The tiles of columns of a strip.
 struct Columns {
@@ -25,7 +25,7 @@ struct Columns {
   int64_t bytes(int64_t k) const { return places[k].row * static_cast<int64_t>(sizeof(Word)); }
 };
 
-// Whether 16 steps from `first` on are neighbouring pairs of a tap, at even distances.
+// Whether the 16 steps from `first` on are adjacent pairs of channels of one tap, at equal distances.
 bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
   if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
     return false;
@@ -33,7 +33,7 @@ bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, 
   return first / pairs == (first + kTileSide - 1) / pairs;
 }
 
-// Gathers what does not lie evenly of `vectors` vectors of pixels. from: their first words of s.
+// Gathers the tiles without an even stride, for `vectors` vectors of pixels. from: their first words of s.
 void gather(const std::vector<Place>& places, const int64_t* offsets, const std::vector<int64_t>& order,
             const Word* from, int64_t vectors, Word* to) {
   const auto steps = static_cast<int64_t>(order.size());
@@ -74,7 +74,7 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
   const int64_t steps = steps_of<Brain>(p);
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
-    // Of every strip: whether x is read in place is not known yet.
+    // An upper bound for all strips, because it is not known yet whether x is read in place.
     gathered += has_even_stride(p, steps, first, true) ? 0 : kGatheredWords;
   }
   return workers * gathered;

@@ -1,5 +1,5 @@
-// The layouts of FusedConv's weights: blocks of channels where pixels are the vectors, panels of channels where these
-// are the vectors, or tiles (tiles.h).
+// The layouts of FusedConv's weights: blocks of channels for vectors of pixels, panels of channels for vectors of
+// channels, or tiles (tiles.h).
 #include "operators/conv/fused_conv/product_cpu.h"
 #include "operators/conv/fused_conv/tiles.h"
 
@@ -24,7 +24,7 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
     for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
   }
   for (int64_t m = 0; m < p.y_channels(); ++m) {
-    // The channel's word of the first step, and how far it is to the next one's where these are even.
+    // The channel's word of the first step, and the stride of the steps if it is constant.
     Word* to = words + m / outputs * size;
     const int64_t i = m % outputs;
     int64_t distance = 0, step = 0;

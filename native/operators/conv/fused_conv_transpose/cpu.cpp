@@ -6,7 +6,7 @@
 // All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
 // (fused_conv/strips.h). The phases of some channels of y are the rows of a matrix multiplication over its pixels. If
 // the kernel is a multiple of the stride, all phases have the same distances, and a block may mix rows of all phases.
-// The sums of neighbouring phases are interleaved in the first-level cache and stored as rows of y.
+// The sums of adjacent phases are interleaved in the first-level cache and stored as rows of y.
 #include <vector>
 
 #include "cpu/microkernels/workspace.h"
@@ -26,13 +26,13 @@ constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
 // A strip of x and the data shared by all of its items.
 struct Piece {
   Strip strip;
-  bool grid_is_x;                                          // `gather` brings x
+  bool grid_is_x;                                          // the grid is x itself: gather() packs it
   std::vector<Segments> segments;                          // for each set
   std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][product][step], and kAhead more steps
 
   Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
       : strip(of), grid_is_x(is_grid_x(grid)) {
-    std::vector<int64_t> places;  // in a channel, of each distance
+    std::vector<int64_t> places;  // offset in a channel for each distance
     for (const ConvolutionProblem::Axes& distance : plan.distances) {
       ConvolutionProblem::Axes place;
       for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
@@ -58,12 +58,12 @@ struct Piece {
   int64_t panels() const { return ceil_div(strip.span(), kPanelWidth); }
 };
 
-// Where products find x: panel after panel of each group, or the strip.
+// The packed x of the GEMMs: the panels of each group, or the strip.
 struct Source {
   const Word* x;
-  int64_t group, panel;  // words to the next one
+  int64_t group, panel;  // strides in words
 };
-// And what brings it there.
+// The packed x and the loop that packs it.
 struct PackedSource {
   Source source;
   Loop bring;
@@ -97,7 +97,7 @@ PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* i
   return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), bring}};
 }
 
-// Words at offsets that no prefetcher foresees.
+// Words at irregular offsets, which hardware prefetching cannot predict.
 struct FarTable : Table {
   const Word* at(const Word* v, int64_t step, int64_t) const {
     __builtin_prefetch(v + offsets[step + kAhead]);
@@ -151,7 +151,7 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
   }
 }
 
-// The rows of y that they make.
+// Stores the rows of y from the sums of a bundle.
 template <class T>
 void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
                 const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
@@ -212,7 +212,7 @@ Strips strips_of(const ConvolutionProblem& grid, size_t workers) {
   return Strips(grid, kStripBytes * static_cast<int64_t>(workers), grid.x_channels(), 1);
 }
 
-// x of a strip, for vectors that may read beyond it.
+// Returns memory for x of a strip, with padding for vectors that read beyond it.
 Word* take_strip(const ConvolutionProblem& grid, const Strips& strips, Workspace& workspace) {
   const Strip strip = strips.at(grid, 0);
   return workspace.take<Word>(grid.x_channels() * std::max(strip.words, round_up(strip.span(), kPanelWidth)) +

@@ -55,7 +55,7 @@ struct FinishedChannel {
     if (i < n) store_few(to + i, bounds(summed(sums + i, at + i, n - i)), n - i);
   }
 
-  // A vector, where `bounds` are enough.
+  // Stores a full vector if `bounds` is the entire activation.
   void put(int64_t at, Vec v) const {
     v += bias;
     if (residual != nullptr) v += load_as_float(residual + at);
@@ -92,7 +92,7 @@ struct FinishedImage {
   }
 };
 
-// The numbers of two streams in interleaved.
+// Interleaves the elements of two arrays.
 inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += L) {
     const Vec a = load(even + i), b = load(odd + i);
@@ -106,7 +106,7 @@ struct TransposeScratch {
   float *sums, *interleaved, *shuffled;
 };
 
-// The sums of a row's phases, `distance` apart for neighbouring ones, pixel by pixel; `width` pixels.
+// Returns the sums of a row's phases, interleaved pixel by pixel, for `width` pixels. `distance`: stride of the phases.
 inline const float* interleave_phases(const PhaseRow& row, const float* sums, int64_t distance, int64_t width,
                                       const TransposeScratch& scratch) {
   const auto n = static_cast<int64_t>(row.phases.size());
@@ -129,7 +129,7 @@ inline const float* interleave_phases(const PhaseRow& row, const float* sums, in
   return from;
 }
 
-// Whatever has no taps.
+// Computes y if no element has taps.
 template <class T>
 void end_without_sums(const ConvolutionProblem& p, const FinishedImage<T>& ending, Parallel& parallel) {
   parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {

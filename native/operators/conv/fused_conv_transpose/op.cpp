@@ -78,7 +78,7 @@ void FusedConvTransposeOp::infer(const ShapeInference& node) const {
     } else if (stride == 1 && growth == 0) {
       y.push_back(in);
     } else {
-      // The same symbol means the same size in a whole model, so a symbol made from one is as good as one.
+      // A symbol means the same size in the entire model, and so does a symbol derived from it.
       y.push_back(Dim{-1, "(" + in.symbol + ")*" + std::to_string(stride) + "+" + std::to_string(growth)});
     }
   }

@@ -30,8 +30,8 @@ class FusedConvTransposeOp final : public WindowedOperator {
 
 namespace graphopt::cpu {
 
-// y = act(conv_transpose(x, w) + b + r), summed in float32. T is float or graphopt::half. What w is packed to depends
-// on p.groups, p.M, p.C, p.kernel, p.stride and p.dilation.
+// y = act(conv_transpose(x, w) + b + r), summed in float32. T is float or graphopt::half. The packed form of
+// w depends on p.groups, p.M, p.C, p.kernel, p.stride and p.dilation.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_CPU_KERNEL, fused_conv_transpose, ConvolutionProblem, OnlyAlgorithm)
 
 }  // namespace graphopt::cpu

@@ -1,4 +1,4 @@
-// The phases of a transposed convolution, and the grid that all of them lie on (cpu.cpp).
+// The phases of a transposed convolution, and their common grid (cpu.cpp).
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -17,7 +17,7 @@ constexpr int64_t kMostPhases = 16;  // phases, over all axes, that are computed
 constexpr int64_t kMostSums = 64;    // rows of a bundle
 constexpr int64_t kFullRows = 4;     // rows of a block that keep the multipliers busy
 
-// The taps that reach the elements of an axis with this remainder, and how far before q they read x.
+// The taps of the elements of an axis with this remainder, and the distance of each tap from q to its element of x.
 struct AxisPhase {
   int64_t remainder;
   std::vector<int64_t> taps, distances;
@@ -38,39 +38,39 @@ inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis
   return phases;
 }
 
-// Phases of the same distances: rows of one product.
+// Phases with the same distances: rows of one GEMM.
 struct PhaseProduct {
   std::vector<int64_t> distances;          // [tap], indices into the distances of the plan
   std::vector<std::vector<int64_t>> taps;  // [phase][tap], indices into the kernel
 };
 
-// A row of y's from the sums of phases along the last axis.
+// The phases of a row of y along the last axis.
 struct PhaseRow {
   int64_t depth, height;        // remainders
   std::vector<int64_t> phases;  // by remainder
 };
 
-// Phases that are computed together, numbered product by product.
+// Phases that are computed together, numbered GEMM by GEMM.
 struct PhaseSet {
   std::vector<PhaseProduct> products;
   std::vector<PhaseRow> rows;
   int64_t phases = 0, taps = 0;
 };
 
-// Channels of y, those of a group from `first` on, with the phases of a set.
+// The phases of a set for `channels` channels of a group of y, from `first` on.
 struct ChannelBundle {
   size_t set;
   int64_t first, channels;
-  int64_t weights;  // where they begin among those of the group
+  int64_t weights;  // offset in the group's weights
 };
 
 inline int64_t phase_blocks(int64_t rows) { return ceil_div(rows, kMaxRows); }
 
 struct PhasePlan {
-  std::vector<int64_t> remainders;                  // along the last axis
-  bool whole;                                       // which are all that there are
+  std::vector<int64_t> remainders;                  // of the phases along the last axis
+  bool whole;                                       // all remainders of the last axis have taps
   bool covers;                                      // each element of y has taps
-  std::vector<ConvolutionProblem::Axes> distances;  // that there are
+  std::vector<ConvolutionProblem::Axes> distances;  // all distances of the phases
   std::vector<PhaseSet> sets;
   std::vector<ChannelBundle> bundles;
   int64_t most_sums = 0;  // the largest number of sums of a bundle
@@ -105,7 +105,7 @@ struct PhasePlan {
   }
 
  private:
-  // Rows name a phase by its product and its place there until all of a set are known.
+  // Until all phases of a set are known, rows identify a phase by its GEMM and its index there.
   static constexpr int64_t kProductOf = int64_t{1} << 32;
 
   void add_row(const ConvolutionProblem& p, PhaseSet& set, const AxisPhase& depth, const AxisPhase& height,
@@ -175,7 +175,7 @@ struct PhasePlan {
   std::map<ConvolutionProblem::Axes, int64_t> places_;  // index of each distance
 };
 
-// The convolution that reads x for all phases: its window has a place for each distance, the farthest one first.
+// Returns the convolution that reads x for all phases: its window has a tap for each distance, the farthest one first.
 inline ConvolutionProblem grid_of(const ConvolutionProblem& p) {
   ConvolutionProblem grid = p;
   for (size_t i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// Which sums of a strip are neighbours in a row of y.
+// The sums of a strip that are contiguous in a row of y.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -10,12 +10,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Sums of a row of phases, pixel by pixel, that are neighbours in a row of y, and where that is in its plane.
+// Sums of a row of phases that are contiguous in a row of y: their first index, their count, and their offset in the
+// plane.
 struct Segment {
   int64_t from, count, at;
 };
 
-// Those of a strip and a set.
+// The segments of a strip for a set.
 class Segments {
  public:
   Segments(const ConvolutionProblem& p, const PhasePlan& plan, const PhaseSet& set, const Strip& strip)

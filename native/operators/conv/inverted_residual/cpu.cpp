@@ -21,7 +21,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Some rows of y.
+// A block of rows of y.
 struct RowsOfImage {
   const InvertedResidualProblem& p;
   const InvertedResidualPlan& plan;
@@ -32,7 +32,7 @@ struct RowsOfImage {
   int64_t first, rows;  // rows of y
 
   int64_t pixels() const { return rows * p.out[1]; }
-  // The same rows of an image behind it.
+  // Returns the same rows of the n-th image after this one.
   RowsOfImage of_image(int64_t n) const {
     RowsOfImage block = *this;
     block.x += n * p.C * p.in_size();
@@ -41,10 +41,10 @@ struct RowsOfImage {
     block.d += n * plan.d_numbers(p);
     return block;
   }
-  // Where row h of x, counted from the first one of the padding, lies in a plane of s.
+  // The address in a plane of s of row h of x, counted from the first padding row.
   float* row_of(float* s, int64_t h) const { return s + h % plan.height * plan.width * L; }
 
-  // Rows [begin, end) of one panel of the first convolution, counted from the first one of the padding, to s.
+  // Computes rows [begin, end) of one panel of the first convolution to s, counted from the first padding row.
   template <int kVectors>
   void expand(int64_t panel, int64_t begin, int64_t end, float* to, const float* results,
               int64_t lines) const {
@@ -94,14 +94,14 @@ struct RowsOfImage {
     }
   }
 
-  // kColumns pixels of the window's convolution.
+  // Computes kColumns pixels of the second convolution.
   template <int kColumns, int kKernel, int kStride>
   void window_at(const float* const* from, const float* weights, Vec bias, const Bounds& act,
                  float* to) const {
     Vec sum[kColumns];
     for (Vec& v : sum) v = bias;
     if constexpr (kKernel > 0) {
-      // Each number is read once for all pixels of a row that it counts for.
+      // Each element is read once for all pixels of a row that use it.
 #pragma GCC unroll 5
       for (int h = 0; h < kKernel; ++h) {
         const float* row = from[h];
@@ -127,7 +127,7 @@ struct RowsOfImage {
     for (int i = 0; i < kColumns; ++i) store_aligned(to + i * L, act.clamp(sum[i]));
   }
 
-  // Rows [begin, end) of the second convolution, of one vector of M, from s to d.
+  // Computes rows [begin, end) of the second convolution for one vector of M, from s to d.
   template <int kKernel, int kStride>
   void window(int64_t vector, int64_t begin, int64_t end, float* from) const {
     const float* weights = w.window + vector * p.taps() * L;
@@ -170,7 +170,7 @@ struct RowsOfImage {
     window<0, 0>(vector, begin, end, from);
   }
 
-  // Zeros beside the rows of a panel of s, which nothing is written to.
+  // Sets the padding columns of a panel of s to zero. No convolution writes to them.
   void clear_sides(float* to) const {
     const int64_t inside = p.pad[1] + p.in[1];
     for (int64_t row = 0; row < kPanel * plan.height; ++row, to += plan.width * L) {
@@ -179,7 +179,8 @@ struct RowsOfImage {
     }
   }
 
-  // Both, of a panel of M and a band of rows, which may go on where the rows ended that `memory` is from.
+  // Computes the first two convolutions for a panel of M and a band of rows. `continues`: the band starts where the
+  // rows in `memory` ended.
   void hidden(int64_t panel, int64_t band, bool continues, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
     int64_t begin = rows * band / plan.bands, done = 0;  // rows of x that are in s
@@ -201,7 +202,7 @@ struct RowsOfImage {
     }
   }
 
-  // The third convolution, of some pixels and a panel of O, to rows of `o`.
+  // Computes the third convolution for some pixels and a panel of O to rows of `o`.
   template <int kVectors, bool kHalf>
   void project(int64_t at, int64_t count, int64_t panel, float* o) const {
     const float* weights = w.project + panel * kPanelWidth * p.M;
@@ -220,7 +221,7 @@ struct RowsOfImage {
     });
   }
 
-  // The same of `count` pixels, to y.
+  // Computes the same for `count` pixels and stores them to y.
   void result(int64_t at, int64_t count, int64_t panel) const {
     alignas(64) float o[L * kPanelWidth], t[L * L];
     const int64_t channels = p.O - panel * kPanelWidth, vectors = panel_vectors(p.O, panel);
@@ -295,10 +296,10 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   const PackedWeights w(p, packed);
   std::vector<BandState> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
-  // PackedWeights that would not stay in the cache beside d pass once.
+  // W3 that does not fit into the cache beside d is read once for all pixels.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
-  int64_t items = 0;  // the number of items in the loops before
+  int64_t items = 0;  // number of items in the previous loops
   for (int64_t n = 0; n < p.N; n += plan.images) {
     const int64_t of_y = n * p.O * p.out_size(), images = std::min(plan.images, p.N - n);
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {

@@ -88,7 +88,7 @@ void InvertedResidualOp::infer(const ShapeInference& node) const {
 
 namespace {
 
-// It computes in float alone: the type that add_cpu makes it for is not used.
+// The kernel is float only and ignores the type parameter of add_cpu.
 template <class>
 class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
  public:

@@ -13,22 +13,22 @@
 
 namespace graphopt {
 
-// x [N, C, in..], y and the residual [N, O, out..], of M channels between them.
+// x [N, C, in..], y and the residual [N, O, out..], with M channels between the convolutions.
 struct InvertedResidualProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t N = 0, C = 0, M = 0, O = 0;
   Axes in = {0, 0}, out = {0, 0}, kernel = {1, 1}, stride = {1, 1};
-  Axes pad = {0, 0};  // at the beginning; at the end is what `out` leaves
+  Axes pad = {0, 0};  // at the start; `out` implies the padding at the end
   bool has_residual = false;
-  Activation act;  // behind the first and the second convolution
+  Activation act;  // after the first and the second convolution
 
   int64_t in_size() const { return in[0] * in[1]; }
   int64_t out_size() const { return out[0] * out[1]; }
   int64_t taps() const { return kernel[0] * kernel[1]; }
 };
 
-// The inputs behind X: W1 [M, C, 1, 1], B1 [M], W2 [M, 1, kernel..], B2 [M], W3 [O, M, 1, 1], B3 [O] and, where it says
-// Add, R.
+// The inputs after X: W1 [M, C, 1, 1], B1 [M], W2 [M, 1, kernel..], B2 [M], W3 [O, M, 1, 1], B3 [O] and, for
+// InvertedResidualAdd, R.
 class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> {
  public:
   static constexpr size_t kWeights = 6, kResidual = 7;
@@ -36,7 +36,7 @@ class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> 
   static std::vector<InvertedResidualOp> all();
   std::vector<Operand> inputs() const override;
   void read(const Node& node) override;
-  // The problem of constants with these shapes, W1 first, without N, `in` and `out`. Throws Error.
+  // Returns the problem for weights with these shapes, W1 first, without N, `in` and `out`. Throws Error.
   Problem of_weights(const std::vector<Shape>& weights) const;
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
@@ -51,13 +51,13 @@ class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> 
 
 namespace graphopt::cpu {
 
-// T is float. The weights in their order, W1 first.
+// T is float. Weights are passed in order, W1 first.
 template <class T>
 using InvertedResidualWeights = std::array<const T*, InvertedResidualOp::kWeights>;
 
 // Bytes of the packed weights, which depend on C, M, O and the size of the window.
 GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_weights, (const InvertedResidualProblem& p), (p))
-// Writes them, at a cache line.
+// Packs the weights; the result starts at a cache line.
 GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,
                     (const InvertedResidualProblem& p, const InvertedResidualWeights<T>& from, void* weights),
                     (p, from, weights))

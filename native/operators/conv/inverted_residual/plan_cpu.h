@@ -1,4 +1,4 @@
-// How many rows, panels and images of an inverted residual are computed at a time, and its packed weights.
+// The number of rows, panels and images of an inverted residual that are computed at a time, and its packed weights.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -27,7 +27,7 @@ inline int64_t part_of_cache(double part) {
   return static_cast<int64_t>(part * static_cast<double>(second_level_cache()));
 }
 
-// How y is computed.
+// The division of y.
 struct InvertedResidualPlan {
   int64_t panels;         // panels of M
   int64_t images;         // images at a time
@@ -60,7 +60,7 @@ struct InvertedResidualPlan {
     bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, workers,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
-  // How many tiles `pixels` pixels of the third convolution are, for panels of O.
+  // The number of tiles of `pixels` pixels of the third convolution, for panels of O.
   int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
     const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
     return parts_of_least_cost(

@@ -10,7 +10,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Half a vector, where there is such a one: it is added to twice as fast.
+// Half a vector with AVX-512, whose additions take half the time.
 #if defined(__AVX512F__)
 constexpr bool kHalves = true;
 using Half = float __attribute__((vector_size(kWidth * 2), may_alias));
@@ -37,8 +37,8 @@ struct PixelSums {
     }
   }
 
-  // Adds what step k's number of pixel i, x[k x_step + i x_pixel], gives with the vectors at w + k kVectors L.
-  // kFetch: and fetches `pace` bytes for each step from `next` on.
+  // Adds step k: element x[k x_step + i x_pixel] of each pixel i times the vectors at w + k kVectors L. kFetch: also
+  // prefetches `pace` bytes for each step, from `next` on.
   template <bool kFetch = false>
   void multiply(const float* x, int64_t x_step, int64_t x_pixel, const float* w, int64_t steps,
                 const char* next = nullptr, int64_t pace = 0) {
@@ -61,8 +61,7 @@ struct PixelSums {
   }
 };
 
-// How many of `all` each of some parts has, one part after another: as equal as they can be, without a division for
-// each.
+// Divides `all` items into nearly equal parts, one part after another, without a division for each part.
 class Shares {
  public:
   Shares(int64_t all, int64_t parts)
@@ -78,7 +77,7 @@ class Shares {
   int64_t parts_, each_, rest_, left_ = 0;
 };
 
-// f(Rows<n>()) for the number of rows of a tile.
+// Calls f(Rows<n>()) for the number of rows of a tile.
 template <int kRows>
 using Rows = std::integral_constant<int, kRows>;
 template <int kRows = kMaxRows, class F>

@@ -44,7 +44,7 @@ struct F4x4 {
   using Transforms = F4x4;  // input and output transforms, which F4x4Rows shares
   static constexpr int kTile = 4;
   static constexpr int kAlpha = 6;
-  // Row of the point p: (1, p, p^2) over the product of its differences to the other finite points.
+  // The row of a point p is (1, p, p^2) divided by the product of its differences to the other finite points.
   static constexpr double kG[6][3] = {
       {1, 0, 0},
       {-2.0 / 3, -2.0 / 3 * kA, -1.0 / 3},
@@ -113,7 +113,7 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
   }
 }
 
-// Along K, the channels of a tile's products.
+// The size of K in the GEMMs of a tile.
 template <class A>
 int64_t depth(const ConvolutionProblem& p) {
   return A::kAlpha == 1 ? 9 * p.C : p.C;
@@ -122,7 +122,7 @@ int64_t depth(const ConvolutionProblem& p) {
 template <class A>
 constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
 
-// Numbers that are kept of the weights from a channel to another.
+// The number of stored weights for each pair of channels.
 template <class A>
 constexpr int64_t kKept = kKeepsRows<A> ? A::kAlpha * 3 : kPoints<A>;
 
@@ -143,8 +143,7 @@ void prepare(const ConvolutionProblem& p, const T* w, float* u) {
   }
 }
 
-// Tiles [begin, end) of a problem in the order image, row of tiles, column of tiles, and where their data
-// are.
+// The tiles of a problem in the order image, row of tiles, column of tiles, and the layout of their data.
 struct Geometry {
   int64_t tiles_x, tiles_y;
   int64_t k;         // K

@@ -1,4 +1,4 @@
-// What winograd_* and implicit_* take.
+// Arguments of the winograd_* and implicit_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -6,14 +6,14 @@
 
 namespace graphopt::hip {
 
-constexpr int kWinogradThreads = 256;  // of the transforms
+constexpr int kWinogradThreads = 256;  // work-group size of the transforms
 
-// What is read of an image of X, and how many zeros are in front of it.
+// The size of an image of X, and the padding before it.
 struct PaddedImage {
   int32_t C, H, W, pad_top, pad_left;
 };
 
-// W [M, C, 3, 3] -> U [t, rows, columns], zeros around.
+// W [M, C, 3, 3] -> U [t, rows, columns], padded with zeros.
 struct WinogradFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
@@ -21,8 +21,7 @@ struct WinogradFilterArgs : Arguments<2, 40> {
   Divisor columns;
 };
 
-// The tiles of a launch: `count` of them from `first` on, counted over images, then rows, then columns of
-// tiles.
+// The tiles of a launch: `count` tiles from `first` on, counted over images, then rows, then columns of tiles.
 struct Tiles {
   uint32_t first, count;
   Divisor per_image, across;
@@ -57,8 +56,7 @@ struct WinogradOutputArgs : Arguments<4, 104> {
   Activation act;
 };
 
-// W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, zeros around: what the implicit product multiplies
-// with.
+// W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, padded with zeros: the left operand of the implicit GEMM.
 struct ImplicitFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
@@ -66,8 +64,8 @@ struct ImplicitFilterArgs : Arguments<2, 40> {
   Divisor columns;
 };
 
-// Y = act(U^T patches + bias + residual); a column is one output pixel of one image. Pixels are counted over
-// images, rows, columns; there are `pixels` of them.
+// Y = act(U^T patches + bias + residual). Each column is one output pixel. `pixels` pixels are counted over images,
+// rows and columns.
 struct ImplicitProductArgs : Arguments<5, 112> {
   In u, x, bias, residual;  // residual may be null
   Out y;

@@ -1,14 +1,14 @@
-// 3x3 convolution: gather or Winograd-transform the input, multiply, transform back, finish.
+// 3x3 convolution: gathers or Winograd-transforms the input, multiplies, transforms the output, and applies the
+// epilogue.
 //
-// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the
-// direct algorithm. Every algorithm is kAlpha^2 independent matrix products [tiles, K] x [K, M], where kAlpha
-// = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
-// of floats in a vector:
+// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the direct
+// algorithm. Every algorithm is kAlpha^2 independent GEMMs [tiles, K] x [K, M], with kAlpha = MT + 2 and K = C for
+// Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number of floats in a vector:
 //
 //   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
 //   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
-//     [M / panel][kAlpha][K][3][panel] where their rows alone are: half as many
-//   o [kAlpha^2][tiles][panel]         one panel of products, read back while in the second-level cache
+//     [M / panel][kAlpha][K][3][panel] if only rows are transformed: half as many
+//   o [kAlpha^2][tiles][panel]         one panel of sums, read back from the second-level cache
 #include "operators/conv/winograd/cpu.h"
 
 #include <algorithm>

@@ -54,7 +54,7 @@ struct MultiplyTiles {
   };
 };
 
-// The points of a row from g [count][3][width], to [6][count][width].
+// Transforms a row of weights g [count][3][width] to its points [6][count][width].
 void transform_row(const float* g, int64_t count, int64_t width, float* to) {
   constexpr auto entry = [](int point, int tap) { return static_cast<float>(F4x4::kG[point][tap]); };
   const int64_t point = row_point(count * width), next = 3 * count * width;
@@ -66,7 +66,7 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
         tap[j] = load_aligned(g + j * width + i);
         __builtin_prefetch(g + next + j * width + i, 0, 2);
       }
-      // Two points of the same square differ in the sign of the middle tap.
+      // Points with equal squares differ in the sign of the middle tap.
       const Vec even_a = entry(1, 0) * tap[0] + entry(1, 2) * tap[2], odd_a = entry(1, 1) * tap[1];
       const Vec even_b = entry(3, 0) * tap[0] + entry(3, 2) * tap[2], odd_b = entry(3, 1) * tap[1];
       const Vec points[] = {tap[0], even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, tap[2]};
@@ -81,7 +81,7 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
-  // The first pieces share the fetching, which a single one could not keep up with.
+  // The first pieces share the prefetching, which is too much for a single one.
   const int64_t parts = std::min(pieces, vectors);
   const int64_t step = vectors / parts * L;
   for (int64_t i = 0; i < pieces; ++i) {
@@ -96,7 +96,7 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
 void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
                       float* points, float* o, int64_t xi_stride) {
   const int64_t width = vectors * L, next_v = v_stride(g, count);
-  // One block even without channels: it sets the sums to zero.
+  // At least one block: without channels it sets the sums to zero.
   const int64_t blocks = std::max<int64_t>(ceil_div(g.k, kRowChannels), 1);
   for (int64_t row = 0; row < F4x4::kAlpha; ++row) {
     for (int64_t k = 0; k < blocks * kRowChannels; k += kRowChannels) {

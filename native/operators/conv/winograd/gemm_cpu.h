@@ -7,7 +7,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kRowChannels = 64;  // channels per transformed block: its points fit in a first-level cache
 
-// Floats from a point to the next one: an odd number of cache lines, as of v.
+// The stride of the points in floats: an odd number of cache lines, as for v.
 inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineFloats) | 1) * kLineFloats; }
 
 // o [rows][panel] for one point: all tiles of a range times one panel. next_v and next_u are the operands of the next
@@ -15,17 +15,18 @@ inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineFloat
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds = false);
 
-// o of a panel from its rows w, some channels of a row at a time. `points` holds the transformed weights.
+// Computes o of a panel from weights that are transformed along rows, some channels at a time. `points`: memory for the
+// completely transformed weights.
 void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
                       float* points, float* o, int64_t xi_stride);
 
-// Tiles, transformed, and the panels of output channels that they are multiplied by.
+// Transformed tiles, and the panels of output channels that they are multiplied by.
 struct TilesByPanels {
   const float* v;
   int64_t count, panel, end;
 };
 
-// o of these panels, o_stride apart.
+// Computes o of the panels, with stride o_stride.
 template <class A>
 void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
                      const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,

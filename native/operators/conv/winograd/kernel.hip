@@ -1,18 +1,17 @@
-// WinogradConv[Add][act]: a 3x3 convolution with bias, residual and activation, NCHW, float32 or
-// float16 tensors; transforms and products are float32 in both.
+// WinogradConv[Add][act]: a 3x3 convolution with bias, residual and activation, for NCHW tensors in float32 or float16.
+// Transforms and GEMMs are float32 for both.
 //
-// Winograd F(m x m, 3 x 3), A. Lavin and S. Gray, "Fast algorithms for convolutional neural networks", 2016,
-// m = 4 or 2. With t = (m + 2)^2 positions in a tile, three launches on a chunk of P tiles:
+// Winograd F(m x m, 3 x 3), A. Lavin and S. Gray, "Fast algorithms for convolutional neural networks", 2016, m = 4 or
+// 2. With t = (m + 2)^2 positions in a tile, three launches on a chunk of P tiles:
 //   input transform   V [t, C, P]   from X
-//   products          Z [t, M, P] = U [t, C, M]^T V   on the matrix units where there are fp32 ones
+//   GEMMs             Z [t, M, P] = U [t, C, M]^T V   on float32 matrix units if available
 //   output transform  Y = act(A^T Z A + bias + residual)
-// and once per weight: U from W. FLOPs: t / (9 m^2) of the direct convolution (1 / 4 for m = 4, 1 / 2.25 for
-// m = 2). The products are bound by arithmetic; the transforms by memory: t / m^2 floats of V and of Z,
-// written and read, for each element of X and of Y. Reached on an H200 in float32
-// (docs/measurements/gpu_h200.md): 2.9 times cuDNN over 13 shapes, up to 138 TFLOP/s of the direct
-// convolution.
+// U is computed from W once for each weight. FLOPs: t / (9 m^2) of the direct convolution (1 / 4 for m = 4, 1 / 2.25
+// for m = 2). The GEMMs are compute-bound. The transforms are memory-bound: for each element of X and of Y they write
+// and read t / m^2 floats of V and of Z. Reached on an H200 in float32 (docs/measurements/gpu_h200.md): 2.9 times cuDNN
+// over 13 shapes, up to 138 TFLOP/s of the direct convolution.
 //
-// The implicit product serves the rest: Y = W [M, 9 C] x patches [9 C, pixels], gathered on the way to LDS.
+// All other problems use the implicit GEMM: Y = W [M, 9 C] x patches [9 C, pixels], with patches gathered into LDS.
 // Launch: operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
@@ -75,8 +74,7 @@ struct Winograd<2> {
   }
 };
 
-// W [M, C, 3, 3] -> U [t, rows, columns], rows >= C, columns >= M, zeros around. One work-item for each (c,
-// m).
+// W [M, C, 3, 3] -> U [t, rows, columns], rows >= C, columns >= M, padded with zeros. One work-item for each (c, m).
 template <class T, int kOut>
 DEVICE void winograd_filter(const WinogradFilterArgs& args) {
   const T* w = args.w;
@@ -117,7 +115,7 @@ DEVICE TileAt tile_at(const Tiles& tiles, uint32_t p) {
   return {static_cast<int>(n), static_cast<int>(row), static_cast<int>(rest - row * tiles.across.d)};
 }
 
-// Four neighbours in a row of Y.
+// Four adjacent elements of a row of Y.
 template <class T>
 struct alignas(4 * sizeof(T)) Quad {
   T v[4];
@@ -295,7 +293,7 @@ DEVICE void implicit_product(const ImplicitProductArgs& args) {
     const uint32_t row = divide(rest, across);
     return TileAt{static_cast<int>(image), static_cast<int>(row), static_cast<int>(rest - row * across.d)};
   };
-  // The columns that this work-item loads stay the same for every k.
+  // This work-item loads the same columns for every k.
   constexpr int kAcross = Gemm::kN / 4;
   const T* image[4];
   int top[4], left[4];

@@ -1,13 +1,12 @@
-// WinogradConv[Add][act] in float16 on the matrix units: an implicit product over the nine taps and the
-// channels, float32 sums.
+// WinogradConv[Add][act] in float16 on the matrix units: an implicit GEMM over the nine taps and the channels, with
+// float32 sums.
 //
-// X is first brought to [N, PH, PW, Cp], padding included and channels in whole steps of the product: then a
-// step of 32 channels of a tap is 64 contiguous bytes of every pixel, and all copies to LDS are 16 bytes wide
-// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
+// X is first packed to [N, PH, PW, Cp], with its padding, and with channels padded to the depth of a GEMM step. A step
+// of 32 channels of a tap is then 64 contiguous bytes of each pixel, and all copies to LDS have 16 bytes without bounds
+// checks. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
-// 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
-// about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
-// operators/conv/winograd/plan.cpp.
+// 18 N OH OW C M FLOPs for (2 H W C + 2 OH OW M) N bytes and twice the packed X: compute-bound from about 64 channels
+// on; 200 of the 745 TFLOP/s of a large GEMM on an H200. Launch: operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "gemm/loaders/packs.h"
@@ -60,7 +59,7 @@ DEVICE void matrix_pack(const MatrixPackArgs& args) {
   }
 }
 
-// U and the patches on their way to LDS, a step of the product at a time.
+// Copies U and the patches to LDS, one GEMM step at a time.
 template <class Product>
 struct MatrixOperands {
   typename Product::Lds& lds;
@@ -68,7 +67,7 @@ struct MatrixOperands {
   uint32_t line;
   int row, column, channels, depth;
   uint32_t b[Product::kPacksB];
-  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
+  // The next step. This work-item's packs are at index `k` of the nine taps' channels, which is `channel` of `tap`.
   int k, channel, tap = 0;
   PacksToLds<kCopiesToLds, Product::kPacksA> packs_a;
   PacksToLds<kCopiesToLds, Product::kPacksB> packs_b;
@@ -100,7 +99,7 @@ struct MatrixOperands {
       channel -= channels;
       ++tap;
     }
-    // The last step may be half a step.
+    // The last step may have half the depth.
     const bool inside = Product::kDepth == kMatrixConvChannels || k < depth;
     const int r = tap / 3;
     const uint32_t patch =

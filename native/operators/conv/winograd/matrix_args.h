@@ -1,4 +1,4 @@
-// What matrix_filter_*, matrix_pack_* and matrix_product_* take.
+// Arguments of the matrix_filter_*, matrix_pack_* and matrix_product_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -7,10 +7,10 @@
 
 namespace graphopt::hip {
 
-constexpr int kMatrixConvThreads = 256;  // of matrix_filter_* and matrix_pack_*
-constexpr int kMatrixConvChannels = 32;  // of U and P, which are padded to a multiple of it
+constexpr int kMatrixConvThreads = 256;  // work-group size of matrix_filter_* and matrix_pack_*
+constexpr int kMatrixConvChannels = 32;  // the channels of U and P are padded to a multiple
 
-// W [M, C, 3, 3] -> U [rows, 9, channels], zeros around: `total` elements.
+// W [M, C, 3, 3] -> U [rows, 9, channels], padded with zeros; `total` elements.
 struct MatrixFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
@@ -28,8 +28,8 @@ struct MatrixPackArgs : Arguments<2, 80> {
   Divisor pixels, across, parts;
 };
 
-// P [N, PH, PW, Cp] of which `image` elements are one image and `line` one row; pixels of Y are counted over
-// images, rows, columns, and there are `pixels` of them. Rows of U are whole blocks.
+// P [N, PH, PW, Cp] with `image` elements in an image and `line` elements in a row. `pixels` pixels of Y are counted
+// over images, rows and columns. The rows of U are a multiple of the tile.
 struct MatrixProductArgs : Arguments<5, 96> {
   In u, packed, bias, residual;  // residual may be null
   Out y;

@@ -53,7 +53,7 @@ void WinogradConvOp::infer(const ShapeInference& node) const {
   const SymbolicShape w = node.input(1);
   const auto pads = find_sizes(node, "pads", 4, 0);
   if (x.size() != 4 || w.size() != 4 || !pads) return;
-  // A symbol stands for one size in the whole model, and so does a symbol that is made of it.
+  // A symbol means the same size in the entire model, and so does a symbol derived from it.
   const auto spatial = [](const Dim& in, int64_t growth) {
     if (in.known()) return Dim{in.value + growth, ""};
     if (in.symbol.empty() || growth == 0) return in;
@@ -73,17 +73,17 @@ struct CpuWork {
   bool half;
 };
 
-// The transforms must be paid back; those of F(2x2) read and write twice as much for each pixel, and float16
-// leaves it alone.
+// Few channels do not compensate for the transforms. Those of F(2x2) read and write twice as much for each pixel, and
+// it is the only Winograd algorithm for float16.
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
 double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {
   return static_cast<double>((tile + 2) * (tile + 2)) * static_cast<double>(p.C * p.M) * sizeof(float);
 }
 
-// Multiplications over C M: every point of the transform multiplies all tiles by all weights, or waits for the weights
-// where tiles are few: for as long as 8 tiles take, and with AVX-512 for 20 where a last-level cache does not hold
-// them (docs/measurements/winograd_cpu.md).
+// Returns the number of multiplications divided by C M. Every point of the transform multiplies all tiles by all
+// weights. With few tiles it waits for the weights: as long as 8 tiles take, or 20 with AVX-512 if the weights exceed a
+// last-level cache (docs/measurements/winograd_cpu.md).
 double product_cost(const ConvolutionProblem& p, int64_t tile) {
   constexpr double kLastLevelCache = 12 << 20;
   const auto points = static_cast<double>((tile + 2) * (tile + 2));
@@ -96,7 +96,7 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
 // Transformed weights are four times as large as the original ones: a network with many of them would take more than
 // twice the memory of the runtime. Keeping half of them costs a twentieth to a sixth of the time
 // (docs/measurements/winograd_cpu.md).
-constexpr double kMostKept = 24 << 20;  // bytes of weights that are transformed as a whole
+constexpr double kMostKept = 24 << 20;  // bytes of completely transformed weights
 
 const char* refuse_f4x4_rows(CpuWork& work) {
   if (work.half) return "the rounding error is too large for float16";
@@ -147,7 +147,7 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
 
 using gpu::ConvAlgorithm;
 
-// Transformed for an algorithm, on the device.
+// The weights on the device, transformed for each algorithm.
 using AllWeights = std::map<ConvAlgorithm, std::shared_ptr<void>>;
 
 struct WinogradWork : GpuWork<ConvolutionProblem> {
@@ -155,7 +155,7 @@ struct WinogradWork : GpuWork<ConvolutionProblem> {
   gpu::ConvChoice fastest;
 };
 
-// An algorithm that is insisted on need not be the fastest.
+// A required algorithm (Call::only) need not be the fastest.
 template <ConvAlgorithm kAlgorithm>
 const char* refuse(WinogradWork& work) {
   const gpu::DeviceFacts& facts = work.facts();
@@ -190,8 +190,8 @@ constexpr Implementation<WinogradWork> kAlgorithms[] = {
     {"F(4x4, 3x3)", refuse<ConvAlgorithm::kWinograd4>, plan_fastest},
 };
 
-// Constant weights are transformed once for each algorithm that the node's shapes may call for, and shared with
-// the other sessions of the process; the algorithm is chosen in each plan, from the actual N, H and W.
+// Constant weights are transformed once for each algorithm that the node's shapes may select, and shared with the other
+// sessions of the process. Each plan chooses the algorithm from the actual N, H and W.
 class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
  public:
   using GpuKernelOf::GpuKernelOf;
@@ -225,7 +225,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
                    {Ref::output(0), Ref::input(op_.slopes()), none, Ref()}, {Ref::output(0)});
   }
 
-  // The fastest algorithm among those that there are weights for.
+  // Returns the fastest algorithm among those with transformed weights.
   gpu::ConvChoice fastest(const ConvolutionProblem& p) const {
     if (weights_.empty()) return gpu::choose_conv(p, half_, device_.facts());
     std::optional<gpu::ConvChoice> best;
@@ -236,7 +236,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     return *best;
   }
 
-  // The algorithms that the known part of the shape leaves open: a dim of 0 is unknown.
+  // Returns the algorithms that may be fastest for the known part of the shape; a dim of 0 is unknown.
   std::set<ConvAlgorithm> algorithms(ConvolutionProblem p) const {
     if (p.H() == 0 || p.W() == 0) {
       if (gpu::has_matrix_conv(half_, device_.facts())) {
@@ -250,7 +250,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
       p.N = N;
       best.insert(gpu::choose_conv(p, half_, device_.facts()).algorithm);
     }
-    // For batches that are too large for it.
+    // A fallback for batches that are too large for kMatrix.
     if (batches.size() > 1 && best.count(ConvAlgorithm::kMatrix) > 0) {
       best.insert(ConvAlgorithm::kWinograd4);
     }

@@ -13,14 +13,14 @@ namespace {
 
 constexpr double kLaunchSeconds = 2e-6;
 
-// The transform of the filter, the input or the output.
+// The kernel name of a transform: of the filter, the input or the output.
 const char* transform(const char* what, ConvAlgorithm algorithm, bool half) {
   const char* points = algorithm == ConvAlgorithm::kWinograd4 ? "_f4" : "_f2";
   return float_kernel(kernel_name({"winograd_", what, points}), half);
 }
 
-// The matrix that weights are kept in, zeros around: depth (C, or 9 C) by M in float32; for kMatrix M by
-// depth in float16.
+// The matrix of prepared weights, padded with zeros: depth (C or 9 C) x M in float32, or M x depth in float16 for
+// kMatrix.
 struct WeightShape {
   int64_t rows, columns, positions;
 };
@@ -32,7 +32,7 @@ WeightShape weight_shape(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
     return {round_up(p.M, 128), 9 * round_up(p.C, hip::kMatrixConvChannels), 1};
   const bool implicit = algorithm == ConvAlgorithm::kImplicit;
   const int64_t side = out_of(algorithm) + 2;
-  // A multiple of 128 where the large tile is worth its padding.
+  // A multiple of 128 if the large tile is worth its padding.
   const int64_t columns = p.M > 64 ? round_up(p.M, 128) : 64;
   return {round_up(implicit ? 9 * p.C : p.C, hip::kVectorDepth), columns, implicit ? 1 : side * side};
 }
@@ -49,7 +49,7 @@ TileGrid tile_grid(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
 double product_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_t M, int64_t columns,
                        int64_t depth, int64_t positions) {
   const int64_t groups = divide_up(M, tile.shape.m) * divide_up(columns, tile.shape.n) * positions;
-  // Two work-groups share a compute unit; one alone does not keep its pipes busy.
+  // Two work-groups share a compute unit; a single one does not keep its pipelines busy.
   const double slots = 2.0 * d.compute_units;
   const double rounds = std::ceil(static_cast<double>(groups) / slots);
   const double occupied = groups <= d.compute_units ? 0.6 : rounds;
@@ -58,7 +58,7 @@ double product_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_
   return occupied * 2.0 * group_flops / (tile.part_of_peak * d.flops_per_clock * d.clock_hz);
 }
 
-// X with its padding, channels last.
+// X with padding, in channels last.
 struct Packed {
   int64_t H, W, C, elements;
 };
@@ -70,7 +70,7 @@ Packed packed(const ConvolutionProblem& p) {
   return {H, W, C, p.N * H * W * C};
 }
 
-// Memory is copied to LDS where the matrix units are NVIDIA's.
+// Only NVIDIA's matrix units have direct copies from memory to LDS.
 const hip::MatrixShape& shape_of(const hip::StridedTile& tile, const Architecture& arch) {
   return tile.shape(arch.wave, arch.matrix == hip::Matrix::kMma);
 }
@@ -81,7 +81,7 @@ double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const h
   const int64_t groups = divide_up(p.M, s.m) * divide_up(p.N * p.OH() * p.OW(), s.n);
   const double flops = 2.0 * static_cast<double>(s.m * s.n) * 9.0 * static_cast<double>(x.C);
   const int64_t busiest = std::max<int64_t>(divide_up(groups, d.compute_units), t.busy_groups);
-  // Slower matrix units are taken to be busy half of the time.
+  // The estimate assumes that slower matrix units are busy half of the time.
   const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.flops_a_clock) * d.clock_hz;
   const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H() * p.W()) +
                        2.0 * static_cast<double>(p.N * p.M * p.OH() * p.OW());
@@ -89,8 +89,8 @@ double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const h
          bytes / (0.7 * d.bytes_per_second);
 }
 
-// As many tiles as a workspace of 256 MiB holds: on an H200 fewer, which stay in its 50 MiB of cache, lose
-// more by the launches than they gain (measured).
+// Returns the tiles that fit into a workspace of 256 MiB. On an H200, chunks that fit into its 50 MiB of cache lose
+// more by the additional launches than they gain (measured).
 int64_t chunk_tiles(const ConvolutionProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
   const int64_t side = out_of(algorithm) + 2;
   const int64_t chunk = std::max<int64_t>((int64_t{256} << 20) / (side * side * (p.C + p.M) * 4), 512);

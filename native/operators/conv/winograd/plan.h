@@ -16,24 +16,21 @@ struct ConvChoice {
   double seconds = 0;  // estimate
 };
 
-// The fastest choice by estimate: time of the products from the device's arithmetic rate, time of the
-// transforms from the bytes moved, and a constant for each launch. Throws std::invalid_argument when a tensor
-// is too large.
+// Returns the choice with the lowest estimated time: GEMMs by the device's arithmetic rate, transforms by the bytes
+// moved, and a constant for each launch. Throws std::invalid_argument if a tensor is too large.
 ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device);
 
-// Whether kMatrix is possible.
+// Whether the device supports kMatrix.
 bool has_matrix_conv(bool half, const DeviceFacts& device);
 
-// One algorithm with the best tile and chunk for it; its seconds are infinite when kMatrix would need too
-// large a workspace.
+// Returns the best tile and chunk for one algorithm. `seconds` is infinite if kMatrix would need too large a workspace.
 ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
                        ConvAlgorithm algorithm);
 
-// Input 1 (W) to the buffer of role kWeights, of `weights` bytes. Depends on C, M and the algorithm only.
+// Transforms input 1 (W) into the weights buffer of `weights` bytes. Depends on C, M and the algorithm only.
 Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
 
-// Inputs X, W, B, R if any; output Y; reads the prepared weights. `aligned`: all pointers are multiples
-// of 16.
+// Inputs X, W, B and optional R; output Y; reads the prepared weights. `aligned`: all pointers are multiples of 16.
 Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
                         const DeviceFacts& device);
 

@@ -1,4 +1,4 @@
-// How the tiles of a convolution are divided among threads, and the memory that they take.
+// The division of a convolution's tiles among threads, and their memory.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -19,7 +19,7 @@ constexpr int64_t kPassing = 2;            // cost of reading a panel's weights;
 // Panels that share a reading of v when v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
 
-// How the tiles are divided among the threads.
+// The division of the tiles among the threads.
 template <class A>
 struct WinogradSchedule {
   // The bytes of o for a thread: half of a second-level cache, or 32 KiB for the direct algorithm, which reads o once.
@@ -68,12 +68,12 @@ struct WinogradSchedule {
     largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
   }
 
-  // Where part i of n tiles begins.
+  // The first tile of part i of n tiles.
   int64_t split(int64_t n, int64_t i, int64_t parts) const {
     return std::min(n, round_up(n * i / parts, unit));
   }
   int64_t v_floats(int64_t count) const { return kPoints<A> * v_stride(g, count); }
-  // One panel's. The direct algorithm transposes L rows even where fewer are left.
+  // Floats of o for one panel. The direct algorithm transposes L rows even if fewer remain.
   int64_t o_floats(int64_t count) const { return kPoints<A> * (count * kPanel + 1) * L + kPanel * L * L; }
 
   float* take_v(Workspace& workspace) const {

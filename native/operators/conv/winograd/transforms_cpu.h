@@ -1,4 +1,4 @@
-// Transforms of tiles: from the input, and from products to finished output.
+// Transforms of tiles: of the input, and from sums to finished output.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -65,7 +65,7 @@ void transform_input(const ConvolutionProblem& p, const Geometry& g, const T* x,
   });
 }
 
-// The same for the direct algorithm: the windows of the pixels, k = 9 c + 3 ky + kx.
+// The same for the direct algorithm: gathers the windows of the pixels, k = 9 c + 3 ky + kx.
 template <class T>
 void gather_input(const ConvolutionProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
                   int64_t kb, float* v) {
@@ -100,7 +100,7 @@ struct WinogradOutput {
 
 constexpr int64_t kOutputRun = 64;  // pixels of a row at a time: whole cache lines
 
-// The pixels of tile t of a run from its products.
+// Computes the pixels of tile t of a run from its sums.
 template <class A>
 void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRun * L], int64_t t) {
   Vec half_done[A::kTile][A::kAlpha];
@@ -142,7 +142,7 @@ void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m
     if (simple) {
       store_part(out.y + at + i, v, n - i, out.stream);
     } else {
-      store_part(x + i, v, n - i, false);  // behind n lies the next row
+      store_part(x + i, v, n - i, false);  // element n belongs to the next row
     }
   }
   if (simple) return;
@@ -150,7 +150,7 @@ void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m
   for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load(x + i), n - i, out.stream);
 }
 
-// Computes the output pixels of tiles [begin, end) and channels m to m + vectors * L from their products.
+// Computes the output pixels of tiles [begin, end) and channels m to m + vectors * L from their sums.
 template <class A, class T>
 void transform_output(const ConvolutionProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
                       int64_t begin, int64_t end, int64_t m, int64_t vectors, const WinogradOutput<T>& out) {
