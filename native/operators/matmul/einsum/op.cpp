@@ -15,7 +15,7 @@
 namespace graphopt {
 namespace {
 
-using Labels = std::vector<int>;  // letters; from kEllipsis on axes of an ellipsis, counted from the last
+using Labels = std::vector<int>;  // letters; values from kEllipsis on are axes of an ellipsis, last axis first
 constexpr int kEllipsis = 256;
 
 struct Equation {
@@ -27,7 +27,7 @@ bool contains(const Labels& labels, int label) {
   return std::find(labels.begin(), labels.end(), label) != labels.end();
 }
 
-// Labels of a term; `ellipsis`: how many axes one stands for, -1 where there must be none.
+// Returns the labels of a term. `ellipsis`: number of axes that an ellipsis replaces; -1 if it is not allowed.
 Labels read_term(const std::string& text, int64_t ellipsis) {
   Labels labels;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -101,7 +101,7 @@ struct View {
   std::map<int, int64_t> strides;
 };
 
-// One call on its way.
+// The planning of one call.
 class Sums {
  public:
   Sums(const Call& call, Program& program, const GemmChoice& choice)
@@ -130,7 +130,7 @@ class Sums {
     return v;
   }
 
-  // Without the labels that are not in `kept`: the sum over them.
+  // Returns the sum over the labels that are not in `kept`.
   View reduced(const View& v, const Labels& kept) {
     Labels stay, gone;
     for (const auto& [label, stride] : v.strides) (contains(kept, label) ? stay : gone).push_back(label);
@@ -161,7 +161,7 @@ class Sums {
     return v;
   }
 
-  // Whether the memory has the labels in this order.
+  // Whether the labels have this order in memory, without gaps.
   bool has_order(const View& v, const Labels& order) const {
     const View wanted = contiguous(order, v.memory);
     return std::all_of(order.begin(), order.end(), [&](int label) {

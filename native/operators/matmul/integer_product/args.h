@@ -1,4 +1,4 @@
-// What integer_product_*, integer_window_product and scale_products take.
+// Arguments of integer_product_*, integer_window_product and scale_products.
 #pragma once
 
 #include "device/args.h"
@@ -6,16 +6,16 @@
 namespace graphopt::hip {
 
 constexpr int kIntegerThreads = 256;
-constexpr int kIntegerTile = 64;   // rows and columns of Y of a work-group
-constexpr int kIntegerDepth = 16;  // of a step along K
+constexpr int kIntegerTile = 64;   // rows and columns of Y in a work-group
+constexpr int kIntegerDepth = 16;  // depth of a step along K
 
-// Y [z, M, N] = (L [.., M, K] - its zero) (R [.., K, N] - its zero) + bias, where the operands and the bias, of each
-// matrix, have any strides. The grid's third axis has as many matrices as it may, from `first` on.
+// Y [z, M, N] = (L [.., M, K] - left_zero) (R [.., K, N] - right_zero) + bias. The operands and the bias have any
+// strides. The grid's third axis counts matrices from `first` on; a launch has at most kMostGrid of them.
 struct IntegerProductArgs : Arguments<6, 192> {
   In left, right, left_zero, right_zero, bias;  // the last three may be null
   Out y;
   int32_t M, N, K;
-  int32_t left_signed, right_signed;  // of 8-bit numbers
+  int32_t left_signed, right_signed;  // for 8-bit elements
   int32_t left_zero_step;             // 1: one for each row
   int32_t right_zero_step;            // 1: one for each column
   int32_t left_m, left_k, right_k, right_n, bias_m, bias_n;
@@ -24,8 +24,8 @@ struct IntegerProductArgs : Arguments<6, 192> {
   Strides left_batch, right_batch;
 };
 
-// The same with windows of X [N, groups C, in..] as R, pixels of Y as columns, and filters W [groups M, C, taps..] as L:
-// z counts images and their groups, and the bias has a number for each filter.
+// The same for convolutions: R is the windows of X [N, groups C, in..], its columns are pixels of Y, and L is W
+// [groups M, C, taps..]. z counts images and their groups. The bias has one element for each filter.
 struct IntegerWindowArgs : Arguments<6, 200> {
   In left, right, left_zero, right_zero, bias;
   Out y;
@@ -33,23 +33,23 @@ struct IntegerWindowArgs : Arguments<6, 200> {
   int32_t left_signed, right_signed;
   int32_t left_zero_step;
   Divisor groups;
-  int32_t in[3], step[3], pad[3], tap[3];  // of an axis: its size, stride, padding in front and dilation
-  Divisor rows, columns;                   // of Y: the sizes of its second and third axis
-  Divisor taps, taps_b, taps_c;            // of a window, of its second and of its third axis
+  int32_t in[3], step[3], pad[3], tap[3];  // for each axis: size, stride, padding before it, dilation
+  Divisor rows, columns;                   // sizes of the second and third spatial axis of Y
+  Divisor taps, taps_b, taps_c;            // taps of a window, and of its second and third axis
 };
 
 constexpr int kScaleThreads = 256;
 
-// Y of `total` elements, [.., M, N], from products x: in 8 bits or, where there is no scale of Y, in float.
+// Y [.., M, N] with `total` elements from sums x: 8-bit, or float if y_scale is null.
 struct ScaleProductsArgs : Arguments<7, 104> {
   In x, left_scale, right_scale, y_scale, y_zero,
-      bias;  // bias: float [N] or null; the scale of Y and y_zero, too
+      bias;  // bias: float [N]; y_scale, y_zero and bias may be null
   Out y;
   uint32_t total;
   Divisor M, N;
-  int32_t left_step, right_step;  // 1: a scale for each row, for each column
-  int32_t is_signed;              // of Y
-  float alpha;                    // of the products
+  int32_t left_step, right_step;  // 1: one scale for each row, for each column
+  int32_t is_signed;              // whether the elements of Y are signed
+  float alpha;                    // factor of the sums
   int32_t unused;
 };
 

@@ -1,9 +1,9 @@
-// Products of whole numbers: of matrices, and of filters with windows of images, of 8 bits with zero points in int32; of
-// matrices of 16 bits in 32, and of 32 and 64 bits, as they wrap around. scale_products makes of the sums what they
-// stand for.
+// Integer GEMMs and convolutions. 8-bit elements with zero points are summed in int32, for matrices and convolutions.
+// Matrices of 16 bits are summed in 32, and matrices of 32 and 64 bits in their own width, with wrap-around.
+// scale_products dequantizes the sums, or requantizes them to 8 bits.
 //
-// 2 M N K operations against (M K + K N + M N) numbers: bound by arithmetic, on the vector unit. A work-item sums 4 x 4
-// products; 8-bit numbers less their zero point have 9 bits and lie as 16 in LDS, of which multiplications are fast.
+// 2 M N K operations for (M K + K N + M N) elements: compute-bound, on the vector unit. A work-item sums 4 x 4 elements
+// of Y. An 8-bit element minus its zero point has 9 bits and is stored in LDS with 16 bits, which multiply fast.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -11,7 +11,7 @@
 
 namespace graphopt::hip {
 
-// A step of both operands; what lies beside each other is read at once.
+// A step of both operands. Adjacent rows or columns are contiguous and are read in one access.
 template <class T>
 struct alignas(16) IntegerLds {
   T left[kIntegerDepth][kIntegerTile], right[kIntegerDepth][kIntegerTile];
@@ -22,8 +22,9 @@ struct alignas(4 * sizeof(T)) FourElements {
   T v[4];
 };
 
-// Sums of left(m, k) right(k, n) for a tile of Y, which store(m, n, sum) takes. A work-item loads a row's four numbers of
-// the left operand, and four of column n of the right one; columns that lie side by side are read by neighbours.
+// Computes the sums of left(m, k) right(k, n) for a tile of Y and calls store(m, n, sum). In each step a work-item
+// loads four elements of a row of the left operand and four of a column of the right one. Adjacent work-items read
+// adjacent columns.
 template <class Sum, class T, class Left, class Right, class Store>
 DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& left, const Right& right,
                          const Store& store) {
@@ -73,8 +74,8 @@ DEVICE size_t element_of(int row, int columns, int column) {
   return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
 }
 
-// z counts matrices. from_left(x, m) makes a factor of x, a number of row m of `left`; from_right(x, n) of column n of
-// `right`.
+// z counts matrices. from_left(x, m) converts element x of row m of `left` to a factor, from_right(x, n) one of column
+// n of `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
 DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
                            const FromRight& from_right) {
@@ -100,7 +101,7 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
       });
 }
 
-// Sums are unsigned: they wrap around.
+// Sums are unsigned because they must wrap around.
 template <class Sum, class T>
 DEVICE void whole_product(const IntegerProductArgs& args) {
   SHARED(lds, IntegerLds<T>);

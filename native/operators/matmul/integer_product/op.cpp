@@ -1,4 +1,4 @@
-// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's own products of 8-bit and 16-bit numbers.
+// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's GEMMs of 8-bit and 16-bit integers.
 #include "operators/matmul/integer_product/op.h"
 
 #include <initializer_list>
@@ -19,11 +19,11 @@ constexpr size_t kNone = SIZE_MAX;
 enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kRoles };
 enum class Kind {
   kProduct,
-  kOfFloats,        // A is float and quantized first
+  kOfFloats,        // A is float and is quantized first
   kWithBiasOfSums,  // the bias is int32
 };
 
-// Which input is what, by their order.
+// The roles of an operator's inputs, in their order.
 class Operands {
  public:
   constexpr Operands(std::initializer_list<Role> order, Kind kind = Kind::kProduct) : kind_(kind) {
@@ -31,7 +31,7 @@ class Operands {
     size_t i = 0;
     for (const Role role : order) place_[role] = i++;
   }
-  // kNone: the operator has none.
+  // Returns the input's index; kNone if the operator has no such input.
   constexpr size_t operator[](Role role) const { return place_[role]; }
   constexpr bool dynamic() const { return kind_ == Kind::kOfFloats; }
   constexpr bool whole_bias() const { return kind_ == Kind::kWithBiasOfSums; }
@@ -41,7 +41,7 @@ class Operands {
   Kind kind_;
 };
 
-// A convolution's A is X, its B is W.
+// In a convolution A is X and B is W.
 constexpr Operands kMatMulInteger({kA, kB, kAZero, kBZero});
 constexpr Operands kMatMulInteger16({kA, kB});
 constexpr Operands kQLinearMatMul({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero});
@@ -52,7 +52,7 @@ constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYSc
 constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
 constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
 
-// Whether a parameter has a number for each of `size` lines, or one for all. Throws Error for anything else.
+// Whether a parameter has one element for each of `size` lines instead of one for all. Throws Error for other sizes.
 bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
   if (!call.has_input(i)) return false;
   const int64_t numbers = call.input(i).shape.elements();
@@ -61,7 +61,7 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
   throw Error(what, " ", call.input(i).shape, " has neither one element nor ", size);
 }
 
-// Throws Error unless there is one number.
+// Throws Error unless the input has one element.
 void require_one(const Call& call, size_t i, const char* what) { (void)is_many(call, i, 1, what); }
 
 // Integer matrix multiplication; the result is int32 or scaled.
@@ -152,7 +152,7 @@ class IntegerProduct : public gpu::DeviceKernel {
   bool transpose_a_, transpose_b_;
 };
 
-// A is X, B is W.
+// A is X and B is W.
 class IntegerConv final : public IntegerProduct {
  public:
   IntegerConv(const Node& node, gpu::Device& device, Operands in)

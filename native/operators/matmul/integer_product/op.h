@@ -9,24 +9,24 @@
 
 namespace graphopt::gpu {
 
-// Whether something is subtracted from 8-bit numbers, and whether each row, column or filter has its own.
+// Whether 8-bit elements have a zero point, and whether it differs for each row, column or filter.
 struct ZeroPoint {
   bool given = false, many = false;
 };
 
 struct IntegerProblem {
   ElementType left = ElementType::kUint8,
-              right = ElementType::kUint8;  // two types of 8 bits, or twice the same (of 16 bits int16)
+              right = ElementType::kUint8;  // both of 8 bits, or both the same type (of 16 bits only int16)
   ZeroPoint left_zero, right_zero;
   bool has_bias = false;
-  int64_t bias_m = 1, bias_n = 0;  // its strides over rows and columns
+  int64_t bias_m = 1, bias_n = 0;  // strides of the bias over rows and columns
 };
 
-// Inputs L, R, their zero points, the bias; output Y: int32 of fewer bits, else their type. The problem's alpha and
-// beta are not read. Throws std::invalid_argument.
+// Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, else the type of L. Ignores the
+// problem's alpha and beta. Throws std::invalid_argument.
 Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers);
 
-// The same with filters as L and windows of images as R; the bias has one number for each filter. Y is int32.
+// The same with filters as L and windows of images as R; the bias has one element for each filter. Y is int32.
 Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numbers);
 
 struct ScaleProblem {
@@ -38,7 +38,7 @@ struct ScaleProblem {
   float alpha = 1;
 };
 
-// Inputs: products [outer, M, N], the scales of L and R, scale and zero point of Y, bias; output Y.
+// Inputs: sums [outer, M, N], the scales of L and R, scale and zero point of Y, bias; output Y.
 Plan scale_products_plan(const ScaleProblem& p);
 
 }  // namespace graphopt::gpu

@@ -74,7 +74,7 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numb
   to_u31(p.C * p.in_size());
   args.groups = make_divisor(p.groups);
   for (size_t d = 0; d < kSpatialAxes; ++d) {
-    to_u31(p.out[d] * p.stride[d] + p.pad[d] + p.span(d));  // positions in kernels
+    to_u31(p.out[d] * p.stride[d] + p.pad[d] + p.span(d));  // positions fit into int32
     args.in[d] = to_i31(p.in[d]);
     args.step[d] = to_i31(p.stride[d]);
     args.pad[d] = to_i31(p.pad[d]);

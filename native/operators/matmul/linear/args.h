@@ -1,4 +1,4 @@
-// What linear_* take.
+// Arguments of the linear_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -13,7 +13,7 @@ struct LinearArgs : Arguments<4, 64> {
   Constant bias;
   In residual;     // may be null
   Out y;           // may be `product`
-  uint32_t total;  // elements of whole rows of `columns`
+  uint32_t total;  // elements, in rows of `columns`
   Divisor columns;
   int32_t vectors;  // all pointers and rows are multiples of 16 bytes
   Activation act;

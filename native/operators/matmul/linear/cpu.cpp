@@ -16,7 +16,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kBlockCost = 6;  // cost of a block of rows; beginning a panel costs 1
+constexpr int64_t kBlockCost = 6;  // cost of a block of rows; starting a panel costs 1
 
 // Steps of a panel along K.
 int64_t weight_steps(const LinearProblem& p) {
@@ -44,7 +44,7 @@ struct Blocks {
   int64_t steps;
   int64_t slot;  // words of a block
   int64_t count;
-  int64_t most;  // at a time
+  int64_t most;  // blocks at a time
 
   Word* take(Workspace& workspace) const { return workspace.take<Word>(most * slot); }
 };
@@ -86,7 +86,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const Word* v = panel_at(w, steps, panel);
                        const Word* next = v + steps * vectors * L;
                        const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-                       // The blocks share the fetching of the next panel: so many bytes for each step.
+                       // The blocks share the prefetching of the next panel: `pace` bytes for each step.
                        const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
                        alignas(64) float o[kMaxRows * kPanelWidth];
                        for (int64_t i = begin; i < end; ++i) {
@@ -103,8 +103,8 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   parallel_loops(parallel, loops);
 }
 
-// A single row in float32. Weights are all that is read, from as many places at a time as fill the registers with
-// sums: one after another they would wait for memory, and for each other.
+// A single row in float32, bound by reading the weights. Several panels are read at a time, as many as have sums in
+// registers: reading one after another would wait for memory, and for the preceding sum.
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
              Parallel& parallel, void* memory) {

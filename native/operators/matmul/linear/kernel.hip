@@ -1,8 +1,8 @@
-// What follows the product of Linear[Add][act]: y = act(product + bias[n] + r), n along the last axis.
+// The epilogue of Linear[Add][act] after a library's GEMM: y = act(product + bias[n] + r), n along the last axis.
 //
-// Bound by memory: the product (and R) are read once and Y is written once, 16 bytes a work-item: more of
-// them would leave too few work-groups for the layers of one image or sentence. The product may be where Y
-// goes. Launch: operators/matmul/linear/plan.cpp.
+// Memory-bound: the product and R are read once and Y is written once, 16 bytes for each work-item. More bytes would
+// leave too few work-groups for the layers of one image or sentence. The product may be stored in Y. Launch:
+// operators/matmul/linear/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "operators/matmul/linear/args.h"

@@ -1,4 +1,4 @@
-// Linear by cuBLASLt or hipBLASLt, for Linear and for convolutions of single pixels.
+// Linear by cuBLASLt or hipBLASLt, for Linear and for pointwise convolutions.
 #pragma once
 
 #include "operators/kernel_bases.h"
@@ -11,7 +11,7 @@ struct LinearRefs {
   Ref x, w, b, r, y;
 };
 
-// Parts of an implementation that multiplies `p` as a part of `work`, or all of it.
+// The parts of an implementation that computes `p`.
 const char* refuse_blas_lt(const Call& call, gpu::Device& device, const LinearProblem& p, bool half,
                            size_t& library_bytes);
 void plan_blas_lt(const Call& call, Program& program, const LinearProblem& p, bool half,

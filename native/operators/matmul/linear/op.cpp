@@ -95,7 +95,7 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
   }
 };
 
-// One layer, or several of the same X, that are being planned.
+// A layer, or several layers with the same X, during planning.
 struct LinearWork : GpuWork<LinearProblem> {
   std::vector<LinearRefs> layers;
 };
@@ -155,7 +155,7 @@ void plan_own(LinearWork& work) {
   for (const LinearRefs& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
 }
 
-// One product has tiles for all compute units where each alone has not.
+// One GEMM can have tiles for all compute units when the layers alone have too few.
 const char* refuse_own_at_once(LinearWork& work) {
   if (work.p.w_step == 0) return "the weights are not contiguous";
   if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "the weights are too large for one GEMM";
@@ -193,8 +193,8 @@ class LinearGpu final : public GpuKernelOf<LinearOp> {
   }
 };
 
-// Layers of one X. Inputs: X, then the W of all layers, then their b. Outputs: in the order of the layers, and each
-// begins at a multiple of kSiblingAlignment behind the one before it.
+// Layers with the same X. Inputs: X, then the W of all layers, then their b. Outputs: in the order of the layers; each
+// begins at the next multiple of kSiblingAlignment after the previous one.
 class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
  public:
   LinearLayersGpu(const LinearOp& op, const Node& node, gpu::Device& device, size_t layers)

@@ -12,7 +12,7 @@
 
 namespace graphopt {
 
-// Those in bfloat16 are for the CPU alone.
+// The bfloat16 operators are CPU only.
 class LinearOp final : public WeightedOperator<LinearProblem> {
  public:
   explicit LinearOp(Tail tail, bool bfloat16 = false) : WeightedOperator("Linear", tail, bfloat16) {}
@@ -22,7 +22,7 @@ class LinearOp final : public WeightedOperator<LinearProblem> {
   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
   Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
-  // Without it, no row's rounding depends on other rows.
+  // Without Strassen's algorithm the rounding of a row does not depend on other rows.
   LinearOp& use_strassen(bool use) {
     strassen_ = use;
     return *this;
@@ -32,14 +32,14 @@ class LinearOp final : public WeightedOperator<LinearProblem> {
   bool strassen_ = true;
 };
 
-// Replaces Linear's kernels for the CPU by those without Strassen's algorithm.
+// Replaces Linear's CPU kernels by kernels without Strassen's algorithm.
 void disable_strassen(Table& table);
 
 }  // namespace graphopt
 
 namespace graphopt::gpu {
 
-// `half`: float16, else float. `aligned`: all pointers are multiples of 16. They throw std::invalid_argument.
+// `half`: float16, else float. `aligned`: all pointers are multiples of 16. The plans throw std::invalid_argument.
 
 // Inputs X, W, b, R if any; output Y.
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);

@@ -1,4 +1,4 @@
-// What Linear computes: Y = act(X W + b + R), of X and W rounded to bfloat16 where asked.
+// The problem of Linear: Y = act(X W + b + R), with X and W optionally rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct LinearProblem {
   Activation act;
   bool bfloat16 = false;
   bool transposed = false;  // W is [N, K]
-  bool strassen = true;     // rows may be added to each other, where the kernel gains by that (strassen.h)
-  // Several layers of the same X, without a residual: how many elements apart their W, b and Y are.
+  bool strassen = true;     // the kernel may use Strassen's algorithm, which adds rows (strassen.h)
+  // Several layers with the same X, without residual: the strides of their W, b and Y in elements.
   int64_t layers = 1, w_step = 0, b_step = 0, y_step = 0;
 };
 

@@ -27,32 +27,33 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr float kMostRatio = 64;      // ratio of squares of norms: a factor of 8 between norms
-constexpr int64_t kSectionOfK = 768;  // at most: a second-level cache holds some quarters of this size
-constexpr int64_t kFewestOfK = 512;   // below, the sums cost more than the algorithm saves
-constexpr int64_t kFewestOfN = 512;   // below, packing X seven times costs more than it saves
+constexpr float kMostRatio = 64;  // ratio of squares of norms: a factor of 8 between norms
+constexpr int64_t kSectionOfK =
+    768;  // the largest section: a second-level cache holds some quarters of this size
+constexpr int64_t kFewestOfK = 512;  // below, the sums cost more than the algorithm saves
+constexpr int64_t kFewestOfN = 512;  // below, packing X seven times costs more than it saves
 constexpr int64_t kFewestRows = 96;
 constexpr int64_t kPackedBytes = 1536 << 10;  // rows of X that are packed at a time
 constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for a pair of panels cost 1
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
-// Whether one square of a norm is not far above another. False for NaN and infinity.
+// Whether two squares of norms are of similar size. False for NaN and infinity.
 inline bool alike(float a, float b) {
   return a <= kMostRatio * b && b <= kMostRatio * a && a < std::numeric_limits<float>::infinity();
 }
 
 // --- The seven products -----------------------------------------------------------------------------------
 
-// A quarter, numbered by rows from 0, and one that is added to it, times sign; -1 for none.
+// A quarter, by its index in row-major order, and another one that is added to it times `sign`; -1: none.
 struct Quarters {
   int first, second;
   float sign;
 };
 
-// A product of a sum of X's quarters, which pack_pair makes in this order, with one of W's. It is added to a quarter
-// of y, and times the sign to another, and completes one. Meanwhile a quarter of W is fetched, from 4 on one of the
-// next panels.
+// The product of a sum of X's quarters, packed by pack_pair in this order, and a sum of W's quarters. It is added to
+// one quarter of y and, times the sign, to another, and completes one of them. During the product a quarter of W is
+// prefetched; from index 4 on, one of the next panels.
 struct Part {
   Quarters w, y;
   int completes, fetches;
@@ -69,7 +70,7 @@ constexpr std::array<Part, kParts> kProducts = {{
 
 // --- Sizes and memory -------------------------------------------------------------------------------------
 
-// Equal ones of an even length; 0 where there are none that are not short.
+// Returns the number of equal sections of an even length; 0 if they would be too short.
 inline int64_t sections_of(int64_t K) {
   const int64_t fewest = ceil_div(K, kSectionOfK);
   for (int64_t n = fewest; n < 2 * fewest; ++n) {
@@ -78,7 +79,7 @@ inline int64_t sections_of(int64_t K) {
   return 0;
 }
 
-// Whether W has quarters for this, and is packed with its norms.
+// Whether W divides into quarters, and is packed with its norms.
 inline bool fits_halves(const LinearProblem& p) {
   return !p.bfloat16 && p.K >= kFewestOfK && sections_of(p.K) > 0 && p.N >= kFewestOfN &&
          p.N % kTwoPanels == 0;
@@ -88,12 +89,12 @@ inline bool by_halves(const LinearProblem& p) {
 }
 
 struct Halves {
-  int64_t sections;  // of K
+  int64_t sections;  // sections of K
   int64_t steps;     // half of a section
   int64_t slot;      // words of one of X's seven operands in a pair of blocks
-  int64_t pairs;     // of blocks of rows
+  int64_t pairs;     // pairs of blocks of rows
   int64_t most;      // pairs at a time
-  int64_t panels;    // pairs of them
+  int64_t panels;    // pairs of panels
 };
 inline Halves halves_of(const LinearProblem& p) {
   Halves h;
@@ -106,7 +107,7 @@ inline Halves halves_of(const LinearProblem& p) {
   return h;
 }
 
-constexpr int64_t kTile = kMaxRows * kPanelWidth;  // numbers of a quarter of a result
+constexpr int64_t kTile = kMaxRows * kPanelWidth;  // elements of a quarter of a result
 
 struct HalvesMemory {
   Word* s;         // [pair][part][slot]
@@ -127,7 +128,7 @@ inline HalvesMemory take_memory(const Halves& h, int64_t workers, Workspace& wor
 
 // --- W's norms --------------------------------------------------------------------------------------------
 
-// Behind the panels: squares of the norms of W's rows, and whether columns that are added are alike.
+// Data after the panels: squares of the norms of W's rows, and whether columns that are added are alike.
 inline int64_t norm_words(const LinearProblem& p) { return round_up(p.K, kWidth) + kWidth; }
 
 inline void prepare_norms(const LinearProblem& p, Word* panels) {
@@ -205,11 +206,11 @@ bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool ab
 
 // --- Products ---------------------------------------------------------------------------------------------
 
-// A product of a block of rows and a panel.
+// The product of a block of rows and a panel.
 struct Tile {
   const Word* s;        // [steps][rows]
   const float* v;       // [steps][kPanelWidth]
-  const float* second;  // if sums of W are made: the operand is v + w_sign * second
+  const float* second;  // if the tile computes a sum of W: the operand is v + w_sign * second
   float* sum;           // receives that operand
   Vec w_sign;
   int64_t steps;
@@ -292,14 +293,14 @@ class HalvesRun {
   int64_t first_row(int64_t pair) const { return ceil_div(p_.rows, 2) * pair / h_.pairs * 2; }
   int64_t rows_of_block(int64_t pair) const { return (first_row(pair + 1) - first_row(pair)) / 2; }
 
-  // Quarter i of a section of a pair of panels, from 4 on of the next.
+  // Quarter i of a section of a pair of panels; from 4 on, of the next pair.
   const float* quarter(int64_t section, int64_t panel, int i) const {
     const int64_t at = section * h_.panels + panel + i / 4;
     const int64_t begin = (at % h_.panels * 2 + i % 2) * p_.K + (at / h_.panels * 2 + i % 4 / 2) * h_.steps;
     return reinterpret_cast<const float*>(w_) + begin * kPanelWidth;
   }
 
-  // Rows of y from pairs of blocks; false, and nothing written, where these are not alike.
+  // Computes rows of y from pairs of blocks. Writes nothing and returns false if they are not alike.
   bool multiply_pairs(int64_t first, int64_t end) const {
     const auto workers = static_cast<int64_t>(parallel_.workers());
     const int64_t count = end - first;
@@ -336,7 +337,7 @@ class HalvesRun {
                            m_.s + i * kParts * h_.slot, m_.columns + i * 2 * round_up(h_.steps, kWidth));
   }
 
-  // Whether everything is alike that the products of a section add.
+  // Whether all operands that the products of a section add are alike.
   bool may_add(int64_t count, int64_t section) const {
     const float* w = reinterpret_cast<const float*>(w_) + panels_words(p_.K, p_.N);
     if (w[round_up(p_.K, kWidth)] == 0.0f) return false;
@@ -358,7 +359,7 @@ class HalvesRun {
     return alike(separate, added);
   }
 
-  // A section of the products of pairs of blocks, begin to end behind the first, with a pair of panels.
+  // Computes a section of the products of pairs of blocks [first + begin, first + end) with a pair of panels.
   void multiply(int64_t first, int64_t begin, int64_t end, int64_t section, int64_t panel, float* made,
                 float* tiles) const {
     for (int part = 0; part < kParts; ++part) {

@@ -13,7 +13,7 @@ static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
 // X in blocks of two tiles of rows: [block][16 steps][tile]. As many blocks are packed at a time as fit in a cache.
 struct Blocks {
-  int64_t tiles;  // along K
+  int64_t tiles;  // number of tiles along K
   int64_t slot;   // words of a block
   int64_t count, most;
 
@@ -60,7 +60,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
            const Word* v = panel_at(w, tiles * kTileSide, panel);
            const Tiles columns = {v, kTileSide * vectors * kTileSide, kTileSide, vectors * kTileSide};
            const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-           // The blocks share the fetching of the next panel.
+           // The blocks share the prefetching of the next panel.
            const int64_t lines = ceil_div(kTileSide * vectors, end - begin);
            const auto* next = reinterpret_cast<const char*>(v + tiles * kTileWords * vectors);
            alignas(64) float o[kBlockRows * kPanelWidth];

@@ -1,4 +1,4 @@
-// What gemm_* take.
+// Arguments of the gemm_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -10,7 +10,7 @@ namespace graphopt::hip {
 struct GemmArgs : Arguments<6, with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
-  Out partial;  // [matrices, splits, M, N] where there is more than one split
+  Out partial;  // [matrices, splits, M, N]; null with one split
   int32_t M, N, K;
   OperandLayout a_layout, b_layout;
   Axes batch;
@@ -19,13 +19,12 @@ struct GemmArgs : Arguments<6, with_epilogue(188)> {
   Epilogue epilogue;
 };
 
-// The same in float16 where both operands come in whole packs (gemm/pipelines/aligned.h): rows of A, and rows of B or,
-// for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
-// tiles.
+// The same in float16 for operands in entire packs (gemm/pipelines/aligned.h): rows of A with stride `a_row`, and rows
+// of B (of B^T for gemm_turned_*) with stride `b_row`, in elements. The grid has `down` rows of `across` tiles.
 struct GemmAlignedArgs : Arguments<6, with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
-  Out partial;  // as of GemmArgs
+  Out partial;  // see GemmArgs
   int32_t M, N, K, a_row, b_row, down;
   Divisor across;
   Axes batch;

@@ -18,7 +18,7 @@ void plan_library(GemmCall& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
 void plan_own(GemmCall& product);
 
-// Which of them a node takes for its GEMMs.
+// Chooses the implementation for the GEMMs of a node.
 class GemmChoice {
  public:
   explicit GemmChoice(const Node& node) : choice_(std::make_shared<Choice>(node)) {}

@@ -1,11 +1,11 @@
-// Y = act(alpha A B + bias + beta R) for batches of matrices: products of any shape, with what follows them,
-// where the vendor's library is not installed.
+// Y = act(alpha A B + bias + beta R) for batches of matrices of any shape. It runs if the vendor's library is not
+// available.
 //
-// 2 M N K FLOPs against (M K + K N + M N) elements: bound by arithmetic from about 128 rows on. A step of
-// both operands is loaded 16 bytes at a time, whichever way a matrix lies in memory; where its rows do not
-// begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h),
-// float32 there on CDNA (gemm/pipelines/vector.h), sums are float32. Where there are fewer work-groups than the device needs,
-// K is split among more, and gemm/splits.hip adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
+// 2 M N K FLOPs for (M K + K N + M N) elements: compute-bound from about 128 rows on. A step of both operands is loaded
+// 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows are not aligned to 16
+// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h), float32 on those of CDNA
+// (gemm/pipelines/vector.h); sums are float32. If there are fewer work-groups than the device needs, K is split and
+// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares it with cuBLAS. Launch:
 // operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -18,8 +18,7 @@
 
 namespace graphopt::hip {
 
-// block_z counts the splits of the matrices of Y. Where there is more than one, the sums go to `partial` as
-// they are.
+// block_z counts the splits of all matrices of Y. With more than one split the plain sums are stored to `partial`.
 template <class Product, class T>
 DEVICE void gemm(const GemmArgs& args) {
   SHARED(lds, typename Product::Lds);

@@ -47,7 +47,7 @@ void GemmChoice::plan(GemmCall product) const {
 
 namespace {
 
-// alpha, transA and transB of a product of inputs 0 and 1.
+// The attributes alpha, transA and transB.
 struct ProductAttributes {
   float alpha;
   bool transpose_a, transpose_b;
@@ -58,7 +58,7 @@ struct ProductAttributes {
         transpose_b(node.get_bool("transB")) {}
 };
 
-// With C, where there is one.
+// Multiplies integers, and adds C if present.
 void multiply_whole(const GemmProblem& p, const Call& call, Program& program) {
   gpu::IntegerProblem numbers;
   numbers.left = numbers.right = call.input(0).type;

@@ -1,4 +1,4 @@
-// Matrix products of any shape on a GPU without the vendor's libraries.
+// Built-in GEMM of any shape on a GPU.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,8 @@
 
 namespace graphopt::gpu {
 
-// Inputs A, B, bias, R, as far as the problem has them (R is always number 3); output Y. `aligned`: all of
-// them are multiples of 16. `wanted` instead of the plan's own choice, if the device has it. Throws
-// std::invalid_argument.
+// Inputs A, B, optional bias, optional R (always input 3); output Y. `aligned`: all pointers are multiples of 16.
+// `wanted` overrides the planner's tile if the device has it. Throws std::invalid_argument.
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);
 

@@ -9,14 +9,14 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
+constexpr int64_t kLeastDepth = 128;  // smallest depth of a split: a multiple of all steps and of a pack
 
-// How many work-groups share the K of a tile, so that all compute units have one.
+// Returns the number of work-groups that share K of a tile: as many as give each compute unit one.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
 }
 
-// Whether both operands come in whole packs, A's along K.
+// Whether both operands come in entire packs, and A's packs are along K.
 bool is_aligned(const GemmProblem& p) {
   constexpr int64_t kPack = 8;
   bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);
@@ -25,7 +25,7 @@ bool is_aligned(const GemmProblem& p) {
   return packs;
 }
 
-// What both kinds of kernels take.
+// Sets the arguments that both kinds of kernels share.
 template <class Args>
 void fill(Args& args, const GemmProblem& p, const Walk& walk, bool packs) {
   args.a = input(0);
@@ -76,7 +76,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   if (batch * splits > kMostGrid || down > kMostGrid) {
     throw std::invalid_argument("a product of too many matrices, or of too many rows");
   }
-  // A line is a row of A or a column of B.
+  // `lines`: number of rows of A or columns of B.
   const auto layout = [&](bool along_k, int64_t lines, const std::vector<int64_t>& steps) {
     const int64_t row = along_k ? p.K : lines;
     bool packs = aligned && row % pack == 0;

@@ -22,7 +22,7 @@ std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
 }  // namespace
 
 MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
-  // A vector is a matrix with one row, or one column, that the result lacks, and its own transpose.
+  // A vector is a matrix with one row or column, which the result drops. Its transpose is the vector itself.
   const bool row = a.rank() == 1, column = b.rank() == 1;
   throw_if(a.rank() == 0 || b.rank() == 0, "A and B must have rank 1 or more");
   Shape as = row ? Shape{1, a[0]} : a, bs = column ? Shape{b[0], 1} : b;
@@ -45,7 +45,7 @@ MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool tr
   p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
   p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
   if (b_batch.elements() == 1 && !p.transpose_a &&
-      a_batch.elements() == p.batch.elements()) {  // one B: all rows in one product
+      a_batch.elements() == p.batch.elements()) {  // a single B: all rows in one GEMM
     p.M *= a_batch.elements();
     p.batch = Shape();
     p.a_batch.clear();

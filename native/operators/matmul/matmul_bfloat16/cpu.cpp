@@ -1,6 +1,6 @@
-// A B of rounded factors: both are packed by each call, some matrices at a time, as many as the second-level caches
-// hold: B into panels, A into blocks of rows, which each panel is multiplied by. Where there are tiles
-// (cpu/microkernels/tiles.h), blocks are of tiles.
+// A B with rounded factors. Each call packs both, as many matrices at a time as fit in the second-level caches: B to
+// panels, A to blocks of rows, which are multiplied by each panel. With AMX (cpu/microkernels/tiles.h) blocks have
+// tiles.
 #include <algorithm>
 #include <vector>
 
@@ -12,18 +12,18 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// How a problem is cut.
+// The division of a problem.
 struct Plan {
   bool in_tiles;
   int64_t workers;
-  int64_t steps;       // along K
-  int64_t block_rows;  // at most
-  int64_t blocks;      // of a matrix A
+  int64_t steps;       // steps along K
+  int64_t block_rows;  // the most rows of a block
+  int64_t blocks;      // blocks of a matrix A
   int64_t slot;        // words of a block
-  int64_t panels;      // of a matrix B
+  int64_t panels;      // panels of a matrix B
   int64_t b_words;
-  int64_t matrices;     // at a time
-  int64_t most_blocks;  // of a matrix at a time
+  int64_t matrices;     // matrices at a time
+  int64_t most_blocks;  // blocks of a matrix at a time
 
   Plan(const MatMulBfloat16Problem& p, int64_t all_workers) {
     in_tiles = with_tiles();
@@ -50,7 +50,7 @@ struct Packed {
         b(workspace.take<Word>(plan.matrices * plan.b_words)) {}
 };
 
-// Where the matrices of a product begin.
+// The offsets of the matrices of a GEMM.
 struct Matrices {
   const float *a, *b;
   float* y;
@@ -65,14 +65,14 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Packs contiguous columns, `next` apart, as one vector for each step; the vectors are `width` words apart.
+// Packs contiguous columns with stride `next`: one vector for each step, with stride `width` in words.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word some[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Brain::kDepth) {
     const int64_t n = std::min(L * Brain::kDepth, K - k);
     pack_rows<Brain>(b + k, next, columns, n, some);
     for (int64_t step = 0; step < ceil_div(n, Brain::kDepth); ++step, out += width) {
-      // The words behind the last column are arbitrary and not used.
+      // The words after the last column are arbitrary and unused.
       *reinterpret_cast<AlignedWords*>(out) = *reinterpret_cast<const UnalignedWords*>(some + step * columns);
     }
   }
@@ -98,7 +98,7 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
   std::fill(to + filled * width, to + steps * width, Word{0});
 }
 
-// Packed blocks of one matrix A, its packed B, and Y from the first of these rows on.
+// Packed blocks of one matrix A, its packed B, and Y from the first row of these blocks on.
 struct Work {
   const MatMulBfloat16Problem& p;
   const Plan& plan;
@@ -119,7 +119,7 @@ struct Work {
     pack_rows<Brain>(x, p.a_row, rows_of(block), p.K, to);
   }
 
-  // Blocks [begin, end) by a panel.
+  // Multiplies blocks [begin, end) by a panel.
   void multiply(int64_t panel, int64_t begin, int64_t end) const {
     const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
     const Word* v = panel_at(b, plan.steps, panel);
@@ -171,7 +171,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
   const Plan plan(p, static_cast<int64_t>(parallel.workers()));
   Workspace workspace(memory);
   const Packed packed(plan, workspace);
-  // Matrix number i of those from `first` on, with its blocks from `block` on.
+  // Matrix first + i, with its blocks from `block` on.
   const auto work_of = [&](int64_t first, int64_t block, int64_t i) {
     const int64_t row = block * plan.block_rows;
     return Work{p,
@@ -187,7 +187,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
     const int64_t count = std::min(plan.matrices, all - first);
     for (int64_t block = 0; block < plan.blocks; block += plan.most_blocks) {
       const int64_t blocks = std::min(plan.most_blocks, plan.blocks - block);
-      const int64_t panels = block == 0 ? plan.panels : 0, items = panels + blocks;  // to be packed
+      const int64_t panels = block == 0 ? plan.panels : 0, items = panels + blocks;  // items to pack
       loops.push_back({count * items, [&, first, block, panels, items](int64_t item, size_t) {
                          const int64_t i = item / items, at = item % items;
                          const Work work = work_of(first, block, i);

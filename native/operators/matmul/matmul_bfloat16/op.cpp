@@ -16,7 +16,7 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   return perm;
 }
 
-// An operand after its perm, and how far apart its elements are along each axis.
+// An operand after its perm, with its strides.
 struct Permuted {
   Shape shape, step;
   // Size and stride of the i-th axis from the right.
@@ -35,7 +35,7 @@ Permuted permuted(const char* name, const Shape& shape, const std::vector<int64_
   return result;
 }
 
-// An axis of the batch: its size in Y, and the strides of A and B, 0 where broadcast.
+// A batch axis: its size in Y, and the strides of A and B; 0 if broadcast.
 struct BatchAxis {
   int64_t size, a, b;
 };
@@ -46,7 +46,7 @@ BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
   return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
 }
 
-// Whether all matrices form one product: a single B, and the rows of A equally spaced over the batch.
+// Whether all matrices form one GEMM: a single B, and a constant stride of the rows of A over the batch.
 bool is_one_product(const MatMulBfloat16Problem& p) {
   int64_t distance = p.M * p.a_row;
   for (size_t i = p.batch.rank(); i-- > 0;) {
@@ -131,7 +131,7 @@ void MatMulBfloat16Op::infer(const ShapeInference& node) const {
 
 namespace {
 
-// It computes in float alone: the type that add_cpu makes it for is not used.
+// The kernel is float only and ignores the type parameter of add_cpu.
 template <class>
 using MatMulBfloat16Cpu = CpuKernelOf<MatMulBfloat16Op, float, 2, cpu::matmul_bfloat16<float>,
                                       cpu::matmul_bfloat16_workspace<float>>;

@@ -1,4 +1,4 @@
-// What matmul_nbits_* take.
+// Arguments of the matmul_nbits_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -6,23 +6,21 @@
 namespace graphopt::hip {
 
 constexpr int kNBitsThreads = 128;
-// Rows of A and columns of Y of one wave: few for decoding, where one row reads all weights, many for
-// prompts.
+// Rows of A and columns of Y of one wave: few for decoding, in which one row reads all weights, many for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
-// A [M, K]; B [N, blocks, size * bits / 8] bytes, the low bits of one first; scales and zero points [N,
-// blocks].
+// A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and zero points [N, blocks].
 struct NBitsArgs : Arguments<7, 88> {
   In a;
   Constant b, scales;
-  Constant points;  // bytes, packed like B row by row, or numbers of A's type; null: 2^(bits - 1)
-  Constant groups;  // int32_t: the block of each k, null where that is k / size
+  Constant points;  // zero points: packed rows of bytes like B, or elements of A's type; null: 2^(bits - 1)
+  Constant groups;  // int32_t: the block of each k; null: k / size
   Constant bias;    // [N] or null
   Out y;
   int32_t M, N, K, bits, size, blocks;
   int32_t row_bytes,
-      point_bytes;  // of a row of B, and of packed zero points; point_bytes 0: they are numbers
+      point_bytes;  // bytes of a row of B, and of packed zero points; point_bytes 0: not packed
 };
 
 }  // namespace graphopt::hip

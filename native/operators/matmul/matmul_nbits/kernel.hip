@@ -1,9 +1,9 @@
-// MatMulNBits: Y = A dequantize(B)^T + bias, the weights dequantized in registers and kept nowhere.
+// MatMulNBits: Y = A dequantize(B)^T + bias. Weights are dequantized in registers only.
 //
-// A wave computes some rows of some columns: its lanes take words of 32 bits of B in turn (4 to 16 numbers
-// along K, all of one block), dequantize each once for all its rows, and add up in float32. With one row it
-// reads B once and little else: bound by memory. With many rows a number of A serves all columns of the wave.
-// The matrix units are not used.
+// A wave computes kRows rows of kColumns columns. Its work-items read 32-bit words of B in turn (4 to 16 elements along
+// K, all of one block), dequantize each word once for all rows, and sum in float32. With one row it is memory-bound: it
+// reads B once and little else. With many rows all columns of the wave use an element of A. The matrix units are not
+// used.
 #include "device/platform.h"
 #include "operators/matmul/matmul_nbits/args.h"
 
@@ -27,7 +27,7 @@ DEVICE float point_of(const NBitsArgs& args, int n, int block) {
 
 template <class T, int kBits, int kRows, int kColumns>
 DEVICE void matmul_nbits_of(const NBitsArgs& args) {
-  constexpr int kElements = 32 / kBits;  // of a word
+  constexpr int kElements = 32 / kBits;  // elements in a word
   const T *a = args.a, *scales = args.scales, *bias = args.bias;
   const uint32_t* b = args.b;
   const int32_t* groups = args.groups;

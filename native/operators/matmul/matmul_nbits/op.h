@@ -13,8 +13,7 @@ struct NBitsProblem {
   bool has_points = false, packed_points = false, has_groups = false, has_bias = false;
 };
 
-// Inputs A, B, scales, points, groups, bias (those that the problem lacks are left out, not moved up); output
-// Y. Throws std::invalid_argument.
+// Inputs A, B, scales, points, groups, bias, with fixed indices; output Y. Throws std::invalid_argument.
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave);
 
 }  // namespace graphopt::gpu
