@@ -1,8 +1,7 @@
 // GatherElements and GatherND: an index for each element, or a tuple of indices for each row.
 //
-// Bound by memory: indices are read once, neighbouring work-items read neighbouring indices and write
-// neighbouring elements. An index that is out of range gives zeros, as in Gather. scripts/gpu_bench.py sets
-// them beside a copy.
+// Memory-bound: indices are read once; adjacent work-items read adjacent indices and write adjacent elements. An index
+// out of range gives zeros, as in Gather. scripts/gpu_bench.py compares the kernels with a copy.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/gather/elements_args.h"

@@ -8,15 +8,15 @@ namespace graphopt::hip {
 constexpr int kGatherElementsThreads = 256;
 constexpr int kGatherElements = 4;  // per work-item
 
-// y[i] = x[i, with index[i] in place of i's place along one axis]; y and index have one shape.
+// y[i] = x[i'], where i' is i with index[i] as its position along one axis; y and index have the same shape.
 struct GatherElementsArgs : Arguments<3, 112> {
   In x, index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
   Out y;
   uint32_t total;
   Axes axes;            // of y
   Strides x_strides;    // 0 along the axis
-  int32_t axis_stride;  // of x
-  uint32_t size;        // of x along the axis
+  int32_t axis_stride;  // stride of x along the axis
+  uint32_t size;        // size of x along the axis
   int32_t narrow;
 };
 

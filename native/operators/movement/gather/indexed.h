@@ -16,7 +16,7 @@ std::string refuse_elements(const Node& node);
 int64_t tuple_length(const Call& call);
 // The shape of the addressed elements: for each tuple, an element of x without its first `indexed` axes.
 Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed);
-// Why a node is refused: tuples of more than five indices are, so their length must be known.
+// Returns the reason to refuse a node, or "". Tuples have at most five indices, and their length must be known.
 std::string refuse_tuples(const Node& node);
 
 }  // namespace graphopt

@@ -23,7 +23,7 @@ struct GatherProblem {
 // Inputs x, indices; output y. Throws std::invalid_argument.
 Plan gather_plan(const GatherProblem& p, bool aligned);
 
-// y[i] = x[i, with index[i] in place of i's place along `axis`]; elements of 1, 2, 4 or 8 bytes.
+// y[i] = x[i'], where i' is i with index[i] as its position along `axis`; elements of 1, 2, 4 or 8 bytes.
 struct GatherElementsProblem {
   Shape x, index;
   size_t axis = 0;

@@ -25,7 +25,7 @@ struct FillArgs : Arguments<1, 24> {
   int32_t vectors;  // y is a multiple of 16
 };
 
-// y = x [batch, rows, columns] where a place is on the wanted side of diagonal k, else 0.
+// y = x [batch, rows, columns] for positions on the selected side of diagonal k, else 0.
 struct TriluArgs : Arguments<2, 64> {
   In x;
   Out y;
@@ -50,7 +50,7 @@ enum class IndexType : int32_t {
   kHalf
 };
 
-// y [outer, depth, inner] = values[1] where depth's place is index [outer, inner], else values[0].
+// y [outer, depth, inner] = values[1] if the position in depth equals index [outer, inner], else values[0].
 struct OneHotArgs : Arguments<3, 64> {
   In index, values;
   Out y;

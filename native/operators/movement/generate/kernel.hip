@@ -100,7 +100,7 @@ DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
   }
 }
 
-// The place that index i makes hot. One that is out of range, as everywhere here, is that of no place.
+// Returns the hot position of index i. An index out of range equals no position.
 DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
   const int64_t index = index_of(args, i);
   return index < 0 ? index + args.depth.d : index;

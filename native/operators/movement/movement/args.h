@@ -18,14 +18,14 @@ struct StridedCopyArgs : Arguments<2, 120> {
   uint32_t x_offset, y_offset;
 };
 
-// From the innermost axis on.
+// Data for each axis, innermost first.
 struct PadAxes {
   int32_t d[kMostAxes];
 };
 
 enum class PadMode : int32_t { kConstant, kReflect, kEdge, kWrap };
 
-// y[i] = x[i - before], `value` or a value of x near it where there is none.
+// y[i] = x[i - before]; outside of x, `value` or an element of x, depending on the mode.
 struct PadArgs : Arguments<2, 152> {
   In x;
   Out y;

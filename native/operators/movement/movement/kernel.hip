@@ -27,7 +27,7 @@ DEVICE void strided_copy(const StridedCopyArgs& args) {
   }
 }
 
-// Writes Y in packs of consecutive elements, which may be anywhere in X.
+// Writes Y in packs of consecutive elements from arbitrary positions of X.
 template <class T>
 DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   constexpr int kSize = Pack<T>::kSize;
@@ -54,14 +54,14 @@ DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   }
 }
 
-// An element of y, and what those of its row of the innermost axis have in common.
+// An element of y, and the properties of its row along the innermost axis.
 struct PadRow {
-  int32_t here;     // its place along the row
-  uint32_t offset;  // in x, of where the row begins
-  bool outside;     // of x, all of the row
+  int32_t here;     // position in the row
+  uint32_t offset;  // offset of the row in x
+  bool outside;     // the entire row is outside of x
 };
 
-// Where a place of y along an axis lies in x; beyond both ends of the axis where there is none.
+// Returns the position in x of a position of y along an axis; out of range if x has none.
 DEVICE int32_t padded_place(const PadArgs& args, int axis, int32_t here) {
   int32_t at = here - args.before.d[axis];
   if (args.mode == PadMode::kConstant) return at;
@@ -126,7 +126,7 @@ DEVICE void pad(const PadArgs& args) {
     }
     return;
   }
-  // Rows are at least as long as a pack, which thus lies in one of them or in two.
+  // Rows are at least as long as a pack, so a pack spans at most two rows.
   const PadRow row = row_of(args, first);
   const int32_t left = static_cast<int32_t>(args.axes.inner[0].d) - row.here;
   const int32_t at = row.here - args.before.d[0];

@@ -112,13 +112,13 @@ void strided_copy(const Call& call, Program& program, const StridedCopy& copy, s
   program.launch(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(x)}, {y});
 }
 
-// The matrices of X, where a permutation comes to transposing each of them.
+// The matrices of X, if a permutation is equal to transposing each of them.
 struct Matrices {
   int64_t batch = 1, rows = 1, columns = 1;
 };
 
 std::optional<Matrices> matrices(const StridedCopy& copy) {
-  // Runs of axes of Y that X walks with one stride.
+  // Runs of axes of Y along which X has one stride.
   struct Run {
     int64_t elements, stride;
   };
@@ -171,7 +171,7 @@ void plan_tile(Call& call, Program& program) {
   const std::vector<int64_t> repeats = call.integers(1);
   throw_if(repeats.size() != rank, "there must be one repeat for each axis");
   Shape y = x.shape;
-  std::vector<size_t> open;  // axes that are still to be repeated
+  std::vector<size_t> open;  // axes that remain to be repeated
   for (size_t d = 0; d < rank; ++d) {
     throw_if(repeats[d] < 0 || repeats[d] > INT32_MAX, "a repeat of ", repeats[d], " is out of range");
     y[d] *= repeats[d];
@@ -207,8 +207,8 @@ void plan_tile(Call& call, Program& program) {
   }
 }
 
-// Channels to blocks of pixels: [N, block block C, H, W] to [N, C, H block, W block], the channels of a block
-// lying C apart (DCR) or side by side (CRD); and back.
+// Moves channels to blocks of pixels, [N, block block C, H, W] to [N, C, H block, W block], or back. The channels of a
+// block have stride C (DCR) or are adjacent (CRD).
 Planner plan_block_move(const Node& node, bool to_space) {
   const int64_t block = node.get_int("blocksize");
   const bool side_by_side = node.get_string("mode", "DCR") == "CRD";

@@ -15,9 +15,9 @@ struct StridedCopy {
   int64_t bytes = 4;
 };
 
-// To y in the order of its shape, from these strides of x.
+// Returns the copy to a contiguous y from these strides of x.
 StridedCopy copy_to(const Shape& y, std::vector<int64_t> x_strides, int64_t bytes);
-// x with its axes in the order of perm.
+// Returns the copy that permutes the axes of x by perm.
 StridedCopy permutation(const Shape& x, const std::vector<size_t>& perm, int64_t bytes);
 
 // Input x, output y. `aligned`: both pointers are multiples of 16. More than kMostAxes axes that do not
@@ -32,11 +32,11 @@ using hip::PadMode;
 
 struct PadProblem {
   Shape x;
-  std::vector<int64_t> before, after;  // for each axis; negative ones crop, before anything is padded
+  std::vector<int64_t> before, after;  // for each axis; negative pads crop, before the padding
   PadMode mode = PadMode::kConstant;
   uint64_t value = 0;  // the bits of an element
   int64_t bytes = 4;   // 1, 2, 4 or 8
-  // Throws std::invalid_argument when the pads crop more than an axis has.
+  // Throws std::invalid_argument if the pads crop more elements than an axis has.
   Shape y() const;
 };
 
@@ -56,7 +56,8 @@ gpu::StridedCopy expanded(const Call& call);
 // The copy of input 0 by Transpose; without a permutation the axes are reversed. Throws Error.
 gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
 
-// The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.
+// Returns the shape of the concatenation of inputs `first`, `first + step`, .. along `axis`. Throws Error if they do
+// not match.
 Shape joined(const Call& call, size_t first, size_t step, size_t axis);
 
 }  // namespace graphopt

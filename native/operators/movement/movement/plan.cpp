@@ -10,7 +10,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Without the axes of size 1, and with those joined that X and Y walk as one.
+// Drops axes of size 1, and merges axes that are contiguous in both X and Y.
 StridedCopy simplified(const StridedCopy& copy) {
   StridedCopy result = copy;
   std::vector<int64_t> dims;
@@ -57,7 +57,7 @@ Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
 
 enum { kX, kY };  // the tensors of a walk
 
-// `elements`: of a work-item.
+// `elements`: elements of a work-item.
 void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_offset, int64_t y_offset,
                  int64_t elements) {
   hip::StridedCopyArgs args = {};
@@ -138,7 +138,7 @@ Shape PadProblem::y() const {
 
 namespace {
 
-// The part of an axis of x that is not cropped, and its place in y.
+// The part of an axis of x that is not cropped, and its position in y.
 struct PadAxis {
   int64_t out, in, before, stride;
   // Merges the next axis, which is neither padded nor cropped.

@@ -1,5 +1,5 @@
-// Matrices transposed, of elements of 2 and 4 bytes: tensors between channels first and channels last, and
-// every Transpose that is equal to one.
+// Transposes matrices with elements of 2 and 4 bytes: conversions between channels first and channels last, and every
+// Transpose that is equal to one.
 //
 // Bound by memory: each element is read once and written once, 16 bytes a work-item if rows and columns are
 // multiples of 16 bytes. A tile passes through LDS with rows an odd number of banks apart. Launch:
@@ -18,7 +18,7 @@ template <class T, int kRows, int kColumns>
 DEVICE void swap_planes(const SwapPlanesArgs& args) {
   SHARED(tile, PlanesTile<T, kRows, kColumns>);
   constexpr int kSize = Pack<T>::kSize;
-  // Packs of a row of the tile, and of a column.
+  // Number of packs in a row and in a column of the tile.
   constexpr int kAcross = kColumns / kSize, kDown = kRows / kSize;
   const auto block = static_cast<uint32_t>(block_x());
   const uint32_t matrix = divide(block, args.tiles), in_matrix = block - matrix * args.tiles.d;

@@ -6,15 +6,15 @@
 namespace graphopt::hip {
 
 constexpr int kNonzeroThreads = 256;
-constexpr int kNonzeroElements = 16;                              // neighbours, of a work-item
-constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // of x, which a work-group takes
-constexpr int kNonzeroCounts = 8;  // neighbouring parts, of a work-item that sums them
+constexpr int kNonzeroElements = 16;                              // adjacent elements of a work-item
+constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // elements of x of a work-group
+constexpr int kNonzeroCounts = 8;  // adjacent parts that a work-item sums
 constexpr int kNonzeroMostAxes = 8;
 
 // An element counts as zero if it has no bit of `mask` set: minus zero does, NaN does not.
 struct NonzeroCountArgs : Arguments<2, 32> {
   In x;
-  Out counts;  // uint32_t, of each part
+  Out counts;  // uint32_t for each part
   uint64_t mask;
   uint32_t total;
   int32_t unused;

@@ -1,6 +1,6 @@
-// NonZero: the indices of the nonzero elements, in order. Parts of x are counted and the counts summed. Each
-// part then writes behind the parts before it: x is read twice. Bound by memory, mostly by the indices: a
-// work-group gathers its own in LDS, and neighbouring work-items write neighbours.
+// NonZero: the indices of the nonzero elements, in order. The kernels count the parts of x and sum the counts. Each
+// part then writes after the parts before it, so x is read twice. Memory-bound, mostly by the indices: a work-group
+// gathers its indices in LDS, and adjacent work-items write adjacent indices.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/movement/nonzero/args.h"
@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 using NonzeroSums = ScanLds<uint32_t, kNonzeroThreads>;
 
-// A bit for each of the work-item's elements that is not zero.
+// Returns a bit for each nonzero element of the work-item.
 template <class T>
 DEVICE uint32_t not_zero(const T* x, uint32_t first, uint32_t total, uint64_t mask) {
   constexpr int kSize = Pack<T>::kSize, kPacks = kNonzeroElements / kSize;
@@ -91,7 +91,7 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
   int64_t* const y = static_cast<int64_t*>(args.y) + starts[part];
   NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
     uint32_t rest = first + lds.in_part[i];
-    // Indexed by constants, sizes are kept in registers.
+    // With constant indices the sizes are kept in registers.
     UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
       if (axis >= args.axes) break;
       const uint32_t outer = divide(rest, args.sizes[axis]);

@@ -43,17 +43,17 @@ CountedPlanner plan_nonzero(const Node&) {
   return {count, plan};
 }
 
-constexpr int64_t kFlat = INT64_MIN;  // no axis: of the data as one row
+constexpr int64_t kFlat = INT64_MIN;  // no axis: the data is one row
 
-// How many conditions are read: there may be fewer than places along the axis, and those beyond its end do not
-// count.
+// Returns the number of conditions to read. There may be fewer conditions than elements along the axis, and conditions
+// beyond its end are ignored.
 int64_t conditions(const Call& call, int64_t axis) {
   const Shape& x = call.input(0).shape;
   const int64_t size = axis == kFlat ? x.elements() : x[axis_of(axis, x.rank())];
   return std::min(size, call.input(1).shape.elements());
 }
 
-// Input 2 is how many conditions hold, 3 how many in front of each part.
+// Input 2 is the number of true conditions, input 3 their number before each part.
 CountedPlanner plan_compress(const Node& node) {
   const int64_t given = node.get_int("axis", kFlat);
   const auto count = [=](Call& call, Program& program) {

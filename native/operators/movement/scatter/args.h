@@ -9,8 +9,7 @@ constexpr int kScatterThreads = 256;
 constexpr int kScatterElements =
     4;  // per work-item; adjacent ones in scatter_clear and scatter_reduce_each_*
 
-// How a target's value is combined with the updates that are scattered to it; kNone: the last update replaces
-// it.
+// The reduction of a target with its updates; kNone: the last update replaces it.
 enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
 
 struct ScatterClearArgs : Arguments<1, 16> {
@@ -19,7 +18,7 @@ struct ScatterClearArgs : Arguments<1, 16> {
   int32_t unused;
 };
 
-// An update with the number of the next one of its list, in one access of the memory.
+// An update and the number of the next one in its list, read in one memory access.
 template <class T>
 struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
   T update;

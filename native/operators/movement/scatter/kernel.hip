@@ -1,14 +1,13 @@
-// ScatterElements and ScatterND, with and without a reduction: the same bits in every run, whatever the order
-// of work-items.
+// ScatterElements and ScatterND, with and without a reduction. Results are deterministic: they do not depend on the
+// order of work-items.
 //
-// The updates of a target are linked to a list in the order of arrival. Each target then combines its list.
-// Without a reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and products are
-// the same in any order. Floats are added as integers of 40 bits in units that the largest of them sets: the
-// sum is the same in any order, and more exact than in float. Products of floats are computed in the order of
-// the updates.
+// The updates of a target are linked to a list in the order of arrival. Each target then combines its list. Without a
+// reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and products are the same in any
+// order. Floats are added as 40-bit integers in units derived from the largest one: the sum is the same in any order,
+// and more accurate than in float. Products of floats are computed in the order of the updates.
 //
-// Bound by memory while targets have few updates each: x is read and y written once. An update with an index
-// that is out of range is ignored; other devices may raise an error.
+// Memory-bound if targets have few updates each: x is read and y written once. An update with an index out of range is
+// ignored; other devices may raise an error.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/scatter/args.h"
@@ -34,7 +33,7 @@ struct ListTogether {
   DEVICE ScatterLinked<T> operator[](uint32_t i) const { return linked[i - 1]; }
 };
 
-// f(update, its number) for each of a list.
+// Calls f(update, its number) for each update of a list.
 template <class List, class F>
 DEVICE void each_update(const List& list, uint32_t first, const F& f) {
   for (uint32_t i = first; i != 0;) {
@@ -73,7 +72,7 @@ DEVICE float add_floats(T start, const List& list, uint32_t first) {
     largest = bits > largest ? bits : largest;
   });
   largest >>= 23;
-  if (largest == 0xff) {  // Infinities and NaN alone decide.
+  if (largest == 0xff) {  // only infinities and NaN determine the result
     const auto alone = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
     float sum = alone(to_float(start));
     each_update(list, first, [&](T update, uint32_t) { sum += alone(to_float(update)); });
@@ -82,7 +81,7 @@ DEVICE float add_floats(T start, const List& list, uint32_t first) {
   largest = largest != 0 ? largest : 1;
   int64_t sum = in_units(to_float(start), largest);
   each_update(list, first, [&](T update, uint32_t) { sum += in_units(to_float(update), largest); });
-  // A unit is 2^(largest - 127 - 23 - 16); in two factors, as one may be no float.
+  // A unit is 2^(largest - 127 - 23 - 16), in two factors, because one may be out of float's range.
   const int32_t n = static_cast<int32_t>(largest) - 166;
   return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
 }
@@ -98,7 +97,7 @@ DEVICE uint64_t widened(int8_t x) { return static_cast<uint64_t>(static_cast<int
 DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
 DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
 
-// In the order of the updates, whatever that of the list is.
+// Reduces in the order of the updates, independent of the order of the list.
 template <class T, class List>
 DEVICE T multiply(T start, const List& list, uint32_t first) {
   auto y = widened(start);
@@ -139,14 +138,14 @@ struct Sum<half_t> {
   }
 };
 
-// The smaller or larger one, and NaN when one of them is.
+// Returns the smaller or larger one; NaN if one of them is NaN.
 template <class T>
 DEVICE T extreme(T a, T b, bool largest) {
   if (a != a) return a;
   return b != b || (largest ? b > a : b < a) ? b : a;
 }
 
-// x with all updates of a list.
+// Reduces x with all updates of a list.
 template <class T, class List>
 DEVICE T with_all(ScatterHow how, T x, const List& list, uint32_t first) {
   if (how == ScatterHow::kAdd) return Sum<T>::of(x, list, first);
@@ -177,8 +176,8 @@ struct alignas(kScatterElements * sizeof(T)) Neighbours {
   T v[kScatterElements];
 };
 
-// Element k of a work-item, and which update of a list it takes. kEach: every target is an element, and a work-item
-// has four neighbours.
+// Element k of a work-item, and its current update. kEach: every target is one element, and a work-item has four
+// adjacent targets.
 template <bool kEach>
 struct ScatterPlace {
   uint32_t i, target, column;
@@ -247,7 +246,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
       lists |= 1u << k;
       continue;
     }
-    // The order of the list is that of a race.
+    // The order of the list depends on a race.
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
     if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
@@ -267,7 +266,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   }
 }
 
-// Without a reduction: the last update.
+// Without a reduction, the last update wins.
 template <class T>
 DEVICE void scatter_take(const ScatterApplyArgs& args) {
   const T *x = args.x, *updates = args.updates;
@@ -288,7 +287,7 @@ DEVICE void scatter_take(const ScatterApplyArgs& args) {
   }
 }
 
-// link(update, which one follows it in its list)
+// Calls link(update, number of the next update in its list).
 template <class Link>
 DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
   const int32_t* narrow = args.index;

@@ -22,7 +22,7 @@ constexpr int kNewestArithmetic = 28;
 void add_arithmetic_of_numbers(Kernels& kernels);  // numbers.cpp
 void add_arithmetic_of_places(Kernels& kernels);   // places.cpp
 
-// Why a node is refused with an input or output of another type.
+// Returns the reason to refuse a node with an input or output of another type.
 std::string refuse_unless_arithmetic(const Node& node);
 
 // Output 0 of a call: shape, type, and the function that writes its elements.
@@ -44,7 +44,7 @@ class HostKernel final : public Kernel {
   HostFunction function_;
 };
 
-// Adds a kernel for versions from `first` on: a HostFunction, or a function that makes one of a node.
+// Adds a kernel for versions from `first` on: a HostFunction, or a function that creates one for a node.
 template <class Function>
 Registration& add_host(Kernels& kernels, const char* name, int first, Function function) {
   return kernels.add_arithmetic(name, first, kNewestArithmetic, [function](const Node& node) {

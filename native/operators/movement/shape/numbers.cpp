@@ -1,4 +1,4 @@
-// Sums, comparisons, roundings and the like, of values that shapes are made of.
+// Arithmetic, comparisons and roundings of values that shapes depend on.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -64,7 +64,7 @@ T wrapped(Operation op, T a, T b) {
   return static_cast<T>(op == Operation::kAdd ? x + y : op == Operation::kSub ? x - y : x * y);
 }
 
-// Rounded towards 0; the remainder has the sign of b.
+// The quotient is rounded towards 0; the remainder has the sign of b.
 template <class T>
 T divided(Operation op, T a, T b) {
   throw_if(b == 0, "a division by 0");
@@ -129,7 +129,7 @@ std::vector<std::vector<int64_t>> broadcast_strides(const Call& call, const Shap
   return strides;
 }
 
-// A function of two inputs, or of more if the operator takes them; inputs are broadcast.
+// A function of two or more broadcast inputs.
 HostFunction binary(Operation op) {
   return [op](const Call& call) -> HostValue {
     Shape shape = call.input(0).shape;
@@ -260,12 +260,12 @@ HostFunction cast(const Node& node) {
   };
 }
 
-// Over axes, or all: Mul, Add, Min or Max.
+// Reduces axes, or all, by Mul, Add, Min or Max.
 template <Operation kOp>
 HostFunction reduce(const Node& node) {
   return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
     const Tensor& x = call.input(0);
-    constexpr bool kOfNothing = kOp == Operation::kAdd || kOp == Operation::kMul;  // it is 0 and 1
+    constexpr bool kOfNothing = kOp == Operation::kAdd || kOp == Operation::kMul;  // the neutral elements 0 and 1
     const std::vector<bool> reduced = axes.of(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
       throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");

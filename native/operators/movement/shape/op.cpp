@@ -1,4 +1,4 @@
-// Operators that change a tensor's shape but not its bytes, and those that tell it.
+// Operators that change a tensor's shape but not its bytes, and Shape and Size.
 #include <algorithm>
 
 #include "operators/kernel_bases.h"
@@ -8,7 +8,7 @@
 namespace graphopt {
 namespace {
 
-// Output 0 holds the bytes of input 0 in another shape: that of an Of (views.h).
+// Output 0 holds the bytes of input 0 in the shape that Of computes (views.h).
 template <class Of>
 Planner plan_view(const Node& node) {
   return [shape = Of(node)](Call& call, Program& program) {
@@ -27,7 +27,7 @@ std::string refuse_dropout(const Node& node) {
   return *training->as<bool>() ? "training_mode" : "";
 }
 
-// In host memory; nothing is enqueued.
+// Writes to host memory; enqueues no work.
 class ShapeOf final : public Kernel {
  public:
   ShapeOf(const Node& node, gpu::Device& device)
@@ -62,7 +62,7 @@ class ShapeOf final : public Kernel {
   std::optional<int64_t> end_;
 };
 
-// In host memory; nothing is enqueued.
+// Writes to host memory; enqueues no work.
 class SizeOf final : public Kernel {
  public:
   SizeOf(const Node&, gpu::Device& device) : device_(device) {}

@@ -11,7 +11,7 @@
 namespace graphopt {
 namespace {
 
-// Elements of any type, from strides of x to the order of y.
+// Copies elements of any type from a strided x to a contiguous y.
 void copy_elements(const Tensor& x, const gpu::StridedCopy& copy, const Tensor& y) {
   const auto bytes = static_cast<size_t>(bytes_of(x.type));
   const auto* from = x.as<const char>();
@@ -46,7 +46,7 @@ HostValue moved(const Call& call) {
   return copied(call, copy, copy.shape);
 }
 
-// Axes of X are written as two, the repeats first.
+// Each axis of X becomes two axes, the repeats first.
 HostValue tile(const Call& call) {
   const Shape& x = call.input(0).shape;
   const std::vector<int64_t> repeats = call.integers(1), strides = gpu::contiguous(x);

@@ -49,7 +49,7 @@ Shape ReshapeShape::of(const Call& call) const {
 
 Shape FlattenShape::of(const Call& call) const {
   const Shape& x = call.input(0).shape;
-  // All axes may be flattened into the first: this one may be behind the last.
+  // `axis` may equal the rank: all axes are then flattened into the first.
   const auto rank = static_cast<int64_t>(x.rank());
   const size_t axis = axis_ == rank ? x.rank() : axis_of(axis_, x.rank());
   return {x.elements(0, axis), x.elements(axis)};
