@@ -1,4 +1,4 @@
-// SIMD vectors span the axes behind the reduced one, so no element has to be moved.
+// SIMD vectors span the axes after the reduced one, so no element needs to be moved.
 #include <algorithm>
 #include <limits>
 
@@ -10,10 +10,10 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kVectors = 4;  // columns of them at a time: sums do not wait for one another
+constexpr int64_t kVectors = 4;  // vectors of columns at a time: independent sums
 constexpr int64_t kColumns = kVectors * L;
 
-// kCount vectors of columns; the last one holds n columns.
+// Computes kCount vectors of columns. The last one has n columns.
 template <int64_t kCount, class T>
 void columns(const T* x, T* y, int64_t D, int64_t stride, int64_t n) {
   Vec most[kCount], sum[kCount] = {};

@@ -11,7 +11,7 @@ constexpr int kGroupNormSplitThreads = 512;
 // Elements of a work-item.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
-// How many elements of a group a work-group of group_norm_stats_* and group_norm_apply_* takes.
+// Elements of a group that a work-group of group_norm_stats_* and group_norm_apply_* processes.
 constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
 
 // One work-group for each image and group.
@@ -19,7 +19,7 @@ struct GroupNormArgs : Arguments<4, 88> {
   In x;
   Constant gamma, beta;
   Out y;
-  uint32_t size;  // elements of a group: at most `threads` times those of a work-item, a multiple of kSize
+  uint32_t size;  // elements of a group, a multiple of kSize: at most those of all work-items
   uint32_t group_channels;
   Divisor groups, inner;
   float epsilon;

@@ -11,7 +11,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Mean and sum of squared deviations of a set of values, and how two sets are joined: T. F. Chan, G. H.
+// Mean and sum of squared deviations of a set of values, and the union of two sets: T. F. Chan, G. H.
 // Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
 struct Moments {
   double count = 0, mean = 0, deviations = 0;
@@ -26,8 +26,8 @@ struct Moments {
   }
 };
 
-// The sums of x - pivot and of its squares, over a block. Four streams, because one chain of additions would
-// wait for itself.
+// The sums of x - pivot and of its squares, over a block. Four sums, because a single chain of additions would
+// be bound by latency.
 Moments block_moments(const float* x, int64_t n, float pivot) {
   const int64_t q = n / 4;
   const float *x1 = x + q, *x2 = x + 2 * q, *x3 = x + 3 * q;
@@ -49,9 +49,9 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
   return {count, static_cast<double>(pivot) + sum / count, deviations < 0 ? 0 : deviations};  // NaN stays NaN
 }
 
-// One pass over memory. The pivot is the mean of all blocks before, for the first block its own mean. A pivot
-// far from the block's mean costs digits of the block's deviations. It does so only where the distance
-// itself, which join() adds, is as large a part of all deviations.
+// Computes the moments in one pass over memory. The pivot is the mean of all previous blocks, or of the first block
+// itself. A pivot far from a block's mean loses digits of the block's deviations. Then the distance, which join() adds,
+// is an equally large part of all deviations.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
@@ -67,7 +67,7 @@ Moments moments(const T* x, int64_t n) {
 
 constexpr int64_t kChunk = 32 * kBlock;
 
-// As moments(), by joined chunks: the same result as worker threads that share a set compute.
+// The same as moments(), by joined chunks: gives the same result as worker threads that share a set.
 template <class T>
 Moments moments_of_set(const T* x, int64_t n) {
   Moments all = moments(x, std::min(kChunk, n));
@@ -86,7 +86,7 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// Chunks of each set; 0 if sets are small or as many as worker threads.
+// The number of chunks of each set; 0 if sets are small or at least as many as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;
@@ -114,7 +114,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   const int64_t sets = p.N * p.groups;
   if (sets * group_size == 0) return;
 
-  // One pass, but where the runs are shorter than the activation's vectors.
+  // The activation is a separate pass if runs are shorter than its vectors.
   const bool activate_last = p.inner < kShortPlane && p.act.kind != ActivationKind::kNone;
   const Run run = with_kind(activate_last ? ActivationKind::kNone : p.act.kind,
                             [](auto kind) -> Run { return normalize_run<kind>; });
@@ -146,7 +146,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
 
   const int64_t chunks = chunks_of(p, parallel.workers());
   if (chunks == 0) {
-    // Statistics and result in one go, while the set is in the cache. Small sets are handed out several at a time.
+    // Computes statistics and result while the set is in the cache. Small sets are assigned several at a time.
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
     parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
       for (int64_t set = item * at_once; set < std::min(sets, (item + 1) * at_once); ++set) {

@@ -21,7 +21,7 @@ namespace graphopt::hip {
 
 constexpr int kLastSteps = kGroupNormLastSteps;
 
-// The mean of some values, and the sum of squared deviations from it.
+// The mean of some values, and the sum of squared deviations from the mean.
 struct alignas(8) Moments {
   float mean, deviations;
 };
@@ -33,7 +33,7 @@ struct GroupScales {
 
 template <int kSize>
 struct GroupNormLastLds {
-  // For the channels of each work-item; 8 more, which puts those of a column into different banks.
+  // Moments for the channels of each work-item. The 8 additional elements place those of a column in different banks.
   Moments own[kSize][kGroupNormLastThreads + 8];
   float pixels[kGroupNormLastThreads];  // pixels per row
   // For a channel and a slice of the rows: moments, number of values, index of the group in the block.
@@ -47,7 +47,7 @@ struct ChannelRange {
   uint32_t low, high;
 };
 
-// Where a work-item stands.
+// The position of a work-item.
 template <int kSize>
 struct LastPlace {
   const GroupNormTiles& tiles;
@@ -81,25 +81,25 @@ struct LastPlace {
   DEVICE uint32_t pixels_of(uint32_t one) const {
     return smaller(tiles.pixels - one * tiles.slab, tiles.slab);
   }
-  // How far a step's pixel is from the work-item's first.
+  // Distance of a step's pixel from the work-item's first pixel.
   DEVICE uint32_t step(uint32_t round, int i) const {
     return (round * kLastSteps + static_cast<uint32_t>(i)) * tiles.rows;
   }
-  // Those of a group that are a block's.
+  // The channels of a group that belong to a block.
   DEVICE ChannelRange channels_of(uint32_t one_block, uint32_t group) const {
     const uint32_t width = tiles.columns.d * kSize, begin = group * tiles.group_channels.d,
                    end = begin + tiles.group_channels.d, low = one_block * width, high = low + width;
     return {begin > low ? begin : low, smaller(end, high)};
   }
-  // Where the moments of the image's blocks begin.
+  // Offset of the moments of the image's blocks.
   DEVICE size_t first_of_image(uint32_t most_groups) const {
     return static_cast<size_t>(image) * (tiles.blocks.d * most_groups * tiles.slabs.d);
   }
-  // A channel of its pack.
+  // Channel j of the work-item's pack.
   DEVICE uint32_t channel(int j) const { return first + column * kSize + static_cast<uint32_t>(j); }
 };
 
-// A work-item's pixels of a round. Kept as bits: 16-bit elements would take a register each.
+// A work-item's pixels of a round, stored as bits: 16-bit elements would take a register each.
 template <int kSize>
 struct LastRound {
   using Bits = typename Select<kSize == 8, Bits128, OneChannel>::Type;
@@ -107,7 +107,7 @@ struct LastRound {
 
   DEVICE Channels<kSize> at(int i) const { return bit_cast<Channels<kSize>>(step[i]); }
 
-  // How many there are.
+  // Loads the pixels and returns their number.
   DEVICE int load(const LastPlace<kSize>& place, const half_t* x, uint32_t round) {
     int found = 0;
     UNROLL for (int i = 0; i < kLastSteps; ++i) {
@@ -122,7 +122,7 @@ struct LastRound {
   }
 };
 
-// Leaves the last round that it has loaded, and the moments of the work-item's channels in LDS.
+// Computes the moments of the work-item's channels in LDS. `round` holds the last loaded pixels afterwards.
 template <int kSize>
 DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, LastRound<kSize>& round,
                              GroupNormLastLds<kSize>& lds) {
@@ -153,8 +153,8 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
   if (place.column == 0) lds.pixels[place.row] = count;
 }
 
-// Joins the moments that `each` passes, with a count, to its argument: different ones in each work-item,
-// `count` values in all. The pivot is near their mean.
+// Joins the moments that `each` passes to its argument with their count: different ones in each work-item, `count`
+// values in total. The pivot is near their mean.
 template <class Each>
 DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
   float sum = 0, deviations = 0;
@@ -201,14 +201,15 @@ DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& ld
   lds.group[t] = group;
 }
 
-// The moments of each of the block's groups in its slab, by a wave: f(group among the block's, moments, their count).
+// A wave computes the moments of each group of the block in its slab and calls f(index of the group in the block,
+// moments, their count).
 template <int kSize, class F>
 DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kSize>& lds, const F& f) {
   const uint32_t columns = place.tiles.columns.d;
   for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormLastThreads / kWave) {
     const auto [low, high] = place.channels_of(place.block, place.first_group + static_cast<uint32_t>(g));
     const uint32_t from = low - place.first;
-    const float pivot = lds.slice[from % kSize * columns + from / kSize].mean;  // that of slice 0
+    const float pivot = lds.slice[from % kSize * columns + from / kSize].mean;  // mean of slice 0
     const float count = static_cast<float>(place.pixels) * static_cast<float>(high - low);
     f(g, count, join_in_wave(pivot, count, [&](const auto& add) {
         UNROLL for (int k = 0; k < kGroupNormLastThreads; k += kWave) {
@@ -219,7 +220,7 @@ DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kS
   }
 }
 
-// The moments of each of the block's groups in the image, from those in its slabs and blocks.
+// Computes the moments of each group of the block in the image, from the moments of all slabs and blocks.
 template <int kSize, class F>
 DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, uint32_t most_groups,
                        const F& f) {
@@ -258,8 +259,8 @@ struct LastParameters {
   }
 };
 
-// From the last round, which is already loaded, to the first: caches hold the most recently read pixels. Y
-// may be X, because no other work-item reads these pixels any more.
+// Processes the rounds from the last one, which is already loaded, to the first, because caches hold the most recently
+// read pixels. Y may be X, because no other work-item reads these pixels afterwards.
 template <int kSize>
 DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y, LastRound<kSize>& round,
                       const LastParameters<kSize>& parameters, const GroupScales& scales,
@@ -272,7 +273,7 @@ DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y,
     scale[j] = to_float(parameters.gamma.v[j]) * scales.scale[group];
   }
   for (uint32_t r = place.tiles.rounds - 1;; --r) {
-    // Not unrolled: a copy of all activations for each step would be much code.
+    // Not unrolled, because each step would have a copy of all activations.
     NO_UNROLL for (int i = 0; i < kLastSteps; ++i) {
       const uint32_t at = place.step(r, i);
       if (at >= place.own_pixels) break;
@@ -291,7 +292,7 @@ DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y,
   }
 }
 
-// In LDS for normalize, which waits for the barrier behind it.
+// Stores the scales in LDS for normalize(), after the next barrier.
 DEVICE void keep(GroupScales& scales, int group, float count, const Moments& all, float epsilon) {
   if (lane_id() != 0) return;
   scales.mean[group] = all.mean;

@@ -7,24 +7,24 @@
 namespace graphopt::hip {
 
 constexpr int kGroupNormLastThreads = 256;
-constexpr int kGroupNormLastSteps = 4;    // loads of a work-item that are on their way at a time
+constexpr int kGroupNormLastSteps = 4;    // concurrent loads of a work-item
 constexpr int kGroupNormLastSharing = 4;  // work-groups of a compute unit
-constexpr int kGroupNormLastWidth = 256;  // channels of a work-group, at most
-constexpr int kGroupNormLastGroups = 16;  // groups that these are of, at most
+constexpr int kGroupNormLastWidth = 256;  // the most channels of a work-group
+constexpr int kGroupNormLastGroups = 16;  // the most groups of these channels
 
-// X [images, pixels, channels], cut into slabs of pixels and blocks of channels, which may cut groups. A work-item has a
-// pack of channels (8, or one) of every rows-th pixel of its slab.
+// X [images, pixels, channels] is divided into slabs of pixels and blocks of channels, which may divide groups. A
+// work-item processes a pack of channels (8 or one) of every rows-th pixel of its slab.
 struct GroupNormTiles {
   uint32_t channels, pixels;  // per image
   uint32_t slab;              // pixels
   uint32_t rounds;            // steps of a work-item, each of kGroupNormLastSteps pixels
-  uint32_t rows;              // work-items side by side in a column
+  uint32_t rows;              // work-items of a column
   Divisor columns;            // packs per block
   Divisor blocks, slabs;      // per image
   Divisor group_channels;
 };
 
-// One work-group for each block and image: a slab has all pixels, and no block cuts a group.
+// One work-group for each block and image: a slab has all pixels, and no block divides a group.
 struct GroupNormLastArgs : Arguments<4, 120> {
   In x;
   Constant gamma, beta;
@@ -39,7 +39,7 @@ struct GroupNormLastStatsArgs : Arguments<2, 88> {
   In x;
   Out partial;  // [images blocks][groups][slabs][2]: mean and sum of squared deviations
   GroupNormTiles tiles;
-  uint32_t groups;  // per block, at most
+  uint32_t groups;  // the most groups of a block
 };
 
 struct GroupNormLastApplyArgs : Arguments<5, 128> {

@@ -48,7 +48,7 @@ GRAPHOPT_CPU_KERNEL(void, group_norm,
 namespace graphopt::gpu {
 
 // Inputs X, gamma, beta; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument
-// when a group, in channels last an image, has 2^31 elements or more.
+// if a group, or an image in channels last, has 2^31 elements or more.
 Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

@@ -23,7 +23,7 @@ void fill(Args& args, const GroupNormProblem& p) {
   args.act = p.act;
 }
 
-// X in channels last, and how it is cut.
+// X in channels last, and its division.
 struct LastCut {
   int64_t images, pixels, channels, of_group;
   int64_t size;                  // elements per pack
@@ -43,7 +43,7 @@ struct LastCut {
   int64_t blocks() const { return divide_up(channels, width()); }
   int64_t slabs() const { return divide_up(pixels, slab); }
   int64_t work_groups() const { return images * blocks() * slabs(); }
-  // That a block has channels of, at most.
+  // The most groups of a block's channels.
   int64_t groups() const {
     if (width() % of_group == 0) return width() / of_group;
     return of_group % width() == 0 ? 1 : (width() - 2) / of_group + 2;

@@ -6,8 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kLayerNorm2dThreads = 256;
-// Channels of a slice that a work-item keeps. Each is a step of the code: 96 of them took longer to fetch than to run, so
-// the most channels are in twice the slices, of half the pixels.
+// Channels of a slice that a work-item keeps in registers. The loops over them are unrolled: with 96 channels fetching
+// the code took longer than running it, so kLayerNorm2dMany has twice the slices and half the pixels.
 constexpr int kLayerNorm2dFew = 16, kLayerNorm2dSome = 32, kLayerNorm2dMany = 48;
 constexpr int kLayerNorm2dSlices = 8, kLayerNorm2dManySlices = 16;
 

@@ -11,13 +11,14 @@ namespace graphopt::hip {
 
 template <int kSlices, int kWidth>
 struct LayerNorm2dLds {
-  static constexpr int kPixels = kLayerNorm2dThreads / kSlices;  // or pairs of them, of a work-group
+  static constexpr int kPixels =
+      kLayerNorm2dThreads / kSlices;  // pixels, or pairs of pixels, of a work-group
   using Sums = Neighbours<float, kWidth>;
   Sums first[kSlices][kPixels];
   Sums second[kSlices][kPixels];
 };
 
-// kKept: the number of channels of a slice that are kept in registers; 0: none. kWidth: neighbouring pixels of
+// kKept: the number of channels of a slice that are kept in registers; 0: none. kWidth: adjacent pixels of
 // a work-item.
 template <class T, int kKept, int kSlices, int kWidth>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
@@ -53,10 +54,10 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
       if (c < args.C) kept[i] = load_neighbours<kWidth>(x + c * step);
     }
   }
-  // f(channel, its elements) of the slice
+  // Calls f(channel, its elements) for the channels of the slice.
   const auto each = [&](const auto& f) {
     if constexpr (kKept > 0) {
-      // Else the compiler keeps the conditions of all channels in registers for the next call.
+      // opaque(): else the compiler keeps the conditions of all channels in registers for the next call.
       const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
       UNROLL for (int i = 0; i < kKept; ++i) {
         const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
@@ -67,7 +68,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     }
   };
 
-  // The first channel: with it a large mean costs no digits, and equal values give 0. Y may be X, so all
+  // The pivot is the first channel: a large mean then loses no digits, and equal values give 0. Y may be X, so all
   // work-items must read it before one writes.
   const Values pivot = load_neighbours<kWidth>(x);
   Sums part = {};

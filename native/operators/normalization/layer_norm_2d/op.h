@@ -46,7 +46,7 @@ GRAPHOPT_CPU_KERNEL(void, layer_norm_2d,
 
 namespace graphopt::gpu {
 
-// Inputs X, gamma, beta; output Y. Throws std::invalid_argument when N, C or the pixels of an image are 2^31 or
+// Inputs X, gamma, beta; output Y. Throws std::invalid_argument if N, C or the pixels of an image are 2^31 or
 // more. `aligned`: all pointers are multiples of 16.
 Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half, bool aligned);
 

@@ -10,7 +10,7 @@ constexpr int kRowNormMostThreads = 1024;
 constexpr int kRowNormVectors = 4;  // per work-item
 constexpr int kRowNormAnyThreads = 1024;
 
-// Rows of D, a work-group for each.
+// Rows of D elements; one work-group for each.
 struct RowNormArgs : Arguments<7, 216> {
   In x, residual;        // residual may be null
   Constant gamma, beta;  // [images, D]; beta may be null
@@ -18,12 +18,12 @@ struct RowNormArgs : Arguments<7, 216> {
   Out statistics;        // float: the means of all rows, then 1 / sqrt(variance + epsilon); may be null
   uint32_t D;
   float epsilon;
-  int32_t rms;      // no mean is subtracted
+  int32_t rms;      // 1: RMSNorm, without a mean
   int32_t threads;  // of the work-group
-  Divisor image;    // rows that share a gamma; of the rows from first_row on
+  Divisor image;    // rows that share a gamma
   uint32_t first_row;
-  uint32_t gamma_step;  // from one image's to the next; 0 where all share one
-  uint32_t rows;        // in all launches
+  uint32_t gamma_step;  // stride of gamma over images; 0 if all share one
+  uint32_t rows;        // rows of all launches
   // For row_norm_windows_*. The tensor in the other row order begins with row 0 of all launches: x, or with a
   // residual y, if `into` is set; else the residual.
   RowWindows windows;

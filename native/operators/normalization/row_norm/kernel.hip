@@ -4,8 +4,8 @@
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
 // S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned
 // and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 80 to 99 % of
-// a copy's bandwidth. row_norm_windows_* reads X in the order of images and writes windows, or reads R in that of
-// windows. Launch: operators/normalization/row_norm/plan.cpp.
+// a copy's bandwidth. row_norm_windows_* reads X in image order and writes window order, or reads R in window
+// order. Launch: operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/normalization/row_norm/args.h"
@@ -91,7 +91,7 @@ DEVICE void row_norm(const RowNormArgs& args) {
 
   float mean = 0;
   if (args.rms == 0) {
-    // The row's first element: with it a large mean costs no digits, and equal values give 0.
+    // The pivot is the row's first element: a large mean then loses no digits, and equal values give 0.
     float pivot = to_float(*x);
     if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*residual)));
     float s = 0;

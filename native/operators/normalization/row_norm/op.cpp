@@ -239,8 +239,8 @@ Planner plan_row_norm(const Node& node, bool rms) {
   };
 }
 
-// Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean and
-// inverse deviation, and the sum.
+// Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean
+// and inverse deviation, and the sum.
 Planner plan_skip_norm(const Node& node, bool rms) {
   const float epsilon = node.get_float("epsilon", 1e-12f);
   return [=](Call& call, Program& program) {

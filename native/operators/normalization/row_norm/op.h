@@ -52,7 +52,7 @@ hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height
                             int64_t down, int64_t right);
 
 // FusedLayerNormIntoWindows and FusedLayerNormAddSumFromWindows: images [N, H, W, D] or [N, H W, D], windows
-// [.., h w, D]. FusedLayerNormAddSumIntoWindows: images [N, H W, D] of whole windows.
+// [.., h w, D]. FusedLayerNormAddSumIntoWindows: images [N, H W, D] of complete windows.
 class RowNormWindowsOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormWindowsOp> all();
@@ -93,9 +93,9 @@ GRAPHOPT_CPU_KERNEL(void, row_norm,
 
 namespace graphopt::gpu {
 
-// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any, and where p.writes_statistics, in float, the
-// means of all rows and behind them 1 / sqrt(variance + epsilon) of all rows. `aligned`: all pointers are multiples
-// of 16. Throws std::invalid_argument when D or the number of rows is 2^31 or more.
+// Inputs X, optional R, gamma, beta unless p.rms. Outputs Y, optional S and, with p.writes_statistics, a float tensor
+// with the means of all rows, then 1 / sqrt(variance + epsilon) of all rows. `aligned`: all pointers are multiples of
+// 16. Throws std::invalid_argument if D or the number of rows is 2^31 or more.
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

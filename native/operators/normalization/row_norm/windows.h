@@ -5,8 +5,8 @@
 
 namespace graphopt::hip {
 
-// Images of height x width rows, padded behind to whole windows, turned up and left by a shift (the first rows come
-// last), and cut into windows. Row-major: images, rows and columns of windows, rows and columns in one.
+// Images of height x width rows are padded at the end to complete windows, rotated up and left by a shift, and divided
+// into windows. The order is row-major: images, rows and columns of windows, rows and columns in a window.
 struct RowWindows {
   uint32_t height, width;                // per image
   uint32_t padded_height, padded_width;  // complete windows
@@ -18,7 +18,7 @@ struct RowWindows {
 
 constexpr uint32_t kNoRow = 0xffffffff;
 
-// The row of the images that is the row-th in the order of windows; kNoRow of the padding.
+// Returns the image row of a row in window order; kNoRow for padding.
 template <class Divide>
 DEVICE uint32_t row_in_images(const RowWindows& w, uint32_t row, const Divide& divide) {
   const uint32_t image = divide(row, w.padded_image), place = row - image * w.padded_image.d;
@@ -31,7 +31,7 @@ DEVICE uint32_t row_in_images(const RowWindows& w, uint32_t row, const Divide& d
   return y < w.height && x < w.width ? (image * w.height + y) * w.width + x : kNoRow;
 }
 
-// Where the row-th row of the images is in the order of windows.
+// Returns the row in window order of an image row.
 template <class Divide>
 DEVICE uint32_t row_in_windows(const RowWindows& w, uint32_t row, const Divide& divide) {
   const uint32_t image = divide(row, w.image), place = row - image * w.image.d;

@@ -15,7 +15,7 @@ struct ScaleShiftArgs : Arguments<5, 88> {
   Out y;
   uint32_t total;  // elements of consecutive planes (n, c)
   Divisor inner, channels;
-  uint32_t first_channel;  // that of the first plane
+  uint32_t first_channel;  // channel of the first plane
   int32_t vectors;         // all pointers are multiples of 16
   Activation act;
 };

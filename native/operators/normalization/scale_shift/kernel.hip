@@ -17,7 +17,7 @@ struct Coefficients {
   float mean, scale, shift, slope;
 };
 
-// coefficients(c) are those of channel c.
+// coefficients(c): the coefficients of channel c.
 template <class T, class Args, class Of>
 DEVICE void by_channel(const Args& args, const T* residual, const Activation& act, const Of& coefficients) {
   const T* x = args.x;
@@ -32,7 +32,7 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
   const auto shifted = [](const Coefficients& of, T from) {
     return (to_float(from) - of.mean) * of.scale + of.shift;
   };
-  const auto sloped = [](float z, float slope) { return z < 0.0f ? z * slope : z; };  // NaN stays
+  const auto sloped = [](float z, float slope) { return z < 0.0f ? z * slope : z; };  // NaN is kept
   const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
 
   if (args.vectors != 0 && args.total - begin >= kTile) {
@@ -45,7 +45,7 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
     uint32_t c = channel_of(plane);
     Coefficients of = coefficients(c);
     float value[kSize], slope[kSize];
-    if (inner.d % kSize == 0) {  // the whole vector is of one channel
+    if (inner.d % kSize == 0) {  // the entire vector has one channel
       UNROLL for (int j = 0; j < kSize; ++j) {
         value[j] = shifted(of, in.v[j]);
         slope[j] = of.slope;

@@ -43,7 +43,7 @@ GRAPHOPT_CPU_KERNEL(void, scale_shift,
 namespace graphopt::gpu {
 
 // Inputs X, scale, shift, R if any; output Y. `half`: float16, else float. `aligned`: all pointers are
-// multiples of 16. Throws std::invalid_argument when a plane has 2^31 elements or more.
+// multiples of 16. Throws std::invalid_argument if a plane has 2^31 elements or more.
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 
 // Y = PRelu(X + shift + R) of inputs X, slopes (one for each channel), shift, R if any.

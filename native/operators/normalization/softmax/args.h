@@ -9,7 +9,8 @@ namespace graphopt::hip {
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
-// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept elements of a row, or of a column.
+// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept elements of a row or column in
+// registers.
 constexpr int kSoftmaxKept = 8;
 
 struct SoftmaxArgs : Arguments<2, 32> {
@@ -20,7 +21,7 @@ struct SoftmaxArgs : Arguments<2, 32> {
   int32_t threads;
 };
 
-// x and y [outer, D, inner]. A work-group has kSoftmaxColumns neighbouring columns, or pairs of columns;
+// x and y [outer, D, inner]. A work-group has kSoftmaxColumns adjacent columns, or pairs of columns;
 // kSoftmaxParts work-items share each.
 constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 

@@ -1,5 +1,5 @@
 // Softmax, LogSoftmax and LpNormalization, in float32. A work-group has a row of the last axis, or some
-// neighbouring columns of another axis; in float16 a work-item has two columns. Elements are kept in
+// adjacent columns of another axis; in float16 a work-item has two columns. Elements are kept in
 // registers if they fit. Otherwise they are read two or three times, all but the first time from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
@@ -11,7 +11,7 @@
 
 namespace graphopt::hip {
 
-// The summands and the function of their sum. kShifts: elements are relative to `most`, the largest one.
+// The terms of the sum, and the function of their sum. kShifts: elements are relative to `most`, the largest one.
 struct Exponentials {
   static constexpr bool kShifts = true;
   int32_t how;
@@ -41,10 +41,10 @@ struct SoftmaxLds {
   WaveSums most, sum;
 };
 
-// Keeps NaN.
+// Returns the larger one; NaN if one is NaN.
 DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
 
-// A row of at most kSoftmaxKept elements per work-item, which are all loaded at once.
+// Processes a row of at most kSoftmaxKept elements per work-item, which are all loaded at once.
 template <class T, class Of>
 DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
   Of of = {};
@@ -134,7 +134,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
     }
   }
-  // visit(elements of a row, its index), for all rows of the work-item. Rows from D on repeat the last one.
+  // Calls visit(elements of a row, its index) for all rows of the work-item. Rows from D on repeat the last one.
   const auto each = [&](const auto& visit) {
     if constexpr (kKept) {
       UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
@@ -145,7 +145,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
     }
   };
-  // join(joined elements, an element), over all parts of a column.
+  // Applies join(joined elements, an element) over all parts of a column.
   const auto over_parts = [&](const Values& own, const auto& join) {
     lds.of[part][in_group] = own;
     barrier();
