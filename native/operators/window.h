@@ -31,7 +31,7 @@ class Window {
   Padding pads(size_t axis) const;
   // Returns the padding from `pads` or `auto_pad` for a window over `in` elements.
   Padding padding(size_t axis, int64_t in, int64_t span) const;
-  // Splits the padding. The larger half is at the end if auto_pad is SAME_UPPER, else at the beginning.
+  // Splits the padding. The larger half is at the end if auto_pad is SAME_UPPER, else at the start.
   Padding halves(int64_t total) const;
 
   // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. A negative `out` means no outputs.
@@ -47,9 +47,9 @@ class Window {
   std::vector<int64_t> kernel_, strides_, dilations_, pads_;
 };
 
-// Returns the number of positions of a pool's window on an axis that is `room` elements longer than the window. The
+// Returns the number of positions of a pool's window on an axis that is `slack` elements longer than the window. The
 // division rounds toward zero, as in ONNX Runtime: a window that overhangs by less than a stride has one position. A
 // negative result means that it overhangs by two strides or more.
-constexpr int64_t pool_places(int64_t room, int64_t stride) { return room / stride + 1; }
+constexpr int64_t pool_places(int64_t slack, int64_t stride) { return slack / stride + 1; }
 
 }  // namespace graphopt

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// In the type that holds it exactly.
+// A value in a type that represents it exactly.
 struct Number {
   enum Kind { kReal, kDouble, kWhole, kUnsigned } kind;
   float real;
@@ -17,7 +17,7 @@ struct Number {
 DEVICE Number real_number(float x) { return {Number::kReal, x, 0, 0}; }
 DEVICE Number whole_number(int64_t x) { return {Number::kWhole, 0, 0, x}; }
 
-// The bytes of a number, as the lowest ones.
+// Returns the bytes of an element as the lowest bytes.
 DEVICE uint64_t bits_at(const void* x, uint32_t i, ElementType type) {
   switch (type) {
     case ElementType::kDouble:
@@ -120,7 +120,7 @@ DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n)
   }
 }
 
-// Neighbours in memory, moved at once.
+// Adjacent elements, moved at once.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T v[4];

@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kElementwiseThreads = 256;  // one pack of 16 bytes each
 
-// Element i of y from the elements of a, b and mask that i stands for.
+// Computes element i of y from the corresponding elements of a, b and mask.
 struct ElementwiseArgs : Arguments<4, 160> {
   In mask, a, b;  // mask and b may be null
   Out y;

@@ -1,8 +1,8 @@
 // Element-wise operators of one to three inputs with numpy broadcasting, in float32.
 //
 // Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element. A work-item
-// accesses 16 bytes per instruction wherever the innermost axis allows it. The host merges axes that all
-// inputs walk in the same way (operators/elementwise/elementwise/plan.cpp); most nodes then have one axis.
+// accesses 16 bytes per instruction wherever the innermost axis allows it. The host merges axes that are
+// contiguous in all inputs (operators/elementwise/elementwise/plan.cpp); most nodes then have one axis.
 // scripts/gpu_bench.py compares Add with a copy.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/operands.h"
@@ -33,8 +33,8 @@ DEVICE float power(float x, float y) {
   return odd ? -magnitude : magnitude;
 }
 
-// log(1 + t) for t from -1/3 to 1 as 2 atanh(t / (2 + t)): small results keep their digits, which 1 + t would
-// round away.
+// log(1 + t) for t from -1/3 to 1 as 2 atanh(t / (2 + t)): this preserves the digits of small results, which
+// 1 + t would round away.
 DEVICE float log_one_plus(float t) {
   const float s = t * rcp_fast(2.0f + t), s2 = s * s;
   float p = 0.076923077f + s2 * 0.066666667f;
@@ -57,7 +57,7 @@ DEVICE float remainder_towards_zero(float x, float y) {
   constexpr uint32_t kSign = 0x80000000;
   const uint32_t sign = bit_cast<uint32_t>(x) & kSign;
   const uint32_t a = bit_cast<uint32_t>(x) & ~kSign, b = bit_cast<uint32_t>(y) & ~kSign;
-  constexpr uint32_t kInfinite = 0x7f800000, kOne = 0x800000;  // kOne: the digit before the point
+  constexpr uint32_t kInfinite = 0x7f800000, kOne = 0x800000;  // kOne: the implicit bit of the mantissa
   if (b == 0 || b > kInfinite || a >= kInfinite) return (x - x) / (y - y);
   if (a < b) return x;
   const auto digits = [](uint32_t bits) { return (bits & (kOne - 1)) | (bits < kOne ? 0 : kOne); };
@@ -68,7 +68,7 @@ DEVICE float remainder_towards_zero(float x, float y) {
     rest = static_cast<uint32_t>((static_cast<uint64_t>(rest) << min_int(left, 40)) % divisor);
   }
   if (rest == 0) return bit_cast<float>(sign);
-  // As a float again: as many digits up as its exponent lets it, below which it has no digit before the point.
+  // Converts to float: normalizes as far as the exponent allows; below that the result is subnormal.
   const int32_t missing = 150 - static_cast<int32_t>(bit_cast<uint32_t>(static_cast<float>(rest)) >> 23);
   const int32_t up = min_int(missing, exponent(b) - 1);
   const uint32_t moved = rest << up;
@@ -101,7 +101,7 @@ DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount]
     CASE_OF_EACH(x, kMinOp, v < w || v != v ? v : w)
     CASE_OF_EACH(x, kPReluOp, v < 0 ? v * w : v)
     CASE_OF_EACH(x, kWhereOp, (mask >> j & 1) != 0 ? v : w)
-    case kFmodOp:  // long: one value after the other, for the sake of registers
+    case kFmodOp:  // long code: one value after the other saves registers
       UNROLL for (int j = 0; j < kCount; ++j) {
         x[j] = remainder_towards_zero(x[j], z[j]);
         keep_order();

@@ -51,7 +51,7 @@ Planner plan_gelu(const Node& node) {
   };
 }
 
-// op(A + B), or op(A) where B is left out.
+// op(A + B), or op(A) without B.
 Planner plan_bias_gelu(hip::ElementwiseOp op) {
   return [=](Call& call, Program& program) {
     if (!call.has_input(1)) return plan_unary(call, program, op, 0, 0);
@@ -77,7 +77,7 @@ Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
   };
 }
 
-// Of uint64 its bits: those of -1 are the largest.
+// Returns the limit of a Clip; uint64 limits as their bits.
 int64_t limit(const Call& call, size_t i, int64_t absent) {
   if (!call.has_input(i)) return absent;
   const std::vector<int64_t> given = call.integers(i);
@@ -85,7 +85,7 @@ int64_t limit(const Call& call, size_t i, int64_t absent) {
   return given[0];
 }
 
-// Limits that are left out are none.
+// Limits are optional.
 void plan_clip(Call& call, Program& program) {
   if (is_float(call.input(0).type)) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -107,7 +107,7 @@ void plan_relu(Call& call, Program& program) {
   }
 }
 
-// The operation of the kernel for floats, of the one for integers, or both.
+// The operation for floats, for integers, or for both.
 struct Operation {
   hip::ElementwiseOp of_floats = hip::kCopyOp;
   WholeOp of_whole = WholeOp::kNeg;

@@ -22,7 +22,7 @@ Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned
 
 using hip::WholeOp;
 
-// As ElementwiseProblem, for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are kClip's.
+// The same for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are for kClip.
 struct WholeProblem {
   WholeOp op = WholeOp::kNeg;
   bool masked = false, binary = false, is_signed = true;
@@ -30,13 +30,13 @@ struct WholeProblem {
   Shape mask, a, b, y;
 };
 
-// The plan of a WholeProblem, as elementwise_plan makes that of an ElementwiseProblem.
+// The same as elementwise_plan for a WholeProblem.
 Plan whole_plan(const WholeProblem& problem, bool aligned);
 
-// y = x, repeated along its axes of size 1.
+// y = x, broadcast along its axes of size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 
-// y = a + b, where b is repeated along its axes of size 1; y has a's shape.
+// y = a + b, with b broadcast along its axes of size 1; y has a's shape.
 Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -1,14 +1,14 @@
 // Element-wise operators of integers with numpy broadcasting, by the width of an element.
 //
 // Bound by memory, as elementwise_*: 16 bytes a work-item and instruction wherever the innermost axis allows
-// it. All is computed in 64 bits and wraps around. A division by zero gives 0; on a CPU it ends the process.
+// it. Arithmetic has 64 bits and wraps around. A division by zero gives 0; on a CPU it ends the process.
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/elementwise/whole_args.h"
 
 namespace graphopt::hip {
 
-// As if it had 64 bits: those of another width are unsigned or get their sign.
+// Extends to 64 bits, with or without sign.
 template <class T>
 DEVICE int64_t widen(T bits, bool is_signed) {
   constexpr int kFree = 64 - 8 * static_cast<int>(sizeof(T));
@@ -38,7 +38,7 @@ DEVICE bool is_less(int64_t v, int64_t w, bool is_uint64) {
   return is_uint64 ? static_cast<uint64_t>(v) < static_cast<uint64_t>(w) : v < w;
 }
 
-// Where the limits are in the wrong order the upper one holds.
+// If low > high, the result is high.
 DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
   const int64_t least = is_less(v, low, is_uint64) ? low : v;
   return is_less(high, least, is_uint64) ? high : least;
@@ -64,7 +64,7 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
     CASE_OF_EACH(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
     CASE_OF_EACH(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
     CASE_OF_EACH(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
-    // A division is long: one piece of code for the three that need it.
+    // A division is long code, so three operations share it.
     case WholeOp::kDiv:
     case WholeOp::kMod:
     case WholeOp::kFmod:
@@ -88,7 +88,7 @@ DEVICE void whole(const WholeArgs& args) {
       args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(T);
         const uint32_t mask = mask_bits<kCount>(args, i);
-        // In parts of 32 bytes at 64 bits each: 16 small integers would need too many registers.
+        // In parts of at most four elements: 16 elements of 64 bits would need too many registers.
         constexpr int kPart = kCount < 4 ? kCount : 4;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           int64_t x[kPart], z[kPart];

@@ -32,7 +32,7 @@ enum class WholeOp : int32_t {
   kClip,
 };
 
-// Element i of y from the elements of a, b and mask that i stands for.
+// Computes element i of y from the corresponding elements of a, b and mask.
 struct WholeArgs : Arguments<4, 176> {
   In mask, a, b;  // mask and b may be null
   Out y;

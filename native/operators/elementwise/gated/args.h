@@ -9,12 +9,12 @@ namespace graphopt::hip {
 constexpr int kGatedThreads = 256;  // 16 bytes each
 
 struct GatedArgs : Arguments<3, 72> {
-  In a, b;  // the same tensor in halves
+  In a, b;  // the same tensor for GatedHalves
   Out y;
-  uint32_t total;             // elements of y
-  Divisor D;                  // elements of a row of y
-  uint32_t skip;              // elements between the end of a row of a, or b, and the next; 0 without halves
-  uint32_t a_first, b_first;  // elements in front of theirs
+  uint32_t total;  // elements of y
+  Divisor D;       // elements of a row of y
+  uint32_t skip;   // elements between the end of a row of a or b and the next row; 0 without halves
+  uint32_t a_first, b_first;  // offsets of the first elements
   int32_t vectors;            // all pointers and rows are multiples of 16 bytes
   Activation act;
 };

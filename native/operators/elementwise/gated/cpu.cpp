@@ -25,7 +25,7 @@ void block(const float* a, const float* b, const Activation& act, float* y, int6
 template <class T>
 void gated(const GatedProblem& p, const T* a, const T* b, T* y, Parallel& parallel) {
   if (p.rows * p.D == 0) return;
-  // Without halves the rows are one.
+  // Without halves all elements form one row.
   const int64_t D = p.halves ? p.D : p.rows * p.D, rows = p.halves ? p.rows : 1;
   const int64_t step = p.halves ? 2 * D : D;
   const T* gate = p.halves ? a + p.gate * D : a;

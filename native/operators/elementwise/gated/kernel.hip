@@ -1,5 +1,5 @@
-// Gated<act> and GatedHalves<act>: y = act(a) b. Bound by memory: a work-item has 16 bytes of y, or one number
-// where rows are not whole vectors. Launch: operators/elementwise/gated/plan.cpp.
+// Gated<act> and GatedHalves<act>: y = act(a) b. Memory-bound: a work-item computes 16 bytes of y, or one
+// element if rows are not entire vectors. Launch: operators/elementwise/gated/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "operators/elementwise/gated/args.h"

@@ -1,4 +1,4 @@
-// Gated<act>: Y = act(A) * B; GatedHalves<act>: of the halves of one tensor's last axis.
+// Gated<act>: Y = act(A) * B; GatedHalves<act>: the same for the halves of one tensor's last axis.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace graphopt {
 
-// Y [rows, D]. In halves, X is [rows, 2 D], and A its half number `gate`.
+// Y [rows, D]. For GatedHalves X is [rows, 2 D], and A is its half with index `gate`.
 struct GatedProblem {
   int64_t rows = 0, D = 0;
   bool halves = false;
@@ -42,7 +42,7 @@ class GatedOp final : public Operator<GatedProblem> {
 
 namespace graphopt::cpu {
 
-// T is float or graphopt::half. b is null in halves. y may be a, or b.
+// T is float or graphopt::half. b is null for GatedHalves. y may be a or b.
 GRAPHOPT_CPU_KERNEL(void, gated, (const GatedProblem& p, const T* a, const T* b, T* y, Parallel& parallel),
                     (p, a, b, y, parallel))
 
@@ -50,7 +50,7 @@ GRAPHOPT_CPU_KERNEL(void, gated, (const GatedProblem& p, const T* a, const T* b,
 
 namespace graphopt::gpu {
 
-// Inputs A, B, or X; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument when a
+// Inputs A, B, or X; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if a
 // row has 2^31 elements or more.
 Plan gated_plan(const GatedProblem& p, bool half, bool aligned);
 

@@ -25,7 +25,7 @@ enum class LogicOp : int32_t {
   kIsNegativeInf,
 };
 
-// Element i of y from the elements of a and b that i stands for.
+// Computes element i of y from the corresponding elements of a and b.
 struct LogicArgs : Arguments<3, 136> {
   In a, b;  // b may be null
   Out y;

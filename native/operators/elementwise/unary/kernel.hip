@@ -1,4 +1,4 @@
-// Functions of one number. Bound by memory: 16 bytes a work-item, each read once and written once.
+// Functions of one element. Memory-bound: 16 bytes for each work-item, read once and written once.
 #include "device/platform.h"
 #include "operators/elementwise/unary/args.h"
 
@@ -6,7 +6,7 @@ namespace graphopt::hip {
 
 DEVICE float magnitude_of(float x) { return x < 0 ? -x : x; }
 
-// To the nearest integer, ties to even: a sum with 2^23 has no fraction.
+// Rounds to the nearest integer, ties to even: a sum with 2^23 has no fraction.
 DEVICE float round_even(float x) {
   const float magnitude = magnitude_of(x);
   if (!(magnitude < 8388608.0f)) return x;
@@ -29,12 +29,12 @@ DEVICE float ceil_exact(float x) {
 // a power of two. Only those 96 bits of 2/pi matter that the product has between 2 and 2^-94: higher bits
 // give full turns, lower ones less than 2^-70. Needs no double, which is slow on most GPUs.
 DEVICE float reduced_large(float x, int32_t& quarters) {
-  // 32 zeros, then the digits of 2/pi behind the point.
+  // 32 zero bits, then the fraction bits of 2/pi.
   constexpr uint32_t kTwoOverPi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                       0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-  // Where the window begins; the exponent of the mantissa's last digit is at least -10.
+  // The first bit of the window; the exponent of the mantissa's last bit is at least -10.
   const uint32_t at = (bits >> 23 & 0xffu) - 150u + 30u;
   const uint32_t word = at / 32, shift = at % 32;
   uint32_t part[4] = {};
@@ -48,7 +48,7 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   const uint64_t low = static_cast<uint64_t>(mantissa) * window[2];
   const uint64_t middle = static_cast<uint64_t>(mantissa) * window[1] + (low >> 32);
   const uint64_t high = static_cast<uint64_t>(mantissa) * window[0] + (middle >> 32);
-  // In quarters, times 2^62.
+  // In quarter turns, times 2^62.
   const uint64_t product = high << 32 | (middle & 0xffffffffu);
   const auto rest = static_cast<int64_t>(product << 2);  // from -1/2 to 1/2, times 2^64
   const auto turns = static_cast<int32_t>(product >> 62) + (rest < 0 ? 1 : 0);

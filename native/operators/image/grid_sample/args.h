@@ -18,7 +18,7 @@ struct GridSampleArgs : Arguments<3, 72> {
   Divisor points;  // per image
   int32_t channels, channels_each;
   int32_t axes;      // 2 or 3
-  int32_t sizes[3];  // from the innermost axis on
+  int32_t sizes[3];  // innermost axis first
   GridPadding padding;
   int32_t corners;  // -1 and 1 are the centres of the outermost elements; else their outer edges
 };

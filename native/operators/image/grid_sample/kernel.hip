@@ -1,7 +1,7 @@
 // GridSample of images and volumes: nearest, linear and cubic. A work-item finds the neighbours of one point and
 // their weights once, and takes the weighted sum for each of its channels.
 //
-// Bound by memory: X is read about once where neighbouring points lie close together, Y written once, in rows.
+// Memory-bound: X is read about once if adjacent points are close together, and Y is written once, in rows.
 // Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -0.75.
 #include "device/platform.h"
 #include "operators/image/grid_sample/args.h"
@@ -13,14 +13,14 @@ DEVICE float grid_floor(float x) {
   return down > x ? down - 1 : down;
 }
 
-// To the nearest integer, ties to even.
+// Rounds to the nearest integer, ties to even.
 DEVICE float grid_round(float x) {
   const float down = grid_floor(x), part = x - down;
   const bool odd = (static_cast<int>(down) & 1) != 0;
   return part > 0.5f || (part == 0.5f && odd) ? down + 1 : down;
 }
 
-// x mirrored at low and at high until it is between them.
+// Reflects x at low and high until it is between them.
 DEVICE float reflect(float x, float low, float high) {
   const float range = high - low;
   if (range <= 0) return low;
@@ -43,7 +43,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // Such coordinates have no neighbours in X. Limited, they and NaN can be converted to integers.
+  // Coordinates beyond `most` have no neighbours in X. Clamping lets them and NaN be converted to integers.
   const float most = 16777216;
   x = x > -most ? (x < most ? x : most) : -most;
   if (kTaps == 1) x = grid_round(x);
@@ -75,7 +75,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   return taps;
 }
 
-// values[which]. An index that the compiler does not know would move them from registers to memory.
+// Returns values[which]. Indexing by a variable would move the values from registers to memory.
 template <int kTaps, class V>
 DEVICE V one_of(const V (&values)[kTaps], int which) {
   V value = values[0];

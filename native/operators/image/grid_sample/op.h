@@ -10,8 +10,8 @@ using hip::GridPadding;
 
 struct GridSampleProblem {
   int64_t N = 1, C = 1, points = 1;
-  std::vector<int64_t> sizes;  // two or three, from the outermost axis on
-  int taps = 2;                // of an axis: 1 nearest, 2 linear, 4 cubic
+  std::vector<int64_t> sizes;  // two or three, outermost axis first
+  int taps = 2;                // for each axis: 1 nearest, 2 linear, 4 cubic
   GridPadding padding = GridPadding::kZeros;
   bool corners = false;
 };

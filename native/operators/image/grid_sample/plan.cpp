@@ -27,7 +27,7 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   to_u31(p.N * p.C);
   args.padding = p.padding;
   args.corners = p.corners;
-  // Few points: more work-items share the channels, as many as fill any device.
+  // With few points, more work-items share the channels: as many as fill any device.
   constexpr int64_t kMany = 1 << 17;
   int64_t each = std::clamp<int64_t>(total * p.C / kMany, 1, p.C);
   each = std::max(each, divide_up(p.C, kMostGrid));

@@ -6,10 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kNmsThreads = 256;
-constexpr int kNmsBoxes = 4;  // that a work-item looks at in one go
+constexpr int kNmsBoxes = 4;  // boxes that a work-item processes at a time
 
 // boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. left [B, C, N]: scores of the boxes
-// that are still candidates, minus infinity for all else. picked [B, C, most] boxes, counts [B, C] of them.
+// that are still candidates, minus infinity for all others. picked [B, C, most] boxes, counts [B, C] of them.
 struct NmsSelectArgs : Arguments<5, 80> {
   In boxes, scores;
   Out left, picked, counts;
@@ -20,7 +20,7 @@ struct NmsSelectArgs : Arguments<5, 80> {
   float overlap, score;
 };
 
-// rows [all, 3]: image, class and box of each selected box, in this order; number: how many rows there are. A
+// rows [all, 3]: image, class and box of each selected box, in this order; number: the number of rows. One
 // work-group for each image and class.
 struct NmsRowsArgs : Arguments<4, 56> {
   In picked, counts;

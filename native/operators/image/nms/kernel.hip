@@ -84,7 +84,7 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
   NO_UNROLL while (count < args.most) {
     NmsCandidate mine = {none, args.N};
     NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
-      // All loads are issued before the first is waited for.
+      // Issues all loads before it waits for the first.
       float score[kNmsBoxes];
       NmsBox box[kNmsBoxes];
       UNROLL for (int k = 0; k < kNmsBoxes; ++k) {

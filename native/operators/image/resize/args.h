@@ -9,16 +9,16 @@ constexpr int kResizeThreads = 256;
 
 enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear, kCubic };
 
-// An axis of `in` elements in X and `out` in Y. Element `at` of Y stands for the place
-// before + (at + shift) * part * span / step + after in X, whatever the coordinates that the node names.
+// An axis with `in` elements in X and `out` in Y. For all coordinate transformation modes, element `at` of Y has the
+// position before + (at + shift) * part * span / step + after in X.
 struct SourceAxis {
   int32_t in, out;
   float shift, part, span, step, before, after;
   float inverse;  // 1 / step
 };
 
-// x [planes, H, W], a work-item for a pack of columns of `rows_each` rows of y: `across` of them side by side and
-// `down` one below the other in a plane, and `items` in all.
+// x [planes, H, W], a work-item for a pack of columns of `rows_each` rows of y: `across` of them in a row and
+// `down` in a column of a plane, `items` in total.
 struct ResizeArgs : Arguments<2, 128> {
   In x;
   Out y;
@@ -45,16 +45,16 @@ struct ResizeChannelsLastArgs : Arguments<2, 136> {
 struct ResizeOneArgs : Arguments<2, 120> {
   In x;
   Out y;
-  uint64_t outside;  // the bits of an element where there is no x, if `crops`
+  uint64_t outside;  // the bits of an element outside of x, if `crops`
   uint32_t total;
   Divisor inner, out;
   SourceAxis axis;
   Interpolation how;
-  float cubic;    // the coefficient a of the cubic
-  float narrow;   // antialias: how much further apart the elements of y are than those of x, as 1 / that
-  int32_t reach;  // elements of x on either side that take part
+  float cubic;          // the coefficient a of the cubic
+  float narrow;         // antialias: 1 / (distance of the elements of y / distance of those of x)
+  int32_t reach;        // number of elements of x on either side that have weights
   int32_t inside_only;  // only elements of x count; else the edge elements are repeated beyond x
-  int32_t crops;        // places outside of x have the value `outside`
+  int32_t crops;        // positions outside of x have the value `outside`
   int32_t normalized;   // weights are divided by their sum
   int32_t unused;
 };

@@ -1,4 +1,4 @@
-// Where in X an element of Y comes from, along one axis. For the kernels of this folder.
+// The position in X of an element of Y along one axis. For the kernels of this folder.
 #pragma once
 
 #include "device/platform.h"
@@ -11,14 +11,15 @@ DEVICE float floor_of(float x) {
   return down > x ? down - 1 : down;
 }
 
-// x / step as IEEE 754 rounds it: the remainder of the product with 1 / step mends its last bit (Markstein, "Computation
-// of elementary functions on the IBM RISC System/6000 processor", 1990). A third of the instructions of a division.
+// x / step, correctly rounded: the remainder of the product with 1 / step corrects its last bit (Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). A third of the instructions of a
+// division.
 DEVICE float quotient(float x, const SourceAxis& a) {
   const float q = x * a.inverse;
   return fused_multiply_add(fused_multiply_add(-q, a.step, x), a.inverse, q);
 }
 
-// The place in X, not rounded, that element `at` of Y stands for.
+// Returns the unrounded position in X of element `at` of Y.
 DEVICE float source(const SourceAxis& a, int at) {
   return a.before + quotient((static_cast<float>(at) + a.shift) * a.part * a.span, a) + a.after;
 }

@@ -1,7 +1,7 @@
-// Resize of H and W of x [planes, H, W], nearest and linear: a work-item for some neighbouring outputs.
+// Resize of H and W of x [planes, H, W], nearest and linear: a work-item computes some adjacent outputs.
 //
 // Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
-// 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
+// 8 FLOPs for each element if linear. scripts/gpu_bench.py compares it with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "operators/image/resize/coordinates.h"
 
@@ -20,7 +20,7 @@ DEVICE Between between(const SourceAxis& a, float x) {
   return {low, high, part > 1 ? 1 : part};
 }
 
-// Where a row or a column of y comes from: for other than linear from `low` alone.
+// Returns the source of a row or column of y; without linear interpolation only `low` is used.
 DEVICE Between from_where(const SourceAxis& a, int at, Interpolation how) {
   const float x = source(a, at);
   if (how == Interpolation::kLinear) return between(a, x);
@@ -28,7 +28,7 @@ DEVICE Between from_where(const SourceAxis& a, int at, Interpolation how) {
   return {low, low, 0};
 }
 
-// A pack of neighbours of a row each, and args.rows_each rows: where columns come from is found once.
+// Computes a pack of adjacent elements in each of args.rows_each rows. The sources of the columns are computed once.
 template <class T>
 DEVICE void resize(const ResizeArgs& args) {
   constexpr int kColumns = Pack<T>::kSize;
@@ -39,7 +39,7 @@ DEVICE void resize(const ResizeArgs& args) {
   const int first_column = static_cast<int>(i - strip * args.across.d) * kColumns,
             first_row = static_cast<int>(strip - plane * args.down.d) * args.rows_each;
   const T* const x = args.x;
-  // Places in x fit into 32 bits: pointers to rows would cost twice the instructions.
+  // Offsets in x fit into 32 bits: pointers to rows would cost twice the instructions.
   const auto width = static_cast<uint32_t>(columns.in);
   const uint32_t first = plane * static_cast<uint32_t>(rows.in) * width;
   T* const to = static_cast<T*>(args.y) +

@@ -1,5 +1,5 @@
-// Resize along one axis: copies of elements of any type, and sums of neighbours with linear or cubic weights,
-// widened where Y is coarser (antialias). Several axes are one launch each, those that shrink first;
+// Resize along one axis: copies of elements of any type, and sums of adjacent elements with linear or cubic
+// weights, widened if Y is coarser (antialias). Each axis is one launch, shrinking axes first;
 // intermediate values are float.
 //
 // Bound by memory. Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981.
@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 struct ResizeSpot {
   uint32_t outer, inner;
-  int at;  // along the axis, in y
+  int at;  // index along the axis of y
 };
 
 DEVICE ResizeSpot resize_spot(const ResizeOneArgs& args, uint32_t i) {
@@ -64,7 +64,7 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
     const int at = max_int(0, min_int(base + k, args.axis.in - 1));
     if (args.inside_only != 0 && at != base + k) continue;
     const float weight = resize_weight(args, (static_cast<float>(k) - part) * args.narrow);
-    // An element without weight may be infinite.
+    // An element with weight 0 may be infinite.
     if (weight == 0) continue;
     weights += weight;
     sum += weight * to_float(line[static_cast<uint32_t>(at) * args.inner.d]);

@@ -118,7 +118,7 @@ class Resize final : public gpu::DeviceKernel {
   void set_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& named,
                  std::vector<ResizeAxis>& all) const {
     throw_if(sizes.size() != named.size(), "one size for each axis is needed");
-    float one = 0;  // scale of all, if there is one
+    float one = 0;  // common scale of all axes, if any
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
       throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "a size of ", sizes[k]);
@@ -129,7 +129,7 @@ class Resize final : public gpu::DeviceKernel {
                                             : std::max(one, axis.scale);
     }
     if (aspect_ == Aspect::kStretch) {
-      // Nothing is left of an axis: its scale is not used.
+      // The scale of an empty axis is not used.
       for (const size_t d : named) all[d].scale = all[d].out == 0 ? 1.0f : all[d].scale;
       return;
     }
@@ -192,7 +192,7 @@ class Resize final : public gpu::DeviceKernel {
     }
   }
 
-  // Plans both axes of images in one launch, where nothing else is resized and a kernel does both.
+  // Plans both axes of images in one launch, if no other axis is resized and a kernel supports it.
   bool plan_at_once(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
                     const std::vector<size_t>& changed, Ref out) const {
     const Tensor& x = call.input(0);

@@ -16,13 +16,13 @@ enum class Coordinates : int32_t {
   kAsymmetric,
   kAlignCorners,
   kHalfPixelSymmetric,
-  kCrop,  // tf_crop_and_resize: places outside of X have a value set by an attribute
+  kCrop,  // tf_crop_and_resize: positions outside of X have the value of an attribute
 };
 
 struct ResizeAxis {
   int32_t in = 1, out = 1;
-  float scale = 1;            // out / in as the node says
-  float first = 0, last = 1;  // of kCrop: the ends of the crop, 0 and 1 those of X
+  float scale = 1;            // out / in of the node
+  float first = 0, last = 1;  // for kCrop: the ends of the crop; 0 and 1 are the ends of X
 };
 
 struct ResizeProblem {
@@ -32,11 +32,11 @@ struct ResizeProblem {
   Interpolation how = Interpolation::kRoundPreferFloor;
 };
 
-// Nearest and linear, of two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each`: how
-// many rows a work-item has, for tests.
+// Nearest and linear, for two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each` overrides the
+// rows of a work-item, for tests.
 Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each = {});
-// The same in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
-// multiples of 16.
+// The same in float16 and channels last; `planes` is the number of images. `aligned`: both pointers are multiples of
+// 16.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
 
 // One axis, with any interpolation and any coordinates.
@@ -46,13 +46,12 @@ struct ResizeOneProblem {
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation how = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
-  bool antialias = false;    // a coarser Y takes in all of X
-  bool inside_only = false;  // places beyond the edges have no weight; else the edge elements are repeated
-  // The value that kCrop writes outside of X: the bits of an element, or of a float where elements are
-  // blended.
+  bool antialias = false;    // a coarser Y depends on all of X
+  bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated
+  // The value that kCrop writes outside of X: the bits of an element, or of a float if elements are interpolated.
   uint64_t outside = 0;
   int64_t bytes = 4;                       // per element, if elements are copied
-  bool half_in = false, half_out = false;  // type of elements that are blended: float16, else float
+  bool half_in = false, half_out = false;  // type of interpolated elements: float16, else float
 };
 Plan resize_one_plan(const ResizeOneProblem& p);
 

@@ -20,7 +20,7 @@ int64_t row_slot(const MaxPoolProblem& p) {
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
 }
 
-// x[i stride] for i in [0, L).
+// Returns x[i stride] for i in [0, L).
 Vec load_every(const float* x, int64_t stride) {
   if (stride == 1) return load(x);
   if (stride == 2) return shuffle(load(x), load(x + L), EveryOther<0>());
@@ -51,8 +51,8 @@ void store_numbers(uint32_t* y, const Vec* numbers, int64_t n) {
   store_part(reinterpret_cast<float*>(y), reinterpret_cast<Vec>(words), n, false);
 }
 
-// The largest of each column of rows `first` to `last` of x, each `step` apart: those of channel c at
-// rows + c slot.
+// Computes the maximum of each column over rows `first` to `last` of x with stride `step`, to rows + c slot for channel
+// c.
 template <class T>
 void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int64_t step, float* rows,
                      int64_t slot) {
@@ -71,13 +71,13 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
   }
 }
 
-// Whether each element of a row of y comes from two neighbouring columns of x, without padding.
+// Whether each element of a row of y depends on two adjacent columns of x, without padding.
 bool halves_columns(const MaxPoolProblem& p) {
   return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
          2 * p.out[1] <= p.in[1];
 }
 
-// A row of y where halves_columns, from rows `first` to `last` of x, each `step` apart.
+// Computes a row of y from rows `first` to `last` of x with stride `step`, if halves_columns().
 template <class T>
 void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
   constexpr int64_t kCount = kChannels<T>;

@@ -18,7 +18,7 @@ struct MaxPoolProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t planes = 0;
   Axes in = {1, 1}, out = {1, 1}, kernel = {1, 1}, stride = {1, 1}, dilation = {1, 1};
-  Axes pad = {0, 0};  // at the beginning; `out` determines the end
+  Axes pad = {0, 0};  // at the start; `out` implies the padding at the end
 };
 
 class MaxPoolOp final : public Operator<MaxPoolProblem> {
@@ -40,7 +40,7 @@ class MaxPoolOp final : public Operator<MaxPoolProblem> {
 
 namespace graphopt::cpu {
 
-// T is float, half, or uint32_t: two elements of bfloat16, the first channel's in the lower half.
+// T is float, half, or uint32_t: two bfloat16 elements, the first channel in the lower half.
 GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const MaxPoolProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, max_pool,
                     (const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),

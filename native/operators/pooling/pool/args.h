@@ -6,9 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
-constexpr int kPoolTogether = 4;  // neighbours of a row of Y, of a work-item of the kernels named so
+constexpr int kPoolTogether =
+    4;  // adjacent outputs of a row that a work-item of the *_together kernels computes
 
-// One spatial axis: output q takes in[q stride + first + t dilation] for t < kernel. An average may count the
+// One spatial axis: output q reads in[q stride + first + t dilation] for t < kernel. An average may count the
 // padding up to `last`, which is beyond the axis.
 struct PoolAxis {
   int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
@@ -39,7 +40,7 @@ struct PoolChannelsLastArgs : Arguments<2, 112> {
 };
 
 // x and y [images, channels, inner]: x (bias + scale s)^-beta, s the sum of the squares of the channels from
-// `before` in front of it to `after` behind it; `total` elements.
+// c - before to c + after; `total` elements.
 struct LrnArgs : Arguments<2, 64> {
   In x;
   Out y;

@@ -1,6 +1,5 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, which has its window over
-// channels. A work-item for each output, or for kPoolTogether neighbours that share the computation of
-// indices.
+// channels. A work-item computes one output, or kPoolTogether adjacent ones that share the computation of indices.
 //
 // Bound by memory: X is read once, overlaps of windows again from the cache, and Y is written once, for a
 // FLOP a tap. scripts/gpu_bench.py compares it with a copy.
@@ -12,7 +11,7 @@
 
 namespace graphopt::hip {
 
-// Every integer of 8 bits is exact in float.
+// 8-bit integers are exact in float.
 DEVICE float number_of(float x) { return x; }
 DEVICE float number_of(half_t x) { return to_float(x); }
 DEVICE float number_of(uint8_t x) { return static_cast<float>(x); }
@@ -22,7 +21,7 @@ template <class T>
 DEVICE T pooled(float most) {
   return from_float<T>(most);
 }
-// A window in the padding gives the least value.
+// A window in the padding gives the lowest value.
 template <>
 DEVICE uint8_t pooled(float most) {
   return saturated_byte(most, false);
@@ -32,7 +31,7 @@ DEVICE int8_t pooled(float most) {
   return static_cast<int8_t>(saturated_byte(most, true));
 }
 
-// kWidth neighbours of a row.
+// kWidth adjacent elements of a row.
 template <class T, int kWidth>
 DEVICE void pool(const PoolArgs& args) {
   const T* x = args.x;

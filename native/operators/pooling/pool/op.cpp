@@ -51,8 +51,7 @@ bool PoolWindows::cover(const Shape& x) const {
   return true;
 }
 
-// The formula of the operators' specification. A window that would begin in the padding at the end is
-// dropped.
+// The formula of the operators' specification. A window that would start in the padding at the end is dropped.
 int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
   const int64_t free = in + pad.begin + pad.end - span;
   const int64_t n = pool_places(free + (ceil_ && free > 0 ? stride - 1 : 0), stride);

@@ -18,9 +18,9 @@ struct PoolProblem {
   PoolMode mode = PoolMode::kMax;
 };
 
-// `type`: float, float16; of kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
+// `type`: float, float16; for kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
 Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
-// Pools two axes in float16 where `channels` lie last; `planes` are images here.
+// Pools two axes in float16 and channels last; `planes` is the number of images.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
 
 // Over the channels of x [images, channels, inner].
@@ -41,7 +41,7 @@ namespace graphopt {
 class PoolWindows {
  public:
   PoolWindows(const Node& node, bool average);
-  // The problem of x [N, C, ..], or [N, .., C] where channels lie last, and the shape of y. Throws Error.
+  // Returns the problem of x [N, C, ..], or [N, .., C] with `last`, and sets the shape of y. Throws Error.
   gpu::PoolProblem place(const Shape& x, bool last, Shape& y) const;
   // Whether one window is all of x [N, C, ..], without padding.
   bool cover(const Shape& x) const;
@@ -54,7 +54,7 @@ class PoolWindows {
   gpu::PoolMode mode_ = gpu::PoolMode::kMax;
 };
 
-// Why a node with windows over input 0 is refused, for any element type.
+// Returns the reason to refuse a node with windows over input 0, for any element type.
 std::string refuse_pool_windows(const Node& node);
 
 }  // namespace graphopt

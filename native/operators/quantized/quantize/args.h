@@ -7,11 +7,11 @@ namespace graphopt::hip {
 
 constexpr int kQuantizeThreads = 256;  // with 16 bytes of floats each
 
-// Which scale and zero point an element of x [outer, size, inner] has.
+// The scale and zero point of an element of x [outer, size, inner].
 enum class Scales : int32_t {
-  kOne,     // the only one
-  kAxis,    // that of its place along `size`
-  kBlocks,  // of [outer, blocks, inner], that of its block of places along `size`
+  kOne,     // one for all elements
+  kAxis,    // one for each index along `size`
+  kBlocks,  // [outer, blocks, inner]: one for each block of indices along `size`
 };
 
 struct QuantizeArgs : Arguments<4, 96> {

@@ -5,7 +5,8 @@
 
 namespace graphopt {
 
-// Adds to the program: x, float of this shape, in uint8 as y, with the scale and the zero point that its range gives.
+// Adds the quantization of x (float, of this shape) to y (uint8) to the program. Scale and zero point depend on the
+// range of x.
 void quantize_dynamically(gpu::Program& program, const Shape& shape, bool aligned, gpu::Ref x, gpu::Ref y,
                           gpu::Ref scale, gpu::Ref zero);
 

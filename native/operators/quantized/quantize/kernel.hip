@@ -20,8 +20,8 @@ struct alignas(kCount * sizeof(X)) Elements {
   X v[kCount];
 };
 
-// Integers of kBits bits, which may be signed, in their memory layout: X holds one, or two of 4 bits, the
-// first in the lower half.
+// Integers of kBits bits, possibly signed, in their memory layout: X holds one, or two of 4 bits, the first in the
+// lower half.
 template <class X, int kBits_>
 struct Stored {
   static constexpr int kBits = kBits_;
@@ -77,7 +77,7 @@ DEVICE void quantize(const QuantizeArgs& args) {
   X* y = args.y;
   constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
   const uint32_t first = first_element(kSize);
-  // One X: all elements in it, up to `total`.
+  // Returns one X with all its elements, up to `total`.
   const auto joined = [&](uint32_t i, const auto& value) {
     uint32_t bits = 0;
     UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {

@@ -53,7 +53,7 @@ Planner plan_quantize(const Node& node, bool back) {
     p.back = back;
     p.half = scale.type == ElementType::kHalf;
     p.zero = call.has_input(2);
-    // The runtime's own quantizer writes scales [1] beside zero points [].
+    // ONNX Runtime's quantizer writes scales [1] with zero points [].
     const auto is_one = [](const Shape& s) { return s.elements() == 1 && s.rank() <= 1; };
     if (p.zero) {
       const Shape& zero = call.input(2).shape;
@@ -88,7 +88,7 @@ Planner plan_quantize(const Node& node, bool back) {
   };
 }
 
-// Those that QuantizeLinear writes.
+// The types that QuantizeLinear writes.
 bool is_narrow(ElementType type) { return is_packed(type) || (is_whole(type) && bytes_of(type) <= 2); }
 
 std::string refuse_block(const Node& node) {

@@ -13,10 +13,10 @@ using hip::Scales;
 struct QuantizeProblem {
   int64_t outer = 1, size = 1, inner = 1;
   Scales scales = Scales::kOne;
-  int64_t block = 1;                        // places of a block, of kBlocks
-  ElementType number = ElementType::kInt8;  // of x or y: kInt32 if `back`, and those of 4, 8 and 16 bits
+  int64_t block = 1;                        // size of a block, for kBlocks
+  ElementType number = ElementType::kInt8;  // the quantized type: of 4, 8 or 16 bits, or kInt32 if `back`
   bool half = false;                        // scales and the other tensor are float16
-  bool zero = false;                        // there are zero points
+  bool zero = false;                        // a zero point is given
   bool back = false;                        // DequantizeLinear
   bool zero_first = false;                  // the zero point is added before rounding, not after it
 };
@@ -25,7 +25,7 @@ struct QuantizeProblem {
 // std::invalid_argument.
 Plan quantize_plan(const QuantizeProblem& p, bool aligned);
 
-// Inputs: the least and the most of a tensor of float; outputs: its scale and its zero point in uint8.
+// Inputs: the minimum and the maximum of a float tensor; outputs: its scale, and its zero point in uint8.
 Plan dynamic_scale_plan();
 
 }  // namespace graphopt::gpu

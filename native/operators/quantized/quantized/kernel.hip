@@ -1,5 +1,5 @@
-// Functions of quantized 8-bit values. Each is computed in float and rounded once, as the tables of ONNX
-// Runtime's CPU kernels are: the 256 results are equal.
+// Functions of quantized 8-bit values, computed in float and rounded once. The 256 results are equal to the tables of
+// ONNX Runtime's CPU kernels.
 //
 // Bound by memory: a byte read and a byte written for a few FLOPs, 16 of them a work-item.
 #include "blocks/gpu/activation.h"
@@ -61,8 +61,9 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
   }
 }
 
-// The line of x [lines / inner, size, inner] that kQuantizedLineItems work-items share, and this work-item's index among
-// them (`item`). All work-items take part in the sums, because the shuffles need them. `exists`: whether there is a line.
+// The line of x [lines / inner, size, inner] that kQuantizedLineItems work-items share, and this work-item's index
+// among them (`item`). All work-items take part in the sums, because the shuffles need them. `exists`: whether there is
+// a line.
 struct SharedLine {
   uint32_t line, first, step, item;
   bool exists;
@@ -123,7 +124,7 @@ KERNEL(quantized_exponentials, kExponentials, ExponentialsArgs, x_scale, table) 
   float* table = args.table;
   const double scale = static_cast<double>(x_scale[0]);
   const double x = (args.largest / scale - static_cast<double>(thread_x())) * scale;
-  if (!(x > -104 && x < 89)) {  // less than any float; or no scale
+  if (!(x > -104 && x < 89)) {  // the result underflows, or there is no scale
     table[thread_x()] = 0;
     return;
   }

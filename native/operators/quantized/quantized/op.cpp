@@ -31,7 +31,7 @@ void require_one(const Call& call, const QuantizedOperand& in) {
   }
 }
 
-// to = quantize(act(dequantize(x))), a byte for each byte.
+// to = quantize(act(dequantize(x))).
 void add_activation(const Call& call, Program& program, const Activation& act, const QuantizedOperand& x,
                     const QuantizedOperand& y, Ref to) {
   require_one(call, x);
@@ -55,13 +55,13 @@ Ref rescaled(const Call& call, Program& program, const QuantizedOperand& x, cons
   return to;
 }
 
-// to [.., shape[perm[i]], ..] = x, of bytes.
+// to [.., shape[perm[i]], ..] = x, for bytes.
 void add_transposition(const Call& call, Program& program, const Shape& shape,
                        const std::vector<size_t>& perm, Ref x, Ref to) {
   program.launch(gpu::strided_copy_plan(gpu::permutation(shape, perm, 1), call.aligned()), {x}, {to});
 }
 
-// For operators of one input; Y has only the inputs scale and zero point.
+// The operands of operators with one input. Only scale and zero point of Y are inputs.
 constexpr QuantizedOperand kX = {0, 1, 2}, kY = {0, 3, 4};
 
 // QLinearSigmoid and QLinearLeakyRelu, which have one input.
@@ -143,7 +143,7 @@ gpu::QuantizedLines lines_of(const Call& call) {
   return lines;
 }
 
-// The means of all that is neither batch nor channel.
+// Computes the means over all axes except batch and channels.
 void add_means(const Call& call, Program& program, bool last, Ref y) {
   const Shape& x = call.input(0).shape;
   gpu::QuantizedLines lines = lines_of(call);
@@ -168,7 +168,7 @@ Planner plan_quantized_mean(const Node& node) {
   };
 }
 
-// In float, between a dequantization and a quantization.
+// Pools in float, between a dequantization and a quantization.
 Planner plan_quantized_average_pool(const Node& node) {
   const PoolWindows of_node(node, true);
   const bool last = node.get_bool("channels_last");
@@ -176,7 +176,8 @@ Planner plan_quantized_average_pool(const Node& node) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
     throw_if(rank < 3, "X must have rank 3 or more");
-    std::vector<size_t> first = {0, rank - 1}, back = {0};  // [N, .., C] as [N, C, ..], and the way back
+    std::vector<size_t> first = {0, rank - 1},
+                        back = {0};  // permutations from [N, .., C] to [N, C, ..], and back
     for (size_t d = 1; d + 1 < rank; ++d) first.push_back(d);
     for (size_t d = 2; d < rank; ++d) back.push_back(d);
     back.push_back(1);
@@ -216,7 +217,7 @@ Planner plan_quantized_average_pool(const Node& node) {
   };
 }
 
-// Over one axis, or below opset 13 over all axes from it on.
+// Softmax over one axis, or below opset 13 over all axes from it on.
 Planner plan_quantized_softmax(const Node& node) {
   const bool flat = node.get_int("opset") < 13;
   const int64_t given = node.get_int("axis", flat ? 1 : -1);

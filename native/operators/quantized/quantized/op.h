@@ -14,7 +14,7 @@ struct QuantizedProblem {
   QuantizedOp op = QuantizedOp::kActivate;
   Activation act;
   bool is_signed = false;
-  bool a_zero = false, b_zero = false, y_zero = false;  // which zero points there are
+  bool a_zero = false, b_zero = false, y_zero = false;  // whether the zero points are given
   Shape a, b, y;
 };
 
@@ -36,8 +36,8 @@ Plan quantized_mean_plan(const QuantizedLines& p);
 // a common offset cancels.
 Plan quantized_softmax_plan(const QuantizedLines& p);
 
-// Input the scale of x; output 256 floats: e^(-d scale) for the differences d of two bytes, times a factor that lets
-// `size` of them have a sum in float.
+// Input: the scale of x. Output: 256 floats e^(-d scale) for the differences d of two bytes, times a factor that keeps
+// a sum of `size` of them in float's range.
 Plan quantized_exponentials_plan(int64_t size);
 
 }  // namespace graphopt::gpu

@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// How elements are reduced, with the functions of each element before and of the result after.
+// The reduction of elements, with a function of each element before it and of the result after it.
 enum class Join : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
 enum class Before : int32_t { kNothing, kAbsolute, kSquare };
 enum class After : int32_t { kNothing, kRoot, kLog };
@@ -17,7 +17,7 @@ struct ReduceHow {
   Before before;
   After after;
   float scale;      // factor of the result, before `after`: 1 / R for a mean
-  int64_t divisor;  // for integers, instead of `scale`
+  int64_t divisor;  // for integers; replaces `scale`
   int32_t is_unsigned;
   int32_t unused;
 };

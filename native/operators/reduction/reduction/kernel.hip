@@ -148,7 +148,7 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
     barrier();
     if (thread_x() < half) lds.values[thread_x()] *= lds.values[thread_x() + half];
   }
-  // No barrier behind the last round: thread 0 reads its own result.
+  // No barrier after the last round: thread 0 reads its own result.
   return {lds.values[thread_x()], 0.0f};
 }
 
@@ -199,7 +199,7 @@ struct RowOfGroup {
   uint32_t row, item;
 };
 
-// Which row the work-item has a part of.
+// Returns the row of the work-item, and its index in the row.
 DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t in_group = thread >> args.shift;
@@ -287,7 +287,7 @@ DEVICE T divided(const ReduceHow& how, T x) {
                               : static_cast<T>(x / static_cast<T>(how.divisor));
 }
 
-// The whole part of the square root; every bit is tried from the largest on.
+// The integer square root, bit by bit from the highest.
 template <class Unsigned>
 DEVICE Unsigned root_of(Unsigned x) {
   Unsigned root = 0;
@@ -298,7 +298,7 @@ DEVICE Unsigned root_of(Unsigned x) {
   return root;
 }
 
-// The integer part of the logarithm: how many of e, e^2, .. are at most x, each rounded up to an integer.
+// The integer part of the logarithm: the number of powers e, e^2, .. (rounded up to integers) that are at most x.
 DEVICE int log_of_integer(uint64_t x) {
   constexpr int kPowers = 44;
   // clang-format off

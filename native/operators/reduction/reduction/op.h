@@ -39,8 +39,8 @@ Plan reduce_plan(const ReduceProblem& p, bool aligned);
 
 namespace graphopt {
 
-// Which axes of input 0 a node reduces: those of input 1, in host memory, or of an attribute; without any all of them, or
-// none.
+// The axes of input 0 that a node reduces: from input 1, in host memory, or an attribute. Without either all of them,
+// or none.
 class ReducedAxes {
  public:
   explicit ReducedAxes(const Attributes& node);

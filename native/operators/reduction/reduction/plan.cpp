@@ -11,7 +11,7 @@ using hip::After;
 using hip::Before;
 using hip::Join;
 
-// Neighbouring axes as one.
+// Adjacent axes, merged to one.
 struct Part {
   int64_t size;
   bool reduced;

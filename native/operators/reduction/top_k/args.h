@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kTopKChunk = 2048;    // entries that a work-group sorts
-constexpr int kTopKThreads = 256;   // of the largest work-group
+constexpr int kTopKThreads = 256;   // size of the largest work-group
 constexpr uint32_t kNoEntry = ~0u;  // the index of entries that fill up a chunk; sorted last
 
 // The type of the compared elements.
@@ -39,8 +39,8 @@ struct TopKSortArgs : Arguments<7, 120> {
   int32_t smallest, from_x, to_y, threads;
 };
 
-// Merges neighbouring sorted runs of `run` entries into runs of `next`; a row has `runs` of them. A work-item
-// for each entry. The last merge writes its `next` entries to y and which.
+// Merges adjacent sorted runs of `run` entries into runs of `next`; a row has `runs` runs. One work-item for each
+// entry. The last merge writes its `next` entries to y and which.
 struct TopKMergeArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
@@ -60,7 +60,8 @@ struct ArgArgs : Arguments<6, 112> {
   Divisor inner, stride;
   uint32_t total, R, count;
   Ordered order;
-  int32_t smallest, last, from_x, to_y, row;  // last: of equal ones the last; row: the first of this launch
+  int32_t smallest, last, from_x, to_y,
+      row;  // last: the last of equal ones wins; row: the first row of this launch
 };
 
 }  // namespace graphopt::hip

@@ -1,7 +1,7 @@
-// TopK, ArgMax and ArgMin. Elements are compared as unsigned keys that grow with them, NaN above all.
+// TopK, ArgMax and ArgMin. Elements are compared as unsigned keys in the same order, with NaN above all.
 //
 // Bound by memory while rows fit one chunk. Longer rows are sorted chunk by chunk, and only candidates for
-// the first K are kept. Nothing is added up and no order of work-groups matters: the result is the same in
+// the first K are kept. There are no sums, and the order of work-groups does not matter: the result is the same in
 // each run. scripts/gpu_bench.py compares them with PyTorch.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
@@ -9,7 +9,7 @@
 
 namespace graphopt::hip {
 
-// Grows with x; 0 and -0 are equal, and NaN, of either sign, is the largest.
+// Returns a key that grows with x. 0 and -0 are equal, and NaN of either sign is the largest.
 DEVICE uint32_t key_of_float(float x) {
   const auto bits = bit_cast<uint32_t>(x + 0.0f);  // no -0 is left
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
@@ -134,7 +134,7 @@ DEVICE bool comes_first(const Entry& a, const Entry& b) {
   return a.key > b.key || (a.key == b.key && a.index < b.index);
 }
 
-// Entry i of x [outer, R, inner] in a row (outer, column).
+// Offset of entry i of x [outer, R, inner] in a row (outer, column).
 DEVICE size_t place_of(uint32_t row, uint32_t i, uint32_t length, const Divisor& inner) {
   const uint32_t outer = divide(row, inner);
   return (static_cast<size_t>(outer) * length + i) * inner.d + (row - outer * inner.d);
@@ -154,7 +154,7 @@ struct SortLds {
   uint32_t indices[kTopKChunk];
 };
 
-// Bitonic: `size` is a power of two.
+// A bitonic sort; `size` is a power of two.
 DEVICE void sort_chunk(SortLds& lds, uint32_t size, uint32_t first, uint32_t threads) {
   for (uint32_t block = 2; block <= size; block *= 2) {
     for (uint32_t step = block / 2; step > 0; step /= 2) {
@@ -226,7 +226,8 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   uint32_t rank = in_run;
   const uint32_t other = run ^ 1;
   if (other < args.runs) {
-    // How many of the other run come before; of equal ones (which only fill up) those of the even run do.
+    // The number of entries of the other run that come before. Equal entries are padding; those of the even run come
+    // first.
     const size_t from = static_cast<size_t>(row) * args.count.d + static_cast<size_t>(other) * args.run.d;
     uint32_t low = 0, high = args.run.d;
     while (low < high) {
@@ -250,7 +251,7 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   const size_t to = (static_cast<size_t>(row) * pairs + run / 2) * args.next + rank;
   next_keys[to] = mine.key;
   next_indices[to] = mine.index;
-  // A run without another one is filled up.
+  // A run without a partner is padded.
   if (other >= args.runs && rank + args.run.d < args.next) {
     next_keys[to + args.run.d] = 0;
     next_indices[to + args.run.d] = kNoEntry;

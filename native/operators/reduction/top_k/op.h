@@ -9,8 +9,7 @@ namespace graphopt::gpu {
 
 using hip::Ordered;
 
-// x [outer, R, inner], y and which [outer, K, inner], sorted; of equal elements the first comes first, NaN
-// counts as the largest.
+// x [outer, R, inner], y and which [outer, K, inner], sorted. Equal elements keep their order, and NaN is the largest.
 struct TopKProblem {
   int64_t outer = 1, R = 1, inner = 1, K = 1;
   Ordered order = Ordered::kFloat;
@@ -20,12 +19,12 @@ struct TopKProblem {
 // Outputs y and their indices in R (int64). Throws std::invalid_argument.
 Plan top_k_plan(const TopKProblem& p);
 
-// As TopKProblem's, with y [outer, inner]: the index of the largest or smallest of R, which must not be 0.
-// NaN comes before both.
+// Like TopKProblem, with y [outer, inner]: the index of the largest or smallest of R elements, R > 0. NaN precedes
+// both.
 struct ArgProblem {
   int64_t outer = 1, R = 1, inner = 1;
   Ordered order = Ordered::kFloat;
-  bool smallest = false, last = false;  // last: of equal ones the last
+  bool smallest = false, last = false;  // last: the last of equal ones wins
 };
 
 // Throws std::invalid_argument.

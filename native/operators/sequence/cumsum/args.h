@@ -6,10 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kCumSumThreads = 256;
-constexpr int kCumSumElements = 4;  // neighbours, of a work-item
+constexpr int kCumSumElements = 4;  // adjacent elements of a work-item
 constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 
-// Rows have `size` adjacent elements and are cut into parts of whole tiles: a work-group has a part.
+// Rows have `size` adjacent elements and are divided into parts of complete tiles: one work-group for each part.
 struct CumSumArgs : Arguments<4, 64> {
   In x;
   In starts;   // one per part; may be null: 0
@@ -21,7 +21,7 @@ struct CumSumArgs : Arguments<4, 64> {
   int32_t reverse, exclusive;
 };
 
-// Along `size` of [outer, size, inner]: a work-item for each of the outer and inner places.
+// Along `size` of [outer, size, inner]: a work-item for each outer and inner index.
 struct CumSumLinesArgs : Arguments<2, 48> {
   In x;
   Out y;

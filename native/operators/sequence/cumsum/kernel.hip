@@ -1,9 +1,9 @@
 // CumSum. The order of additions depends only on the sizes.
 //
-// Bound by memory. Along the last axis work-groups sum tiles. Few long rows are cut into parts: a first pass
-// computes the totals of the parts and a second one the sums, so x is read twice. Along other axes
-// neighbouring work-items walk neighbouring lines, and issue several loads before they wait for the first.
-// Floats are added in float, integers without sign: their sums wrap around.
+// Bound by memory. Along the last axis work-groups sum tiles. Few long rows are cut into parts: a first pass computes
+// the totals of the parts and a second one the sums, so x is read twice. Along other axes adjacent work-items process
+// adjacent lines, and issue several loads before they wait for the first. Floats are added in float, integers as
+// unsigned integers, which wrap around.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/sequence/cumsum/args.h"

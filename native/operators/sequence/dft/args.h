@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kDftThreads = 128;
-constexpr int kDftLines = 4;  // that a work-group transforms at once
+constexpr int kDftLines = 4;  // lines that a work-group transforms at once
 
 // table [L] of (cos, sin) of 2 pi j / L.
 struct DftTableArgs : Arguments<1, 16> {
@@ -28,7 +28,7 @@ struct DftArgs : Arguments<4, 120> {
   Divisor per;
   uint32_t lines;
   int32_t N, L, K;
-  int32_t complex;  // x holds pairs
+  int32_t complex;  // x holds complex elements
   float sign, factor;
 };
 

@@ -1,8 +1,8 @@
-// DFT and STFT by their definition: a work-item adds up one output of several lines, with their inputs in
-// LDS. The roots of unity are read from a table, exact to their last bit, at (k n) mod L.
+// DFT and STFT by their definition: a work-item sums one output of several lines, with their inputs in LDS. The roots
+// of unity are read from a table at (k n) mod L, correct to the last bit.
 //
-// Bound by arithmetic: N K multiplications of complex numbers a line. That is right for the frames of speech
-// (L of 200 to 2048); a transform of a million points needs another algorithm.
+// Compute-bound: N K complex multiplications for each line. This suits the frames of speech (L of 200 to 2048); a
+// transform of a million points needs another algorithm.
 #include "device/platform.h"
 #include "operators/sequence/dft/args.h"
 

@@ -8,7 +8,7 @@
 namespace graphopt {
 namespace {
 
-// Real or complex elements.
+// Whether the elements are complex. Throws Error.
 bool holds_pairs(const Shape& x) {
   const int64_t last = x[x.rank() - 1];
   throw_if(last != 1 && last != 2, "the last axis must hold a real number, or a complex one");

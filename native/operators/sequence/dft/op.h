@@ -15,7 +15,7 @@ struct DftProblem {
   bool complex = false, inverse = false, window = false;
 };
 
-// Inputs x and, if there is one, a window; output y of pairs.
+// Inputs x and an optional window; output y of complex elements.
 Plan dft_plan(const DftProblem& p, bool half);
 
 }  // namespace graphopt::gpu

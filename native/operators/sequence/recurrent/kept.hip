@@ -1,6 +1,6 @@
 // LSTM, GRU and RNN of few units, after the GEMM of all inputs: one launch for all steps. A work-group has a
 // sequence in a direction. Its weights are read once and kept in registers, and in LDS where registers do not
-// suffice. kLanes neighbouring work-items share a hidden unit, and each has every kLanes-th pack of the
+// suffice. kLanes adjacent work-items share a hidden unit, and each has every kLanes-th pack of the
 // states. Bound by the latencies of a step: h in LDS, two or three exchanges between work-items, a barrier.
 #include "operators/sequence/recurrent/unit.h"
 

@@ -25,7 +25,7 @@ DEVICE float fold(float* v, int mask) {
   }
 }
 
-// Adds the products of rows of r, H H apart, and of the states h [cells, H], for the elements of a work-item.
+// Adds the products of rows of r (stride H H) and the states h [cells, H], for the elements of a work-item.
 // kWide: in packs; H is a multiple of a pack. All loads of a step are issued before the first is waited for.
 template <class T, bool kWide>
 DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
@@ -78,7 +78,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   // Values that depend on H are kept in vector registers: gfx90a has too few scalar ones.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
-  // Work-items that update the unit have a sequence each.
+  // Each work-item that updates the unit has one sequence.
   const int cell = lane_id() % kStepCells;
   const bool ends = lane_id() < part.cells;
   const int b = part.first + (ends ? cell : 0);
@@ -86,7 +86,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
                d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
   const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
-  // Loads for the update are issued first, and complete together with the others.
+  // Loads for the update are issued first, and complete with the others.
   float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
   if (ends) {
     read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
@@ -127,7 +127,7 @@ DEVICE void recurrent_step(const RecurrentArgs& args) {
   if (j < args.H) recurrent_unit<T>(args, part, state, j);
 }
 
-// Where element i of the state lies in the tensor.
+// Offset in the tensor of element i of the state.
 DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
   const uint32_t sequence = divide(i, args.H), d = divide(sequence, args.B);
   const uint32_t b = sequence - d * args.B.d, j = i - sequence * args.H.d;

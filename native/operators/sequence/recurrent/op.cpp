@@ -78,8 +78,9 @@ Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
   };
 }
 
-// Why a node is refused. `usual`: the operator's default activations, for one direction. Others have no kernel: some of
-// them have parameters (activation_alpha, activation_beta), which the runtime does not pass to a kernel on a device.
+// Returns the reason to refuse a node. `usual`: the operator's default activations, for one direction. Others have no
+// kernel: some of them have parameters (activation_alpha, activation_beta), which the runtime does not pass to a kernel
+// on a device.
 std::string refuse_recurrent(const Node& node, const std::vector<const char*>& usual) {
   const std::string direction = node.get_string("direction", "forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {

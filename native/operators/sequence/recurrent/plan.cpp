@@ -6,7 +6,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Parts of the state.
+// The number of parts of the state.
 int64_t parts(RecurrentKind kind) {
   return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
 }

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 // The part of a work-group: a direction, and the sequences from `first` on.
 struct RecurrentPart {
-  int direction, first, cells;  // cells: how many sequences there are
+  int direction, first, cells;  // cells: number of sequences
 };
 
 // The states of these sequences, a float for each unit. `more`: c, or reset gate times h; `update`: the
@@ -19,7 +19,7 @@ struct RecurrentState {
   float *next, *more, *update;
 };
 
-// Part `which` of the state, of the sequences of a work-group.
+// Part `which` of the state for the sequences of a work-group.
 DEVICE float* recurrent_part(const RecurrentArgs& args, const RecurrentPart& part, int which) {
   const size_t sequence = static_cast<size_t>(which * args.D + part.direction) * static_cast<size_t>(args.B) +
                           static_cast<size_t>(part.first);
@@ -30,7 +30,7 @@ DEVICE int gates_of(RecurrentKind kind) {
   return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3;
 }
 
-// Which element of sequence b a step reads; a sequence that has ended reads none.
+// The element of sequence b that a step reads; none after the end of the sequence.
 struct RecurrentMoment {
   int time;
   bool active;
@@ -44,7 +44,7 @@ DEVICE RecurrentMoment recurrent_moment(const RecurrentArgs& args, int direction
   return {active && direction >= args.backward ? length - 1 - s : s, active};
 }
 
-// The gates of an element of the inputs: of unit 0, the gates H apart.
+// The gates of an element of the inputs for unit 0; gates have stride H.
 template <class T>
 DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b, int time, size_t all) {
   const size_t row = static_cast<size_t>(time) * static_cast<size_t>(args.row_of_step) +
