@@ -16,8 +16,8 @@ class Parallel {
   virtual size_t workers() const = 0;
 
   // Calls fn(worker) on the threads of the pool and waits for all calls. Concurrent calls have different workers in [0,
-  // workers()). A thread may never start, or may call fn twice. Kernels therefore distribute their work items with atomic
-  // counters, and a late worker finds no items.
+  // workers()). A thread may never start, or may call fn twice. Kernels therefore distribute their work items with
+  // atomic counters, and a late worker finds no items.
   template <class F>
   void run(F&& fn) {
     run_workers([](void* user, size_t worker) { (*static_cast<std::remove_reference_t<F>*>(user))(worker); },
