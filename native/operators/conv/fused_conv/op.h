@@ -13,7 +13,7 @@
 
 namespace graphopt {
 
-// The tensors in the NCHW2c layout: none, X or the residual and an output, or X only.
+// The NCHW2c layout. kBoth: X may have it, and an output has it. kX: X has it.
 enum class PairsOf { kNone, kBoth, kX };
 
 // The base of FusedConv and FusedConvTranspose: a window over one to three axes.
