@@ -162,11 +162,12 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
   if (!system.unbound.empty())
     return {"old_driver",
             text + ": the kernel's driver amdgpu does not have " + joined(system.unbound) +
-                ": it is too old for the GPU, lacks its firmware, or was told to leave it",
+                ": it is too old for the GPU, lacks its firmware, or is configured to ignore it",
             std::string("sudo dmesg | grep amdgpu says which; ") + kNewDriver};
   if (system.kfd_gpus == 0 && !system.unreadable.empty())
     return {"not_in_container",
-            text + ": the " + std::to_string(system.unreadable.size()) + " GPUs here were given to others",
+            text + ": the " + std::to_string(system.unreadable.size()) +
+                " GPUs of this machine are assigned to other containers",
             kDocker};
   if (system.kfd_gpus == 0)
     return {"not_in_kfd",

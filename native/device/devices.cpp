@@ -14,7 +14,7 @@ namespace graphopt::gpu {
 namespace {
 
 void warn(const std::string& which, const std::string& why) {
-  std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or through their bodies: %s\n",
+  std::fprintf(stderr, "graphopt: no GPU kernels%s, operators run on the CPU or as function bodies: %s\n",
                which.c_str(), why.c_str());
 }
 

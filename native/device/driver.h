@@ -232,7 +232,7 @@ class DriverDevice final : public Device {
     const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
     if (status == Driver::kOutOfMemory) {
       driver_.forget_error();
-      throw OutOfMemory("out of memory that can be pinned: " + std::to_string(bytes) + " bytes");
+      throw OutOfMemory("out of pinned memory: " + std::to_string(bytes) + " bytes");
     }
     check(status, "allocate pinned memory");
     return memory;
@@ -275,7 +275,7 @@ class DriverDevice final : public Device {
   bool is_done(void* event) override {
     const int status = driver_.event_query(event);
     if (status == kNotReady) return false;
-    check(status, "ask for an event");
+    check(status, "query an event");
     return true;
   }
   void wait(void* event) override { check(driver_.event_synchronize(event), "wait for an event"); }
@@ -329,7 +329,7 @@ class DriverDevice final : public Device {
   }
   void check_capture(void* stream) override {
     constexpr int kInvalid = 2;
-    if (capture_state(stream) == kInvalid) throw std::runtime_error("it can't be recorded");
+    if (capture_state(stream) == kInvalid) throw std::runtime_error("it can't be captured");
   }
 
  private:
@@ -358,7 +358,7 @@ class DriverDevice final : public Device {
       device_.destroy(captured);
       if (status == 0) return;
       destroy();
-      device_.check(status, "make a graph ready");
+      device_.check(status, "instantiate a graph");
     }
     ~ReadyGraph() override { destroy(); }
     void launch(void* stream) override {
@@ -426,7 +426,7 @@ class DriverDevice final : public Device {
 
   int capture_state(void* stream) {
     int state = 0;
-    check(driver_.capture_state(stream, &state), "ask for a recording");
+    check(driver_.capture_state(stream, &state), "query a capture");
     return state;
   }
 

@@ -248,7 +248,7 @@ DEVICE int wave_id() { return thread_x() / kWave; }
 // Reinterprets the bytes of one value as another type of the same size.
 template <class To, class From>
 DEVICE To bit_cast(const From& from) {
-  static_assert(sizeof(To) == sizeof(From), "the same bytes");
+  static_assert(sizeof(To) == sizeof(From), "equal sizes");
   To to;
   __builtin_memcpy(&to, &from, sizeof to);
   return to;

@@ -68,7 +68,7 @@ TEST_CASE("an address of freed memory is refused and not handed out again") {
         "a kernel is given an address 8 bytes into a freed block of 512 bytes");
   CHECK(message_of_access(memory, block + 4096 + 1) ==
         "a kernel is given an address 3585 bytes behind a block of 512 bytes");
-  CHECK(memory.free(freed).find("freed is no block") == 0);
+  CHECK(memory.free(freed).find("freed address is not a block") == 0);
 }
 
 TEST_CASE("a write into a red zone is found") {

@@ -67,7 +67,7 @@ def test_a_product_with_an_epilogue(
     outcome = gpu.run("linear", arch, driver)
     assert all(outcome.value["ran"].values())
     assert max(outcome.value["errors"].values()) <= 1
-    assert ("a product with an epilogue is wrong" in outcome.said) == (mode == "wrong")
+    assert ("a GEMM with an epilogue gave wrong results" in outcome.said) == (mode == "wrong")
     if mode == "":
         assert outcome.value["products"] > 30
     else:
@@ -173,9 +173,7 @@ def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: S
     outcome = stand_in.run("falls_back", arch, driver)
     assert_on_cpu(outcome)
     known = "sm_90" if driver == "cuda" else "gfx10-3-generic gfx11-generic gfx90a gfx942 gfx1100 gfx1201"
-    said = (
-        f"{NO_KERNELS} for GPU 0, operators run on the CPU or through their bodies: this library has device code for "
-    )
+    said = f"{NO_KERNELS} for GPU 0, operators run on the CPU or as function bodies: this library has device code for "
     # A runtime that loads no providers cannot use an NVIDIA GPU, so it does not look for one.
     assert outcome.said.count(said + known) == (1 if driver == "hip" or loads_providers() else 0)
     assert outcome.said.count(NO_KERNELS) == outcome.said.count(said)

@@ -16,7 +16,7 @@ using Channels = typename Select<kSize == 8, Pack<half_t>, OneChannel>::Type;
 // With kSize 8 `from` must be a multiple of 16 bytes.
 template <int kSize>
 DEVICE Channels<kSize> load_channels(const half_t* from) {
-  static_assert(kSize == 8 || kSize == 1, "a pack, or one");
+  static_assert(kSize == 8 || kSize == 1, "a pack or a single channel");
   if constexpr (kSize == 8) {
     return load_pack(from);
   } else {

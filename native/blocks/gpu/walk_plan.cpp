@@ -25,7 +25,7 @@ void Walk::simplify() {
   }
   dims_.resize(axes);
   for (auto& s : strides_) s.resize(axes);
-  if (axes > kMostAxes) throw std::invalid_argument("a tensor with too many axes that do not merge");
+  if (axes > kMostAxes) throw std::invalid_argument("a tensor has too many axes that cannot be merged");
   for (const auto& s : strides_) {
     int64_t last = 0;
     for (size_t d = 0; d < axes; ++d) last += std::max<int64_t>(s[d] * (dims_[d] - 1), 0);

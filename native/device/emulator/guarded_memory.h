@@ -76,7 +76,7 @@ class GuardedMemory {
   std::string free(void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = blocks_.find(static_cast<char*>(memory));
-    if (found == blocks_.end()) return "freed is no block: " + describe(memory);
+    if (found == blocks_.end()) return "freed address is not a block: " + describe(memory);
     const Block block = found->second;
     mprotect(block.pages, block.size, PROT_READ | PROT_WRITE);
     std::string problem = damage(found->first, block);

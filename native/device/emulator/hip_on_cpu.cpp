@@ -268,8 +268,8 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   if (block[1] != 1 || block[2] != 1) fail("work-groups have one dimension");
   if (m.threads == 0 || m.threads > static_cast<size_t>(m.kernel->max_threads))
     fail("work-group size out of bounds");
-  if (m.threads % kWaveSize != 0) fail("the work-group size is no multiple of the wave size");
-  if (lds > graphopt::hip::kLdsBytes) fail("more dynamic LDS than there is");
+  if (m.threads % kWaveSize != 0) fail("the work-group size is not a multiple of the wave size");
+  if (lds > graphopt::hip::kLdsBytes) fail("more dynamic LDS than available");
   if (m.fibers.empty()) {
     void* stacks = mmap(nullptr, kMaxThreads * kStackBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

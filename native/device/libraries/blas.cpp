@@ -90,7 +90,7 @@ class BlasOf final : public Blas {
       if (r > 0) throw std::runtime_error(what);  // part of the product is already enqueued
       if (!said_.exchange(true)) {
         std::fprintf(stderr,
-                     "graphopt: falling back to built-in kernels for a product [%lld,%lld]x[%lld,%lld]: %s\n",
+                     "graphopt: falling back to built-in kernels for a GEMM [%lld,%lld]x[%lld,%lld]: %s\n",
                      static_cast<long long>(p.M), static_cast<long long>(p.K), static_cast<long long>(p.K),
                      static_cast<long long>(p.N), what.c_str());
       }
@@ -225,7 +225,7 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
     }
     for (int64_t n = 0; n < N; ++n) {
       if (static_cast<float>(y[static_cast<size_t>(m * N + n)]) == want[static_cast<size_t>(n)]) continue;
-      throw std::runtime_error("a product is wrong, [" + std::to_string(M) + "," + std::to_string(K) +
+      throw std::runtime_error("a GEMM gave wrong results, [" + std::to_string(M) + "," + std::to_string(K) +
                                "] x [" + std::to_string(K) + "," + std::to_string(N) + "]");
     }
   }

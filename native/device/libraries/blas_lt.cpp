@@ -311,7 +311,7 @@ void require_right_results(BlasLt& library, Device& device, void* stream, Linear
     }
     const float error = std::fabs(static_cast<float>(got[static_cast<size_t>(i)]) - want);
     if (!(error <= (p.act.kind == ActivationKind::kGeluTanh ? 0.01f * (1.0f + std::fabs(want)) : 0.0f))) {
-      throw std::runtime_error("a product with an epilogue is wrong");
+      throw std::runtime_error("a GEMM with an epilogue gave wrong results");
     }
   }
 }
@@ -367,7 +367,7 @@ FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
     FoundLibrary found;
     found.name = "hipBLASLt";
     found.problem = {"off", "hipBLASLt is not used on " + device.arch +
-                                ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on uses it all the same"};
+                                ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on enables it"};
     return found;
   }
   FoundLibrary found =

@@ -179,7 +179,7 @@ class DnnOf final : public Dnn {
   }
 
  private:
-  static constexpr const char* kBusy = "it is still loading what it has for this";
+  static constexpr const char* kBusy = "its kernels are still loading";
 
   struct Known {
     std::optional<typename Library::Convolution> convolution;
@@ -245,9 +245,9 @@ class DnnOf final : public Dnn {
     known.why = std::string(Library::kName) + " " + why;
     std::fprintf(
         stderr,
-        "graphopt: %s for a convolution of X [%lld,%lld,%lld,%lld,%lld], slower kernels of our own run\n",
-        known.why.c_str(), static_cast<long long>(p.N), static_cast<long long>(p.x_channels()),
-        static_cast<long long>(p.in[0]), static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]));
+        "graphopt: falling back to built-in kernels for a convolution of X [%lld,%lld,%lld,%lld,%lld]: %s\n",
+        static_cast<long long>(p.N), static_cast<long long>(p.x_channels()), static_cast<long long>(p.in[0]),
+        static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]), known.why.c_str());
   }
 
   Device& device_;

@@ -57,7 +57,7 @@ struct All {
     }
     device.forget_errors();
     if (slot.library == nullptr && mendable) {
-      std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", slot.why.c_str());
+      std::fprintf(stderr, "graphopt: falling back to built-in kernels: %s\n", slot.why.c_str());
     }
   }
 };

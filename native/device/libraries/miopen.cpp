@@ -191,11 +191,11 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
 FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
   if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {
-    found.problem = {"no_kernels", "MIOpen would have to build its kernels for " + device.arch +
+    found.problem = {"no_kernels", "MIOpen would have to compile its kernels for " + device.arch +
                                        " (no package of them for its " +
                                        std::to_string(device.multiprocessors) +
-                                       " processors is installed); GRAPHOPT_LIBRARIES=miopen=build lets "
-                                       "it, beside the session's runs"};
+                                       " multiprocessors is installed); GRAPHOPT_LIBRARIES=miopen=build "
+                                       "allows it, in the background of the runs"};
   }
   return found;
 }

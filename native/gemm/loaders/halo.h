@@ -225,7 +225,7 @@ struct HaloCopies {
 
 template <class P_>
 struct HaloGemm : P_ {
-  static_assert(P_::kAhead, "copies are on their way while steps are multiplied");
+  static_assert(P_::kAhead, "requires asynchronous copies");
   using Product = HaloProduct<typename P_::Product>;
   using Lds = typename Product::Lds;
 };

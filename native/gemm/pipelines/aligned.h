@@ -28,7 +28,7 @@ struct AlignedGemm {
   static constexpr int kThreads = Product::kThreads;
   static_assert(kThreads == kShape.threads(kWave) &&
                     (!kCopiesToLds || sizeof(Lds) == kShape.lds_bytes(kRightRows)),
-                "what plans ask for");
+                "the size that plans assume");
 };
 
 // Multiplies `depth` k of both operands.

@@ -137,7 +137,8 @@ struct Hgemm {
   template <int kSize, class Visit>
   DEVICE void each_pack(Lds& lds, const Visit& visit) const {
     constexpr int kRows = kM / kWaveM * 16;
-    static_assert(kRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds, "no more than the operands");
+    static_assert(kRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds,
+                  "the sums must fit into the LDS of the operands");
     sums_in_packs<kTilesM, kRows, kN, kSize, kThreads>(
         reinterpret_cast<float*>(&lds),
         [&](uint32_t which, float* to) {
@@ -175,7 +176,8 @@ struct Hgemm {
     constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // padded: rows begin in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
-    static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
+    static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
+                  "the sums must fit into the LDS of the operands");
     float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
     // If a row has 6 or 12 packs, some work-items have none.
@@ -269,7 +271,7 @@ struct StridedHgemm {
   using Type = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kShape.stages>;
   static_assert(Type::kThreads == kShape.threads(kWave) &&
                     sizeof(typename Type::Lds) == kShape.lds_bytes(false),
-                "what plans ask for");
+                "the size that plans assume");
 };
 template <GemmTile kTile, bool kCopies = false>
 using HgemmOf = typename StridedHgemm<kTile, kCopies>::Type;

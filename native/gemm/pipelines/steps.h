@@ -34,7 +34,7 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
 template <class Product, class Begin>
 DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
   constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
-  static_assert(kParts % 2 == 0, "a step begins with the first of two operands");
+  static_assert(kParts % 2 == 0, "an even number of parts");
   UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
     if (ahead * kDepth < depth) {
       UNROLL for (int part = 0; part < kParts; ++part) begin(ahead, part);

@@ -124,7 +124,8 @@ struct Sgemm {
     };
     const int row = first_m() / 4;
 #endif
-    static_assert(kChunkRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds, "no more than the operands");
+    static_assert(kChunkRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds,
+                  "the sums must fit into the LDS of the operands");
     sums_in_packs<kChunks, kChunkRows, kN, kSize, kThreads>(
         reinterpret_cast<float*>(&lds),
         [&](uint32_t which, float* to) {
