@@ -46,7 +46,7 @@ void* allocate(Device& device, size_t bytes, Holder holder) {
       return memory;
     } catch (const OutOfMemory&) {
       MemoryKeeper* keeper = memory_keeper;
-      if (keeper != nullptr && keeper->give_back(device)) continue;
+      if (keeper != nullptr && keeper->release_unused(device)) continue;
       if (!StreamContext::destroy_idle(device)) throw OutOfMemory(describe_shortage(device, bytes));
     }
   }
@@ -77,14 +77,14 @@ void Allocations::remove(const void* memory) noexcept {
   blocks_.erase(found);
 }
 
-void Allocations::add_recording() {
+void Allocations::add_graph() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++statistics_.recordings;
+  ++statistics_.graphs;
 }
 
-void Allocations::remove_recording() noexcept {
+void Allocations::remove_graph() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  --statistics_.recordings;
+  --statistics_.graphs;
 }
 
 Allocations::Statistics Allocations::statistics() const {

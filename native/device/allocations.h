@@ -24,7 +24,7 @@ class MemoryKeeper {
   virtual ~MemoryKeeper() = default;
   // Frees unused memory of any session on the device. Returns false if there is none. Called without locks of
   // this file.
-  virtual bool give_back(Device& device) noexcept = 0;
+  virtual bool release_unused(Device& device) noexcept = 0;
   // Returns its bytes on the device, by holder.
   virtual BytesByHolder bytes(const Device& device) const = 0;
 };
@@ -49,14 +49,14 @@ class Allocations {
  public:
   struct Statistics {
     size_t bytes = 0, most = 0;  // current and maximum
-    size_t recordings = 0;       // existing graphs, which are in the driver's own memory
+    size_t graphs = 0;           // existing graphs, which are in the driver's own memory
   };
 
   void add(const Device& device, const void* memory, size_t bytes);
   void hold(const void* memory, Holder holder);
   void remove(const void* memory) noexcept;
-  void add_recording();
-  void remove_recording() noexcept;
+  void add_graph();
+  void remove_graph() noexcept;
   Statistics statistics() const;
   // Excludes the blocks of pools, which the keeper counts.
   BytesByHolder bytes(const Device& device) const;

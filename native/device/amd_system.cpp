@@ -45,7 +45,7 @@ std::optional<std::string> read_if_allowed(const fs::path& path) {
 
 std::string read(const fs::path& path) { return read_if_allowed(path).value_or(""); }
 
-bool is_there(const fs::path& path) {
+bool path_exists(const fs::path& path) {
   std::error_code none;
   return fs::exists(path, none);
 }
@@ -94,7 +94,7 @@ bool is_gpu(const std::string& properties) {
 }
 
 // Returns the variable that hides GPUs from HIP, which reads CUDA's variable if its own is not set.
-std::string hiding() {
+std::string hiding_variable() {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') return std::string(name) + "=" + value;
@@ -153,7 +153,7 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
             "sudo modprobe amdgpu (AMD's own: sudo apt install amdgpu-dkms; sudo reboot)"};
   }
   if (!system.kfd_refusal.empty()) return refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system);
-  if (const std::string hides = hiding(); !hides.empty())
+  if (const std::string hides = hiding_variable(); !hides.empty())
     return {"hidden", text + "; " + hides + " hides GPUs", "unset " + hides.substr(0, hides.find('='))};
   if (system.container && system.render_nodes.empty())
     return {"not_in_container", text + ": this container was not given /dev/dri", kDocker};
@@ -185,7 +185,7 @@ std::string& system_root() {
   return root;
 }
 
-AmdSystem look_around(const std::string& root_folder) {
+AmdSystem inspect_amd_system(const std::string& root_folder) {
   const fs::path root(root_folder);
   AmdSystem system;
   for (const fs::path& device : entries(root / "sys/bus/pci/devices")) {
@@ -198,7 +198,7 @@ AmdSystem look_around(const std::string& root_folder) {
       system.unbound.push_back(device.filename().string() + ": " + (driver.empty() ? "no driver" : driver));
   }
   const fs::path kfd = root / "dev/kfd";
-  system.kfd = is_there(kfd);
+  system.kfd = path_exists(kfd);
   if (system.kfd) {
     system.kfd_group = group_of(kfd);
     system.kfd_refusal = refusal(kfd);
@@ -214,18 +214,19 @@ AmdSystem look_around(const std::string& root_folder) {
   if (!system.render_nodes.empty()) system.render_group = group_of(system.render_nodes.front());
   for (const fs::path& node : entries(root / "sys/class/kfd/kfd/topology/nodes")) {
     const fs::path properties = node / "properties";
-    if (!is_there(properties)) continue;
+    if (!path_exists(properties)) continue;
     // The mode allows reading even if the driver refuses it.
-    const std::optional<std::string> told = read_if_allowed(properties);
-    if (!told) system.unreadable.push_back(properties.string());
-    if (told && !told->empty()) system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*told) ? 1 : 0);
+    const std::optional<std::string> content = read_if_allowed(properties);
+    if (!content) system.unreadable.push_back(properties.string());
+    if (content && !content->empty())
+      system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*content) ? 1 : 0);
   }
-  system.dxg = is_there(root / "dev/dxg");
+  system.dxg = path_exists(root / "dev/dxg");
   std::string kernel = read(root / "proc/sys/kernel/osrelease");
   std::transform(kernel.begin(), kernel.end(), kernel.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   system.wsl = kernel.find("microsoft") != kernel.npos;
-  system.container = is_there(root / ".dockerenv") || is_there(root / "run/.containerenv") ||
+  system.container = path_exists(root / ".dockerenv") || path_exists(root / "run/.containerenv") ||
                      std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
   std::vector<fs::path> folders;
   for (const fs::path& rocm : entries(root / "opt", "rocm")) {
@@ -245,11 +246,11 @@ AmdSystem look_around(const std::string& root_folder) {
   return system;
 }
 
-Diagnosis why_no_gpu(const Diagnosis& told, const AmdSystem& system) {
-  if (told.code != "no_runtime" && told.code != "no_device") return told;
+Diagnosis explain_missing_gpu(const Diagnosis& reported, const AmdSystem& system) {
+  if (reported.code != "no_runtime" && reported.code != "no_device") return reported;
   if (!system.may_have_gpu() && !system.wsl)
     return {"no_gpu", "this machine has no AMD GPU: there is none on its PCI bus", ""};
-  return told.code == "no_runtime" ? no_runtime(told.text, system) : no_device(told.text, system);
+  return reported.code == "no_runtime" ? no_runtime(reported.text, system) : no_device(reported.text, system);
 }
 
 }  // namespace graphopt::gpu

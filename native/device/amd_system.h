@@ -32,11 +32,11 @@ struct AmdSystem {
 // The root of the file system: "/", except in tests.
 std::string& system_root();
 
-AmdSystem look_around(const std::string& root = system_root());
+AmdSystem inspect_amd_system(const std::string& root = system_root());
 
 // Returns why there is no GPU, with a remedy. It checks the obstacles in ROCm's order.
-// `told`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
+// `reported`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
 // other problems are returned unchanged.
-Diagnosis why_no_gpu(const Diagnosis& told, const AmdSystem& system);
+Diagnosis explain_missing_gpu(const Diagnosis& reported, const AmdSystem& system);
 
 }  // namespace graphopt::gpu

@@ -58,21 +58,21 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuEventSynchronize", event_synchronize);
     resolve(library.handle, "cuEventQuery", event_query);
     resolve(library.handle, "cuMemHostAlloc", malloc_pinned);
-    resolve_if_there(library.handle, "cuMemGetInfo_v2", memory_info);
-    resolve_if_there(library.handle, "cuStreamBeginCapture_v2", capture_begin);
-    resolve_if_there(library.handle, "cuStreamEndCapture", capture_end);
-    resolve_if_there(library.handle, "cuStreamIsCapturing", capture_state);
-    resolve_if_there(library.handle, "cuThreadExchangeStreamCaptureMode", capture_mode);
-    resolve_if_there(library.handle, "cuGraphInstantiateWithFlags", graph_instantiate_);
-    resolve_if_there(library.handle, "cuGraphLaunch", graph_launch);
-    resolve_if_there(library.handle, "cuGraphDestroy", graph_destroy);
-    resolve_if_there(library.handle, "cuGraphExecDestroy", graph_exec_destroy);
+    resolve_optional(library.handle, "cuMemGetInfo_v2", memory_info);
+    resolve_optional(library.handle, "cuStreamBeginCapture_v2", capture_begin);
+    resolve_optional(library.handle, "cuStreamEndCapture", capture_end);
+    resolve_optional(library.handle, "cuStreamIsCapturing", capture_state);
+    resolve_optional(library.handle, "cuThreadExchangeStreamCaptureMode", capture_mode);
+    resolve_optional(library.handle, "cuGraphInstantiateWithFlags", graph_instantiate_);
+    resolve_optional(library.handle, "cuGraphLaunch", graph_launch);
+    resolve_optional(library.handle, "cuGraphDestroy", graph_destroy);
+    resolve_optional(library.handle, "cuGraphExecDestroy", graph_exec_destroy);
   }
 
   bool has_graphs() const { return has_common_graphs() && graph_instantiate_ != nullptr; }
-  int graph_instantiate(void** ready, void* recorded) const { return graph_instantiate_(ready, recorded, 0); }
+  int graph_instantiate(void** ready, void* captured) const { return graph_instantiate_(ready, captured, 0); }
 
-  void forget_error() const noexcept {}  // the driver API has no last error
+  void clear_error() const noexcept {}  // the driver API has no last error
 
   void* enter(int number) {
     void *before = nullptr, *context = nullptr;
@@ -120,8 +120,8 @@ struct Cuda : DriverFunctions {
     DeviceFacts f;
     f.arch = "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
     if (find_architecture(f.arch) != nullptr) {
-      f = facts_of(f.arch, attribute(kMultiprocessors, device), 1e3 * attribute(kClockRate, device),
-                   1e3 * attribute(kMemoryClockRate, device), attribute(kMemoryBusWidth, device));
+      f = make_facts(f.arch, attribute(kMultiprocessors, device), 1e3 * attribute(kClockRate, device),
+                     1e3 * attribute(kMemoryClockRate, device), attribute(kMemoryBusWidth, device));
       f.l2_bytes = attribute(kL2CacheSize, device);
     }
     char name[256] = {}, bus[64] = {};
@@ -151,14 +151,14 @@ struct Cuda : DriverFunctions {
     return status != 0 ? status : get_device_count(count);
   }
 
-  Diagnosis why_none(int status) const {
+  Diagnosis explain_no_devices(int status) const {
     const char* text = "no device";
     if (status != 0) error_string(status, &text);
     return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
   }
 
   // The build has no generic targets of NVIDIA.
-  bool knows_families() const { return false; }
+  bool loads_generic_code() const { return false; }
 
   // A kernel must request more than 48 KiB of shared memory.
   void prepare(Function f) const {
@@ -173,13 +173,13 @@ struct Cuda : DriverFunctions {
 };
 
 Cuda& cuda() {
-  static auto& one = *new Cuda;
-  return one;
+  static auto& instance = *new Cuda;
+  return instance;
 }
 
 }  // namespace
 
-Present find_cuda() { return find_devices(cuda); }
+DetectedDriver find_cuda() { return find_devices(cuda); }
 
 std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts) {
   return std::make_unique<DriverDevice<Cuda>>(cuda(), number, facts);

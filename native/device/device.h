@@ -76,7 +76,7 @@ struct GraphRules {
   // A graph is used only after its results were compared with those of single launches.
   bool verified = false;
   // Captures of hipExtModuleLaunchKernel, which MIOpen calls, have the complete grid.
-  bool whole_ext_launches = true;
+  bool captures_ext_launches = true;
 };
 
 // Methods throw std::runtime_error with the runtime's text of the status. After a failure that makes the
@@ -142,7 +142,7 @@ class Device {
 
   // Clears the last error of the thread after a call of a vendor's library: other code would take it for its
   // own error.
-  virtual void forget_errors() noexcept = 0;
+  virtual void clear_errors() noexcept = 0;
 
   // Enqueues all launches of a plan.
   void run(const Plan& plan, const Memory& memory, void* stream);
@@ -198,14 +198,14 @@ struct FoundDevice {
   DeviceFacts facts;
   Diagnosis problem;  // why it is unusable
 };
-struct Present {
+struct DetectedDriver {
   std::vector<FoundDevice> devices;
   std::string library;  // file of the runtime
   std::string version;  // of the runtime
   Diagnosis problem;    // why there are no devices
 };
-Present find_hip();
-Present find_cuda();
+DetectedDriver find_hip();
+DetectedDriver find_cuda();
 
 // Opens a device that was found. Throws std::runtime_error.
 std::unique_ptr<Device> open_hip(int number, const DeviceFacts& facts);

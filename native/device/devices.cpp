@@ -24,24 +24,24 @@ class Driver {
   explicit Driver(Backend backend) : backend_(backend) {}
 
   Backend backend() const { return backend_; }
-  int count() { return has_code() ? static_cast<int>(present().devices.size()) : 0; }
+  int count() { return has_code() ? static_cast<int>(detected().devices.size()) : 0; }
 
-  const Present& present() {
-    if (looked_) return present_;
+  const DetectedDriver& detected() {
+    if (looked_) return detected_;
     looked_ = true;
     refuse_fork();
-    present_ = find();
+    detected_ = find();
     // A missing driver or device causes no warning: a session that needs one reports the reason.
-    if (present_.problem.code == "broken_runtime" && has_code()) warn("", present_.problem.text);
-    return present_;
+    if (detected_.problem.code == "broken_runtime" && has_code()) warn("", detected_.problem.text);
+    return detected_;
   }
 
   // Null if the device is unusable.
   const DeviceFacts* facts(int number) {
     if (number < 0 || number >= count()) return nullptr;
-    const FoundDevice& found = present().devices[static_cast<size_t>(number)];
+    const FoundDevice& found = detected().devices[static_cast<size_t>(number)];
     if (found.problem.code.empty()) return &found.facts;
-    if (said_.insert(number).second) warn(" for GPU " + std::to_string(number), found.problem.text);
+    if (reported_.insert(number).second) warn(" for GPU " + std::to_string(number), found.problem.text);
     return nullptr;
   }
 
@@ -61,7 +61,7 @@ class Driver {
     return !architectures(backend_ == Backend::kHip ? "gfx" : "sm_").empty();
   }
 
-  Present find() const {
+  DetectedDriver find() const {
     switch (backend_) {
       case Backend::kHip:
         return find_hip();
@@ -70,7 +70,7 @@ class Driver {
       case Backend::kHost:
         break;
     }
-    Present found;
+    DetectedDriver found;
     try {
       found.devices.push_back({open_host(host_kernels())->facts(), {}});
     } catch (const std::exception& e) {
@@ -92,9 +92,9 @@ class Driver {
   }
 
   Backend backend_;
-  Present present_;
+  DetectedDriver detected_;
   bool looked_ = false;
-  std::set<int> said_;  // unusable devices
+  std::set<int> reported_;  // unusable devices
   std::map<int, std::unique_ptr<Device>> opened_;
 };
 
@@ -172,10 +172,10 @@ Device& rocm_device() {
   return driver.at(current_of(driver));
 }
 
-std::vector<std::pair<Backend, Present>> all_devices() {
+std::vector<std::pair<Backend, DetectedDriver>> all_devices() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  std::vector<std::pair<Backend, Present>> all;
-  for (Driver& driver : devices().drivers) all.emplace_back(driver.backend(), driver.present());
+  std::vector<std::pair<Backend, DetectedDriver>> all;
+  for (Driver& driver : devices().drivers) all.emplace_back(driver.backend(), driver.detected());
   return all;
 }
 

@@ -34,6 +34,6 @@ Device& rocm_device();
 
 // Returns the devices of each driver, AMD's first, for reports. It includes devices without device code in
 // this library.
-std::vector<std::pair<Backend, Present>> all_devices();
+std::vector<std::pair<Backend, DetectedDriver>> all_devices();
 
 }  // namespace graphopt::gpu

@@ -32,7 +32,7 @@ void resolve(void* library, const char* name, Function*& function) {
 
 // For functions that older versions lack; these are null then.
 template <class Function>
-void resolve_if_there(void* library, const char* name, Function*& function) {
+void resolve_optional(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
@@ -124,7 +124,7 @@ struct OpenCapture {
 inline thread_local OpenCapture* open_capture = nullptr;
 
 // Sets facts.code from the other facts of a device. Returns the reason if the library has no code for it.
-inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
+inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool loads_generic_code) {
   const auto has = [](const std::string& name) {
     const auto& all = code_objects();
     return std::any_of(all.begin(), all.end(), [&](const CodeObject& o) { return name == o.arch; });
@@ -139,7 +139,7 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
                            ? "this library was built without device code"
                            : "this library has device code for " + known + ", and this GPU is " + facts.arch};
   }
-  if (facts.code != facts.arch && !knows_families) {
+  if (facts.code != facts.arch && !loads_generic_code) {
     facts.code.clear();
     return {"old_runtime", "device code for " + family + ", which " + facts.arch +
                                " runs, can be loaded by ROCm 6.4 and newer, and this is " + facts.driver};
@@ -149,22 +149,22 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
 
 // Detects the devices of a driver. `driver` loads it, and throws NoRuntime if it is not installed.
 template <class Driver>
-Present find_devices(Driver& (*driver)()) {
-  Present found;
+DetectedDriver find_devices(Driver& (*driver)()) {
+  DetectedDriver found;
   try {
     const Driver& it = driver();
     found.library = it.library.path;
     int count = 0;
     const int status = it.count_devices(&count);
     if (status != 0 || count == 0) {
-      found.problem = it.why_none(status);
+      found.problem = it.explain_no_devices(status);
       return found;
     }
     for (int n = 0; n < count; ++n) {
       FoundDevice& device = found.devices.emplace_back();
       try {
         device.facts = it.facts(n);
-        device.problem = choose_code(device.facts, Driver::prefix(), it.knows_families());
+        device.problem = choose_code(device.facts, Driver::prefix(), it.loads_generic_code());
         found.version = device.facts.driver;
       } catch (const std::exception& e) {
         device.problem = {"failed", e.what()};
@@ -198,16 +198,16 @@ class DriverDevice final : public Device {
 
   void* enter() override {
     refuse_fork();
-    if (lost_) throw DeviceLost(why_lost_);
+    if (lost_) throw DeviceLost(lost_reason_);
     try {
       return driver_.enter(number_);
     } catch (const DriverError& e) {
-      lose_if_final(e);
+      mark_lost_if_fatal(e);
       throw;
     }
   }
   void leave(void* before) noexcept override { driver_.leave(before); }
-  void forget_errors() noexcept override { driver_.forget_error(); }
+  void clear_errors() noexcept override { driver_.clear_error(); }
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {
@@ -220,7 +220,7 @@ class DriverDevice final : public Device {
     void* memory = nullptr;
     const int status = driver_.malloc_(&memory, bytes);
     if (status == Driver::kOutOfMemory) {
-      driver_.forget_error();
+      driver_.clear_error();
       throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     }
     check(status, "allocate");
@@ -231,7 +231,7 @@ class DriverDevice final : public Device {
     void* memory = nullptr;
     const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
     if (status == Driver::kOutOfMemory) {
-      driver_.forget_error();
+      driver_.clear_error();
       throw OutOfMemory("out of pinned memory: " + std::to_string(bytes) + " bytes");
     }
     check(status, "allocate pinned memory");
@@ -245,7 +245,7 @@ class DriverDevice final : public Device {
     MemoryInfo info;
     if (driver_.memory_info == nullptr) return std::nullopt;
     if (driver_.memory_info(&info.free, &info.total) == 0) return info;
-    driver_.forget_error();
+    driver_.clear_error();
     return std::nullopt;
   }
   void synchronize(void* stream) override { check(driver_.synchronize(stream), "synchronize"); }
@@ -352,7 +352,7 @@ class DriverDevice final : public Device {
         if (status == 0) status = device_.driver_.graph_instantiate(&ready, graph);
         if (ready != nullptr) {
           ready_.push_back(ready);
-          allocations().add_recording();
+          allocations().add_graph();
         }
       }
       device_.destroy(captured);
@@ -368,7 +368,7 @@ class DriverDevice final : public Device {
    private:
     void destroy() noexcept {
       for (void* graph : ready_) {
-        allocations().remove_recording();
+        allocations().remove_graph();
         device_.ignore(device_.driver_.graph_exec_destroy(graph));
       }
       ready_.clear();
@@ -416,10 +416,10 @@ class DriverDevice final : public Device {
   // Before ROCm 7.14 a stream refuses every launch after a failed capture, until an empty capture has succeeded
   // (rocm-systems issue 6509).
   void recover(void* stream) noexcept {
-    driver_.forget_error();
+    driver_.clear_error();
     void* empty = nullptr;
     if (driver_.capture_begin(stream, kThreadLocal) != 0 || driver_.capture_end(stream, &empty) != 0) {
-      driver_.forget_error();
+      driver_.clear_error();
     }
     if (empty != nullptr) ignore(driver_.graph_destroy(empty));
   }
@@ -435,7 +435,7 @@ class DriverDevice final : public Device {
     try {
       driver_.check(status, what);
     } catch (const DriverError& e) {
-      lose_if_final(e);
+      mark_lost_if_fatal(e);
       throw;
     }
   }
@@ -443,25 +443,25 @@ class DriverDevice final : public Device {
   // Errors after which the device is unusable: an uncorrectable memory error, an invalid address, a time-out,
   // an assertion, an invalid instruction, a failed launch. CUDA reports it for the rest of the process, as
   // does HIP from version 7 on; earlier HIP ends the process.
-  static bool is_final(int status) {
+  static bool is_fatal(int status) {
     return status == 214 || status == 700 || status == 702 || status == 710 ||
            (status >= 714 && status <= 719);
   }
 
-  void lose_if_final(const DriverError& error) {
-    if (!is_final(error.status)) return;
+  void mark_lost_if_fatal(const DriverError& error) {
+    if (!is_fatal(error.status)) return;
     const std::lock_guard<std::mutex> lock(lost_mutex_);
     if (!lost_) {
-      why_lost_ = "the GPU " + facts_.name + " (" + facts_.bus_id + ") has failed, " + error.what() +
-                  ": restart the process, none of its sessions can use this GPU any more";
-      std::fprintf(stderr, "graphopt: %s\n", why_lost_.c_str());
+      lost_reason_ = "the GPU " + facts_.name + " (" + facts_.bus_id + ") has failed, " + error.what() +
+                     ": restart the process, none of its sessions can use this GPU any more";
+      std::fprintf(stderr, "graphopt: %s\n", lost_reason_.c_str());
       lost_ = true;
     }
-    throw DeviceLost(why_lost_);
+    throw DeviceLost(lost_reason_);
   }
 
   void ignore(int status) noexcept {
-    if (status != 0) driver_.forget_error();
+    if (status != 0) driver_.clear_error();
   }
 
   Driver& driver_;
@@ -471,7 +471,7 @@ class DriverDevice final : public Device {
       modules_;  // by source file; never unloaded, since the device lives as long as the process
   std::mutex lost_mutex_;
   std::atomic<bool> lost_{false};
-  std::string why_lost_;  // written once, before lost_
+  std::string lost_reason_;  // written once, before lost_
   std::mutex mutex_;
   using Functions = std::map<std::string, DriverFunctions::Function>;
   Functions functions_;

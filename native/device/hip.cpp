@@ -54,18 +54,18 @@ struct Hip : DriverFunctions {
     find("hipDeviceTotalMem", get_memory);
     find("hipGetLastError", get_last_error);
     find("hipGetErrorString", error_string);
-    const auto find_if_there = [this](const char* name, auto& function) {
-      resolve_if_there(library.handle, name, function);
+    const auto find_optional = [this](const char* name, auto& function) {
+      resolve_optional(library.handle, name, function);
     };
-    find_if_there("hipMemGetInfo", memory_info);
-    find_if_there("hipStreamBeginCapture", capture_begin);
-    find_if_there("hipStreamEndCapture", capture_end);
-    find_if_there("hipStreamIsCapturing", capture_state);
-    find_if_there("hipThreadExchangeStreamCaptureMode", capture_mode);
-    find_if_there("hipGraphInstantiate", graph_instantiate_);
-    find_if_there("hipGraphLaunch", graph_launch);
-    find_if_there("hipGraphDestroy", graph_destroy);
-    find_if_there("hipGraphExecDestroy", graph_exec_destroy);
+    find_optional("hipMemGetInfo", memory_info);
+    find_optional("hipStreamBeginCapture", capture_begin);
+    find_optional("hipStreamEndCapture", capture_end);
+    find_optional("hipStreamIsCapturing", capture_state);
+    find_optional("hipThreadExchangeStreamCaptureMode", capture_mode);
+    find_optional("hipGraphInstantiate", graph_instantiate_);
+    find_optional("hipGraphLaunch", graph_launch);
+    find_optional("hipGraphDestroy", graph_destroy);
+    find_optional("hipGraphExecDestroy", graph_exec_destroy);
     // Version 6 extended the struct and renamed its function.
     constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
     const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
@@ -86,13 +86,13 @@ struct Hip : DriverFunctions {
   }
 
   bool has_graphs() const { return has_common_graphs() && graph_instantiate_ != nullptr; }
-  int graph_instantiate(void** ready, void* recorded) const {
-    return graph_instantiate_(ready, recorded, nullptr, nullptr, 0);
+  int graph_instantiate(void** ready, void* captured) const {
+    return graph_instantiate_(ready, captured, nullptr, nullptr, 0);
   }
 
   // An error remains the last error of the thread (from HIP 7 on) until a call reads it, and other code would
   // take it for its own error. Every error of our calls is therefore cleared.
-  void forget_error() const noexcept { get_last_error(); }
+  void clear_error() const noexcept { get_last_error(); }
 
   void* enter(int number) const {
     int before = 0;
@@ -103,7 +103,7 @@ struct Hip : DriverFunctions {
   void leave(void* before) const noexcept {
     const auto number = static_cast<int>(reinterpret_cast<intptr_t>(before));
     int now = 0;
-    if (get_device(&now) != 0 || (now != number && set_device_(number) != 0)) forget_error();
+    if (get_device(&now) != 0 || (now != number && set_device_(number) != 0)) clear_error();
   }
 
   int copy(void* to, const void* from, size_t bytes, void* stream) const {
@@ -113,7 +113,7 @@ struct Hip : DriverFunctions {
 
   void check(int status, const char* what) const {
     if (status == 0) return;
-    forget_error();
+    clear_error();
     throw DriverError(
         status, std::string(what) + ": HIP error " + std::to_string(status) + ", " + error_string(status));
   }
@@ -128,7 +128,7 @@ struct Hip : DriverFunctions {
   // Whether the runtime counts a work-group processor as one multiprocessor instead of its two compute units:
   // clr's flag of this name, which is true by default (rocclr/utils/flags.hpp; Flag::setValue for its
   // values).
-  static bool counts_pairs() {
+  static bool counts_wgps() {
     const char* flag = std::getenv("GPU_ENABLE_WGP_MODE");
     return flag == nullptr || std::strcmp(flag, "true") == 0 || std::atoi(flag) != 0;
   }
@@ -150,9 +150,9 @@ struct Hip : DriverFunctions {
     f.arch = arch;
     const int multiprocessors = attribute(kMultiprocessors);
     if (const Architecture* known = find_architecture(arch)) {
-      f = facts_of(arch, multiprocessors * (counts_pairs() ? known->units_per_multiprocessor : 1),
-                   1e3 * attribute(kClockRate), 1e3 * attribute(kMemoryClockRate),
-                   attribute(kMemoryBusWidth));
+      f = make_facts(arch, multiprocessors * (counts_wgps() ? known->units_per_multiprocessor : 1),
+                     1e3 * attribute(kClockRate), 1e3 * attribute(kMemoryClockRate),
+                     attribute(kMemoryBusWidth));
     }
     f.multiprocessors = multiprocessors;
     f.features = full.substr(arch.size());
@@ -184,15 +184,15 @@ struct Hip : DriverFunctions {
 
   int count_devices(int* count) const {
     const int status = get_device_count(count);
-    if (status != 0) forget_error();
+    if (status != 0) clear_error();
     return status;
   }
 
   // Whether it loads code objects of generic targets: ROCm 6.4 and newer do.
-  bool knows_families() const { return version() >= 60400000; }
+  bool loads_generic_code() const { return version() >= 60400000; }
 
   // The runtime has one error for all reasons; amd_system.h finds the reason.
-  Diagnosis why_none(int status) const {
+  Diagnosis explain_no_devices(int status) const {
     return {"no_device", std::string("the runtime shows no AMD GPU (") + error_string(status) + ")", ""};
   }
 
@@ -201,13 +201,13 @@ struct Hip : DriverFunctions {
 
 // Retries until the library is found.
 Hip& hip() {
-  static auto& one = *new Hip;
-  return one;
+  static auto& instance = *new Hip;
+  return instance;
 }
 
 }  // namespace
 
-Present find_hip() { return find_devices(hip); }
+DetectedDriver find_hip() { return find_devices(hip); }
 
 std::unique_ptr<Device> open_hip(int number, const DeviceFacts& facts) {
   return std::make_unique<DriverDevice<Hip>>(hip(), number, facts);

@@ -30,9 +30,9 @@ GuardedMemory& guarded_memory() {
 class HostGraph final : public Graph {
  public:
   explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {
-    allocations().add_recording();
+    allocations().add_graph();
   }
-  ~HostGraph() override { allocations().remove_recording(); }
+  ~HostGraph() override { allocations().remove_graph(); }
   void launch(void*) override {
     for (const auto& call : work_) call();
   }
@@ -61,12 +61,12 @@ class HostDevice final : public Device {
   const DeviceFacts& facts() const override { return facts_; }
   void* enter() override { return nullptr; }
   void leave(void*) noexcept override {}
-  void forget_errors() noexcept override {}
+  void clear_errors() noexcept override {}
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {
     if (is_capturing(stream)) {
-      record_launch(kernel, grid, block, lds, args, stream);
+      capture_launch(kernel, grid, block, lds, args, stream);
       return;
     }
     const GuardedMemory::Access access(guarded_memory(), kernel, addresses_in(kernel, args));
@@ -102,7 +102,7 @@ class HostDevice final : public Device {
   void copy(void* to, const void* from, size_t bytes, void* stream) override {
     if (is_capturing(stream)) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      recordings_[stream].push_back([=] { copy(to, from, bytes, nullptr); });
+      captures_[stream].push_back([=] { copy(to, from, bytes, nullptr); });
       return;
     }
     const GuardedMemory::Access access(guarded_memory(), "copy", {to, from});
@@ -119,28 +119,28 @@ class HostDevice final : public Device {
 
   void begin_capture(void* stream) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    recordings_[stream].clear();
+    captures_[stream].clear();
   }
   std::unique_ptr<Graph> end_capture(void* stream) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto graph = std::make_unique<HostGraph>(std::move(recordings_[stream]));
-    recordings_.erase(stream);
+    auto graph = std::make_unique<HostGraph>(std::move(captures_[stream]));
+    captures_.erase(stream);
     return graph;
   }
   void abandon_capture(void* stream) noexcept override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    recordings_.erase(stream);
+    captures_.erase(stream);
   }
   bool is_capturing(void* stream) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return recordings_.count(stream) > 0;
+    return captures_.count(stream) > 0;
   }
   void check_capture(void*) override {}
 
  private:
   // Copies the arguments, which are valid only during the call.
-  void record_launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
-                     void* stream) {
+  void capture_launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
+                      void** args, void* stream) {
     std::vector<std::vector<std::max_align_t>> values;
     for (const auto& [arg, bytes] : parameters(kernel, args)) {
       values.emplace_back((bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
@@ -148,7 +148,7 @@ class HostDevice final : public Device {
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]};
     const std::lock_guard<std::mutex> lock(mutex_);
-    recordings_[stream].push_back([=, values = std::move(values)]() mutable {
+    captures_[stream].push_back([=, values = std::move(values)]() mutable {
       std::vector<void*> pointers;
       for (auto& value : values) pointers.push_back(value.data());
       const uint32_t size[3] = {groups[0], groups[1], groups[2]};
@@ -176,8 +176,8 @@ class HostDevice final : public Device {
 
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
-  std::map<void*, std::vector<std::function<void()>>> recordings_;  // by stream
-  std::string damage_;                                              // of a freed block
+  std::map<void*, std::vector<std::function<void()>>> captures_;  // by stream
+  std::string damage_;                                            // of a freed block
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

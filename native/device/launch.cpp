@@ -76,10 +76,10 @@ const Architecture& architecture(const std::string& name) {
   return *found;
 }
 
-DeviceFacts typical_facts(const std::string& arch) { return facts_of(arch, 0, 0, 0, 0); }
+DeviceFacts typical_facts(const std::string& arch) { return make_facts(arch, 0, 0, 0, 0); }
 
-DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
-                     int memory_bits) {
+DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
+                       int memory_bits) {
   const Architecture& a = architecture(arch);
   DeviceFacts f;
   f.arch = f.code = arch;

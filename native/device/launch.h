@@ -54,8 +54,8 @@ const Architecture& architecture(const std::string& name);
 DeviceFacts typical_facts(const std::string& arch);
 
 // Returns the facts of a device from numbers of its runtime; 0 means unknown. Throws std::invalid_argument.
-DeviceFacts facts_of(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
-                     int memory_bits);
+DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
+                       int memory_bits);
 
 // Maximum size of a kernel's arguments in bytes.
 constexpr size_t kMostArgs = 384;
@@ -186,7 +186,7 @@ inline size_t alignment_of(uintptr_t joined) {
   return bits & (~bits + 1);
 }
 
-inline Buffer behind(Buffer buffer, int64_t bytes) {
+inline Buffer offset_by(Buffer buffer, int64_t bytes) {
   if (buffer.role != Role::kNull) buffer.offset += bytes;
   return buffer;
 }

@@ -101,20 +101,21 @@ std::string describe_devices() {
   std::vector<std::string> archs;
   std::istringstream names(architectures(""));
   for (std::string name; names >> name;) archs.push_back(name);
-  const AmdSystem system = look_around();
+  const AmdSystem system = inspect_amd_system();
   int number = 0;
-  const auto route = [&](const std::pair<Backend, Present>& entry) {
-    const auto& [backend, present] = entry;
+  const auto route = [&](const std::pair<Backend, DetectedDriver>& entry) {
+    const auto& [backend, detected] = entry;
     const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
     const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
     // The provider does not count devices of a kind without device code.
     return std::string("{\"route\": ") + quoted(name) +
-           ", \"runtime\": {\"path\": " + quoted(present.library) +
-           ", \"version\": " + quoted(present.version) + ", \"needed\": " + quoted(needed) +
+           ", \"runtime\": {\"path\": " + quoted(detected.library) +
+           ", \"version\": " + quoted(detected.version) + ", \"needed\": " + quoted(needed) +
            "}, \"problem\": " +
-           to_json(backend == Backend::kHip ? why_no_gpu(present.problem, system) : present.problem) +
+           to_json(backend == Backend::kHip ? explain_missing_gpu(detected.problem, system)
+                                            : detected.problem) +
            ", \"devices\": " +
-           list(present.devices,
+           list(detected.devices,
                 [&, backend = backend](const FoundDevice& d) { return to_json(backend, d, number++); }) +
            "}";
   };

@@ -55,8 +55,8 @@ struct OnnxRuntime {
   std::string folder;
 };
 OnnxRuntime& onnxruntime() {
-  static auto& one = *new OnnxRuntime;
-  return one;
+  static auto& instance = *new OnnxRuntime;
+  return instance;
 }
 
 std::string onnxruntime_folder() {
@@ -80,7 +80,7 @@ std::vector<std::string> python_folders() {
 }
 
 // Whether a file needs another version of `library`.
-bool needs_another(const std::string& path, const std::string& library) {
+bool needs_other_version(const std::string& path, const std::string& library) {
   const auto section = library.empty() ? std::nullopt : read_dynamic_section(path);
   if (!section) return false;
   const std::string stem = library.substr(0, library.find(".so"));
@@ -142,8 +142,9 @@ SharedLibrary find_library(const LibrarySearch& search) {
       for (const std::string& name : search.names) {
         const std::string path = folder + "/" + name;
         if (access(path.c_str(), F_OK) != 0) continue;
-        if (needs_another(path, search.beside)) {
-          why += (why.empty() ? "" : "; ") + path + ": needs another HIP runtime than " + search.beside;
+        if (needs_other_version(path, search.compatible_with)) {
+          why +=
+              (why.empty() ? "" : "; ") + path + ": needs another HIP runtime than " + search.compatible_with;
           continue;
         }
         if (auto found = open(path, name)) return found;

@@ -26,7 +26,7 @@ struct LibrarySearch {
   std::string what;                  // "the HIP runtime (libamdhip64)"
   std::vector<std::string> folders;  // searched first
   // Skip files that need another version of this library, for example "libamdhip64.so.7". Empty: accept any.
-  std::string beside;
+  std::string compatible_with;
   bool installed_first = false;  // try the loader with the first name before site-packages
 };
 

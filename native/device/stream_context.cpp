@@ -26,18 +26,18 @@ struct Contexts {
   }
 };
 Contexts& contexts() {
-  static auto& one = *new Contexts;
-  return one;
+  static auto& instance = *new Contexts;
+  return instance;
 }
 
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
-  int captures = 0, refusing = 0;
+  int captures = 0, blockers = 0;
 };
 Gate& gate() {
-  static auto& one = *new Gate;
-  return one;
+  static auto& instance = *new Gate;
+  return instance;
 }
 
 uint64_t next_number() {
@@ -49,13 +49,13 @@ uint64_t next_number() {
 
 NoCaptures::NoCaptures() {
   std::unique_lock<std::mutex> lock(gate().mutex);
-  ++gate().refusing;
+  ++gate().blockers;
   gate().changed.wait(lock, [] { return gate().captures == 0; });
 }
 
 NoCaptures::~NoCaptures() {
   const std::lock_guard<std::mutex> lock(gate().mutex);
-  --gate().refusing;
+  --gate().blockers;
 }
 
 StreamContext::StreamContext(Device& device, void* stream, bool owns)
@@ -88,7 +88,7 @@ void StreamContext::keep(StreamContext* context) noexcept {
   for (auto at = owned->handles_.begin(); at != owned->handles_.end();) {
     const auto slot = at++;
     if (slot->second.handle != nullptr) {
-      slot->second.handle->forget_problems();
+      slot->second.handle->clear_problems();
     } else {
       owned->handles_.erase(slot);  // the next session tries again
     }
@@ -143,7 +143,7 @@ StreamContext::~StreamContext() {
 
 void StreamContext::synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return captured_ != Captured::kSoon; });
+  changed_.wait(lock, [this] { return captured_ != Captured::kPending; });
   if (captured_ == Captured::kYes) return;
   ++waiting_;
   lock.unlock();
@@ -209,7 +209,7 @@ StreamContext::Handle StreamContext::handle(const void* library,
     made.why = e.what();
     std::fprintf(stderr, "graphopt: falling back to built-in kernels on one stream: %s\n", e.what());
   }
-  device_.forget_errors();
+  device_.clear_errors();
   const std::lock_guard<std::mutex> lock(mutex_);
   const Slot& slot = handles_.try_emplace(library, std::move(made)).first->second;
   return {slot.handle.get(), slot.why.c_str()};
@@ -243,7 +243,7 @@ Capture::Capture(Device& device, void* stream, size_t nodes)
   }
   {
     const std::lock_guard<std::mutex> lock(gate().mutex);
-    if (gate().refusing > 0) {
+    if (gate().blockers > 0) {
       why_not_ = "a library is loading";
       return;
     }
@@ -251,7 +251,7 @@ Capture::Capture(Device& device, void* stream, size_t nodes)
   }
   {
     std::unique_lock<std::mutex> lock(context_->mutex_);
-    context_->captured_ = StreamContext::Captured::kSoon;
+    context_->captured_ = StreamContext::Captured::kPending;
     context_->changed_.wait(lock, [this] { return context_->waiting_ == 0; });
   }
   try {

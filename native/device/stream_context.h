@@ -35,7 +35,7 @@ class VendorHandle {
   // call.
   virtual size_t finish_loading() { return 0; }
   // Clears all cached problems, because the session of its stream has ended.
-  virtual void forget_problems() noexcept {}
+  virtual void clear_problems() noexcept {}
   // Whether its calls can be captured. If not, captures on its stream are not started.
   virtual bool can_be_captured() const { return true; }
 };
@@ -116,7 +116,7 @@ class StreamContext {
   std::condition_variable changed_;
   enum class Captured : uint8_t {
     kNo,
-    kSoon,
+    kPending,
     kYes
   };  // kPending: the capturing thread waits for the stream's work
   Captured captured_ = Captured::kNo;

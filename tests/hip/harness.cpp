@@ -103,9 +103,9 @@ EXPORT Device* graphopt_open(const char* backend) {
   try {
     const std::string name = backend;
     if (name != "hip" && name != "cuda") return open_host(name).release();
-    const Present present = name == "hip" ? find_hip() : find_cuda();
-    if (present.devices.empty()) throw std::runtime_error(present.problem.text);
-    const auto& [facts, problem] = present.devices.front();
+    const DetectedDriver detected = name == "hip" ? find_hip() : find_cuda();
+    if (detected.devices.empty()) throw std::runtime_error(detected.problem.text);
+    const auto& [facts, problem] = detected.devices.front();
     if (!problem.code.empty()) throw std::runtime_error(problem.text);
     Device* device = (name == "hip" ? open_hip(0, facts) : open_cuda(0, facts)).release();
     device->enter();  // never left: the process does not use the thread for anything else
@@ -679,7 +679,7 @@ EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64
   });
 }
 
-// `numbers`: D, B, S, H, backward, batch first, then whether bias, peepholes, lengths, h and c are present.
+// `numbers`: D, B, S, H, backward, batch first, then whether bias, peepholes, lengths, h and c are detected.
 // `at_once`: 1 for one launch for all steps, 0 for one launch for each step, negative for the plan's choice.
 EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_t kind,
                                      const int64_t* numbers, float clip, int at_once) {

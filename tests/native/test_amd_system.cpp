@@ -14,8 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using gpu::AmdSystem;
 using gpu::Diagnosis;
-using gpu::look_around;
-using gpu::why_no_gpu;
+using gpu::explain_missing_gpu;
+using gpu::inspect_amd_system;
 
 const Diagnosis kNone = {"no_device", "the runtime shows none"};
 const Diagnosis kNoRuntime = {"no_runtime", "libamdhip64 is nowhere"};
@@ -133,7 +133,7 @@ TEST_CASE("why there is no amd gpu") {
       {{"broken_runtime", "it lacks hipMalloc"}, desktop(), "broken_runtime", ""},
   };
   for (const Case& c : cases) {
-    const Diagnosis why = why_no_gpu(c.told, c.system);
+    const Diagnosis why = explain_missing_gpu(c.told, c.system);
     const std::string said = why.code + ": " + why.text + " -> " + why.mend;
     CHECK_MESSAGE(why.code == c.code, said);
     CHECK_MESSAGE((*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos), said);
@@ -142,10 +142,10 @@ TEST_CASE("why there is no amd gpu") {
 }
 
 TEST_CASE("devices that are hidden") {
-  const auto code = [] { return why_no_gpu(kNone, desktop()).code; };
+  const auto code = [] { return explain_missing_gpu(kNone, desktop()).code; };
   {
     const Variable hidden("HIP_VISIBLE_DEVICES", "7");
-    const Diagnosis why = why_no_gpu(kNone, desktop());
+    const Diagnosis why = explain_missing_gpu(kNone, desktop());
     CHECK(why.code == "hidden");
     CHECK(why.mend == "unset HIP_VISIBLE_DEVICES");
     CHECK(why.text.find("HIP_VISIBLE_DEVICES=7") != std::string::npos);
@@ -175,7 +175,7 @@ TEST_CASE("what linux shows of amd gpus") {
                        {"opt/rocm/core-7.14/lib/libamdhip64.so.7", ""},
                        {"proc/sys/kernel/osrelease", "6.8.0-generic\n"}});
   unsetenv("KUBERNETES_SERVICE_HOST");
-  const AmdSystem system = look_around(folder);
+  const AmdSystem system = inspect_amd_system(folder);
   CHECK(system.gpus == 2);
   CHECK(system.kfd);
   CHECK(system.kfd_refusal.empty());
@@ -189,18 +189,20 @@ TEST_CASE("what linux shows of amd gpus") {
   CHECK(!system.container);
   CHECK(!system.dxg);
 
-  const AmdSystem nothing = look_around(folder / "nowhere");
+  const AmdSystem nothing = inspect_amd_system(folder / "nowhere");
   CHECK(!nothing.may_have_gpu());
   CHECK(nothing.rocm.empty());
   CHECK(nothing.unreadable.empty());
 }
 
 TEST_CASE("device nodes that cannot be opened") {
-  const AmdSystem system = look_around(Folder({{"dev/kfd", nullptr}, {"dev/dri/renderD128", nullptr}}));
+  const AmdSystem system =
+      inspect_amd_system(Folder({{"dev/kfd", nullptr}, {"dev/dri/renderD128", nullptr}}));
   CHECK(system.kfd);
   CHECK(system.kfd_refusal == "Is a directory");
   CHECK(system.render_refusal == "Is a directory");
-  const AmdSystem two = look_around(Folder({{"dev/dri/renderD128", nullptr}, {"dev/dri/renderD129", ""}}));
+  const AmdSystem two =
+      inspect_amd_system(Folder({{"dev/dri/renderD128", nullptr}, {"dev/dri/renderD129", ""}}));
   CHECK_MESSAGE(two.render_refusal.empty(), "one of two GPUs is enough");
 }
 
@@ -219,7 +221,7 @@ TEST_CASE("gpus of the kernel s drivers") {
     const std::string bus = folder / "sys/bus/pci";
     fs::create_directory_symlink(bus + "/drivers/" + driver, bus + "/devices/" + gpu + "/driver");
   }
-  const AmdSystem system = look_around(folder);
+  const AmdSystem system = inspect_amd_system(folder);
   CHECK(system.unbound == std::vector<std::string>{"0000:41:00.0: vfio-pci"});
   CHECK(system.kfd_gpus == 1);
   CHECK(system.unreadable ==
@@ -227,13 +229,13 @@ TEST_CASE("gpus of the kernel s drivers") {
 }
 
 TEST_CASE("wsl and containers") {
-  const AmdSystem wsl = look_around(
+  const AmdSystem wsl = inspect_amd_system(
       Folder({{"dev/dxg", ""}, {"proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n"}}));
   CHECK(wsl.wsl);
   CHECK(wsl.dxg);
   CHECK(wsl.may_have_gpu());
   CHECK(!wsl.kfd);
-  CHECK(look_around(Folder({{".dockerenv", ""}, {"dev", nullptr}})).container);
+  CHECK(inspect_amd_system(Folder({{".dockerenv", ""}, {"dev", nullptr}})).container);
 }
 
 }  // namespace

@@ -166,11 +166,11 @@ class GuardedMemory {
   }
 
   std::string damage(const char* memory, const Block& block) const {
-    const auto is_whole = [](const char* from, const char* to) {
+    const auto is_intact = [](const char* from, const char* to) {
       return std::all_of(from, to, [](char c) { return static_cast<unsigned char>(c) == kRedZone; });
     };
-    const bool before = is_whole(block.pages, memory),
-               behind = is_whole(memory + block.bytes, block.pages + block.size);
+    const bool before = is_intact(block.pages, memory),
+               behind = is_intact(memory + block.bytes, block.pages + block.size);
     if (before && behind) return "";
     return std::string("memory was written ") + (before ? "behind" : "before") + " a block of " +
            std::to_string(block.bytes) + " bytes";

@@ -133,15 +133,15 @@ void work();
 }
 
 // Switches to `next` and returns when an item of this fiber can continue.
-void rest(Fiber& fiber, Item* next) {
+void suspend(Fiber& fiber, Item* next) {
   if (__builtin_setjmp(fiber.jump) == 0) leave(fiber.stack, next);
   self().fiber->stack.arrive(m.stack);
 }
 
-void park(State state) {
+void wait_in(State state) {
   Item& item = self();
   item.state = state;
-  rest(*item.fiber, next_item());
+  suspend(*item.fiber, next_item());
 }
 
 // A fiber is created once and runs several work-items, because its creation also makes a system call. Items
@@ -159,7 +159,7 @@ void work() {
       continue;
     }
     m.idle.push_back(item.fiber);
-    rest(*item.fiber, next);
+    suspend(*item.fiber, next);
   }
 }
 
@@ -232,8 +232,8 @@ void* dynamic_lds() {
   m.dynamic_is_clean = false;
   return m.dynamic;
 }
-void wait_for_group() { park(State::kAtBarrier); }
-void wait_for_wave() { park(State::kAtExchange); }
+void wait_for_group() { wait_in(State::kAtBarrier); }
+void wait_for_wave() { wait_in(State::kAtExchange); }
 
 const char* wave_exchange(const void* mine, size_t bytes) {
   Item& item = self();

@@ -33,10 +33,11 @@ struct BlasGemm {
 constexpr size_t kBlasWorkspace = size_t{32} << 20;
 
 template <class Library>
-class BlasOf final : public Blas {
+class BlasHandle final : public Blas {
  public:
-  BlasOf(Device& device, const Library& library, void* stream, size_t workspace, std::atomic<bool>& said)
-      : device_(device), library_(library), stream_(stream), said_(said) {
+  BlasHandle(Device& device, const Library& library, void* stream, size_t workspace,
+             std::atomic<bool>& reported)
+      : device_(device), library_(library), stream_(stream), reported_(reported) {
     if (library_.create(&handle_) != 0) throw_unusable();
     // Setting the stream afterwards would replace the workspace with the library's own.
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
@@ -46,9 +47,9 @@ class BlasOf final : public Blas {
       keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), workspace) == 0;
     } catch (const OutOfMemory&) {  // the library then uses its own workspace
     }
-    device_.forget_errors();
+    device_.clear_errors();
   }
-  ~BlasOf() override {
+  ~BlasHandle() override {
     if (handle_ != nullptr) library_.destroy(handle_);
   }
 
@@ -84,11 +85,11 @@ class BlasOf final : public Blas {
       if (r > 0) device_.reserve_nodes(kNodesOfLibraryCall);
       const int status = library_.run(handle_, product, half);
       if (status == 0) continue;
-      device_.forget_errors();
+      device_.clear_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
       if (device_.is_capturing(stream_)) return false;
       if (r > 0) throw std::runtime_error(what);  // part of the product is already enqueued
-      if (!said_.exchange(true)) {
+      if (!reported_.exchange(true)) {
         std::fprintf(stderr,
                      "graphopt: falling back to built-in kernels for a GEMM [%lld,%lld]x[%lld,%lld]: %s\n",
                      static_cast<long long>(p.M), static_cast<long long>(p.K), static_cast<long long>(p.K),
@@ -101,7 +102,7 @@ class BlasOf final : public Blas {
 
  private:
   [[noreturn]] void throw_unusable() {
-    device_.forget_errors();
+    device_.clear_errors();
     if (handle_ != nullptr) library_.destroy(handle_);
     throw std::runtime_error(std::string(Library::kName) + " can't be used");
   }
@@ -109,7 +110,7 @@ class BlasOf final : public Blas {
   Device& device_;
   const Library& library_;
   void* stream_;
-  std::atomic<bool>& said_;
+  std::atomic<bool>& reported_;
   DeviceMemory workspace_;  // freed after the handle
   void* handle_ = nullptr;
   bool keeps_workspace_ = false;
@@ -129,7 +130,7 @@ struct Cublas {
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Cublas(void* handle) : library(handle) {
-    resolve_if_there(library, "cublasSetWorkspace_v2", set_workspace);
+    resolve_optional(library, "cublasSetWorkspace_v2", set_workspace);
   }
 
   int run(void* handle, const BlasGemm& p, bool half) const {
@@ -169,7 +170,7 @@ struct Rocblas {
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Rocblas(void* handle) : library(handle) {
-    resolve_if_there(library, "rocblas_set_workspace", set_workspace);
+    resolve_optional(library, "rocblas_set_workspace", set_workspace);
   }
 
   // Disables atomic additions, which rocBLAS 6 allows by default: their order differs in each run.
@@ -247,19 +248,19 @@ class OpenBlas final : public OpenLibrary<Blas> {
  public:
   OpenBlas(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {
     const WorkStream stream(device);
-    BlasOf<Library> blas(device_, library_, stream.get(), 0, said_);
+    BlasHandle<Library> blas(device_, library_, stream.get(), 0, reported_);
     require_right_products(blas, device_, stream.get());
   }
 
   Device& device() const override { return device_; }
   std::unique_ptr<Blas> create_handle(void* stream) override {
-    return std::make_unique<BlasOf<Library>>(device_, library_, stream, kBlasWorkspace, said_);
+    return std::make_unique<BlasHandle<Library>>(device_, library_, stream, kBlasWorkspace, reported_);
   }
 
  private:
   Device& device_;
   Library library_;
-  std::atomic<bool> said_{false};
+  std::atomic<bool> reported_{false};
 };
 
 }  // namespace

@@ -99,9 +99,9 @@ template <class Api>
 struct BlasLtShared {
   Device& device;
   BlasLtFunctions<Api> call;
-  bool takes_layers = Api::kBiasStep >= 0;  // false after a wrong result of several layers in one product
+  bool supports_layers = Api::kBiasStep >= 0;  // false after a wrong result of several layers in one product
   std::mutex mutex;
-  std::set<std::string> said;  // reported refusals
+  std::set<std::string> reported;  // reported refusals
 
   BlasLtShared(Device& of, void* library) : device(of), call(library) {}
   // Reports a refusal, once for each problem.
@@ -109,28 +109,28 @@ struct BlasLtShared {
     const std::string what = "X [" + std::to_string(p.rows) + "," + std::to_string(p.K) + "], W [" +
                              std::to_string(p.K) + "," + std::to_string(p.N) + "]";
     const std::lock_guard<std::mutex> lock(mutex);
-    if (!said.insert(what).second) return;
+    if (!reported.insert(what).second) return;
     std::fprintf(stderr, "graphopt: %s refused %s, status %d: another algorithm or a built-in kernel runs\n",
                  Api::kName, what.c_str(), status);
   }
 };
 
 template <class Api>
-class BlasLtOf final : public BlasLt {
+class BlasLtHandle final : public BlasLt {
  public:
-  BlasLtOf(BlasLtShared<Api>& shared, void* stream)
+  BlasLtHandle(BlasLtShared<Api>& shared, void* stream)
       : shared_(shared), device_(shared.device), call_(shared.call), stream_(stream) {
     if (call_.create(&handle_) != 0) {
       handle_ = nullptr;
       throw std::runtime_error(std::string(Api::kName) + " can't be used");
     }
   }
-  ~BlasLtOf() override { call_.destroy(handle_); }
+  ~BlasLtHandle() override { call_.destroy(handle_); }
 
-  void forget_problems() noexcept override { choices_.clear(); }
+  void clear_problems() noexcept override { choices_.clear(); }
 
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
-    if (p.layers > 1 && !shared_.takes_layers) return std::nullopt;
+    if (p.layers > 1 && !shared_.supports_layers) return std::nullopt;
     const Heuristic& choice = choice_of(p, half);
     std::optional<size_t> most;
     for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
@@ -155,7 +155,7 @@ class BlasLtOf final : public BlasLt {
                                         &beta, r != nullptr ? r : y, d.result.get(), y, d.result.get(),
                                         algorithm.data(), workspace, bytes_of(algorithm), stream_);
       if (status == 0) return true;
-      device_.forget_errors();
+      device_.clear_errors();
       if (device_.is_capturing(stream_)) return false;
       shared_.refuse(p, status);
     }
@@ -251,7 +251,7 @@ class BlasLtOf final : public BlasLt {
         }
       }
     }
-    device_.forget_errors();
+    device_.clear_errors();
     return *choice;
   }
 
@@ -321,7 +321,7 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
  public:
   OpenBlasLt(Device& device, const FoundLibrary& found) : shared_(device, found.file.handle) {
     const WorkStream stream(device);
-    BlasLtOf<Api> library(shared_, stream.get());
+    BlasLtHandle<Api> library(shared_, stream.get());
     const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
       LinearProblem p;
       p.act.kind = kind;
@@ -339,13 +339,13 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
     try {
       require(A::kNone, false, false, 3);
     } catch (const std::exception&) {
-      shared_.takes_layers = false;
+      shared_.supports_layers = false;
     }
   }
 
   Device& device() const override { return shared_.device; }
   std::unique_ptr<BlasLt> create_handle(void* stream) override {
-    return std::make_unique<BlasLtOf<Api>>(shared_, stream);
+    return std::make_unique<BlasLtHandle<Api>>(shared_, stream);
   }
 
  private:

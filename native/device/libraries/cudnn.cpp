@@ -29,10 +29,10 @@ bool transforms(int algorithm, bool backward) {
 
 struct Cudnn {
   static constexpr const char* kName = "cuDNN";
-  static constexpr bool kBesideRuns = false;  // its heuristics read no files and compile nothing
+  static constexpr bool kLoadsInBackground = false;  // its heuristics read no files and compile nothing
   static constexpr bool kHasRelu = true;
-  struct Convolution : Described {
-    Made relu;
+  struct Convolution : ConvolutionDescriptors {
+    OwnedObject relu;
     int algorithm = 0;
   };
   // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t
@@ -77,8 +77,8 @@ struct Cudnn {
 
   Cudnn(void* handle, Use) : library(handle) {}
 
-  Made create(void* stream) const {
-    Made handle = make(create_, destroy_);
+  OwnedObject create(void* stream) const {
+    OwnedObject handle = make(create_, destroy_);
     set_stream.check(handle.get(), stream);
     return handle;
   }

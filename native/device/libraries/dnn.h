@@ -89,25 +89,26 @@ struct Destroy {
   int (*function)(void*) = nullptr;
   void operator()(void* made) const { function(made); }
 };
-using Made = std::unique_ptr<void, Destroy>;
+using OwnedObject = std::unique_ptr<void, Destroy>;
 
-inline Made make(const LibraryFunction<void**>& create, const LibraryFunction<void*>& destroy) {
+inline OwnedObject make(const LibraryFunction<void**>& create, const LibraryFunction<void*>& destroy) {
   void* made = nullptr;
   create.check(&made);
   return {made, {destroy.pointer()}};
 }
 
 // The descriptors of a problem in both libraries.
-struct Described {
-  Made x, w, y, bias, flat_y, conv;
+struct ConvolutionDescriptors {
+  OwnedObject x, w, y, bias, flat_y, conv;
   bool transposed = false;
   size_t workspace = 0;
 };
 
 // Creates the descriptor of a tensor. Both libraries have these functions.
 template <class Library>
-Made describe(const Library& library, int type, const Arrays::Dims& shape, int dims, bool channels_last) {
-  Made tensor = make(library.create_tensor, library.destroy_tensor);
+OwnedObject describe_tensor(const Library& library, int type, const Arrays::Dims& shape, int dims,
+                            bool channels_last) {
+  OwnedObject tensor = make(library.create_tensor, library.destroy_tensor);
   library.set_tensor.check(tensor.get(), type, dims, shape.data(),
                            Arrays::strides(shape, dims, channels_last).data());
   return tensor;
@@ -115,28 +116,29 @@ Made describe(const Library& library, int type, const Arrays::Dims& shape, int d
 
 // Creates the descriptors of all tensors except W.
 template <class Library>
-void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last, Described& c) {
-  c.x = describe(library, type, a.x, a.dims(), channels_last);
-  c.y = describe(library, type, a.y, a.dims(), channels_last);
-  c.bias = describe(library, type, a.bias, 4, channels_last);
-  c.flat_y = describe(library, type, a.flat_y, 4, channels_last);
+void describe_tensors(const Library& library, int type, const Arrays& a, bool channels_last,
+                      ConvolutionDescriptors& c) {
+  c.x = describe_tensor(library, type, a.x, a.dims(), channels_last);
+  c.y = describe_tensor(library, type, a.y, a.dims(), channels_last);
+  c.bias = describe_tensor(library, type, a.bias, 4, channels_last);
+  c.flat_y = describe_tensor(library, type, a.flat_y, 4, channels_last);
 }
 
 // A handle with the descriptors and the chosen algorithm of each problem. They are cached: creating them
 // takes longer than the convolution of a small image.
 //
-// If a library reads databases and loads or compiles kernels for a problem (kBesideRuns), a separate thread
+// If a library reads databases and loads or compiles kernels for a problem (kLoadsInBackground), a separate thread
 // does so and holds the handle meanwhile. Calls that would wait for it use built-in kernels instead.
 template <class Library>
-class DnnOf final : public Dnn {
+class DnnHandle final : public Dnn {
  public:
-  DnnOf(Device& device, const Library& library, void* stream)
+  DnnHandle(Device& device, const Library& library, void* stream)
       : device_(device), library_(library), stream_(stream) {}
-  ~DnnOf() override {
+  ~DnnHandle() override {
     if (loader_.joinable()) loader_.join();
   }
 
-  void forget_problems() noexcept override {
+  void clear_problems() noexcept override {
     if (loader_.joinable()) loader_.join();
     convolutions_.clear();
   }
@@ -145,9 +147,9 @@ class DnnOf final : public Dnn {
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     why = kBusy;
     if (!lock.owns_lock()) return std::nullopt;
-    const Known& known = convolution_of(p, half);
-    if (known.ready) return known.convolution->workspace;
-    why = known.why.empty() ? kBusy : known.why.c_str();  // remains valid, because it is set once
+    const Entry& entry = convolution_of(p, half);
+    if (entry.ready) return entry.convolution->workspace;
+    why = entry.why.empty() ? kBusy : entry.why.c_str();  // remains valid, because it is set once
     return std::nullopt;
   }
 
@@ -160,14 +162,14 @@ class DnnOf final : public Dnn {
     if (!lock.owns_lock()) return false;
     const auto found = convolutions_.find(key_of(p, half));  // an entry of conv_workspace
     if (found == convolutions_.end() || !found->second.ready) return false;
-    Known& known = found->second;
+    Entry& entry = found->second;
     try {
-      library_.run(handle_.get(), *known.convolution, x, w, bias, residual, y, workspace);
+      library_.run(handle_.get(), *entry.convolution, x, w, bias, residual, y, workspace);
       return true;
     } catch (const std::exception& e) {  // a refusal at run time is final
-      device_.forget_errors();
+      device_.clear_errors();
       if (device_.is_capturing(stream_)) return false;
-      refuse(known, p, e.what());
+      refuse(entry, p, e.what());
       return false;
     }
   }
@@ -181,29 +183,29 @@ class DnnOf final : public Dnn {
  private:
   static constexpr const char* kBusy = "its kernels are still loading";
 
-  struct Known {
+  struct Entry {
     std::optional<typename Library::Convolution> convolution;
     bool ready = false;
     std::string why;  // no algorithm, or the library has refused it; set once
   };
-  struct Wanted {
-    Known* known;
+  struct Request {
+    Entry* entry;
     ConvolutionProblem p;
     bool half;
   };
 
   // The lock must be held.
-  Known& convolution_of(const ConvolutionProblem& p, bool half) {
+  Entry& convolution_of(const ConvolutionProblem& p, bool half) {
     const auto [found, added] = convolutions_.try_emplace(key_of(p, half));
-    Known& known = found->second;
-    if (!added) return known;
-    if (Library::kBesideRuns) {
-      wanted_.push_back({&known, p, half});
+    Entry& entry = found->second;
+    if (!added) return entry;
+    if (Library::kLoadsInBackground) {
+      requests_.push_back({&entry, p, half});
       start();
     } else {
-      prepare({&known, p, half});
+      prepare({&entry, p, half});
     }
-    return known;
+    return entry;
   }
 
   void start() {
@@ -211,11 +213,11 @@ class DnnOf final : public Dnn {
     if (loader_.joinable()) loader_.join();  // it has finished its work
     loader_ = std::thread([this] {
       const std::lock_guard<StreamLock> lock(lock_);  // waits until the caller of start() releases it
-      while (!wanted_.empty()) {
-        const Wanted one = std::move(wanted_.back());
-        wanted_.pop_back();
-        prepare(one);
-        if (one.known->ready) ++loaded_;
+      while (!requests_.empty()) {
+        const Request request = std::move(requests_.back());
+        requests_.pop_back();
+        prepare(request);
+        if (request.entry->ready) ++loaded_;
       }
       loading_ = false;
       raise_library_generation();
@@ -225,41 +227,41 @@ class DnnOf final : public Dnn {
     loading_ = true;
   }
 
-  void prepare(const Wanted& one) {
+  void prepare(const Request& request) {
     try {
       const OnDevice on(device_);
       const NoCaptures none;
       if (handle_ == nullptr) handle_ = library_.create(stream_);
-      one.known->convolution = library_.prepare(handle_.get(), one.p, one.half, device_);
-      one.known->ready = one.known->convolution.has_value();
-      if (!one.known->ready) refuse(*one.known, one.p, "has no algorithm");
+      request.entry->convolution = library_.prepare(handle_.get(), request.p, request.half, device_);
+      request.entry->ready = request.entry->convolution.has_value();
+      if (!request.entry->ready) refuse(*request.entry, request.p, "has no algorithm");
     } catch (const std::exception& e) {
-      refuse(*one.known, one.p, e.what());
+      refuse(*request.entry, request.p, e.what());
     }
-    device_.forget_errors();
+    device_.clear_errors();
   }
 
-  void refuse(Known& known, const ConvolutionProblem& p, const std::string& why) {
-    known.convolution.reset();
-    known.ready = false;
-    known.why = std::string(Library::kName) + " " + why;
+  void refuse(Entry& entry, const ConvolutionProblem& p, const std::string& why) {
+    entry.convolution.reset();
+    entry.ready = false;
+    entry.why = std::string(Library::kName) + " " + why;
     std::fprintf(
         stderr,
         "graphopt: falling back to built-in kernels for a convolution of X [%lld,%lld,%lld,%lld,%lld]: %s\n",
         static_cast<long long>(p.N), static_cast<long long>(p.x_channels()), static_cast<long long>(p.in[0]),
-        static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]), known.why.c_str());
+        static_cast<long long>(p.in[1]), static_cast<long long>(p.in[2]), entry.why.c_str());
   }
 
   Device& device_;
   const Library& library_;
   void* stream_;
-  StreamLock lock_;  // guards the members below
-  Made handle_;      // destroyed after the descriptors
-  std::map<ConvolutionKey, Known> convolutions_;
+  StreamLock lock_;     // guards the members below
+  OwnedObject handle_;  // destroyed after the descriptors
+  std::map<ConvolutionKey, Entry> convolutions_;
   std::thread loader_;
   bool loading_ = false;
-  std::vector<Wanted> wanted_;  // requests to the loader
-  size_t loaded_ = 0;           // since finish_loading
+  std::vector<Request> requests_;  // requests to the loader
+  size_t loaded_ = 0;              // since finish_loading
   std::condition_variable_any idle_;
 };
 
@@ -271,7 +273,7 @@ class OpenDnn final : public OpenLibrary<Dnn> {
 
   Device& device() const override { return device_; }
   std::unique_ptr<Dnn> create_handle(void* stream) override {
-    return std::make_unique<DnnOf<Library>>(device_, library_, stream);
+    return std::make_unique<DnnHandle<Library>>(device_, library_, stream);
   }
 
  private:

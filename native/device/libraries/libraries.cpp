@@ -19,7 +19,7 @@ constexpr std::pair<const char*, Use> kUses[] = {
     {"off", Use::kOff}, {"on", Use::kOn}, {"build", Use::kBuild}, {"find", Use::kFind}};
 
 template <class Library>
-struct All {
+struct LibraryCache {
   struct Slot {
     std::unique_ptr<OpenLibrary<Library>> library;  // null: unavailable, for the reason `why`
     std::string why;
@@ -30,7 +30,7 @@ struct All {
   using Find = FoundLibrary(const DeviceFacts&, Use);
   using Open = std::unique_ptr<OpenLibrary<Library>>(Device&, const FoundLibrary&, Use);
 
-  Opened<Library> get(Device& device, Use use, Find* find, Open* open) {
+  LibraryOrReason<Library> get(Device& device, Use use, Find* find, Open* open) {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto [known, fresh] = slots.try_emplace({&device, use});
     Slot& slot = known->second;
@@ -41,7 +41,7 @@ struct All {
   static void fill(Slot& slot, Device& device, Use use, Find* find, Open* open) {
     FoundLibrary found;
     found.name = "a library";
-    bool mendable = true;
+    bool user_can_fix = true;
     try {
       found = find(device.facts(), use);
       slot.why = found.problem.text;
@@ -50,13 +50,13 @@ struct All {
         slot.library = open(device, found, use);
       } else {
         // No warning for cuBLASLt and hipBLASLt: two built-in launches replace them.
-        mendable = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
+        user_can_fix = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
       }
     } catch (const std::exception& e) {
       slot.why = found.name + ": " + e.what();
     }
-    device.forget_errors();
-    if (slot.library == nullptr && mendable) {
+    device.clear_errors();
+    if (slot.library == nullptr && user_can_fix) {
       std::fprintf(stderr, "graphopt: falling back to built-in kernels: %s\n", slot.why.c_str());
     }
   }
@@ -64,9 +64,9 @@ struct All {
 
 // Never freed: sessions may outlive static objects.
 template <class Library>
-All<Library>& all() {
-  static auto& one = *new All<Library>;
-  return one;
+LibraryCache<Library>& library_cache() {
+  static auto& instance = *new LibraryCache<Library>;
+  return instance;
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<s
     const SharedLibrary runtime = hip_library();
     search.folders = {folder_of(runtime.path)};
     const auto section = read_dynamic_section(runtime.path);
-    if (section) search.beside = section->soname;
+    if (section) search.compatible_with = section->soname;
   }
   try {
     found.file = find_library(search);
@@ -142,17 +142,17 @@ namespace {
 template <class Library>
 struct Vendors {
   VendorLibrary hip, cuda;
-  typename All<Library>::Find *find_hip, *find_cuda;
-  typename All<Library>::Open *open_hip, *open_cuda;
+  typename LibraryCache<Library>::Find *find_hip, *find_cuda;
+  typename LibraryCache<Library>::Open *open_hip, *open_cuda;
 
-  Opened<Library> get(Device& device, const LibraryChoices* given) const {
+  LibraryOrReason<Library> get(Device& device, const LibraryChoices* given) const {
     static const LibraryChoices of_environment("");
     const LibraryChoices& choices = given != nullptr ? *given : of_environment;
     switch (device.backend()) {
       case Backend::kHip:
-        return all<Library>().get(device, choices.of(hip), find_hip, open_hip);
+        return library_cache<Library>().get(device, choices.of(hip), find_hip, open_hip);
       case Backend::kCuda:
-        return all<Library>().get(device, choices.of(cuda), find_cuda, open_cuda);
+        return library_cache<Library>().get(device, choices.of(cuda), find_cuda, open_cuda);
       case Backend::kHost:
         break;
     }
@@ -164,18 +164,18 @@ using L = VendorLibrary;
 
 }  // namespace
 
-Opened<Blas> blas(Device& device, const LibraryChoices* choices) {
+LibraryOrReason<Blas> blas(Device& device, const LibraryChoices* choices) {
   constexpr Vendors<Blas> kVendors = {L::kRocblas, L::kCublas,   find_rocblas,
                                       find_cublas, open_rocblas, open_cublas};
   return kVendors.get(device, choices);
 }
 
-Opened<Dnn> dnn(Device& device, const LibraryChoices* choices) {
+LibraryOrReason<Dnn> dnn(Device& device, const LibraryChoices* choices) {
   constexpr Vendors<Dnn> kVendors = {L::kMiopen, L::kCudnn, find_miopen, find_cudnn, open_miopen, open_cudnn};
   return kVendors.get(device, choices);
 }
 
-Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices) {
+LibraryOrReason<BlasLt> blas_lt(Device& device, const LibraryChoices* choices) {
   constexpr Vendors<BlasLt> kVendors = {L::kHipblaslt, L::kCublaslt,   find_hipblaslt,
                                         find_cublaslt, open_hipblaslt, open_cublaslt};
   return kVendors.get(device, choices);

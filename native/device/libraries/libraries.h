@@ -115,7 +115,7 @@ std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundL
 
 // A library's handle on a stream. If it is null, `why` is the reason, valid as long as the stream.
 template <class Handle>
-struct OnStream {
+struct HandleOrReason {
   Handle* handle;
   const char* why;
 
@@ -125,12 +125,12 @@ struct OnStream {
 // A library of a device, opened at the first call. If it is null, `why` is the reason, valid until the
 // process ends. It is written to stderr once if the user can solve the problem.
 template <class Handle>
-struct Opened {
+struct LibraryOrReason {
   OpenLibrary<Handle>* library;
   const char* why;
 
   // Returns its handle on a stream, which the first plan that needs it creates, before any capture.
-  OnStream<Handle> on(void* stream) const {
+  HandleOrReason<Handle> on(void* stream) const {
     if (library == nullptr) return {nullptr, why};
     const auto found = StreamContext::of(library->device(), stream)->handle(library, [this, stream] {
       return library->create_handle(stream);
@@ -139,9 +139,9 @@ struct Opened {
   }
 };
 // Null `choices`: only those of the environment.
-Opened<Blas> blas(Device& device, const LibraryChoices* choices);
-Opened<Dnn> dnn(Device& device, const LibraryChoices* choices);
-Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
+LibraryOrReason<Blas> blas(Device& device, const LibraryChoices* choices);
+LibraryOrReason<Dnn> dnn(Device& device, const LibraryChoices* choices);
+LibraryOrReason<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
 // Waits until the libraries have loaded everything in the background. Returns the number of kernels.
 size_t finish_loading();
 // Increases after a library has loaded something: a new plan may then find a better implementation.

@@ -12,9 +12,9 @@ namespace {
 
 struct Miopen {
   static constexpr const char* kName = "MIOpen";
-  static constexpr bool kBesideRuns = true;
+  static constexpr bool kLoadsInBackground = true;
   static constexpr bool kHasRelu = false;
-  struct Convolution : Described {
+  struct Convolution : ConvolutionDescriptors {
     uint64_t solution = 0;
   };
   // miopenConvSolution_t
@@ -67,7 +67,7 @@ struct Miopen {
 
   Miopen(void* handle, Use use) : library(handle), measures_(use == Use::kFind) {}
 
-  Made create(void* stream) const {
+  OwnedObject create(void* stream) const {
     void* handle = nullptr;
     create_.check(&handle, stream);
     return {handle, {destroy_.pointer()}};
@@ -76,7 +76,7 @@ struct Miopen {
   // It launches kernels with hipExtModuleLaunchKernel. After measurements (miopenFind...) it polls the
   // stream, which ends a capture (rocm-libraries issue 12121).
   bool can_be_captured(const Device& device) const {
-    return device.graph_rules().whole_ext_launches && !measures_;
+    return device.graph_rules().captures_ext_launches && !measures_;
   }
 
   // Reads MIOpen's databases. If none has the kernel, MIOpen compiles it.
@@ -88,7 +88,7 @@ struct Miopen {
     Convolution c;
     c.transposed = p.transposed;
     describe_tensors(*this, type, a, p.channels_last, c);
-    c.w = describe(*this, type, a.w, a.dims(), p.channels_last);
+    c.w = describe_tensor(*this, type, a.w, a.dims(), p.channels_last);
     c.conv = make(create_conv, destroy_conv);
     set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
     set_groups.check(c.conv.get(), to_i31(p.groups));
@@ -126,7 +126,7 @@ struct Miopen {
     void *const of_x = c.x.get(), *const of_w = c.w.get(), *const of_conv = c.conv.get(),
                 *const of_y = c.y.get();
     void* stream = device.create_stream();
-    Made handle;
+    OwnedObject handle;
     size_t workspace = 0;
     try {
       handle = create(stream);
@@ -142,7 +142,7 @@ struct Miopen {
                                                   false);
       device.synchronize(stream);
     } catch (const std::exception&) {  // not enough memory: the library's own order is used
-      device.forget_errors();
+      device.clear_errors();
     }
     handle.reset();
     device.destroy_stream(stream);

@@ -16,18 +16,18 @@ class StreamLock {
   bool try_lock() {
     if (mutex_.try_lock()) return true;
     // The holder reads the flag after its unlock. If it has just done so, this second attempt succeeds.
-    turned_away_ = true;
+    try_failed_ = true;
     return mutex_.try_lock();
   }
   // A new plan may find a better implementation than those made after a failed try_lock.
   void unlock() {
     mutex_.unlock();
-    if (turned_away_.exchange(false)) raise_library_generation();
+    if (try_failed_.exchange(false)) raise_library_generation();
   }
 
  private:
   std::mutex mutex_;
-  std::atomic<bool> turned_away_{false};
+  std::atomic<bool> try_failed_{false};
 };
 
 }  // namespace graphopt::gpu

@@ -19,7 +19,7 @@ class Pools final : public gpu::MemoryKeeper {
   Pools() { gpu::set_memory_keeper(*this); }
 
   // Frees idle memory of pools first, then plans and arenas of idle sessions, which return them to their pools.
-  bool give_back(gpu::Device& device) noexcept override {
+  bool release_unused(gpu::Device& device) noexcept override {
     try {
       if (trim(device)) return true;
       std::vector<Session> owners;
@@ -272,7 +272,7 @@ std::string describe_memory() {
     return std::string("\"") + name + "\": " + std::to_string(value);
   };
   std::string text = "{" + number("bytes", all.bytes) + ", " + number("most", all.most) + ", " +
-                     number("recordings", all.recordings) + ", \"pools\": [";
+                     number("recordings", all.graphs) + ", \"pools\": [";
   const std::lock_guard<std::mutex> lock(pools().mutex);
   bool first = true;
   for (const Pool* pool : pools().all) {

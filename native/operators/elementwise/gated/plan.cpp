@@ -23,9 +23,9 @@ Plan gated_plan(const GatedProblem& p, bool half, bool aligned) {
   for (int64_t first = 0; first < p.rows; first += most) {
     const int64_t total = std::min(most, p.rows - first) * p.D;
     const int64_t x = first * x_row * element;
-    args.a = behind(input(0), x);
-    args.b = behind(input(p.halves ? 0 : 1), x);
-    args.y = behind(output(0), first * p.D * element);
+    args.a = offset_by(input(0), x);
+    args.b = offset_by(input(p.halves ? 0 : 1), x);
+    args.y = offset_by(output(0), first * p.D * element);
     args.total = to_u31(total);
     const int64_t items = args.vectors != 0 ? total / pack : total;
     plan.launch_items(float_kernel("gated", half), items, hip::kGatedThreads, args);

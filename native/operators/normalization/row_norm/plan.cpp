@@ -59,12 +59,12 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   const int64_t bytes = (half ? 2 : 4) * p.D;
   for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
     args.first_row = p.images == 1 && p.order == RowOrder::kImages ? 0 : static_cast<uint32_t>(first);
-    args.x = behind(input(0), moves_x ? 0 : first * bytes);
-    args.residual = behind(p.has_residual ? input(1) : no_buffer(),
-                           p.order == RowOrder::kFromWindows ? 0 : first * bytes);
-    args.y = behind(output(0), moves_y ? 0 : first * bytes);
-    args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
-    args.statistics = behind(p.writes_statistics ? output(2) : no_buffer(), first * 4);
+    args.x = offset_by(input(0), moves_x ? 0 : first * bytes);
+    args.residual = offset_by(p.has_residual ? input(1) : no_buffer(),
+                              p.order == RowOrder::kFromWindows ? 0 : first * bytes);
+    args.y = offset_by(output(0), moves_y ? 0 : first * bytes);
+    args.sum = offset_by(p.writes_sum ? output(1) : no_buffer(), first * bytes);
+    args.statistics = offset_by(p.writes_statistics ? output(2) : no_buffer(), first * 4);
     plan.launch(name, {count}, block, args);
   });
   return plan;

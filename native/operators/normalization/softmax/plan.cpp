@@ -33,8 +33,8 @@ void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis w
   // Launches begin with a whole one of `outer`.
   const int64_t most = std::max<int64_t>(1, INT32_MAX / (groups * kThreads));
   for (int64_t first = 0; first < outer; first += most) {
-    args.x = behind(input(0), first * bytes);
-    args.y = behind(output(0), first * bytes);
+    args.x = offset_by(input(0), first * bytes);
+    args.y = offset_by(output(0), first * bytes);
     plan.launch(kernel, {to_u31(std::min(most, outer - first) * groups)}, static_cast<uint32_t>(kThreads),
                 args);
   }
@@ -58,8 +58,8 @@ Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool h
   args.threads = static_cast<int32_t>(threads);
   const int64_t bytes = (half ? 2 : 4) * D;
   for_each_launch(outer, threads, [&](int64_t first, uint32_t count) {
-    args.x = behind(input(0), first * bytes);
-    args.y = behind(output(0), first * bytes);
+    args.x = offset_by(input(0), first * bytes);
+    args.y = offset_by(output(0), first * bytes);
     plan.launch(float_kernel(family_of(what), half), {count}, static_cast<uint32_t>(threads), args);
   });
   return plan;

@@ -105,8 +105,8 @@ class Steps {
     const int64_t in_group = hip::kReduceThreads / args.row_items;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
       const int64_t row = first * in_group;
-      args.x = behind(x, row * R * bytes_of(from));
-      args.y = behind(y, row * bytes_of(from_));
+      args.x = offset_by(x, row * R * bytes_of(from));
+      args.y = offset_by(y, row * bytes_of(from_));
       args.rows = to_u31(std::min(rows - row, count * in_group));
       plan_.launch(kernel_name({"reduce_rows", suffix_of(from, from_)}), {count}, hip::kReduceThreads, args);
     });
