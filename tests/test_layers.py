@@ -329,7 +329,7 @@ SAID_TWICE = {
     "Slots": "number of addresses in each struct of arguments",
     "Rows": "rows of a work-item, by each matrix instruction",
     "Sums": "the same",
-    "Together": "the same",
+    "Contiguous": "the same",
     "OutOfMemory": "the status codes of two drivers",
     "Residual": "index of an input, for three operators",
     "Line": "bytes of a cache line",

@@ -28,7 +28,7 @@
 //   copy_to_lds(to, from, inside), wait_for_copies()
 //                               an asynchronous copy of 16 bytes (zeros unless `inside`), and the wait for all copies
 //                               of the work-item; for kCopiesToLds
-//   end_group_of_copies(), wait_for_copies_but<n>()
+//   end_group_of_copies(), wait_for_copies_except<n>()
 //                               ends a group of copies; waits for all groups except the last n
 //   half_t, Pack<T>, load_pack, store_pack
 //                               16-byte vectors of float or half_t
@@ -329,7 +329,7 @@ DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
 DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEVICE void end_group_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kGroups>
-DEVICE void wait_for_copies_but() {
+DEVICE void wait_for_copies_except() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
 }
 #else
@@ -343,7 +343,7 @@ DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) { *to = 
 DEVICE void wait_for_copies() {}
 DEVICE void end_group_of_copies() {}
 template <int kGroups>
-DEVICE void wait_for_copies_but() {}
+DEVICE void wait_for_copies_except() {}
 #endif
 
 // n / d for n < 2^31 without a division.

@@ -29,6 +29,6 @@ struct Epilogue {
   Activation act;
 };
 // Returns the size of arguments that have `before` bytes of other members and end with an epilogue.
-constexpr size_t with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
+constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
 
 }  // namespace graphopt::hip

@@ -11,7 +11,7 @@ namespace graphopt::hip {
 // The epilogue for packs in the same columns, n to n + kSize - 1, of which `inside` are less than N. The bias
 // is loaded once.
 template <class T>
-struct ColumnEnd {
+struct ColumnEpilogue {
   static constexpr int kSize = Pack<T>::kSize;
   const Epilogue& epilogue;
   const T* residual;
@@ -20,7 +20,7 @@ struct ColumnEnd {
   bool biased;
   Bits128 bias = {};
 
-  DEVICE ColumnEnd(const Epilogue& of, const T* bias_of, const T* residual_of, T* to, int n, int32_t N)
+  DEVICE ColumnEpilogue(const Epilogue& of, const T* bias_of, const T* residual_of, T* to, int n, int32_t N)
       : epilogue(of),
         residual(residual_of),
         y(to),
@@ -77,7 +77,7 @@ struct ColumnEnd {
 template <class T>
 DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
                        float (&values)[Pack<T>::kSize]) {
-  const ColumnEnd<T> end(e, bias, residual, y, n, N);
+  const ColumnEpilogue<T> end(e, bias, residual, y, n, N);
   end.add(values, end.ahead(at));
   end.activate(values);
   end.store(at, values);
@@ -128,11 +128,11 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
   }
 }
 
-// The argument of Hgemm::end_packs without splits. The first `rows` rows are inside Y, and the column if
+// The argument of Hgemm::apply_epilogue without splits. The first `rows` rows are inside Y, and the column if
 // `has_column`; row m is at element at(m) of Y.
 template <class At>
-struct TileEnd {
-  const ColumnEnd<half_t>& column;
+struct TileEpilogue {
+  const ColumnEpilogue<half_t>& column;
   int rows;
   bool has_column;
   const At& at;
@@ -153,8 +153,8 @@ struct TileEnd {
   }
 };
 
-// The argument of Hgemm::end_packs with splits: partial sums [rows, N] at `to`, columns n to n + 3.
-struct PartialEnd {
+// The argument of Hgemm::apply_epilogue with splits: partial sums [rows, N] at `to`, columns n to n + 3.
+struct PartialSumEpilogue {
   const Epilogue& epilogue;
   float* to;
   int rows, n;
@@ -181,19 +181,19 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   };
   if (args.splits.splits.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
-    const PartialEnd end = {args.epilogue, partial_of(args, part) + element(n), M - first_m, n, N};
-    product.template end_packs<4>(lds, end);
+    const PartialSumEpilogue end = {args.epilogue, partial_of(args, part) + element(n), M - first_m, n, N};
+    product.template apply_epilogue<4>(lds, end);
     return;
   }
   const half_t *bias = args.bias, *residual = args.residual;
   half_t* const y = args.y;
   const int n = first_n + P::Product::template pack_column<8>();
   const bool has_column = n < N;
-  const ColumnEnd<half_t> column(args.epilogue, bias_of(args.epilogue, bias, z), residual, y,
-                                 has_column ? n : 0, N);
+  const ColumnEpilogue<half_t> column(args.epilogue, bias_of(args.epilogue, bias, z), residual, y,
+                                      has_column ? n : 0, N);
   const size_t first = z * (static_cast<size_t>(M) * static_cast<size_t>(N)) + element(n);
   const auto at = [&](int m) { return first + static_cast<size_t>(m) * static_cast<size_t>(N); };
-  product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, has_column, at});
+  product.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, has_column, at});
 }
 
 }  // namespace graphopt::hip

@@ -84,7 +84,7 @@ DEVICE void tile_chain(const TileChainArgs& args) {
       right = Instruction<T>::load_right(
           [&](int j, int i) { return lds.a + j * InstructionLds<T>::kStride + i; });
     }
-    Instruction<T>::multiply(total, Instruction<T>::left_of(sum), right);
+    Instruction<T>::multiply(total, Instruction<T>::to_left(sum), right);
   }
   store_tile<T>(total, y, row, column, M, P);
 }
@@ -99,17 +99,17 @@ DEVICE void tile_rows(const TileArgs& args) {
   const int row = block_x() * 16;
   multiply_tiles(sum, a, b, row, 0, M, N, args.K, lds);
   UNROLL for (int which = 0; which < Instruction<T>::kRows; ++which) {
-    float most = -1e30f, total = 0;
+    float largest = -1e30f, total = 0;
     UNROLL for (int i = 0; i < Instruction<T>::kSums; ++i) {
       if (Instruction<T>::row_of(i) != which || Instruction<T>::column(i) >= N) continue;
-      most = max_float(most, sum.v[i]);
+      largest = max_float(largest, sum.v[i]);
       total += sum.v[i];
     }
-    most = Instruction<T>::row_max(most);
+    largest = Instruction<T>::row_max(largest);
     total = Instruction<T>::row_sum(total);
     const int r = row + Instruction<T>::row(which);
     if (r >= M) continue;
-    y[2 * r] = from_float<T>(most);
+    y[2 * r] = from_float<T>(largest);
     y[2 * r + 1] = from_float<T>(total);
   }
 }

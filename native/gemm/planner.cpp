@@ -7,13 +7,14 @@ namespace graphopt::gpu {
 namespace {
 
 // Estimates the clocks of the busiest compute unit.
-double clocks_of(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
-                 const DeviceFacts& device, const Architecture& arch) {
+double estimate_clocks(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
+                       const DeviceFacts& device, const Architecture& arch) {
   const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
   const double products = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
   const double steps = static_cast<double>(divide_up(p.depth, p.shape.depth));
-  double clocks = std::max(groups * (2 * products / (arch.matrix_flops * cost.part_of_peak) + cost.ends),
-                           steps * cost.step);
+  double clocks =
+      std::max(groups * (2 * products / (arch.matrix_flops * cost.fraction_of_peak) + cost.overhead),
+               steps * cost.step);
   if (p.splits > 1) {
     const double bytes = static_cast<double>((2 * p.splits * 4 + 2) * M * N * batch);
     clocks += kClocksOfLaunch + bytes / device.bytes_per_second * device.clock_hz;
@@ -51,8 +52,8 @@ StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, con
   }
   // A large tile needs less bandwidth, but must leave enough work-groups for all compute units.
   for (const StridedTiling& t : tilings) {
-    const bool fills = divide_up(M, t.m) * divide_up(N, t.n) * batch >= device.compute_units;
-    if (M > t.m / 2 && N > t.n / 2 && fills) return t;
+    const bool fills_device = divide_up(M, t.m) * divide_up(N, t.n) * batch >= device.compute_units;
+    if (M > t.m / 2 && N > t.n / 2 && fills_device) return t;
   }
   return tilings.back();
 }
@@ -90,7 +91,7 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
       p.depth = round_up(divide_up(K, splits), shape.depth);
       if (splits > 1 && (p.depth < 2 * shape.depth || p.tiles() * batch >= device.compute_units)) break;
       p.splits = std::max<int64_t>(1, divide_up(K, p.depth));
-      p.clocks = clocks_of(p, *cost, M, N, batch, device, arch);
+      p.clocks = estimate_clocks(p, *cost, M, N, batch, device, arch);
       if (!best || p.clocks < best->clocks) best = p;
     }
   }

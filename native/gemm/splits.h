@@ -10,7 +10,7 @@ namespace graphopt::gpu {
 // Adds the workspace of the partial sums of `batch` GEMMs and the launch that reduces them. `product`:
 // arguments of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
 template <class Args>
-void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t batch, bool half) {
+void add_split_reduction(Plan& plan, const Args& product, int64_t splits, int64_t batch, bool half) {
   const int64_t M = product.M, N = product.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;
   plan.workspace = {batch * splits * M * N * 4};
   hip::GemmSumArgs sum = {};
@@ -38,7 +38,7 @@ void launch_aligned(Plan& plan, const char* kernel, const AlignedTiling& tiling,
   args.splits = {make_divisor(tiling.splits), to_i31(tiling.depth)};
   const Grid grid = {to_u31(tiling.tiles()), 1, to_u31(batch * tiling.splits)};
   plan.launch(kernel, grid, tiling.threads, args).lds = lds;
-  if (tiling.splits > 1) add_sum_of_splits(plan, args, tiling.splits, batch, true);
+  if (tiling.splits > 1) add_split_reduction(plan, args, tiling.splits, batch, true);
 }
 
 }  // namespace graphopt::gpu

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 constexpr int kGemmSumThreads = 256;
 
 // One work-item for each pack of a row of Y: `packs` in total, `across` in a row. A matrix has `rows` rows.
-struct GemmSumArgs : Arguments<4, with_epilogue(68)> {
+struct GemmSumArgs : Arguments<4, size_with_epilogue(68)> {
   In partial, bias, residual;  // bias and residual may be null
   Out y;
   int32_t N, splits;

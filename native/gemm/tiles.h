@@ -38,11 +38,13 @@ constexpr MatrixShape no_shape() { return {}; }
 
 // The cost of a tile on one compute unit.
 struct TileCost {
-  double part_of_peak = 0;  // of the matrix units, reached by many such tiles at once
-  double step = 0;          // minimum clocks from one step of a tile to the next
-  double ends = 0;          // clocks before the first step and after the last
+  double fraction_of_peak = 0;  // of the matrix units, reached by many such tiles at once
+  double step = 0;              // minimum clocks from one step of a tile to the next
+  double overhead = 0;          // clocks before the first step and after the last
 };
-constexpr TileCost cost(double part_of_peak, double step, double ends) { return {part_of_peak, step, ends}; }
+constexpr TileCost cost(double fraction_of_peak, double step, double overhead) {
+  return {fraction_of_peak, step, overhead};
+}
 constexpr TileCost no_cost() { return {}; }
 
 // The targets that have a kernel. kCopiesToLds: targets that copy from memory to LDS without registers
@@ -121,7 +123,7 @@ struct VectorTile {
   const char* type;
   int winograd_groups_per_unit;
   VectorShape shape;
-  double part_of_peak;
+  double fraction_of_peak;
 
   constexpr bool half() const { return type[1] == '1'; }
 };

@@ -2,7 +2,7 @@
 // operators.
 #pragma once
 
-#include "blocks/gpu/neighbours.h"
+#include "blocks/gpu/vec.h"
 #include "blocks/gpu/walk.h"
 
 namespace graphopt::hip {
@@ -46,12 +46,12 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
     if (i >= args.total) return;
     const Pack<T> left = read_operand(a, i, args.axes, args.a_strides),
                   right = read_operand(b, i, args.axes, args.b_strides);
-    Neighbours<Y, kSize> results;
+    Vec<Y, kSize> results;
     compute(i, left.v, right.v, results.v);
     if constexpr (sizeof results == sizeof(Bits128)) {
       *reinterpret_cast<Bits128*>(y + i) = bit_cast<Bits128>(results);
     } else {
-      store_neighbours(y + i, results);
+      store_vec(y + i, results);
     }
     return;
   }
@@ -72,7 +72,7 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
 
 // A case of a switch on a value that is uniform in a wave: to[j] = expression for the kCount values of a
 // work-item, with v = x[j] and w = z[j]. A macro, because a case cannot be passed to a function.
-#define CASE_OF_EACH(to, op, expression)      \
+#define ELEMENTWISE_CASE(to, op, expression)  \
   case op:                                    \
     UNROLL for (int j = 0; j < kCount; ++j) { \
       const auto v = x[j], w = z[j];          \

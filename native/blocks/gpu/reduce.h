@@ -33,9 +33,10 @@ DEVICE float group_max(float x, WaveSums& slots, int threads) {
   if (lane_id() == 0) slots.sum[wave_id()] = x;
   barrier();
   const int waves = threads / kWave;
-  float most = slots.sum[lane_id() < waves ? lane_id() : 0];
-  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) most = larger(most, shuffle_xor(most, mask));
-  return most;
+  float largest = slots.sum[lane_id() < waves ? lane_id() : 0];
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) largest =
+      larger(largest, shuffle_xor(largest, mask));
+  return largest;
 }
 
 DEVICE float from_lane(float x, int lane) { return shuffle(x, lane); }
@@ -54,11 +55,11 @@ struct ScanLds {
 // The sums over the work-items before this one, and over the whole work-group. A second call needs a barrier
 // before it.
 template <class S>
-struct SumsOfGroup {
+struct GroupScan {
   S before, all;
 };
 template <class S, int kThreads>
-DEVICE SumsOfGroup<S> sums_of_group(S own, ScanLds<S, kThreads>& totals) {
+DEVICE GroupScan<S> group_scan(S own, ScanLds<S, kThreads>& totals) {
   S through = own;
   UNROLL for (int step = 1; step < kWave; step *= 2) {
     const S other = from_lane(through, max_int(lane_id() - step, 0));

@@ -8,7 +8,7 @@ namespace graphopt::hip {
 // Returns element i of a head after rotation by cos and sin [half] of its position. at(i) returns element i
 // of the input. Without cos and sin (null) the head is not rotated.
 template <class T, class At>
-DEVICE float rotated(const At& at, int i, int half, bool interleaved, const T* cos, const T* sin) {
+DEVICE float rotate_element(const At& at, int i, int half, bool interleaved, const T* cos, const T* sin) {
   if (cos == nullptr || i >= 2 * half) return at(i);
   const int pair = interleaved ? i / 2 : i < half ? i : i - half;
   const bool second = interleaved ? (i & 1) != 0 : i >= half;

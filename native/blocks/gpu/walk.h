@@ -7,11 +7,11 @@ namespace graphopt::hip {
 
 // A position in a walk, which visits the elements in the order of the axes. Negative strides work because
 // uint32_t wraps around.
-struct WalkPlace {
+struct WalkPosition {
   uint32_t at[kMostAxes - 1];  // index along each axis except the outermost
   uint32_t offset;
 
-  DEVICE WalkPlace(uint32_t i, const Axes& axes, const Strides& strides) : offset(0) {
+  DEVICE WalkPosition(uint32_t i, const Axes& axes, const Strides& strides) : offset(0) {
     UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
       const uint32_t next = divide(i, axes.inner[k]);
       at[k] = i - next * axes.inner[k].d;
@@ -33,7 +33,7 @@ struct WalkPlace {
 };
 
 DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
-  return WalkPlace(i, axes, strides).offset;
+  return WalkPosition(i, axes, strides).offset;
 }
 
 }  // namespace graphopt::hip

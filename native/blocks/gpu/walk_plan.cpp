@@ -81,14 +81,14 @@ Strides Walk::strides(size_t tensor) const {
   return result;
 }
 
-bool Walk::in_vectors(size_t tensor, int64_t pack, bool broadcast) const {
+bool Walk::is_vectorizable(size_t tensor, int64_t pack, bool broadcast) const {
   if (dims_.empty() || dims_.back() % pack != 0) return false;
   const auto& s = strides_[tensor];
   if (s.back() == 0) return broadcast;
   return s.back() == 1 && std::all_of(s.begin(), s.end() - 1, [pack](int64_t v) { return v % pack == 0; });
 }
 
-bool Walk::fills_vectors(size_t tensor, int64_t pack) const {
+bool Walk::has_contiguous_vectors(size_t tensor, int64_t pack) const {
   const auto& s = strides_[tensor];
   size_t outer = dims_.size();  // number of axes outside the contiguous inner ones
   int64_t run = 1;
@@ -98,7 +98,7 @@ bool Walk::fills_vectors(size_t tensor, int64_t pack) const {
          (run % pack == 0 && std::all_of(s.begin(), end, [pack](int64_t v) { return v % pack == 0; }));
 }
 
-void Walk::keep_together(size_t tensor) {
+void Walk::improve_locality(size_t tensor) {
   const auto& s = strides_[tensor];
   if (dims_.size() < 3 || std::abs(s.back()) <= 1) return;
   const auto distance = [](int64_t stride) { return stride == 0 ? INT64_MAX : std::abs(stride); };

@@ -20,7 +20,7 @@ class Walk {
   void simplify();
 
   // Changes the unit from elements to vectors of `pack` elements along the innermost axis. Requires
-  // in_vectors without broadcasts for every tensor.
+  // is_vectorizable without broadcasts for every tensor.
   void widen(int64_t pack);
 
   // All elements in runs along the innermost axis: the start of each run in each tensor, and its steps.
@@ -36,12 +36,12 @@ class Walk {
   Strides strides(size_t tensor) const;
   // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis. Its
   // stride there must be 1, or 0 if `broadcast` allows it.
-  bool in_vectors(size_t tensor, int64_t pack, bool broadcast) const;
+  bool is_vectorizable(size_t tensor, int64_t pack, bool broadcast) const;
   // Whether each group of `pack` consecutive elements of the walk is an aligned vector of the tensor.
-  bool fills_vectors(size_t tensor, int64_t pack) const;
+  bool has_contiguous_vectors(size_t tensor, int64_t pack) const;
   // Moves the axis with the smallest stride in the tensor next to the innermost axis, if the innermost stride
   // is larger than that. Accesses to the same cache line then come close together.
-  void keep_together(size_t tensor);
+  void improve_locality(size_t tensor);
 
  private:
   std::vector<int64_t> dims_;                  // from the outermost
@@ -67,8 +67,8 @@ Walk fill_operands(Args& args, const Shape& y, const Shape& a, const Shape* b, c
                 mask != nullptr ? broadcast(*mask, y) : none});
   walk.simplify();
   args.y = output(0);
-  args.vectors = aligned && walk.in_vectors(kY, pack, false) && walk.in_vectors(kA, pack, true) &&
-                 walk.in_vectors(kB, pack, true);
+  args.vectors = aligned && walk.is_vectorizable(kY, pack, false) && walk.is_vectorizable(kA, pack, true) &&
+                 walk.is_vectorizable(kB, pack, true);
   args.total = walk.total();
   args.axes = walk.axes();
   args.a_strides = walk.strides(kA);

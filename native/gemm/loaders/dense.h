@@ -15,7 +15,7 @@ struct DenseRows {
 
   const half_t* from;
   ptrdiff_t step;  // from pack to pack
-  int row, column, left;
+  int row, column, remaining_k;
   int inside = 0;  // a bit for each pack
   PacksToLds<kAhead, kPacks> packs;
 
@@ -25,7 +25,7 @@ struct DenseRows {
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
-        left(K - column) {
+        remaining_k(K - column) {
     from = p + static_cast<ptrdiff_t>(row) * stride + column;
     UNROLL for (int i = 0; i < kPacks; ++i) inside |= static_cast<int>(row + i * kRows < lines) << i;
     inside = opaque(inside);  // one register instead of one condition for each pack
@@ -34,14 +34,14 @@ struct DenseRows {
   // Steps and their parts must be begun in order.
   template <class Row>
   DEVICE void begin(Row* to, int part) {
-    const int mask = left > 0 ? inside : 0;
+    const int mask = remaining_k > 0 ? inside : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
       if (!in_part(i, kPacks, part, kDepth / 16, kGroups)) continue;
       packs.begin(i, &to[i * kRows + row][column], from + i * step, (mask >> i & 1) != 0);
     }
     if (!is_last_part(part, kDepth / 16)) return;
     from += kDepth;
-    left -= kDepth;
+    remaining_k -= kDepth;
   }
   template <class Row>
   DEVICE void finish(Row* to) const {

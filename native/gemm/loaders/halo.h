@@ -37,8 +37,8 @@ struct HaloProduct : Base {
   // Bit t of each line: tap t is a pixel of X. In LDS; the bits of this work-item are also in registers if
   // these suffice.
   const uint32_t* inside;
-  static constexpr bool kKept = kTilesM * Base::kTilesN <= 12;
-  uint32_t kept[kKept ? kTilesM : 1];
+  static constexpr bool kTapsInRegisters = kTilesM * Base::kTilesN <= 12;
+  uint32_t taps_in_registers[kTapsInRegisters ? kTilesM : 1];
   int at[kTilesM] = {};               // rows of the lines at this tap, in elements
   int tap, column, shift, block = 0;  // of the next step
 
@@ -49,14 +49,14 @@ struct HaloProduct : Base {
     column = tap - r * static_cast<int>(args.kernel_w.d);
     shift = r * args.W + column;
     for (int m = thread_x(); m < kM; m += Base::kThreads) lines[m] = taps_inside(first_m + m);
-    if constexpr (kKept) {
+    if constexpr (kTapsInRegisters) {
       barrier();
-      UNROLL for (int i = 0; i < kTilesM; ++i) kept[i] = inside[line(i)];
+      UNROLL for (int i = 0; i < kTilesM; ++i) taps_in_registers[i] = inside[line(i)];
     }
   }
 
   DEVICE uint32_t taps_of(int i) const {
-    if constexpr (kKept) return kept[i];
+    if constexpr (kTapsInRegisters) return taps_in_registers[i];
     return inside[line(i)];
   }
 
@@ -116,9 +116,9 @@ template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
-  static constexpr int kBefore = P::kBuffers - 1;  // steps that still read the rows of the next block
-  static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kApart = kParts / kChunks;
-  static_assert(kPacks * kRows == P::kN && kApart * kChunks == kParts, "whole packs for every work-item");
+  static constexpr int kStepsInFlight = P::kBuffers - 1;  // steps that still read the rows of the next block
+  static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
+  static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");
 
   const ConvHaloArgs& args;
   typename P::Lds& lds;
@@ -131,9 +131,9 @@ struct HaloCopies {
   int to = 0;                         // first row of block `next` in LDS
   int filters = 0;                    // a bit for each pack inside W
   bool has_k;                         // whether k of this step exists for these packs
-  // The next chunk of pixels: its row in the block (kNone if there is none), source and destination.
-  static constexpr int kNone = 1 << 24;
-  int chunk = kNone;
+  // The next chunk of pixels: its row in the block (kNoChunk if there is none), source and destination.
+  static constexpr int kNoChunk = 1 << 24;
+  int chunk = kNoChunk;
   const half_t* chunk_from;
   half_t* chunk_to;
 
@@ -182,7 +182,7 @@ struct HaloCopies {
     chunk_to = pixels + ((kHaloZeros + to + row) * kRow + column);
   }
   DEVICE void end_next_block() {
-    chunk = kNone;
+    chunk = kNoChunk;
     ++next;
     x += kDepth;
     to = args.rows - to;
@@ -199,7 +199,7 @@ struct HaloCopies {
   // The next block is copied during the last steps of the current one.
   DEVICE void begin_step() {
     has_k = left > 0 && block * kDepth + column < args.C;
-    if (tap == kBefore && next == block + 1 && next <= last) begin_next_block();
+    if (tap == kStepsInFlight && next == block + 1 && next <= last) begin_next_block();
   }
 
   DEVICE void begin(int buffer, int part) {
@@ -208,7 +208,7 @@ struct HaloCopies {
       copy_to_lds_if((filters >> i & 1) != 0, &lds.b[buffer][i * kRows + row][column], w + i * from_filter,
                      has_k);
     }
-    if (part % kApart == 0) copy_chunk();
+    if (part % kDistance == 0) copy_chunk();
     if (!is_last_part(part, kParts)) return;
     --left;
     ++tap;

@@ -28,7 +28,7 @@ constexpr int kConvLastTaps = 15;  // maximum number of rows and of columns of a
 // A float16 channels-last convolution as a GEMM of patches [M, K] and filters [K, N]: M pixels of Y in all
 // images, N filters, K = taps times C channels in packs. x [images, H, W, C], w [N, taps, C], residual and y
 // [M, N]. The grid has `down` rows of `across` tiles.
-struct ConvLastArgs : Arguments<6, with_epilogue(180)> {
+struct ConvLastArgs : Arguments<6, size_with_epilogue(180)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [splits, M, N] if splits > 1

@@ -23,7 +23,7 @@ class OperandPart {
     if (layout_.packs == 0) {
       const int me = opaque(thread_x());  // otherwise the addresses of all elements stay in registers
       UNROLL for (int i = 0; i < kPacks; ++i) {
-        const Place at = place_along_k(i, me);
+        const Position at = position_along_k(i, me);
         Pack<T> pack;
         UNROLL for (int j = 0; j < kSize; ++j) {
           const int k = first_k + at.k + j;
@@ -32,9 +32,9 @@ class OperandPart {
         staged_[i] = bit_cast<Bits128>(pack);
       }
     } else if (along_k_) {
-      UNROLL for (int i = 0; i < kPacks; ++i) staged_[i] = load_at(place_along_k(i), first_k);
+      UNROLL for (int i = 0; i < kPacks; ++i) staged_[i] = load_at(position_along_k(i), first_k);
     } else {
-      UNROLL for (int i = 0; i < kPacks; ++i) staged_[i] = load_at(place_along_lines(i), first_k);
+      UNROLL for (int i = 0; i < kPacks; ++i) staged_[i] = load_at(position_along_lines(i), first_k);
     }
   }
 
@@ -54,7 +54,7 @@ class OperandPart {
   DEVICE void store_lines(Row* to) const {
     if (along_k_) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
-        const Place at = place_along_k(i);
+        const Position at = position_along_k(i);
         store_pack(&to[at.line][at.k], pack(i));
       }
     } else {
@@ -62,7 +62,7 @@ class OperandPart {
         T v[2];
       };
       UNROLL for (int i = 0; i < kPacks; i += 2) {
-        const Place at = place_along_lines(i);
+        const Position at = position_along_lines(i);
         const Pack<T> first = pack(i), second = pack(i + 1);
         UNROLL for (int j = 0; j < kSize; ++j) {
           *reinterpret_cast<Two*>(&to[at.line + j][at.k]) = {{first.v[j], second.v[j]}};
@@ -76,13 +76,13 @@ class OperandPart {
   DEVICE void store_k(Row* to) const {
     if (along_k_) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
-        const Place at = place_along_k(i);
+        const Position at = position_along_k(i);
         const Pack<T> x = pack(i);
         UNROLL for (int j = 0; j < kSize; ++j) to[at.k + j][at.line] = to_float(x.v[j]);
       }
     } else {
       UNROLL for (int i = 0; i < kPacks; ++i) {
-        const Place at = place_along_lines(i);
+        const Position at = position_along_lines(i);
         const Pack<T> x = pack(i);
         UNROLL for (int j = 0; j < kSize; j += 4) {
           const Pack<float> four = {
@@ -93,16 +93,16 @@ class OperandPart {
     }
   }
 
-  struct Place {
+  struct Position {
     int line, k;
   };
   // Returns the position of pack i of this work-item in the step.
-  DEVICE static Place place_along_k(int i, int me = thread_x()) {
+  DEVICE static Position position_along_k(int i, int me = thread_x()) {
     const int at = i * kThreads + me;
     return {at / (kDepth / kSize), at % (kDepth / kSize) * kSize};
   }
   // Rows of lines are written two k at a time, from two packs of a row.
-  DEVICE static Place place_along_lines(int i) {
+  DEVICE static Position position_along_lines(int i) {
     if constexpr (kByLine) {
       const int at = i / 2 * kThreads + thread_x();
       return {at / (kDepth / 2) * kSize, at % (kDepth / 2) * 2 + i % 2};
@@ -113,7 +113,7 @@ class OperandPart {
   DEVICE const T* address(int line, int k) const {
     return p_ + static_cast<ptrdiff_t>(line) * layout_.line + static_cast<ptrdiff_t>(k) * layout_.k;
   }
-  DEVICE Bits128 load_at(const Place& at, int first_k) const {
+  DEVICE Bits128 load_at(const Position& at, int first_k) const {
     Bits128 bits = {};
     if (at.line < lines_ && first_k + at.k < K_) {
       bits = *reinterpret_cast<const Bits128*>(address(at.line, first_k + at.k));

@@ -40,7 +40,7 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
     right.begin(lds.b[buffer], part);
   };
   if constexpr (P::kAhead) {
-    product_steps_ahead(product, lds, depth, begin);
+    run_steps_ahead(product, lds, depth, begin);
   } else {
     product.run(
         lds, depth, [&](int, int buffer) { begin(buffer, kAllParts); },
@@ -54,10 +54,10 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
 // The tile of this work-group among `down` x `across` tiles. Consecutive work-groups cover kTilesAtOnce rows
 // of tiles, which then share their operands in the L2.
 constexpr int kTilesAtOnce = 8;
-struct TilePlace {
+struct TilePosition {
   int down, across;
 };
-DEVICE TilePlace tile_place(const Divisor& across, int down) {
+DEVICE TilePosition tile_position(const Divisor& across, int down) {
   const auto id = static_cast<uint32_t>(block_x());
   const uint32_t group = divide(id, across) / kTilesAtOnce;
   const uint32_t first = group * kTilesAtOnce, at = id - first * across.d;

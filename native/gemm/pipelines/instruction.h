@@ -2,10 +2,10 @@
 // target has them for T (traits.h). Otherwise it runs through shuffles, for tests only.
 //
 // A tile has 16 rows and 16 columns. Each work-item has kRows rows of it, kSums values in total. Groups of
-// kTogether values are consecutive in a row and begin at a multiple of kTogether columns. A work-item has
+// kContiguous values are consecutive in a row and begin at a multiple of kContiguous columns. A work-item has
 // kSlots of the 16 k of the left and right operands. The operands A and B of the units are swapped if each
 // work-item then accumulates one row. The sums, rounded to T, can therefore be the left operand of a second
-// multiplication (left_of). On CDNA, RDNA 4 and NVIDIA they are already in the right work-item. On RDNA 3,
+// multiplication (to_left). On CDNA, RDNA 4 and NVIDIA they are already in the right work-item. On RDNA 3,
 // whose operands are duplicated, they come from the work-item 16 away.
 #pragma once
 

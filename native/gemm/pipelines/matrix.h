@@ -11,7 +11,7 @@ namespace graphopt::hip {
 
 // kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, which the instruction must
 // support (kLoadsRows). kSplitK: number of groups of waves for the tile, each with its part of the k of a
-// step; only for product_steps_ahead.
+// step; only for run_steps_ahead.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1>
 struct Hgemm {
@@ -73,37 +73,38 @@ struct Hgemm {
   }
 
   // Each group of waves reduces and stores every kSplitK-th row of instructions.
-  DEVICE static bool ends_with(int i) { return kSplitK == 1 || i % kSplitK == split(); }
+  DEVICE static bool owns_row(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of all groups of waves. Each group receives those of the rows for which ends_with is
-  // true. `lds` has kHanded floats.
-  static constexpr int kHanded = kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
-  DEVICE void add_up_splits(float* lds) {
+  // Adds up the sums of all groups of waves. Each group receives those of the rows for which owns_row is
+  // true. `lds` has kExchanged floats.
+  static constexpr int kExchanged =
+      kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
+  DEVICE void reduce_splits(float* lds) {
     if constexpr (kSplitK > 1) {
       static_assert(Instruction::kSums % 4 == 0, "whole packs");
-      const auto handed = [&](int i, int by, int j, int s) {
+      const auto exchanged = [&](int i, int by, int j, int s) {
         const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Instruction::kSums / 4) + s / 4;
         return lds + ((pack * kSplitWaves + wave_of_split()) * kWave + lane_id()) * 4;
       };
       barrier();  // all waves have read their last operands
       UNROLL for (int i = 0; i < kTilesM; ++i) {
-        if (ends_with(i)) continue;
+        if (owns_row(i)) continue;
         const int by = split() - static_cast<int>(split() > i % kSplitK);
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
             Pack<float> four;
             UNROLL for (int e = 0; e < 4; ++e) four.v[e] = sum[i][j].v[s + e];
-            store_pack(handed(i, by, j, s), four);
+            store_pack(exchanged(i, by, j, s), four);
           }
         }
       }
       barrier();
       UNROLL for (int i = 0; i < kTilesM; ++i) {
-        if (!ends_with(i)) continue;
+        if (!owns_row(i)) continue;
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
             UNROLL for (int by = 0; by < kSplitK - 1; ++by) {
-              const Pack<float> four = load_pack(handed(i, by, j, s));
+              const Pack<float> four = load_pack(exchanged(i, by, j, s));
               UNROLL for (int e = 0; e < 4; ++e) sum[i][j].v[s + e] += four.v[e];
             }
           }
@@ -112,16 +113,16 @@ struct Hgemm {
     }
   }
 
-  // For begin and finish see product_steps.
+  // For begin and finish see run_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
-    product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+    run_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
   // Calls visit(m, n, values) for the values of each tile in this work-item: value i is at row m(i) and
   // column n(i).
   template <class Visit>
-  DEVICE void each(const Visit& visit) const {
+  DEVICE void for_each(const Visit& visit) const {
     UNROLL for (int j = 0; j < kTilesN; ++j) {
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         keep_order();
@@ -133,13 +134,13 @@ struct Hgemm {
     }
   }
 
-  // See sums_in_packs.
+  // See exchange_sums.
   template <int kSize, class Visit>
-  DEVICE void each_pack(Lds& lds, const Visit& visit) const {
+  DEVICE void for_each_pack(Lds& lds, const Visit& visit) const {
     constexpr int kRows = kM / kWaveM * 16;
     static_assert(kRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
-    sums_in_packs<kTilesM, kRows, kN, kSize, kThreads>(
+    exchange_sums<kTilesM, kRows, kN, kSize, kThreads>(
         reinterpret_cast<float*>(&lds),
         [&](uint32_t which, float* to) {
           UNROLL for (int i = 0; i < kTilesM; ++i) {
@@ -161,12 +162,12 @@ struct Hgemm {
     return wave_n() + lane_id() % (kWaveN / kPack) * kPack;
   }
 
-  // Like each_pack, but each wave moves its own sums through LDS, 16 rows at a time, without waiting for
+  // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time, without waiting for
   // other waves. The packs of a work-item have kPack sums of row m from column pack_column() on. `end` has
   // ahead(m), which loads its operand some packs in advance, add(values, loaded), activate(values of several
   // packs) and store(m, values).
   template <int kPack, class AnyLds, class End>
-  DEVICE void end_packs(AnyLds& lds, const End& end) const {
+  DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
     constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
     constexpr int kPacks = 16 / kRows;
@@ -178,7 +179,7 @@ struct Hgemm {
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
-    float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
+    float* const own_sums = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
     // If a row has 6 or 12 packs, some work-items have none.
     const bool has_packs = kPacksAcross * kRows == kWave || row < kRows;
@@ -196,7 +197,7 @@ struct Hgemm {
     NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kSplitK) {
       wave_barrier();
       UNROLL for (int i = 0; i < kTilesM; ++i) {
-        if ((which >> i & 1) != 0) store_sums(sum[i], mine, kStride);
+        if ((which >> i & 1) != 0) store_sums(sum[i], own_sums, kStride);
       }
       which <<= kSplitK;
       wave_barrier();
@@ -206,7 +207,7 @@ struct Hgemm {
         float values[kGroup * kPack];
         UNROLL for (int i = 0; i < kGroup; ++i) {
           UNROLL for (int j = 0; j < kPack; j += 4) {
-            const float* const from = mine + ((first + i) * kRows + row) * kStride + exchange(column + j);
+            const float* const from = own_sums + ((first + i) * kRows + row) * kStride + exchange(column + j);
             const Pack<float> four = load_pack(from);
             UNROLL for (int e = 0; e < 4; ++e) values[i * kPack + j + e] = four.v[e];
           }
@@ -244,16 +245,16 @@ struct Hgemm {
 
   // Stores the sums of 16 rows.
   DEVICE static void store_sums(const typename Instruction::Sum (&sums)[kTilesN], float* to, int stride) {
-    constexpr int kTogether = Instruction::kTogether;
-    struct alignas(kTogether * sizeof(float)) Together {
-      float v[kTogether];
+    constexpr int kContiguous = Instruction::kContiguous;
+    struct alignas(kContiguous * sizeof(float)) Values {
+      float v[kContiguous];
     };
     UNROLL for (int j = 0; j < kTilesN; ++j) {
-      UNROLL for (int s = 0; s < Instruction::kSums; s += kTogether) {
-        Together together;
-        UNROLL for (int e = 0; e < kTogether; ++e) together.v[e] = sums[j].v[s + e];
+      UNROLL for (int s = 0; s < Instruction::kSums; s += kContiguous) {
+        Values values;
+        UNROLL for (int e = 0; e < kContiguous; ++e) values.v[e] = sums[j].v[s + e];
         float* const row = to + Instruction::row(Instruction::row_of(s)) * stride;
-        *reinterpret_cast<Together*>(row + (j * 16 + (Instruction::column(s) ^ (j >> 1 & 1) * 4))) = together;
+        *reinterpret_cast<Values*>(row + (j * 16 + (Instruction::column(s) ^ (j >> 1 & 1) * 4))) = values;
       }
     }
   }

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 template <class T>
 struct MfmaInstruction {
-  static constexpr int kSlots = 4, kSums = 4, kRows = 1, kTogether = 4;
+  static constexpr int kSlots = 4, kSums = 4, kRows = 1, kContiguous = 4;
   static constexpr bool kLoadsRows = false;
   typedef float Float4 __attribute__((ext_vector_type(4)));
   typedef half_t Half4 __attribute__((ext_vector_type(4)));
@@ -42,7 +42,7 @@ struct MfmaInstruction {
   DEVICE static Right load_right(const At& at) {
     return load_left(at);
   }
-  DEVICE static Left left_of(const Sum& sum) {
+  DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = from_float<T>(sum.v[i]);
     return x;

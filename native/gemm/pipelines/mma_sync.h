@@ -10,7 +10,7 @@ namespace graphopt::hip {
 
 template <>
 struct Instruction<half_t> {
-  static constexpr int kSlots = 8, kSums = 8, kRows = 2, kTogether = 2;
+  static constexpr int kSlots = 8, kSums = 8, kRows = 2, kContiguous = 2;
   static constexpr bool kLoadsRows = true;
   struct Left {
     uint32_t v[4];
@@ -53,7 +53,7 @@ struct Instruction<half_t> {
                  : "r"(address));
     return x;
   }
-  DEVICE static Left left_of(const Sum& sum) {
+  DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < 4; ++i) {
       x.v[i] = bit_cast<uint32_t>(__floats2half2_rn(sum.v[2 * i], sum.v[2 * i + 1]));

@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 template <class T>
 struct ShuffledInstruction {
-  static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kTogether = 4;
+  static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kContiguous = 4;
   static constexpr bool kLoadsRows = false;
   struct Left {
     T v[kSlots];
@@ -40,7 +40,7 @@ struct ShuffledInstruction {
   DEVICE static Right load_right(const At& at) {
     return load_left(at);
   }
-  DEVICE static Left left_of(const Sum& sum) {
+  DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = from_float<T>(sum.v[i]);
     return x;

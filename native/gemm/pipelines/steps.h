@@ -10,7 +10,7 @@ namespace graphopt::hip {
 // starts to load the step at k, finish(buffer) completes it in that buffer in LDS, multiply(buffer) adds it
 // to the sums.
 template <int kDepth, class Begin, class Finish, class Multiply>
-DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
+DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
   begin(0, 0);
   finish(0);
   barrier();
@@ -32,7 +32,7 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
 // copies and multiplications. Operands are loaded from LDS while those of the 16 k before are multiplied,
 // also across steps: a buffer is free as soon as all waves have read its last operands.
 template <class Product, class Begin>
-DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
+DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
   constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
   static_assert(kParts % 2 == 0, "an even number of parts");
   UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
@@ -42,7 +42,7 @@ DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, in
     end_group_of_copies();
   }
   typename Product::Operands operands[2];
-  wait_for_copies_but<kBuffers - 2>();
+  wait_for_copies_except<kBuffers - 2>();
   barrier();
   int buffer = 0, next = kBuffers - 1;  // of the step that is multiplied, and of the copies
   begin(next, 0);
@@ -55,7 +55,7 @@ DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, in
         begin(next, part + 1);
       } else {
         end_group_of_copies();
-        wait_for_copies_but<kBuffers - 2>();
+        wait_for_copies_except<kBuffers - 2>();
         barrier();  // the next step is complete, and all waves have read the current one
         next = buffer;
         buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
@@ -77,7 +77,7 @@ constexpr int kRowOfSums = kColumns + 4;  // padded: rows begin in different ban
 
 template <int kChunks, int kRows, int kColumns, int kSize, int kThreads, class Store, class RowOf,
           class Visit>
-DEVICE void sums_in_packs(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {
+DEVICE void exchange_sums(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {
   constexpr int kAcross = kColumns / kSize;
   // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
   uint32_t which = 1;

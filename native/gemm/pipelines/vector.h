@@ -66,7 +66,7 @@ struct Sgemm {
   // Calls visit(m, n, values) for each group of four values of this work-item, at row m and columns n to n +
   // 3.
   template <class Visit>
-  DEVICE void each(const Visit& visit) const {
+  DEVICE void for_each(const Visit& visit) const {
     UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
       UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
         float values[4] = {sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]};
@@ -99,7 +99,7 @@ struct Sgemm {
   }
 
   template <class Visit>
-  DEVICE void each(const Visit& visit) const {
+  DEVICE void for_each(const Visit& visit) const {
     constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
     UNROLL for (int i = 0; i < kRows; ++i) {
       UNROLL for (int j = 0; j < kGroupsN; ++j) {
@@ -110,9 +110,9 @@ struct Sgemm {
   }
 #endif
 
-  // See sums_in_packs.
+  // See exchange_sums.
   template <int kSize, class Visit>
-  DEVICE void each_pack(Lds& lds, const Visit& visit) const {
+  DEVICE void for_each_pack(Lds& lds, const Visit& visit) const {
 #if GRAPHOPT_MFMA
     constexpr int kChunks = kWaveM / 16, kChunkRows = kM / kWaveM * 16;
     const auto row_of = [](int chunk, int row) { return row / 16 * kWaveM + chunk * 16 + row % 16; };
@@ -126,7 +126,7 @@ struct Sgemm {
 #endif
     static_assert(kChunkRows * kRowOfSums<kN> * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
-    sums_in_packs<kChunks, kChunkRows, kN, kSize, kThreads>(
+    exchange_sums<kChunks, kChunkRows, kN, kSize, kThreads>(
         reinterpret_cast<float*>(&lds),
         [&](uint32_t which, float* to) {
           UNROLL for (int i = 0; i < kChunks; ++i) {
@@ -147,10 +147,10 @@ struct Sgemm {
         row_of, visit);
   }
 
-  // For begin and finish see product_steps.
+  // For begin and finish see run_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
-    product_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+    run_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
   // load_a(k, m) and load_b(k, n) return the pack of row k at column m or n. `depth` must be a multiple of

@@ -60,10 +60,10 @@ struct WmmaOperand {
 // Sums: column 2 s + i / 16.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
-  static constexpr int kSlots = 16, kTogether = 1;
+  static constexpr int kSlots = 16, kContiguous = 1;
 
   DEVICE static int column(int i) { return 2 * i + lane_id() / 16; }
-  DEVICE static Left left_of(const Sum& sum) {
+  DEVICE static Left to_left(const Sum& sum) {
     typedef half_t Half2 __attribute__((ext_vector_type(2)));
     struct Words {
       uint32_t v[8];
@@ -98,10 +98,10 @@ struct WmmaOperand {
 // Sums: column 8 (i / 16) + s.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
-  static constexpr int kSlots = 8, kTogether = 4;
+  static constexpr int kSlots = 8, kContiguous = 4;
 
   DEVICE static int column(int i) { return lane_id() / 16 * 8 + i; }
-  DEVICE static Left left_of(const Sum& sum) {
+  DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = static_cast<half_t>(sum.v[i]);
     return x;

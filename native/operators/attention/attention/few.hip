@@ -88,7 +88,7 @@ struct FewKeys {
   // Starts the loads of another iteration and returns the oldest one.
   DEVICE void take(Pack<T> (&keys)[kKeysAtOnce], Pack<T> (&values)[kKeysAtOnce]) {
     begin();
-    if constexpr (kFewAhead) wait_for_copies_but<kStages - 1>();
+    if constexpr (kFewAhead) wait_for_copies_except<kStages - 1>();
     UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
       if constexpr (kFewAhead) {
         keys[u] = bit_cast<Pack<T>>(lds.ahead[taken][u][thread_x()]);

@@ -190,7 +190,7 @@ struct MatrixAttention {
   // Calls f(column, values) for groups of adjacent elements of one slot.
   template <class F>
   DEVICE void each_few_of(int slot, const F& f) const {
-    constexpr int kCount = Instruction::kTogether;
+    constexpr int kCount = Instruction::kContiguous;
     UNROLL for (int d = 0; d < kD; ++d) {
       UNROLL for (int i = 0; i < Instruction::kSums; i += kCount) {
         if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
@@ -358,7 +358,7 @@ struct MatrixAttention {
       keep_order();
       if (step + 1 < kSteps) load_value_tiles(lds, place, step + 1, right[(step + 1) % 2]);
       if (step % kStepsD == 0) {
-        UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::left_of(scores.tile[m][step / kStepsD]);
+        UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::to_left(scores.tile[m][step / kStepsD]);
       }
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int i = 0; i < kStepTiles; ++i) {

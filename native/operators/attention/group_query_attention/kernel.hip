@@ -65,8 +65,8 @@ DEVICE void gqa_heads(const GqaHeadsArgs& args) {
       value = normed(static_cast<int>(at));
     } else if (position >= 0 && position < args.positions) {
       const size_t angle = static_cast<size_t>(position) * static_cast<size_t>(args.half);
-      value =
-          rotated(normed, static_cast<int>(at), args.half, args.interleaved != 0, cos + angle, sin + angle);
+      value = rotate_element(normed, static_cast<int>(at), args.half, args.interleaved != 0, cos + angle,
+                             sin + angle);
     }
   }
   y[i] = from_float<T>(value);

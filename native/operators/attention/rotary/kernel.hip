@@ -1,7 +1,7 @@
 // RotaryEmbedding and FusedRotary[Interleaved]. Memory-bound: a work-item rotates one element, or kRotaryTogether
 // adjacent ones, and reads their pair partners from a cache. A position out of range gives zeros; on other devices it
 // can raise an error.
-#include "blocks/gpu/neighbours.h"
+#include "blocks/gpu/vec.h"
 #include "device/platform.h"
 #include "operators/attention/rotary/args.h"
 
@@ -10,12 +10,12 @@ namespace graphopt::hip {
 // Returns kWidth adjacent elements of a head from index `at` on, rotated by their cos and sin. `beside`: the elements
 // of a pair are adjacent, else they are `half` apart.
 template <class T, int kWidth>
-DEVICE Neighbours<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool beside,
-                                     const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
+DEVICE Vec<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool beside, const Vec<T, kWidth>& cos,
+                              const Vec<T, kWidth>& sin) {
   const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
-  const auto own = load_neighbours<kWidth>(x + at), partners = load_neighbours<kWidth>(x + other);
+  const auto own = load_vec<kWidth>(x + at), partners = load_vec<kWidth>(x + other);
   constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // distance of the two elements of a pair in `partners`
-  Neighbours<T, kWidth> y;
+  Vec<T, kWidth> y;
   UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
     const bool second = beside ? (at + w) % 2 != 0 : at >= half;
     const float b = to_float(beside ? partners.v[w ^ kBeside] : partners.v[w]);
@@ -41,22 +41,22 @@ DEVICE void rotary(const RotaryArgs& args) {
                            : args.one_id != 0 ? ids[0] + token
                                               : ids[number];
   const auto half = static_cast<uint32_t>(args.half);
-  Neighbours<T, kWidth> out;
+  Vec<T, kWidth> out;
   if (position < 0 || position >= args.positions) {
     UNROLL for (int w = 0; w < kWidth; ++w) out.v[w] = from_float<T>(0.0f);
   } else if (at >= 2 * half) {
-    out = load_neighbours<kWidth>(x + i);
+    out = load_vec<kWidth>(x + i);
   } else {
     const uint32_t in_half = at < half ? at : at - half;
     const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : in_half);
-    Neighbours<T, kWidth> c, s;
+    Vec<T, kWidth> c, s;
     UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
       c.v[w] = cos[angle + (beside ? w / 2 : w)];
       s.v[w] = sin[angle + (beside ? w / 2 : w)];
     }
     out = rotated<T, kWidth>(x + (i - at), at, half, beside, c, s);
   }
-  store_neighbours(y + i, out);
+  store_vec(y + i, out);
 }
 
 template <class T, int kWidth>
@@ -69,9 +69,9 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
   const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
   const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
-  store_neighbours(y + i, rotated<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
-                                             load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
-                                             load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
+  store_vec(y + i, rotated<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
+                                      load_vec<kWidth>(cos + of(args.cos_steps) + at),
+                                      load_vec<kWidth>(sin + of(args.sin_steps) + at)));
 }
 
 }  // namespace graphopt::hip

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 // A transposed convolution with disjoint windows: its kernel equals its stride, and each pixel of X gives a window of
 // Y. M pixels of X, K channels, w [K, window_h, window_w, filters] with N elements in a row, x [M, K], y and residual
 // [images, rows window_h, columns window_w, filters].
-struct ConvDisjointArgs : Arguments<5, with_epilogue(108)> {
+struct ConvDisjointArgs : Arguments<5, size_with_epilogue(108)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
   int32_t M, N, K, window_h, down;

@@ -21,15 +21,15 @@ DEVICE void conv_halo(const ConvHaloArgs& args) {
   const int per_part = args.splits.depth / P::kDepth;
   const int all = (args.C + P::kDepth - 1) / P::kDepth * static_cast<int>(args.taps.d);
   const int first_step = part * per_part, steps = min_int(per_part, all - first_step);
-  const TilePlace place = tile_place(args.across, args.down);
+  const TilePosition place = tile_position(args.across, args.down);
   const int first_m = args.first + place.down * P::kM, first_n = place.across * P::kN;
   HaloCopies<P> copies(args, lds, pixels, first_m, first_n, first_step, steps);
   typename P::Product product(args, pixels, lds.inside, first_m, copies.tap);
-  product_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
-  static_assert(P::Product::kHanded * sizeof(float) <=
+  run_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
+  static_assert(P::Product::kExchanged * sizeof(float) <=
                     sizeof lds + (kHaloZeros + 2 * P::kM) * P::Product::kRow * sizeof(half_t),
                 "the plan requests as much");
-  product.add_up_splits(reinterpret_cast<float*>(&lds));
+  product.reduce_splits(reinterpret_cast<float*>(&lds));
   store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
 }
 

@@ -21,7 +21,7 @@ DEVICE void conv_last(const ConvLastArgs& args) {
   const int part = block_z();
   const int first_k = part * args.splits.depth;
   const int depth = min_int(args.splits.depth, args.K - first_k);
-  const TilePlace place = tile_place(args.across, args.down);
+  const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   Im2colRows<P> left(args, first_m, first_k, depth);
   DenseRows<P::kAhead, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
@@ -37,7 +37,7 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
   const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
   const int32_t M = args.M, N = args.N, K = args.K;
-  const TilePlace place = tile_place(args.across, args.down);
+  const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   LeftRows<P> left(x + static_cast<ptrdiff_t>(first_m) * K, K, M - first_m, K);
   RightRows<P, true> right(w + first_n, N, N - first_n, K);
@@ -49,8 +49,8 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
   const uint32_t tap = divide(static_cast<uint32_t>(n), args.filters);
   const int filter = n - static_cast<int>(tap * args.filters.d);
   const uint32_t r = divide(tap, args.window_w), s = tap - r * args.window_w.d;
-  const ColumnEnd<half_t> column(args.epilogue, bias, residual, y, filter,
-                                 static_cast<int32_t>(args.filters.d));
+  const ColumnEpilogue<half_t> column(args.epilogue, bias, residual, y, filter,
+                                      static_cast<int32_t>(args.filters.d));
   const auto at = [&](int m) {
     const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
     const uint32_t row = divide(pixel_of_x, args.columns);  // counted over all images
@@ -60,7 +60,7 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
     const size_t pixel = down * args.columns.d * args.window_w.d + right_of;
     return pixel * args.filters.d + static_cast<size_t>(filter);
   };
-  product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, is_column, at});
+  product.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, is_column, at});
 }
 
 }  // namespace graphopt::hip

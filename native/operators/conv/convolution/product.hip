@@ -23,7 +23,7 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
   const int32_t M = args.M;
   const uint32_t pixels = args.pixels;
   const Divisor& per_image = args.per_image;
-  product.template each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
+  product.template for_each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
     m += first_m;
     const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
     if (m >= M || n >= pixels) return;

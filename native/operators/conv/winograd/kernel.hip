@@ -193,7 +193,7 @@ DEVICE void winograd_product(const WinogradProductArgs& args) {
                    ? load_pack(v + static_cast<size_t>(k) * static_cast<size_t>(stride) + n)
                    : zero;
       });
-  gemm.each([&](int m, int n, const float (&values)[4]) {
+  gemm.for_each([&](int m, int n, const float (&values)[4]) {
     m += first_m;
     n += first_p;
     if (m >= M || n >= stride) return;
@@ -322,7 +322,7 @@ DEVICE void implicit_product(const ImplicitProductArgs& args) {
         }
         return pack;
       });
-  gemm.each([&](int m, int n, float (&values)[4]) {
+  gemm.for_each([&](int m, int n, float (&values)[4]) {
     m += first_m;
     if (m >= M) return;
     const float b = to_float(bias[m]);

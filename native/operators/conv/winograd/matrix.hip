@@ -145,7 +145,7 @@ DEVICE void matrix_product(const MatrixProductArgs& args) {
       lds, operands.depth, [&](int, int buffer) { operands.begin(buffer); },
       [&](int buffer) { operands.finish(buffer); });
 
-  product.each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
+  product.for_each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
     size_t at[Instruction::kSums];
     bool inside[Instruction::kSums];
     UNROLL for (int i = 0; i < Instruction::kSums; ++i) {

@@ -55,7 +55,7 @@ double product_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_
   const double occupied = groups <= d.compute_units ? 0.6 : rounds;
   const double group_flops =
       2.0 * static_cast<double>(tile.shape.m * tile.shape.n) * static_cast<double>(depth);
-  return occupied * 2.0 * group_flops / (tile.part_of_peak * d.flops_per_clock * d.clock_hz);
+  return occupied * 2.0 * group_flops / (tile.fraction_of_peak * d.flops_per_clock * d.clock_hz);
 }
 
 // X with padding, in channels last.

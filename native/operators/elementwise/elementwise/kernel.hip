@@ -83,24 +83,25 @@ template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;
   switch (args.op) {
-    CASE_OF_EACH(x, kErfOp, erf_fast(v))
-    CASE_OF_EACH(x, kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
-    CASE_OF_EACH(x, kExpOp, exp_fast(v))
-    CASE_OF_EACH(x, kLogOp, absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
-    CASE_OF_EACH(x, kSqrtOp, sqrt_exact(v))
-    CASE_OF_EACH(x, kReciprocalOp, 1.0f / v)
-    CASE_OF_EACH(x, kNegOp, -v)
-    CASE_OF_EACH(x, kAbsOp, absolute(v))
-    CASE_OF_EACH(x, kEluOp, v < 0 ? p * exp_minus_one(v) : v)
-    CASE_OF_EACH(x, kAddOp, v + w)
-    CASE_OF_EACH(x, kSubOp, v - w)
-    CASE_OF_EACH(x, kMulOp, v * w)
-    CASE_OF_EACH(x, kDivOp, v / w)
-    CASE_OF_EACH(x, kPowOp, power(v, w))
-    CASE_OF_EACH(x, kMaxOp, v > w || v != v ? v : w)
-    CASE_OF_EACH(x, kMinOp, v < w || v != v ? v : w)
-    CASE_OF_EACH(x, kPReluOp, v < 0 ? v * w : v)
-    CASE_OF_EACH(x, kWhereOp, (mask >> j & 1) != 0 ? v : w)
+    ELEMENTWISE_CASE(x, kErfOp, erf_fast(v))
+    ELEMENTWISE_CASE(x, kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
+    ELEMENTWISE_CASE(x, kExpOp, exp_fast(v))
+    ELEMENTWISE_CASE(x, kLogOp,
+                     absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
+    ELEMENTWISE_CASE(x, kSqrtOp, sqrt_exact(v))
+    ELEMENTWISE_CASE(x, kReciprocalOp, 1.0f / v)
+    ELEMENTWISE_CASE(x, kNegOp, -v)
+    ELEMENTWISE_CASE(x, kAbsOp, absolute(v))
+    ELEMENTWISE_CASE(x, kEluOp, v < 0 ? p * exp_minus_one(v) : v)
+    ELEMENTWISE_CASE(x, kAddOp, v + w)
+    ELEMENTWISE_CASE(x, kSubOp, v - w)
+    ELEMENTWISE_CASE(x, kMulOp, v * w)
+    ELEMENTWISE_CASE(x, kDivOp, v / w)
+    ELEMENTWISE_CASE(x, kPowOp, power(v, w))
+    ELEMENTWISE_CASE(x, kMaxOp, v > w || v != v ? v : w)
+    ELEMENTWISE_CASE(x, kMinOp, v < w || v != v ? v : w)
+    ELEMENTWISE_CASE(x, kPReluOp, v < 0 ? v * w : v)
+    ELEMENTWISE_CASE(x, kWhereOp, (mask >> j & 1) != 0 ? v : w)
     case kFmodOp:  // long code: one value after the other saves registers
       UNROLL for (int j = 0; j < kCount; ++j) {
         x[j] = remainder_towards_zero(x[j], z[j]);

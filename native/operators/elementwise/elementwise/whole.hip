@@ -49,21 +49,22 @@ template <int kBits, int kCount>
 DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
   const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold
   switch (args.op) {
-    CASE_OF_EACH(x, WholeOp::kNeg, negative(v))
-    CASE_OF_EACH(x, WholeOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
-    CASE_OF_EACH(x, WholeOp::kNot, ~v)
-    CASE_OF_EACH(x, WholeOp::kAdd, add_wrapping(v, w))
-    CASE_OF_EACH(x, WholeOp::kSub, add_wrapping(v, negative(w)))
-    CASE_OF_EACH(x, WholeOp::kMul, static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
-    CASE_OF_EACH(x, WholeOp::kMax, is_less(w, v, is_uint64) ? v : w)
-    CASE_OF_EACH(x, WholeOp::kMin, is_less(v, w, is_uint64) ? v : w)
-    CASE_OF_EACH(x, WholeOp::kAnd, v & w)
-    CASE_OF_EACH(x, WholeOp::kOr, v | w)
-    CASE_OF_EACH(x, WholeOp::kXor, v ^ w)
-    CASE_OF_EACH(x, WholeOp::kShiftLeft, shifted(v, w, kBits, true, is_uint64))
-    CASE_OF_EACH(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
-    CASE_OF_EACH(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
-    CASE_OF_EACH(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
+    ELEMENTWISE_CASE(x, WholeOp::kNeg, negative(v))
+    ELEMENTWISE_CASE(x, WholeOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
+    ELEMENTWISE_CASE(x, WholeOp::kNot, ~v)
+    ELEMENTWISE_CASE(x, WholeOp::kAdd, add_wrapping(v, w))
+    ELEMENTWISE_CASE(x, WholeOp::kSub, add_wrapping(v, negative(w)))
+    ELEMENTWISE_CASE(x, WholeOp::kMul,
+                     static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
+    ELEMENTWISE_CASE(x, WholeOp::kMax, is_less(w, v, is_uint64) ? v : w)
+    ELEMENTWISE_CASE(x, WholeOp::kMin, is_less(v, w, is_uint64) ? v : w)
+    ELEMENTWISE_CASE(x, WholeOp::kAnd, v & w)
+    ELEMENTWISE_CASE(x, WholeOp::kOr, v | w)
+    ELEMENTWISE_CASE(x, WholeOp::kXor, v ^ w)
+    ELEMENTWISE_CASE(x, WholeOp::kShiftLeft, shifted(v, w, kBits, true, is_uint64))
+    ELEMENTWISE_CASE(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
+    ELEMENTWISE_CASE(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
+    ELEMENTWISE_CASE(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
     // A division is long code, so three operations share it.
     case WholeOp::kDiv:
     case WholeOp::kMod:

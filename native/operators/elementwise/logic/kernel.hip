@@ -26,20 +26,20 @@ template <int kCount, class C>
 DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8_t (&truth)[kCount]) {
   constexpr C kZero = 0;
   switch (op) {
-    CASE_OF_EACH(truth, LogicOp::kEqual, v == w)
-    CASE_OF_EACH(truth, LogicOp::kLess, v < w)
-    CASE_OF_EACH(truth, LogicOp::kLessOrEqual, v <= w)
-    CASE_OF_EACH(truth, LogicOp::kGreater, v > w)
-    CASE_OF_EACH(truth, LogicOp::kGreaterOrEqual, v >= w)
-    CASE_OF_EACH(truth, LogicOp::kAnd, v != kZero && w != kZero)
-    CASE_OF_EACH(truth, LogicOp::kOr, v != kZero || w != kZero)
-    CASE_OF_EACH(truth, LogicOp::kXor, (v != kZero) != (w != kZero))
-    CASE_OF_EACH(truth, LogicOp::kNot, v == kZero)
-    CASE_OF_EACH(truth, LogicOp::kIsNaN, v != v)
-    CASE_OF_EACH(truth, LogicOp::kIsInf,
-                 is_positive_inf(static_cast<float>(v)) || is_negative_inf(static_cast<float>(v)))
-    CASE_OF_EACH(truth, LogicOp::kIsPositiveInf, is_positive_inf(static_cast<float>(v)))
-    CASE_OF_EACH(truth, LogicOp::kIsNegativeInf, is_negative_inf(static_cast<float>(v)))
+    ELEMENTWISE_CASE(truth, LogicOp::kEqual, v == w)
+    ELEMENTWISE_CASE(truth, LogicOp::kLess, v < w)
+    ELEMENTWISE_CASE(truth, LogicOp::kLessOrEqual, v <= w)
+    ELEMENTWISE_CASE(truth, LogicOp::kGreater, v > w)
+    ELEMENTWISE_CASE(truth, LogicOp::kGreaterOrEqual, v >= w)
+    ELEMENTWISE_CASE(truth, LogicOp::kAnd, v != kZero && w != kZero)
+    ELEMENTWISE_CASE(truth, LogicOp::kOr, v != kZero || w != kZero)
+    ELEMENTWISE_CASE(truth, LogicOp::kXor, (v != kZero) != (w != kZero))
+    ELEMENTWISE_CASE(truth, LogicOp::kNot, v == kZero)
+    ELEMENTWISE_CASE(truth, LogicOp::kIsNaN, v != v)
+    ELEMENTWISE_CASE(truth, LogicOp::kIsInf,
+                     is_positive_inf(static_cast<float>(v)) || is_negative_inf(static_cast<float>(v)))
+    ELEMENTWISE_CASE(truth, LogicOp::kIsPositiveInf, is_positive_inf(static_cast<float>(v)))
+    ELEMENTWISE_CASE(truth, LogicOp::kIsNegativeInf, is_negative_inf(static_cast<float>(v)))
   }
 }
 

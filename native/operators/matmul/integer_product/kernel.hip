@@ -67,7 +67,7 @@ DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& le
 
 // The zero point of a row or column.
 DEVICE int32_t zero_at(const uint8_t* zero, int i, bool is_signed) {
-  return zero != nullptr ? byte_number(zero[i], is_signed) : 0;
+  return zero != nullptr ? byte_value(zero[i], is_signed) : 0;
 }
 
 DEVICE size_t element_of(int row, int columns, int column) {
@@ -120,11 +120,11 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
   matrix_product<int32_t, uint8_t>(
       args, lds,
       [&](uint8_t x, int m) {
-        return static_cast<int16_t>(byte_number(x, left_signed) -
+        return static_cast<int16_t>(byte_value(x, left_signed) -
                                     zero_at(left_zero, m * args.left_zero_step, left_signed));
       },
       [&](uint8_t x, int n) {
-        return static_cast<int16_t>(byte_number(x, right_signed) -
+        return static_cast<int16_t>(byte_value(x, right_signed) -
                                     zero_at(right_zero, n * args.right_zero_step, right_signed));
       });
 }
@@ -156,7 +156,7 @@ KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, 
       lds, M, N, K,
       [&](int m, int k) {
         return static_cast<int16_t>(
-            byte_number(left[element_of(m, K, k)], left_signed) -
+            byte_value(left[element_of(m, K, k)], left_signed) -
             zero_at(left_zero, (first_filter + m) * args.left_zero_step, left_signed));
       },
       [&](int k, int n) {
@@ -177,7 +177,7 @@ KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, 
         if (!inside(p, 0) || !inside(q, 1) || !inside(r, 2)) return static_cast<int16_t>(0);
         const size_t from =
             element_of(static_cast<int>(channel), in_image, p * in_plane + q * args.in[2] + r);
-        return static_cast<int16_t>(byte_number(right[from], right_signed) - zero);
+        return static_cast<int16_t>(byte_value(right[from], right_signed) - zero);
       },
       [&](int m, int n, int32_t sum) {
         y[element_of(m, N, n)] = bias != nullptr ? sum + bias[first_filter + m] : sum;
@@ -204,5 +204,5 @@ KERNEL(scale_products, kScaleThreads, ScaleProductsArgs, x, left_scale, right_sc
   }
   const bool is_signed = args.is_signed != 0;
   const float zero = static_cast<float>(zero_at(y_zero, 0, is_signed));
-  bytes[i] = saturated_byte(nearest_whole(sum * (scale / y_scale[0])) + zero, is_signed);
+  bytes[i] = saturate_to_byte(round_to_even(sum * (scale / y_scale[0])) + zero, is_signed);
 }

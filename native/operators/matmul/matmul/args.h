@@ -7,7 +7,7 @@
 namespace graphopt::hip {
 
 // A [M, K], B [K, N].
-struct GemmArgs : Arguments<6, with_epilogue(188)> {
+struct GemmArgs : Arguments<6, size_with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [matrices, splits, M, N]; null with one split
@@ -21,7 +21,7 @@ struct GemmArgs : Arguments<6, with_epilogue(188)> {
 
 // The same in float16 for operands in entire packs (gemm/pipelines/aligned.h): rows of A with stride `a_row`, and rows
 // of B (of B^T for gemm_turned_*) with stride `b_row`, in elements. The grid has `down` rows of `across` tiles.
-struct GemmAlignedArgs : Arguments<6, with_epilogue(188)> {
+struct GemmAlignedArgs : Arguments<6, size_with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // see GemmArgs

@@ -48,7 +48,7 @@ DEVICE void gemm(const GemmArgs& args) {
         left.store(lds.a[buffer]);
         right.store(lds.b[buffer]);
       });
-  product.template each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
+  product.template for_each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
     m += first_m;
     n += first_n;
     if (m >= M || n >= N) return;
@@ -66,7 +66,7 @@ DEVICE void gemm_aligned(const GemmAlignedArgs& args) {
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
   const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
-  const TilePlace place = tile_place(args.across, args.down);
+  const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   LeftRows<P> left(
       a + offset_of(z, args.batch, args.a_batch) + static_cast<ptrdiff_t>(first_m) * args.a_row + first_k,

@@ -91,7 +91,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
   plan.launch(tile.kernel("gemm_"), {to_u31(across), to_u31(down), to_u31(batch * splits)}, tile.threads,
               args);
-  if (splits > 1) add_sum_of_splits(plan, args, splits, batch, half);
+  if (splits > 1) add_split_reduction(plan, args, splits, batch, half);
   return plan;
 }
 

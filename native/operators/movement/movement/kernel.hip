@@ -35,7 +35,7 @@ DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   const T* const x = args.x;
   T* const y = args.y;
   if (first + kSize <= args.total) {
-    WalkPlace place(first, args.axes, args.x_strides);
+    WalkPosition place(first, args.axes, args.x_strides);
     Pack<T> pack;
     if (args.x_strides.s[0] == 1 && place.at[0] + kSize <= args.axes.inner[0].d) {
       pack = load_pack_anywhere(x + (args.x_offset + place.offset));

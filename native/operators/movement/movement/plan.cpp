@@ -83,15 +83,15 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
   walk.simplify();
   const int64_t pack = 16 / copy.bytes;
   const auto begins_pack = [&](int64_t offset) { return aligned && offset % pack == 0; };
-  if (begins_pack(copy.x_offset) && begins_pack(copy.y_offset) && walk.in_vectors(kX, pack, false) &&
-      walk.in_vectors(kY, pack, false)) {
+  if (begins_pack(copy.x_offset) && begins_pack(copy.y_offset) && walk.is_vectorizable(kX, pack, false) &&
+      walk.is_vectorizable(kY, pack, false)) {
     walk.widen(pack);
     launch_copy(plan, walk, "strided_copy_b128", copy.x_offset / pack, copy.y_offset / pack,
                 hip::kCopyElements);
-  } else if (begins_pack(copy.y_offset) && walk.fills_vectors(kY, pack)) {
+  } else if (begins_pack(copy.y_offset) && walk.has_contiguous_vectors(kY, pack)) {
     Walk together = walk;
-    together.keep_together(kX);
-    if (together.fills_vectors(kY, pack)) walk = together;
+    together.improve_locality(kX);
+    if (together.has_contiguous_vectors(kY, pack)) walk = together;
     const char* name = bits_kernel("strided_copy_to_packs", copy.bytes);
     launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, pack);
   } else {

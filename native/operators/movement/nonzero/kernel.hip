@@ -41,7 +41,7 @@ DEVICE void nonzero_count(const NonzeroCountArgs& args) {
   uint32_t* const counts = args.counts;
   const uint32_t first = work_item(kNonzeroThreads) * kNonzeroElements;
   const uint32_t own = count_of(not_zero<T>(args.x, first, args.total, args.mask));
-  const uint32_t all = sums_of_group(own, lds).all;
+  const uint32_t all = group_scan(own, lds).all;
   if (thread_x() == 0) counts[block_x()] = all;
 }
 
@@ -58,7 +58,7 @@ DEVICE void sum_parts(const NonzeroStartsArgs& args) {
       own[j] = first + j < args.parts ? counts[first + j] : 0;
       sum += own[j];
     }
-    const SumsOfGroup<uint32_t> sums = sums_of_group(sum, lds);
+    const GroupScan<uint32_t> sums = group_scan(sum, lds);
     uint32_t start = carry + sums.before;
     carry += sums.all;
     UNROLL for (uint32_t j = 0; j < kNonzeroCounts; ++j) {
@@ -82,7 +82,7 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
   const uint32_t part = static_cast<uint32_t>(block_x()), first = part * kNonzeroPart;
   const uint32_t own = static_cast<uint32_t>(thread_x() * kNonzeroElements);
   const uint32_t found = not_zero<T>(args.x, first + own, args.total, args.mask);
-  const SumsOfGroup<uint32_t> sums = sums_of_group(count_of(found), lds.sums);
+  const GroupScan<uint32_t> sums = group_scan(count_of(found), lds.sums);
   uint32_t to = sums.before;
   UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
     if ((found >> j & 1) != 0) lds.in_part[to++] = static_cast<uint16_t>(own + j);

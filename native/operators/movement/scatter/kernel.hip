@@ -172,7 +172,7 @@ DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
 
 // Adjacent elements, loaded or stored at once.
 template <class T>
-struct alignas(kScatterElements * sizeof(T)) Neighbours {
+struct alignas(kScatterElements * sizeof(T)) Vec {
   T v[kScatterElements];
 };
 
@@ -207,15 +207,15 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   const T* x = args.x;
   const uint32_t* heads = args.first;
   T* y = args.y;
-  Neighbours<T> value = {};
+  Vec<T> value = {};
   T one[kScatterElements], two[kScatterElements];
-  Neighbours<uint32_t> first = {};
+  Vec<uint32_t> first = {};
   uint32_t second[kScatterElements], third[kScatterElements];
   const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kEach && all;
   if (vectors) {
     const uint32_t i = Place(args, 0).i;
-    value = *reinterpret_cast<const Neighbours<T>*>(x + i);
-    first = *reinterpret_cast<const Neighbours<uint32_t>*>(heads + i);
+    value = *reinterpret_cast<const Vec<T>*>(x + i);
+    first = *reinterpret_cast<const Vec<uint32_t>*>(heads + i);
   } else {
     UNROLL for (int k = 0; k < kScatterElements; ++k) {
       const Place at(args, k);
@@ -252,7 +252,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {
-    *reinterpret_cast<Neighbours<T>*>(y + Place(args, 0).i) = value;
+    *reinterpret_cast<Vec<T>*>(y + Place(args, 0).i) = value;
   } else {
     UNROLL for (int k = 0; k < kScatterElements; ++k) {
       const uint32_t i = Place(args, k).i;
@@ -331,7 +331,7 @@ KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
   uint32_t* first = args.first;
   const uint32_t i = kScatterElements * work_item(kScatterThreads);
   if (i + kScatterElements <= args.targets) {
-    *reinterpret_cast<Neighbours<uint32_t>*>(first + i) = {};
+    *reinterpret_cast<Vec<uint32_t>*>(first + i) = {};
   } else {
     NO_UNROLL for (uint32_t j = i; j < args.targets; ++j) first[j] = 0;
   }

@@ -4,7 +4,7 @@
 // Bound by memory. A work-group has slices of the channels of adjacent pixels, or pairs of pixels, and loads
 // complete memory sectors. X is read once if a work-item has registers for its channels, else three times,
 // two of them from a cache. About 8 FLOPs an element. Launch: operators/normalization/layer_norm_2d/plan.cpp.
-#include "blocks/gpu/neighbours.h"
+#include "blocks/gpu/vec.h"
 #include "operators/normalization/layer_norm_2d/args.h"
 
 namespace graphopt::hip {
@@ -13,7 +13,7 @@ template <int kSlices, int kWidth>
 struct LayerNorm2dLds {
   static constexpr int kPixels =
       kLayerNorm2dThreads / kSlices;  // pixels, or pairs of pixels, of a work-group
-  using Sums = Neighbours<float, kWidth>;
+  using Sums = Vec<float, kWidth>;
   Sums first[kSlices][kPixels];
   Sums second[kSlices][kPixels];
 };
@@ -23,8 +23,8 @@ struct LayerNorm2dLds {
 template <class T, int kKept, int kSlices, int kWidth>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   SHARED(lds, LayerNorm2dLds<kSlices, kWidth>);
-  using Values = Neighbours<T, kWidth>;
-  using Sums = Neighbours<float, kWidth>;
+  using Values = Vec<T, kWidth>;
+  using Sums = Vec<float, kWidth>;
   constexpr int kPixels = LayerNorm2dLds<kSlices, kWidth>::kPixels;
   const T *gamma = args.gamma, *beta = args.beta;
   const int pixel = thread_x() % kPixels, slice = thread_x() / kPixels;
@@ -51,7 +51,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   if constexpr (kKept > 0) {
     UNROLL for (int i = 0; i < kKept; ++i) {
       const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
-      if (c < args.C) kept[i] = load_neighbours<kWidth>(x + c * step);
+      if (c < args.C) kept[i] = load_vec<kWidth>(x + c * step);
     }
   }
   // Calls f(channel, its elements) for the channels of the slice.
@@ -64,13 +64,13 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
         if (c < C) f(c, kept[i]);
       }
     } else {
-      for (uint32_t c = own; c < args.C; c += kSlices) f(c, load_neighbours<kWidth>(x + c * step));
+      for (uint32_t c = own; c < args.C; c += kSlices) f(c, load_vec<kWidth>(x + c * step));
     }
   };
 
   // The pivot is the first channel: a large mean then loses no digits, and equal values give 0. Y may be X, so all
   // work-items must read it before one writes.
-  const Values pivot = load_neighbours<kWidth>(x);
+  const Values pivot = load_vec<kWidth>(x);
   Sums part = {};
   each([&](uint32_t, const Values& numbers) {
     UNROLL for (int w = 0; w < kWidth; ++w) part.v[w] += to_float(numbers.v[w]) - to_float(pivot.v[w]);
@@ -97,7 +97,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
       out.v[w] = from_float<T>((to_float(numbers.v[w]) - mean.v[w]) * scale.v[w] * g + b);
     }
-    store_neighbours(y + c * step, out);
+    store_vec(y + c * step, out);
   });
 }
 

@@ -4,8 +4,8 @@
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // compares it with a copy.
-#include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/reduce.h"
+#include "blocks/gpu/vec.h"
 #include "device/platform.h"
 #include "operators/normalization/softmax/args.h"
 
@@ -100,13 +100,13 @@ DEVICE void softmax(const SoftmaxArgs& args) {
 
 template <int kWidth>
 struct SoftmaxColumnsLds {
-  Neighbours<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
+  Vec<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
 };
 
 // kKept: a work-item keeps its elements in registers, at most kSoftmaxKept of each column.
 template <class T, class Of, int kWidth, bool kKept>
 DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
-  using Values = Neighbours<float, kWidth>;
+  using Values = Vec<float, kWidth>;
   const auto group = static_cast<uint32_t>(block_x());
   const uint32_t outer = divide(group, args.groups);
   const auto thread = static_cast<uint32_t>(thread_x());
@@ -118,16 +118,14 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - kWidth);
   const T* const x = static_cast<const T*>(args.x) + first;
   T* const y = static_cast<T*>(args.y) + first;
-  const auto row = [&](uint32_t i) {
-    return load_neighbours<kWidth>(x + static_cast<size_t>(i) * args.inner);
-  };
-  const auto numbers_of = [](const Neighbours<T, kWidth>& in) {
+  const auto row = [&](uint32_t i) { return load_vec<kWidth>(x + static_cast<size_t>(i) * args.inner); };
+  const auto numbers_of = [](const Vec<T, kWidth>& in) {
     Values numbers;
     UNROLL for (int w = 0; w < kWidth; ++w) numbers.v[w] = to_float(in.v[w]);
     return numbers;
   };
   const auto place = [part](uint32_t k) { return part + k * kSoftmaxParts; };
-  Neighbours<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
+  Vec<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
   if constexpr (kKept) {
     UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
       if (k * kSoftmaxParts >= args.D) break;
@@ -176,11 +174,11 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(most.v[w], sum.v[w]);
   each([&](const Values& numbers, uint32_t i) {
     if (i >= args.D) return;
-    Neighbours<T, kWidth> out;
+    Vec<T, kWidth> out;
     UNROLL for (int w = 0; w < kWidth; ++w) {
       out.v[w] = from_float<T>(of[w].result(numbers.v[w], most.v[w]));
     }
-    store_neighbours(y + static_cast<size_t>(i) * args.inner, out);
+    store_vec(y + static_cast<size_t>(i) * args.inner, out);
   });
 }
 

@@ -4,8 +4,8 @@
 // Bound by memory: X is read once, overlaps of windows again from the cache, and Y is written once, for a
 // FLOP a tap. scripts/gpu_bench.py compares it with a copy.
 #include "blocks/gpu/channels_last.h"
-#include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/quantized.h"
+#include "blocks/gpu/vec.h"
 #include "device/platform.h"
 #include "operators/pooling/pool/args.h"
 
@@ -24,11 +24,11 @@ DEVICE T pooled(float most) {
 // A window in the padding gives the lowest value.
 template <>
 DEVICE uint8_t pooled(float most) {
-  return saturated_byte(most, false);
+  return saturate_to_byte(most, false);
 }
 template <>
 DEVICE int8_t pooled(float most) {
-  return static_cast<int8_t>(saturated_byte(most, true));
+  return static_cast<int8_t>(saturate_to_byte(most, true));
 }
 
 // kWidth adjacent elements of a row.
@@ -77,11 +77,11 @@ DEVICE void pool(const PoolArgs& args) {
       }
     }
   }
-  Neighbours<T, kWidth> out;
+  Vec<T, kWidth> out;
   UNROLL for (int w = 0; w < kWidth; ++w) {
     out.v[w] = pooled<T>(args.mode == PoolMode::kMax ? most[w] : sum[w] / static_cast<float>(count[w]));
   }
-  store_neighbours(y + i, out);
+  store_vec(y + i, out);
 }
 
 template <int kSize>
@@ -141,18 +141,18 @@ DEVICE void lrn(const LrnArgs& args) {
             last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
   float sum[kWidth] = {};
   for (int c = first; c <= last; ++c) {
-    const auto of_channel = load_neighbours<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
+    const auto of_channel = load_vec<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
     UNROLL for (int w = 0; w < kWidth; ++w) {
       const float v = to_float(of_channel.v[w]);
       sum[w] += v * v;
     }
   }
-  auto numbers = load_neighbours<kWidth>(x + i);
+  auto numbers = load_vec<kWidth>(x + i);
   UNROLL for (int w = 0; w < kWidth; ++w) {
     const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum[w]));
     numbers.v[w] = from_float<T>(to_float(numbers.v[w]) * power);
   }
-  store_neighbours(y + i, numbers);
+  store_vec(y + i, numbers);
 }
 
 }  // namespace graphopt::hip

@@ -56,8 +56,8 @@ DEVICE uint32_t quantized(const QuantizeArgs& args, uint32_t i, T x) {
   const T* scale = args.scale;
   const uint32_t at = scale_of(args, i);
   const float y = to_float(x) / to_float(scale[at]), zero = static_cast<float>(zero_of<To, X>(args, at));
-  return saturated<To::kBits>(args.zero_first != 0 ? nearest_whole(y + zero) : nearest_whole(y) + zero,
-                              args.is_signed != 0);
+  return saturate<To::kBits>(args.zero_first != 0 ? round_to_even(y + zero) : round_to_even(y) + zero,
+                             args.is_signed != 0);
 }
 
 template <class From, class X, class T>
@@ -146,5 +146,5 @@ KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zer
   const float low = least[0] < 0.0f ? least[0] : 0.0f, high = most[0] > 0.0f ? most[0] : 0.0f;
   const float step = low == high ? 1.0f : (high - low) / 255.0f;
   scale[0] = step;
-  zero[0] = saturated_byte(nearest_whole(0.0f - low / step), false);
+  zero[0] = saturate_to_byte(round_to_even(0.0f - low / step), false);
 }

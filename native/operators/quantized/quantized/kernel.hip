@@ -11,7 +11,7 @@
 namespace graphopt::hip {
 
 DEVICE float zero_point(const uint8_t* zero, bool is_signed) {
-  return zero == nullptr ? 0.0f : static_cast<float>(byte_number(zero[0], is_signed));
+  return zero == nullptr ? 0.0f : static_cast<float>(byte_value(zero[0], is_signed));
 }
 
 // The parameters of all elements.
@@ -34,14 +34,14 @@ struct Quantization {
 template <int kCount>
 DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint8_t (&a)[kCount],
                     const uint8_t (&b)[kCount], uint8_t (&y)[kCount]) {
-  const auto number = [&](uint8_t x) { return static_cast<float>(byte_number(x, q.is_signed)); };
+  const auto number = [&](uint8_t x) { return static_cast<float>(byte_value(x, q.is_signed)); };
   if (args.op == QuantizedOp::kAdd) {
     const float left = q.a_scale / q.y_scale, right = q.b_scale / q.y_scale;
     const float fixed = q.y_zero - (left * q.a_zero + right * q.b_zero);
     UNROLL for (int j = 0; j < kCount; ++j) {
       const float sum =
           fused_multiply_add(number(a[j]), left, fused_multiply_add(number(b[j]), right, fixed));
-      y[j] = saturated_byte(nearest_whole(sum), q.is_signed);
+      y[j] = saturate_to_byte(round_to_even(sum), q.is_signed);
     }
     return;
   }
@@ -49,7 +49,7 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
     const float scale = q.a_scale * q.b_scale / q.y_scale;
     UNROLL for (int j = 0; j < kCount; ++j) {
       const float product = (number(a[j]) - q.a_zero) * (number(b[j]) - q.b_zero);
-      y[j] = saturated_byte(nearest_whole(product * scale + q.y_zero), q.is_signed);
+      y[j] = saturate_to_byte(round_to_even(product * scale + q.y_zero), q.is_signed);
     }
     return;
   }
@@ -57,7 +57,7 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
   UNROLL for (int j = 0; j < kCount; ++j) x[j] = q.a_scale * (number(a[j]) - q.a_zero);
   activate(args.act, x);
   UNROLL for (int j = 0; j < kCount; ++j) {
-    y[j] = saturated_byte(nearest_whole(x[j] / q.y_scale) + q.y_zero, q.is_signed);
+    y[j] = saturate_to_byte(round_to_even(x[j] / q.y_scale) + q.y_zero, q.is_signed);
   }
 }
 
@@ -104,9 +104,9 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
   const SharedLine shared(args);
   int32_t sum = 0;
   if (shared.exists) {
-    const int32_t zero = x_zero == nullptr ? 0 : byte_number(x_zero[0], is_signed);
+    const int32_t zero = x_zero == nullptr ? 0 : byte_value(x_zero[0], is_signed);
     for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) {
-      sum += byte_number(x[shared.at(i)], is_signed) - zero;
+      sum += byte_value(x[shared.at(i)], is_signed) - zero;
     }
   }
   UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) {
@@ -114,8 +114,8 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
   }
   if (!shared.exists || shared.item != 0) return;
   const float scale = x_scale[0] / (y_scale[0] * static_cast<float>(args.size));
-  y[shared.line] = saturated_byte(
-      nearest_whole(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
+  y[shared.line] = saturate_to_byte(
+      round_to_even(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
 }
 
 // e^x, for the few entries of a table: x = k ln 2 + r, and 13 terms of the series of e^r.
@@ -143,7 +143,7 @@ KERNEL(quantized_softmax, kQuantizedThreads, QuantizedSoftmaxArgs, x, table, y_s
   const bool is_signed = args.is_signed != 0;
   const SharedLine shared(args);
   const auto number = [&](uint32_t i) {
-    return static_cast<uint32_t>(byte_number(x[shared.at(i)], is_signed) + 128);
+    return static_cast<uint32_t>(byte_value(x[shared.at(i)], is_signed) + 128);
   };
   uint32_t most = 0;
   if (shared.exists) {
@@ -168,6 +168,6 @@ KERNEL(quantized_softmax, kQuantizedThreads, QuantizedSoftmaxArgs, x, table, y_s
   const float zero = zero_point(y_zero, is_signed);
   for (uint32_t i = shared.item; i < args.size; i += kQuantizedLineItems) {
     const float part = table[most - number(i)] * steps / sum;
-    y[shared.at(i)] = saturated_byte(nearest_whole(part) + zero, is_signed);
+    y[shared.at(i)] = saturate_to_byte(round_to_even(part) + zero, is_signed);
   }
 }

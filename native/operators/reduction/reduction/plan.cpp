@@ -76,7 +76,7 @@ class Steps {
   // Reduces x [outer, R, inner] over R. `last`: to the output.
   void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
     for (;;) {
-      const int64_t slices = slices_of(outer, R, inner, hip::kReduceThreads);
+      const int64_t slices = choose_slices(outer, R, inner, hip::kReduceThreads);
       if (slices == 1) break;
       columns(outer, R * inner, slices * inner, false);
       R = slices;

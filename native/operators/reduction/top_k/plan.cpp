@@ -100,7 +100,7 @@ Plan arg_plan(const ArgProblem& p) {
   Entries entries;
   int64_t count = p.R;
   for (bool fresh = true, last = false; !last; fresh = false) {
-    const int64_t slices = slices_of(p.outer, count, p.inner, hip::kTopKThreads);
+    const int64_t slices = choose_slices(p.outer, count, p.inner, hip::kTopKThreads);
     last = slices == 1;
     hip::ArgArgs args = {};
     args.x = input(0);

@@ -37,7 +37,7 @@ DEVICE void cumsum(const CumSumArgs& args) {
       own[j] = i < end ? summand(x[base + (args.reverse != 0 ? args.size - 1 - i : i)]) : S(0);
       sum += own[j];
     }
-    const SumsOfGroup<S> sums = sums_of_group(sum, totals);
+    const GroupScan<S> sums = group_scan(sum, totals);
     S running = carry + sums.before;
     carry += sums.all;
     barrier();

@@ -7,18 +7,18 @@
 namespace graphopt::hip {
 
 template <class T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Neighbours {
+struct alignas(sizeof(T) * kWidth) Vec {
   T v[kWidth];
 };
 
 template <int kWidth, class T>
-DEVICE Neighbours<T, kWidth> load_neighbours(const T* from) {
-  return *reinterpret_cast<const Neighbours<T, kWidth>*>(from);
+DEVICE Vec<T, kWidth> load_vec(const T* from) {
+  return *reinterpret_cast<const Vec<T, kWidth>*>(from);
 }
 
 template <class T, int kWidth>
-DEVICE void store_neighbours(T* to, const Neighbours<T, kWidth>& from) {
-  *reinterpret_cast<Neighbours<T, kWidth>*>(to) = from;
+DEVICE void store_vec(T* to, const Vec<T, kWidth>& from) {
+  *reinterpret_cast<Vec<T, kWidth>*>(to) = from;
 }
 
 }  // namespace graphopt::hip
