@@ -45,7 +45,7 @@ from graphopt.measure.profiling import (
     NodeTime,
     Placement,
     Run,
-    Site,
+    TimedPlace,
     match_sites,
     nodes_of_regions,
     placement,
@@ -156,7 +156,7 @@ class Profile:
     """
 
     setting: Setting
-    sites: list[Site]
+    sites: list[TimedPlace]
     before: list[NodeTime]
     before_placement: Placement
     after: list[NodeTime] | None = None

@@ -64,7 +64,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Site:
+class TimedPlace:
     """A place that both models have: a node, or a rewritten neighbourhood.
 
     Attributes:
@@ -81,7 +81,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class SiteKind:
+class TimedOperators:
     """All sites with the same operators: their number, and the microseconds of one run of all of them."""
 
     before_ops: str
@@ -91,13 +91,13 @@ class SiteKind:
     after_us: float
 
 
-def by_operators(sites: Iterable[Site]) -> list[SiteKind]:
+def by_operators(sites: Iterable[TimedPlace]) -> list[TimedOperators]:
     """Groups sites by their operators, the groups with the longest time in either model first."""
-    kinds: dict[tuple[str, str], list[Site]] = {}
+    kinds: dict[tuple[str, str], list[TimedPlace]] = {}
     for site in sites:
         kinds.setdefault((site.before_ops or site.name, site.after_ops or site.name), []).append(site)
     found = [
-        SiteKind(*ops, len(alike), sum(s.before_us for s in alike), sum(s.after_us or 0.0 for s in alike))
+        TimedOperators(*ops, len(alike), sum(s.before_us for s in alike), sum(s.after_us or 0.0 for s in alike))
         for ops, alike in kinds.items()
     ]
     return sorted(found, key=lambda kind: -max(kind.before_us, kind.after_us))
@@ -290,7 +290,7 @@ def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto
 
 def match_sites(
     found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
-) -> list[Site]:
+) -> list[TimedPlace]:
     """Adds up the times of both models by site, the largest first; nodes without a site are one site "(runtime)"."""
     ops = {n.name or n.output[0]: (n.op_type, n.op_type) for n in before.graph.node if n.output}
     for h in found.neighbourhoods:
@@ -307,6 +307,7 @@ def match_sites(
                 ops[label] = (f"{same[0]} in {t.op_type}",) * 2
             sums[label][side] += t.microseconds
     rows = [
-        Site(name, *ops.get(name, ("", "")), a, None if after_times is None else b) for name, (a, b) in sums.items()
+        TimedPlace(name, *ops.get(name, ("", "")), a, None if after_times is None else b)
+        for name, (a, b) in sums.items()
     ]
     return sorted(rows, key=lambda s: -max(s.before_us, s.after_us or 0.0))

@@ -138,19 +138,19 @@ class Measured:
         return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
 
 
-class _NoSite:
+class _DeclineAll:
     """Cost model that declines every candidate and collects them."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Workload] = {}
 
     def decline(self, candidate: Candidate) -> str:
-        site = candidate.describe()
-        self.seen.setdefault(site.label, site)
+        workload = candidate.describe()
+        self.seen.setdefault(workload.label, workload)
         return "left out for comparison"
 
 
-class _OneSite:
+class _OnlyCandidate:
     """Cost model of estimates, except for one candidate."""
 
     def __init__(self, label: str, *, rewrite: bool) -> None:
@@ -248,8 +248,8 @@ def tune(
     with tempfile.TemporaryDirectory() as folder:
         work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision, record)
         classes: dict[str, Workload] = {}
-        for site in work.candidates.values():
-            classes.setdefault(site.key(work.sizes), site)
+        for workload in work.candidates.values():
+            classes.setdefault(workload.key(work.sizes), workload)
         tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
         if measure:
             with naming(work.copies):
@@ -292,10 +292,10 @@ class _Work:
         self.copies: dict[str, str] = {}  # for `naming`
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
-        recorder = _NoSite()
+        recorder = _DeclineAll()
         self.plain = self.rewritten(recorder, "plain")
         if precision is not None:  # candidates are cut out before the conversion and converted separately
-            self.plain = self._write("unconverted", profit=_NoSite())
+            self.plain = self._write("unconverted", profit=_DeclineAll())
         self.candidates = recorder.seen
         self._proto = reading.read_proto(self.plain)
         (self.sizes,) = size_grid(self._proto, {s: (n,) for s, n in sizes.items()}, ())
@@ -308,7 +308,7 @@ class _Work:
     def rewritten(self, profit: Profit, name: str) -> Path:
         return self._write(name, profit=profit, precision=self._precision)
 
-    def site(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
+    def rewritten_cut(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
         """Optimizes a cut-out candidate in the final precision; on a device this includes its inputs and outputs."""
         keep_io = self._precision is None or self._on_cpu
         side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
@@ -373,12 +373,12 @@ def _measure_classes(
             say(f"class {i + 1} of {len(todo)}: {name}: {found.speedup:.2f}x")
 
 
-def _measure(work: _Work, site: Workload, seconds: float) -> Measurement:
-    cut, feeds = _cut_out(work, site)
+def _measure(work: _Work, workload: Workload, seconds: float) -> Measurement:
+    cut, feeds = _cut_out(work, workload)
     runs = []
     for rewrite in (False, True):
-        profit = _OneSite(site.label, rewrite=rewrite)
-        side = work.site(cut, profit)
+        profit = _OnlyCandidate(workload.label, rewrite=rewrite)
+        side = work.rewritten_cut(cut, profit)
         if not profit.asked:
             raise GraphoptError("the rewrite needs more of the model than the candidate's surroundings")
         path = work.folder / f"side_{rewrite}.onnx"
@@ -387,11 +387,11 @@ def _measure(work: _Work, site: Workload, seconds: float) -> Measurement:
     return Measurement(*ratio(*interleave(runs, seconds)))
 
 
-def _cut_out(work: _Work, site: Workload) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _cut_out(work: _Work, workload: Workload) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """Extracts the nodes around a candidate as a model, with the inputs that the whole model computes for them."""
     source = reading.load(work.plain)
     graph = source.model.graph
-    anchor = next((n for n in graph if node_label(n) == site.label), None)
+    anchor = next((n for n in graph if node_label(n) == workload.label), None)
     if anchor is None:
         raise GraphoptError("the candidate is inside a subgraph or a function")
     region = _surroundings(anchor)
@@ -440,7 +440,7 @@ def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
 
 def _choose(work: _Work, tuning: Tuning, seconds: float) -> None:
     """Times the whole model with three cost models; another replaces the measurements if it is faster beyond noise."""
-    models: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _NoSite()}
+    models: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _DeclineAll()}
     runs = {name: work.runner(work.rewritten(profit, name), work.feeds) for name, profit in models.items()}
     times = dict(zip(runs, interleave(list(runs.values()), seconds), strict=True))
     tuning.whole_model = {name: sorted(t)[len(t) // 2] * 1e3 for name, t in times.items()}

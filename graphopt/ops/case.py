@@ -27,7 +27,7 @@ ROUNDED_TOLERANCE = {"float32": 3e-2}
 
 
 @dataclass
-class Case:
+class NodeCase:
     """One node: an operator with inputs and attributes. Inputs are float64 or bool until `cast`."""
 
     spec: OpSpec
@@ -35,10 +35,10 @@ class Case:
     attributes: dict[str, Any]
     constant_weights: bool = False  # all inputs but the first are initializers
 
-    def cast(self, dtype: npt.DTypeLike) -> Case:
+    def cast(self, dtype: npt.DTypeLike) -> NodeCase:
         """Returns the case with all inputs but booleans cast to `dtype`."""
         inputs = [x if x.dtype == np.bool_ else x.astype(dtype) for x in self.inputs]
-        return Case(self.spec, inputs, self.attributes, self.constant_weights)
+        return NodeCase(self.spec, inputs, self.attributes, self.constant_weights)
 
     def error(self, outputs: Sequence[Array]) -> float:
         """Returns the largest error relative to the RMS of the reference; infinity if shapes or NaNs differ."""
@@ -70,7 +70,7 @@ class Case:
             return self.spec.reference(*self.inputs, **self.attributes)
 
 
-def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+def model_of(cases: Sequence[NodeCase], opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """Builds one model with a node for each case.
 
     Args:
@@ -112,7 +112,7 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
     return model, feeds
 
 
-def mixed_model_of(case: Case, opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+def mixed_model_of(case: NodeCase, opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """Builds a model with the node of a case between nodes of standard ONNX.
 
     The first input passes through Neg and a MatMul with minus the identity matrix, or a Conv if it has rank 4. Each

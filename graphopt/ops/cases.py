@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.ops import OPS, OpSpec
-from graphopt.ops.case import Case
+from graphopt.ops.case import NodeCase
 from graphopt.ops.schema import Array
 
 ACTIVATION_ATTRIBUTES = {
@@ -27,16 +27,16 @@ def _activation_attributes(name: str) -> dict[str, float]:
     return {}
 
 
-def _scale_shift(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _scale_shift(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for shape in [(1, 1), (3, 7), (2, 5, 9), (2, 3, 5, 7), (1, 4, 33, 31), (2, 3, 2, 2, 3), (0, 3, 4), (2, 3, 0)]:
         per_channel = (shape[1],) + (1,) * (len(shape) - 2)
         inputs = [rng.normal(size=shape), rng.normal(size=per_channel), rng.normal(size=per_channel)]
         if "R" in spec.inputs:
             inputs.append(rng.normal(size=shape))
-        yield Case(spec, inputs, _activation_attributes(spec.name))
+        yield NodeCase(spec, inputs, _activation_attributes(spec.name))
 
 
-def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     geometries = [
         ((4, 1, 3, 3), 1, (0, 0, 0, 0)),
         ((2, 5, 7, 9), 3, (1, 1, 1, 1)),
@@ -54,7 +54,9 @@ def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             inputs.append(rng.normal(size=(n, m, h + top + bottom - 2, w + left + right - 2)))
         if "slope" in spec.inputs:
             inputs.append(rng.normal(size=(m, 1, 1)))
-        yield Case(spec, inputs, {"pads": list(pads), **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
+        yield NodeCase(
+            spec, inputs, {"pads": list(pads), **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _broadcasts(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
     yield (1,)
 
 
-def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for i, layout in enumerate(_layouts("Gqa" in spec.name)):
         inputs: list[Array] = [rng.normal(size=shape) for shape in (layout.q, layout.k, layout.v)]
         attributes: dict[str, Any] = {
@@ -122,10 +124,10 @@ def _fused_attention(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             attributes["softcap"] = [2.0, 30.0][i % 2]
         if "left" in spec.attributes:
             attributes["left"], attributes["right"] = [(2, 0), (0, 1), (1, 3), (2**31 - 1, 0)][i % 4]
-        yield Case(spec, inputs, attributes)
+        yield NodeCase(spec, inputs, attributes)
 
 
-def _group_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _group_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for shape, groups in [
         ((1, 1, 5), 1),
         ((2, 6, 7, 5), 3),
@@ -134,12 +136,12 @@ def _group_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         ((2, 32, 17, 3), 32),
     ]:
         inputs = [rng.normal(size=shape) + 1.5, rng.normal(size=shape[1]), rng.normal(size=shape[1])]
-        yield Case(
+        yield NodeCase(
             spec, inputs, {"num_groups": groups, "epsilon": 1e-5, **_activation_attributes(spec.name)}, groups == 4
         )
 
 
-def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     if spec.name.endswith("Windows"):
         yield from _windows(spec, rng)
         return
@@ -160,10 +162,10 @@ def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             inputs = [rng.normal(size=shape) + 0.5 for _ in inputs]
             row = (shape[0] if shape[1] != 7 else 1, *(1 for _ in shape[1:-1]), shape[-1])
         inputs += [rng.normal(size=row) for name in spec.inputs if name in ("gamma", "beta")]
-        yield Case(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
+        yield NodeCase(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
 
 
-def _windows(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _windows(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for n, image, window, shift, D in (
         (2, (4, 6), (2, 3), (0, 0), 33),
         (1, (8, 8), (4, 4), (2, 2), 8),
@@ -182,26 +184,26 @@ def _windows(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             x = rng.normal(size=(n, *image, D) if D % 2 else flat) + 0.5
             r = [rng.normal(size=(n * windows, window[0] * window[1], D))] if "R" in spec.inputs else []
         attributes = {"epsilon": 1e-5, "image": list(image), "window": list(window), "shift": list(shift)}
-        yield Case(spec, [x, *r, rng.normal(size=D), rng.normal(size=D)], attributes)
+        yield NodeCase(spec, [x, *r, rng.normal(size=D), rng.normal(size=D)], attributes)
 
 
-def _layer_norm_2d(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _layer_norm_2d(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for i, shape in enumerate(
         [(2, 3, 5, 7), (1, 40, 9), (3, 1, 4), (2, 70, 33, 31), (1, 2, 2, 3, 2), (0, 3, 4, 4), (5, 8)]
     ):
         inputs = [rng.normal(size=shape) + 0.5, rng.normal(size=shape[1]), rng.normal(size=shape[1])]
-        yield Case(spec, inputs, {"epsilon": 1e-6 if i % 2 else 1e-2}, constant_weights=i % 2 == 1)
+        yield NodeCase(spec, inputs, {"epsilon": 1e-6 if i % 2 else 1e-2}, constant_weights=i % 2 == 1)
 
 
-def _gated(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _gated(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for i, shape in enumerate([(2, 3, 64), (5,), (7, 1100), (2, 2, 2, 9), (0, 3, 8), (3, 0)]):
         if spec.inputs == ("X",):
-            yield Case(spec, [rng.normal(size=(*shape[:-1], 2 * shape[-1])) * 3], {"gate": i % 2})
+            yield NodeCase(spec, [rng.normal(size=(*shape[:-1], 2 * shape[-1])) * 3], {"gate": i % 2})
         else:
-            yield Case(spec, [rng.normal(size=shape) * 3, rng.normal(size=shape)], {})
+            yield NodeCase(spec, [rng.normal(size=shape) * 3, rng.normal(size=shape)], {})
 
 
-def _rotary(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _rotary(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # X, perm, cos and sin
     for x, perm, angles in (
         ((2, 3, 5, 8), (0, 1, 2, 3), (2, 1, 5, 8)),
@@ -212,21 +214,21 @@ def _rotary(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         ((0, 4, 3, 8), (0, 2, 1, 3), (1, 1, 4, 8)),
     ):
         inputs = [rng.normal(size=x), rng.uniform(-1, 1, size=angles), rng.uniform(-1, 1, size=angles)]
-        yield Case(spec, inputs, {"perm": list(perm)})
+        yield NodeCase(spec, inputs, {"perm": list(perm)})
 
 
-def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for i, shape in enumerate([(1, 1), (3, 7), (9,), (2, 5, 64), (2, 3, 4, 33), (0, 3, 8), (37, 70)]):
         N = [5, 1, 64, 32, 40, 6, 49][i]
         inputs = [rng.normal(size=shape), rng.normal(size=(shape[-1], N)) / np.sqrt(shape[-1]), rng.normal(size=N)]
         if "R" in spec.inputs:
             inputs.append(rng.normal(size=(*shape[:-1], N)))
-        yield Case(
+        yield NodeCase(
             spec, inputs, _activation_attributes(spec.name), constant_weights=i % 2 == 1 and "R" not in spec.inputs
         )
 
 
-def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # A, a_perm, B, b_perm
     for i, (a, a_perm, b, b_perm) in enumerate(
         (
@@ -243,10 +245,12 @@ def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         )
     ):
         inputs = [rng.normal(size=a), rng.normal(size=b) / np.sqrt(max(a[-1], 1))]
-        yield Case(spec, inputs, {"alpha": 1.0 if i % 2 else -0.125, "a_perm": list(a_perm), "b_perm": list(b_perm)})
+        yield NodeCase(
+            spec, inputs, {"alpha": 1.0 if i % 2 else -0.125, "a_perm": list(a_perm), "b_perm": list(b_perm)}
+        )
 
 
-def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # X, W, pads, strides, dilations, group
     geometries: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]]
     geometries = [
@@ -287,10 +291,10 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
                 inputs[-1] = rng.normal(size=(x[0], w[0] // 2, *size, 2))
         if "slope" in spec.inputs:
             inputs.append(rng.normal(size=(w[0], *(1 for _ in strides))))
-        yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
+        yield NodeCase(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
-def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # X, W, pads, strides, dilations, group, output_padding
     Ints = tuple[int, ...]
     geometries: list[tuple[Ints, Ints, Ints, Ints, Ints, int, Ints]] = [
@@ -321,10 +325,10 @@ def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[Ca
             inputs.append(rng.normal(size=(M, *(1 for _ in strides))))
         window = {"pads": list(pads), "strides": list(strides), "dilations": list(dilations), "group": group}
         attributes = {**window, "output_padding": list(more), **_activation_attributes(spec.name)}
-        yield Case(spec, inputs, attributes, constant_weights=i % 2 == 1)
+        yield NodeCase(spec, inputs, attributes, constant_weights=i % 2 == 1)
 
 
-def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # X, M, O, kernel, pads, strides
     geometries: list[tuple[tuple[int, ...], int, int, tuple[int, int], tuple[int, ...], tuple[int, int]]]
     geometries = [
@@ -352,10 +356,10 @@ def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]
             inputs.append(rng.normal(size=(x[0], O, *size)))
         window = {"pads": list(pads), "strides": list(strides), "group": M}
         constant = i % 2 == 1 and "R" not in spec.inputs
-        yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=constant)
+        yield NodeCase(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=constant)
 
 
-def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # X in NCHW2c, kernel_shape, pads, strides, dilations
     for x, kernel_shape, pads, strides, dilations in (
         ((2, 3, 9, 35, 2), (3, 3), (1, 1, 1, 1), (2, 2), (1, 1)),
@@ -372,10 +376,10 @@ def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     ):
         window = {"kernel_shape": kernel_shape, "pads": pads, "strides": strides, "dilations": dilations}
         size = x if spec.X_types else x[:-1]
-        yield Case(spec, [rng.normal(size=size)], {name: list(numbers) for name, numbers in window.items()})
+        yield NodeCase(spec, [rng.normal(size=size)], {name: list(numbers) for name, numbers in window.items()})
 
 
-def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     shapes = [((2, 5, 7), 1), ((1, 16, 4, 33), 1), ((3, 1, 64), -2), ((4, 2, 9, 150), 2), ((70, 3), 0), ((0, 3, 8), 1)]
     for i, (shape, axis) in enumerate(shapes):
         x = rng.normal(size=shape) * 10
@@ -383,7 +387,7 @@ def _axis_softmax(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             x[0, 0, :, :3] = -np.inf
             x[1, 1, 2:5] = -np.inf
             x[2, 0, 4, 7], x[3, 1, 1, 9] = np.inf, np.nan
-        yield Case(spec, [x], {"axis": axis})
+        yield NodeCase(spec, [x], {"axis": axis})
 
 
 FAMILIES = {
@@ -412,12 +416,12 @@ def family_of(name: str) -> str:
     return max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len)
 
 
-def cases_of(spec: OpSpec) -> list[Case]:
+def cases_of(spec: OpSpec) -> list[NodeCase]:
     """Returns the cases of one operator, the same on every run."""
     return list(FAMILIES[family_of(spec.name)](spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
 
 
-def all_cases(limit: int | None = None, dtype: str = "float32") -> list[Case]:
+def all_cases(limit: int | None = None, dtype: str = "float32") -> list[NodeCase]:
     """Returns the cases of all operators with this element type, cast to it; at most `limit` of each operator."""
     specs = [spec for spec in OPS.values() if dtype in spec.dtypes]
     return [case.cast(dtype) for spec in specs for case in cases_of(spec)[:limit]]

@@ -64,7 +64,7 @@ class PlacedNode:
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """Nodes of one operator with the same provider and reason."""
 
     provider: str
@@ -94,13 +94,13 @@ class Forecast:
         """The number of nodes of each provider."""
         return Counter(n.provider for n in self.nodes)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[NodeGroup]:
         """Returns the nodes with a reason, grouped; nodes without a kernel first, then the largest groups."""
         found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         for n in self.nodes:
             if n.reason:
                 found[n.provider, n.op, n.reason].append(n.name)
-        groups = [Group(*key, tuple(names)) for key, names in found.items()]
+        groups = [NodeGroup(*key, tuple(names)) for key, names in found.items()]
         return sorted(groups, key=lambda g: (g.provider != NOWHERE, -len(g.names)))
 
     def answer(self) -> str:

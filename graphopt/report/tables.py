@@ -367,7 +367,7 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
 
 
 def _print_profile(profile: Profile, console: Console) -> None:
-    from graphopt.measure.profiling import SiteKind, by_operators
+    from graphopt.measure.profiling import TimedOperators, by_operators
 
     both = profile.after is not None
     columns = (">before ms", ">after ms", ">places", "before", "after") if both else (">ms", ">nodes", "operator")
@@ -377,7 +377,7 @@ def _print_profile(profile: Profile, console: Console) -> None:
     shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
     if rest:
         sums = (sum(k.sites for k in rest), sum(k.before_us for k in rest), sum(k.after_us for k in rest))
-        shown.append(SiteKind(f"{len(rest)} more kinds", "", *sums))
+        shown.append(TimedOperators(f"{len(rest)} more kinds", "", *sums))
     for kind in shown:
         same = "=" if kind.before_ops == kind.after_ops else plain(kind.after_ops)
         before_ms, after_ms = f"{kind.before_us / 1e3:.3f}", f"{kind.after_us / 1e3:.3f}"

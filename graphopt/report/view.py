@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt.debug.diff import DiffNode, neighbourhoods
-from graphopt.measure.profiling import Site
+from graphopt.measure.profiling import TimedPlace
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side
 from graphopt.report.drawing import MAX_DRAWN_NODES, draw
@@ -49,7 +49,9 @@ class View:
         return vars(self)
 
 
-def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, Site] | None = None) -> View:
+def view(
+    title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, TimedPlace] | None = None
+) -> View:
     """Creates the data of the page.
 
     Args:
@@ -197,7 +199,7 @@ def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, 
     }
 
 
-def _time(site: Site | None, side: str) -> float | None:
+def _time(site: TimedPlace | None, side: str) -> float | None:
     if site is None:
         return None
     return site.before_us if side == "before" else site.after_us

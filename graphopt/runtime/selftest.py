@@ -16,7 +16,7 @@ import numpy as np
 
 from graphopt.errors import ModelSaveError, RuntimeMissingError, one_line
 from graphopt.ops import OPS, OpSpec
-from graphopt.ops.case import Case, mixed_model_of, model_of
+from graphopt.ops.case import NodeCase, mixed_model_of, model_of
 from graphopt.ops.cases import FAMILIES, cases_of, family_of
 from graphopt.runtime import selftest_record
 from graphopt.runtime.discovery import (
@@ -215,7 +215,7 @@ def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, s
 
 
 def _result(
-    spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], on_device: bool, bench: bool
+    spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], on_device: bool, bench: bool
 ) -> KernelResult:
     limit = cases[0].tolerance(dtype)
     # Without function bodies only our kernels can run the model.
@@ -284,14 +284,16 @@ def implementations(provider: Provider) -> dict[str, list[str]]:
 REFUSAL = " refuses this call: "  # native/operators/implementations.h
 
 
-def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], number: int, name: str) -> KernelResult:
+def _by(
+    spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], number: int, name: str
+) -> KernelResult:
     """Tests one implementation on the inputs that it supports; empty inputs, which need none, are skipped."""
     name_of, options = (providers[0], {}) if isinstance(providers[0], str) else providers[0]
     where: list[Provider] = [(name_of, {**options, "implementation": number}), *providers[1:]]
     cases = [case for case in cases if all(x.size for x in case.inputs)]
     limit = cases[0].tolerance(dtype)
 
-    def run(cases: list[Case]) -> Iterator[Any]:
+    def run(cases: list[NodeCase]) -> Iterator[Any]:
         model, feeds = model_of(cases, OPSET, bodies=False)
         created = session(model.SerializeToString(), where, ignore_selftest=True, log_severity_level=4, **ON_DEVICE)
         return iter(created.run(None, dict(feeds)))

@@ -14,7 +14,7 @@ import pytest
 
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
-from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
+from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OnlyCandidate, _Work, fastest
 from graphopt.targets.profit import Candidate, Workload
 from graphopt.targets.target import Target
 from models import ZOO
@@ -77,7 +77,7 @@ def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path
         assert len(cut.graph.node) < len(onnx.load(work.plain).graph.node)
         sides = []
         for rewrite in (False, True):
-            profit = _OneSite(site.label, rewrite=rewrite)
+            profit = _OnlyCandidate(site.label, rewrite=rewrite)
             side, _ = graphopt.optimize(cut, target="cpu", profit=profit)
             sides.append(side)
         ours = [Counter(n.domain for n in side.graph.node)["com.graphopt"] for side in sides]
@@ -150,8 +150,8 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
     asked = 0
     for site in {s.key(work.sizes): s for s in work.candidates.values()}.values():
         cut, feeds = _cut_out(work, site)
-        profit = _OneSite(site.label, rewrite=True)
-        side = work.site(cut, profit)
+        profit = _OnlyCandidate(site.label, rewrite=True)
+        side = work.rewritten_cut(cut, profit)
         asked += profit.asked
         types = {i.type.tensor_type.elem_type for i in side.graph.input}
         assert types == {onnx.TensorProto.FLOAT16}
@@ -159,7 +159,7 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
         onnx.save(side, path)
         work.runner(path, feeds)()
     assert asked
-    whole = onnx.load(work.rewritten(_OneSite("", rewrite=True), "whole"))
+    whole = onnx.load(work.rewritten(_OnlyCandidate("", rewrite=True), "whole"))
     assert any(t.data_type == onnx.TensorProto.FLOAT16 for t in whole.graph.initializer)
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from graphopt.ops import OPS
-from graphopt.ops.case import Case, model_of
+from graphopt.ops.case import NodeCase, model_of
 from graphopt.ops.cases import all_cases, cases_of
 from graphopt.ops.schema import Array
 from graphopt.runtime.discovery import CPU
@@ -23,12 +23,12 @@ NODES_IN_A_SESSION = 50  # The time to create a session grows superlinearly with
 
 
 @functools.cache
-def cases_for_opsets(dtype: str) -> list[Case]:
+def cases_for_opsets(dtype: str) -> list[NodeCase]:
     """Returns two cases of each operator; a case keeps its reference."""
     return all_cases(limit=2, dtype=dtype)
 
 
-def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
+def run(cases: list[NodeCase], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
     """Returns all outputs of all cases: with the library and no bodies in the model, or with bodies and no library."""
     outputs: list[Array] = []
     for begin in range(0, len(cases), NODES_IN_A_SESSION):
@@ -43,7 +43,7 @@ def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> li
     return outputs
 
 
-def disagreements(cases: list[Case], outputs: list[Array], dtype: str) -> list[str]:
+def disagreements(cases: list[NodeCase], outputs: list[Array], dtype: str) -> list[str]:
     """Returns a line for each case with an error above its tolerance."""
     found = []
     remaining = iter(outputs)
