@@ -122,6 +122,7 @@ def test_attention_without_matrix_units_has_kernels_for_its_type(
     """Every AMD target has the kernels of few rows; those of many rows exist in float32 alone."""
     harness, kernels = libraries[32]  # without matrix units in float32, as those targets
     monkeypatch.setattr(fused_attention_cases, "reference", lambda *_: np.zeros((2, 16, rows, 64)))
+    monkeypatch.setattr(fused_attention_cases, "signed", lambda _, *shape, dtype: np.zeros(shape, dtype))
     for bias in ("", "HST"):
         problem = fused_attention_cases.Problem(rows, rows, 64, B=2, heads=16, bias=bias)
         case = fused_attention_cases.case("rows", dtype, problem)
