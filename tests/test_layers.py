@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from graphlib import TopologicalSorter
@@ -47,6 +48,7 @@ def layer(path: str) -> int:
     return next(i for i, parts in enumerate(LAYERS) if path.startswith(parts))
 
 
+@functools.cache
 def imports(path: Path) -> list[str]:
     """Returns the package's files that a file imports, relative to it."""
     found = []
