@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from graphopt.graph.operators.traits import RECURRENT
+from graphopt.graph.operators.traits import PAST_KEYS, RECURRENT
 from graphopt.graph.shapes.facts import MICROSOFT
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.traversal import bodies, with_subgraphs
@@ -33,14 +33,6 @@ USUAL_BYTES = 4
 MATMULS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
 )
-# Attention operator -> the inputs with the query, the key and the past keys, counted from 0.
-ATTENTION = {
-    "Attention": (0, 1, 4),
-    f"{MICROSOFT}.Attention": (0, 0, 4),
-    f"{MICROSOFT}.DecoderMaskedMultiHeadAttention": (0, 1, 5),
-    f"{MICROSOFT}.GroupQueryAttention": (0, 1, 3),
-    f"{MICROSOFT}.MultiHeadAttention": (0, 1, 6),
-}
 # Memory limits of control groups, versions 2 and 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -200,11 +192,10 @@ class _Walk:
 
     def _multiply_adds(self, node: ir.Node) -> tuple[int, int]:
         """Returns the multiply-adds and the workspace in bytes of a node."""
-        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         first, second = (self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (0, 1))
         made = self._count(node.outputs[0]) if node.outputs else 0
-        if name in ATTENTION and first:
-            return self._attention(node, *ATTENTION[name])
+        if node.op_type in PAST_KEYS and node.domain in ("", MICROSOFT) and first:
+            return self._attention(node)
         if node.op_type in RECURRENT and first and second:
             return 2 * math.prod(first[:-1]) * math.prod(second[1:]), 0
         if node.op_type in ("Conv", "ConvInteger", "QLinearConv"):
@@ -219,9 +210,11 @@ class _Walk:
             return self._einsum(node), 0
         return (made * first[-1] if first and node.op_type in MATMULS else 0), 0
 
-    def _attention(self, node: ir.Node, query: int, key: int, past: int) -> tuple[int, int]:
+    def _attention(self, node: ir.Node) -> tuple[int, int]:
         """Returns multiply-adds and bytes of scores: Q K^T and P V, [batch, heads, queries, keys] each."""
-        shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (query, key, past)]
+        key = 0 if node.domain and node.op_type == "Attention" else 1  # com.microsoft.Attention computes both from one
+        places = (0, key, PAST_KEYS[node.op_type])
+        shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in places]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]
         if not q or not k or len(q) < 3:
             return 0, 0

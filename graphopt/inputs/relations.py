@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph.cost import remove_result_shapes
-from graphopt.graph.operators.traits import BROADCASTING
+from graphopt.graph.operators.traits import BROADCASTING, PAST_KEYS
 from graphopt.graph.shapes.sizes import ONE, Floor, Size, total
 from graphopt.graph.view import GraphView, attribute_int
 from graphopt.inputs.declared import declared_size, deserialized, dims_of, required_inputs
@@ -25,7 +25,7 @@ from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 from graphopt.targets.target import Target
 
 # GroupQueryAttention's inputs, counted from 0.
-GQA_QUERY, GQA_KEY, GQA_PAST, GQA_ENDS, GQA_TOTAL, GQA_BIAS = 0, 1, 3, 5, 6, 10
+GQA_ENDS, GQA_TOTAL, GQA_BIAS = 5, 6, 10
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
@@ -155,7 +155,7 @@ class _Reader:
             self._concat(node, [s for s in shapes if s is not None])
         elif name in ("Attention", "MultiHeadAttention") and shapes[0] and len(shapes) > 1:
             self._attention(node, shapes)
-        elif name == "GroupQueryAttention" and shapes[GQA_QUERY]:
+        elif name == "GroupQueryAttention" and shapes[0]:
             self._grouped(node, shapes)
 
     def _same(self, a: Size, b: Size) -> None:
@@ -192,7 +192,7 @@ class _Reader:
         """Relates the sizes of ONNX's Attention and the runtime's MultiHeadAttention."""
         if node.domain and node.op_type == "Attention":
             return
-        places = (2, 3, 4) if node.domain == "" else (2, 5, 6)
+        places = (2, 5 if node.domain else 3, PAST_KEYS[node.op_type])
         v, mask, past = (shapes[i] if i < len(shapes) else None for i in places)
         q, k = shapes[0], shapes[1]
         if q is None or k is None or len(k) not in (3, 4) or len(q) not in (3, 4):
@@ -202,7 +202,7 @@ class _Reader:
             self._same(k[-2], v[-2])
         keys = k[-2]
         if past is not None and len(past) == 4:
-            self._past(node, places[2], q[0], k[-2])
+            self._past(node, q[0], k[-2])
             keys = past[-2] + k[-2]
         if mask:
             self._same(mask[-1], keys)
@@ -215,8 +215,9 @@ class _Reader:
             self._same(padding[0], q[0])
             self._same(padding[1], keys)
 
-    def _past(self, node: ir.Node, place: int, batch: Size, new: Size) -> None:
-        """Relates the sizes of cached keys and values, [batch, heads, steps, channels], inputs from `place` on."""
+    def _past(self, node: ir.Node, batch: Size, new: Size) -> None:
+        """Relates the sizes of cached keys and values, [batch, heads, steps, channels]."""
+        place = PAST_KEYS[node.op_type]
         found = [self.shapes.dims(value) for value in node.inputs[place : place + 2]]
         known = [dims for dims in found if dims is not None and len(dims) == 4]
         for dims in known:
@@ -227,13 +228,13 @@ class _Reader:
 
     def _grouped(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
         """Relates the sizes of a GroupQueryAttention, and finds the inputs with its lengths."""
-        q = shapes[GQA_QUERY]
+        q = shapes[0]
         if q is None or len(q) != 3:
             return
-        past, bias = (shapes[i] if i < len(shapes) else None for i in (GQA_PAST, GQA_BIAS))
+        past, bias = (shapes[i] if i < len(shapes) else None for i in (PAST_KEYS[node.op_type], GQA_BIAS))
         ends, total_keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
         kept = past[2] if past is not None and len(past) == 4 else Size.of(0)
-        self._past(node, GQA_PAST, q[0], q[1])
+        self._past(node, q[0], q[1])
         for value, last in ((ends, True), (total_keys, False)):
             source = self._source(value)
             if source is not None and source.is_graph_input():

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import AXES_ARGUMENTS, argument_name, is_size
-from graphopt.graph.operators.traits import ARITHMETIC, COMPARISONS, LOGIC, MOVES, REDUCTIONS
+from graphopt.graph.operators.traits import ARITHMETIC, COMPARISONS, LOGIC, MOVES, PAST_KEYS, REDUCTIONS
 from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import bodies, is_external, tensor_array, tensor_dims
 from graphopt.graph.view import GraphView, attribute_float, attribute_int
@@ -31,13 +31,6 @@ PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "Scatte
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
     "Abs Ceil Concat Floor Gather Max Min Mod Neg Pow Round Sqrt Sum Where".split()
 )
-# Operator -> inputs with a cache; the operator appends new steps. Concat appends to any input.
-CACHES = {
-    "Attention": (4, 5),
-    "DecoderMaskedMultiHeadAttention": (5, 6),
-    "GroupQueryAttention": (3, 4),
-    "MultiHeadAttention": (6, 7),
-}
 # com.microsoft operator -> inputs that are counts.
 COUNTS = {"BeamSearch": (1, 2, 3, 4), "GreedySearch": (1, 2), "Sampling": (1, 2)}
 # Float types and the bits of their integers.
@@ -348,7 +341,7 @@ class _Tracer:
     def _note_unchanged(self, node: ir.Node, place: int, use: Use) -> None:
         """Notes how a node uses the unchanged elements of an input."""
         op = node.op_type
-        use.cache = use.cache or op == "Concat" or place in CACHES.get(op, ())
+        use.cache = use.cache or op == "Concat" or (op in PAST_KEYS and place - PAST_KEYS[op] in (0, 1))
         use.multiplied = use.multiplied or op == "MatMul"
         compared = op in PASSES_ON | COMPARISONS | {"Shape", "Size"} or op.startswith("TreeEnsemble")
         use.computed = use.computed or not (compared or (op in ("Gather", "Where") and place == 0))

@@ -17,6 +17,8 @@ CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 # Layers that multiply by a weight and add a bias.
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+# Attention of ONNX and com.microsoft -> the input with the past keys; the past values are the next one.
+PAST_KEYS = {"Attention": 4, "DecoderMaskedMultiHeadAttention": 5, "GroupQueryAttention": 3, "MultiHeadAttention": 6}
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
 LOGIC = frozenset(("And", "Not", "Or", "Xor"))
 COMPARISONS = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
