@@ -185,7 +185,7 @@ def mistake(
     Args:
         choice: the node.
         indices: AFTER's.
-        read: output of the copy -> what the node reads in BEFORE, given AFTER's choices.
+        read: output of the copy -> the input of the node in BEFORE, given AFTER's choices.
         draws: the same in runs that round at random; empty where rounding could not be measured.
         slack: how far scores may be off besides, relative to their RMS, and overlaps of boxes.
     """
@@ -472,7 +472,7 @@ class _Following:
 
 # -- quantized values --------------------------------------------------------------------------------------------------
 
-# Operator -> levels by which rounding may change its result. DynamicQuantizeLinear also rounds its zero point.
+# Operator -> largest change of its result by rounding, in levels. DynamicQuantizeLinear also rounds its zero point.
 ROUNDING_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
 
 

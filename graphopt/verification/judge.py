@@ -309,7 +309,7 @@ class _Judge:
                 rows[rows.index(worst)] = replace(worst, equal=False, reason=why, slice="", slice_error=math.inf)
 
     def compare_levels(self) -> None:
-        """Compares quantized intermediate values on cases whose outputs differ and look equal, the worst first."""
+        """Compares quantized intermediate values on cases with outputs that differ and look equal, the worst first."""
         single = max(self.pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
         if not single or not has_levels(self.pair.before.model):
             return

@@ -194,7 +194,7 @@ def _cases_of_changed_rows(pair: Pair, cases: Sequence[Case]) -> Iterator[Case]:
             yield Case(f"rows of '{table.table}'", {**case.feeds, table.input: chosen})
 
 
-# -- what was tried ----------------------------------------------------------------------------------------------------
+# -- tried inputs ------------------------------------------------------------------------------------------------------
 
 
 def _sizes_of(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[dict[str, int]]:
@@ -267,7 +267,7 @@ def uncovered_outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> 
         if not arrays:
             continue
         if not any(a.size for a in arrays):
-            yield f"output '{output.name}': only type and shape were compared, as it is always empty; {_GIVE}"
+            yield f"output '{output.name}': only its type and shape were compared: it is always empty; {_GIVE}"
             continue
         if _is_real(arrays[0]) and not any(np.isfinite(a).any() for a in arrays):
             yield (
@@ -429,7 +429,7 @@ def _rows_of_empty(
 ) -> list[OutputComparison]:
     """Returns a row for each output of another size or type on an empty batch.
 
-    If AFTER refuses an empty batch, that is reported as not covered: exports of one module differ in what they refuse.
+    If AFTER refuses an empty batch, that is reported as not covered: exports of one module may refuse different inputs.
 
     Args:
         pair: the models.
@@ -437,7 +437,7 @@ def _rows_of_empty(
         empty: the case.
         usual: BEFORE's outputs for another batch.
         got: AFTER's outputs.
-        report: gets what is not covered.
+        report: gets sentences on missing coverage.
     """
     if not isinstance(got, str) and all(map(_is_as_declared, pair.before.proto.graph.output, usual, got)):
         return []

@@ -10,7 +10,7 @@ Noise is relative to a value, as rounding is. These values get none, because no 
 - zeros, infinities, and the lowest values of a type, which mean "masked".
 
 A difference of two close values consists of their rounding errors. Noise of a common source cancels there, and noise on
-inputs does not show differences inside an operator. Therefore operands of a sum whose noise has the same source
+inputs does not show differences inside an operator. Therefore operands of a sum with noise of one source
 (`_Kind.sources`), and the inputs of norms and softmaxes, are rounded separately.
 """
 

@@ -18,7 +18,7 @@ from graphopt.verification.pair import ComparedModel, Rewritten
 from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case
 from graphopt.verification.variants import has_sums, with_outputs
 
-# Draws of the rounding of weights, each in a session of its own. Every run in a session rounds the activations anew.
+# Draws of the rounding of weights, each in another session. Every run in a session rounds the activations anew.
 SESSIONS = 4
 # Most bytes of weights in all open sessions; one session is always kept.
 KEPT_BYTES = 400_000_000

@@ -1,7 +1,7 @@
 """Runs a model for comparison, by default with all of the runtime's optimizations off.
 
-At the runtime's default optimization level a model runs in a process of its own, because a crash there is a result. The
-process serves all calls; after a crash the next call starts another.
+At the runtime's default optimization level a model runs in another process, because a crash there is a result. The
+process serves all calls; after a crash the next call starts a new one.
 """
 
 from __future__ import annotations
