@@ -205,9 +205,9 @@ def _rewrite(
     with reading.blamed_on_the_model(source):
         steps.begin()
         inference.infer(work, source.proto)
-        report.before = model_stats(work)
         every = EveryLegalCandidate()
         editor = Editor(work, target, every if options.ignore_cost_model else options.profit, half=half)
+        report.before = model_stats(editor.graphs())
         steps.begin()
         hides = options.precision == "bf16"
         first = [p for p in passes if not (hides and isinstance(p, Pass) and p.hides_from_bfloat16)]
@@ -225,7 +225,7 @@ def _rewrite(
             transposed_products.keep_ranks_apart(editor)
         if every.overruled:
             report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
-        report.after = model_stats(work)
+        report.after = model_stats(traversal.own_graphs(work))
         inference.forget(work)
     return interface, result
 

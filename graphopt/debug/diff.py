@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph import reading, traversal
-from graphopt.ops import DOMAIN
+from graphopt.graph import reading
+from graphopt.graph.traversal import own_graphs
 from graphopt.remarks import node_label
 from graphopt.report.data import ModelStats, model_stats
 
@@ -93,8 +93,8 @@ def diff(before: Any, after: Any) -> ModelDiff:
     before = {_content(t) for t in [*gone.values(), *_constants(old)]}
     after = {_content(t) for t in [*come.values(), *_constants(new)]}
     return ModelDiff(
-        model_stats(old),
-        model_stats(new),
+        model_stats(own_graphs(old)),
+        model_stats(own_graphs(new)),
         tuple(h for h in neighbourhoods(old, new) if any(n.op_type != "Constant" for n in (*h.removed, *h.added))),
         tuple(n for n, t in gone.items() if _content(t) not in after),
         tuple(n for n, t in come.items() if _content(t) not in before),
@@ -111,18 +111,12 @@ def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
     return _neighbourhoods(removed, added, _value_names(old_nodes), _value_names(new_nodes))
 
 
-def _graphs(model: ir.Model) -> Iterable[ir.Graph]:
-    """Returns all graphs, except the function bodies of our operators."""
-    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
-    return (g for g in traversal.graphs(model) if g not in bodies)
-
-
 def _nodes(model: ir.Model) -> Iterable[ir.Node]:
-    return (n for g in _graphs(model) for n in g)
+    return (n for g in own_graphs(model) for n in g)
 
 
 def _initializers(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
-    return {name: v.const_value for g in _graphs(model) for name, v in g.initializers.items()}
+    return {name: v.const_value for g in own_graphs(model) for name, v in g.initializers.items()}
 
 
 def _data(tensor: ir.TensorProtocol | None) -> Any:

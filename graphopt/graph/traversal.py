@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph import messages
+from graphopt.ops import DOMAIN
 
 # `isinstance` with onnx_ir's classes checks a protocol before it fails, which is slow for 100,000 constants.
 _EMBEDDED = (ir.serde.TensorProtoTensor, ir.Tensor)
@@ -24,6 +25,14 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     yield from with_subgraphs(model.graph)
     for function in model.functions.values():
         yield from with_subgraphs(function.graph)
+
+
+def own_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yields every graph of the model except the function bodies of our operators."""
+    yield from with_subgraphs(model.graph)
+    for function in model.functions.values():
+        if function.domain != DOMAIN:
+            yield from with_subgraphs(function.graph)
 
 
 def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -20,7 +20,7 @@ from graphopt.graph.inference import RUNTIME_FLOATS
 from graphopt.graph.operators.arguments import Arguments
 from graphopt.graph.shapes.engine import Dim, Shapes
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.traversal import tensor_array, tensor_dims, with_subgraphs
+from graphopt.graph.traversal import own_graphs, tensor_array, tensor_dims
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array
 from graphopt.remarks import Code, Refusal, node_label
@@ -46,10 +46,7 @@ class GraphView:
         # Matrix multiplications will be computed in float16, for which other rewrites pay.
         self.half = half and target.device != "cpu"
         # Complete throughout a run: passes create no bodies, and removed bodies are emptied.
-        self._own_graphs = list(with_subgraphs(model.graph))
-        for function in model.functions.values():
-            if function.domain != DOMAIN:
-                self._own_graphs += with_subgraphs(function.graph)
+        self._own_graphs = list(own_graphs(model))
         self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
 
     def graphs(self) -> Iterator[ir.Graph]:

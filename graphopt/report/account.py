@@ -364,8 +364,7 @@ def _is_unknown(value: ir.Value) -> bool:
 
 
 def _nodes(model: ir.Model) -> Iterable[ir.Node]:
-    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
-    return (n for g in traversal.graphs(model) if g not in bodies for n in g)
+    return (n for g in traversal.own_graphs(model) for n in g)
 
 
 def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], report: Report) -> Iterable[Site]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph.traversal import graphs, tensor_bytes
+from graphopt.graph.traversal import tensor_bytes
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Code, InitializerRange, Remark
 from graphopt.report.multiply_adds import has_multiply_adds, multiply_adds
@@ -32,15 +33,12 @@ class ModelStats:
     multiply_adds: int | None = None
 
 
-def model_stats(model: ir.Model) -> ModelStats:
-    """Counts nodes, bytes and multiply-adds, using the shapes of the values."""
+def model_stats(graphs: Iterable[ir.Graph]) -> ModelStats:
+    """Counts nodes, bytes and multiply-adds in the graphs of a model, using the shapes of the values."""
     counts: Counter[str] = Counter()
     total_bytes = 0
     total: int | None = 0
-    bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
-    for graph in graphs(model):
-        if graph in bodies:
-            continue
+    for graph in graphs:
         for value in graph.initializers.data.values():
             if value.const_value is not None:
                 total_bytes += tensor_bytes(value.const_value)
