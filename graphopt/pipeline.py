@@ -90,6 +90,8 @@ def run(
         editor.infer_afresh()
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
+    if any(r.applied for r in result.remarks):
+        editor.remove_unused_definitions()
     return result
 
 
@@ -102,7 +104,7 @@ def _run_rounds(
     editor.shapes_may_follow = False
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
     local = {p.name: p for p in passes if isinstance(p, Pass)}
-    refusals: dict[tuple[str, ir.Node], Remark] = {}
+    refusals: dict[str, dict[ir.Node, Remark]] = {name: {} for name in local}
     done: list[Remark] = []
     # Passes that found nothing in the current graph and need not run again.
     satisfied: set[str] = set()
@@ -114,11 +116,11 @@ def _run_rounds(
             if left <= 0:
                 break
             start = time.perf_counter()
-            remarks = _run_local(p, editor, refusals, left) if isinstance(p, Pass) else _run_model(p, editor)
+            remarks = _run_local(p, editor, refusals[p.name], left) if isinstance(p, Pass) else _run_model(p, editor)
             if isinstance(p, Pass) and p.fallback:
-                removed = set(editor.removed)
-                gone = [key for key in refusals if key[1] in removed and key[0] != p.name]
-                result.overtaken += [refusals.pop(key) for key in gone]
+                for name, refused_nodes in refusals.items():
+                    gone = [node for node in editor.removed if node in refused_nodes and name != p.name]
+                    result.overtaken += [refused_nodes.pop(node) for node in gone]
             editor.removed.clear()
             result.passes[p.name].seconds += time.perf_counter() - start
             done += remarks
@@ -136,7 +138,10 @@ def _run_rounds(
     else:
         result.converged = False
     alive = [
-        remark for (name, node), remark in refusals.items() if node.graph is not None and local[name].is_anchor(node)
+        remark
+        for name, refused_nodes in refusals.items()
+        for node, remark in refused_nodes.items()
+        if node.graph is not None and local[name].is_anchor(node)
     ]
     result.remarks = done + alive
     result.count()
@@ -148,9 +153,7 @@ def _run_model(p: ModelPass, editor: Editor) -> list[Remark]:
     return [Remark(p.name, "APPLIED", (), "; ".join(lines))] if lines else []
 
 
-def _run_local(
-    p: Pass[Any, Any], editor: Editor, refusals: dict[tuple[str, ir.Node], Remark], limit: int
-) -> list[Remark]:
+def _run_local(p: Pass[Any, Any], editor: Editor, refusals: dict[ir.Node, Remark], limit: int) -> list[Remark]:
     remarks: list[Remark] = []
     work = deque(editor.nodes(p.anchors))
     queued = set(work)
@@ -159,7 +162,7 @@ def _run_local(
         queued.discard(node)
         if node.graph is None:
             continue
-        refusals.pop((p.name, node), None)
+        refusals.pop(node, None)
         try:
             match = p.match(node, editor)
             if match is None:
@@ -169,7 +172,7 @@ def _run_local(
             if candidate is not None and (reason := editor.profit.decline(candidate)):
                 raise Refusal(Code.NO_GAIN, reason, node)
         except Refusal as refusal:
-            refusals[p.name, node] = refused(p.name, node, refusal)
+            refusals[node] = refused(p.name, node, refusal)
             continue
         label = node_label(node)
         detail = p.rewrite(plan, editor)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from graphopt.graph import inference
 from graphopt.graph.traversal import bodies, tensor_dims, with_subgraphs
-from graphopt.graph.view import BODY_TYPE, FLOATS, GraphView, has_readers, is_read, use_count
+from graphopt.graph.view import ANY, BODY_TYPE, FLOATS, GraphView, has_readers, is_read, use_count
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import Array, Dialect
 from graphopt.targets.profit import Profit
@@ -158,6 +158,13 @@ class Editor(GraphView):
         if not dialect.follows_type:
             function.metadata_props[BODY_TYPE] = dialect.T.name
         self.model.functions[function.identifier()] = function
+
+    def remove_unused_definitions(self) -> None:
+        """Removes the function bodies of our operators that no node uses."""
+        functions = self.model.functions
+        used = {node.op_type for node in self.nodes({(DOMAIN, ANY)})}
+        for identifier in [i for i, f in functions.items() if f.domain == DOMAIN and f.name not in used]:
+            del functions[identifier]
 
     def set_input(self, node: ir.Node, i: int, value: ir.Value | None) -> None:
         """Replaces input `i` of a node, and keeps the producer of the old value."""

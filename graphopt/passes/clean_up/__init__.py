@@ -34,7 +34,7 @@ from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposi
 from graphopt.passes.clean_up.constants import COMPUTED, ConstantFolding
 from graphopt.passes.clean_up.equal_nodes import EqualNodes
 from graphopt.passes.clean_up.identities import CANDIDATES, unchanged
-from graphopt.passes.clean_up.unused import remove_unused, remove_unused_definitions
+from graphopt.passes.clean_up.unused import remove_unused
 
 
 class CleanUp(ModelPass):
@@ -53,8 +53,6 @@ class CleanUp(ModelPass):
             remove_unused(graph, editor, done)
         if cast := cast_before_transposing(editor):
             done["Cast between Transpose and MatMul, moved before the Transpose"] += cast
-        if unread := remove_unused_definitions(editor):
-            done["definition of an operator that no node uses, removed"] += unread
         if tells_more:
             # Inference may find more shapes with the new constants, as a second run would.
             editor.infer_afresh()

@@ -24,14 +24,3 @@ def remove_unused(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
         if not (is_read(value) or value.is_graph_input()):
             editor.remove_initializer(value)
             done["unused initializer, removed"] += 1
-
-
-def remove_unused_definitions(editor: Editor) -> int:
-    """Removes definitions of our operators that no node uses; returns the count."""
-    functions = editor.model.functions
-    ours = [i for i, f in functions.items() if f.domain == DOMAIN]
-    used = {node.op_type for graph in editor.graphs() for node in graph if node.domain == DOMAIN} if ours else set()
-    unread = [i for i in ours if i[1] not in used]
-    for identifier in unread:
-        del functions[identifier]
-    return len(unread)

@@ -18,7 +18,6 @@ from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, i
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
-from graphopt.passes.clean_up.unused import remove_unused_definitions
 from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConstants, range_of, to_half
 from graphopt.precision.float16.ranges import ActivationRanges, power_that_fits
 from graphopt.precision.float16.reasons import Reasons, half_types, is_attention_bias, is_bound
@@ -355,8 +354,8 @@ class Conversion:
         self.editor.changed()
         _transpose_behind_products(self.editor)
         cast_before_transposing(self.editor)
-        remove_unused_definitions(self.editor)
         self.editor.changed()
+        self.editor.remove_unused_definitions()
         remarks = []
         if self.scaled or any(code == Code.RANGE for code, _ in self.stays):
             self.notes.append(self._range_note())
