@@ -133,6 +133,10 @@ class _Trace:
         same = self.single is not None and self.single[1] == 1 and self.offset == 0 and not self.folded
         return self.factors[0][0] if same else None
 
+    @property
+    def is_finite(self) -> bool:
+        return all(map(math.isfinite, (self.offset, *(a for _, a in self.factors))))
+
     def scaled(self, factor: float, shift: float = 0.0) -> _Trace:
         """Returns the trace of factor * value + shift; the value is not folded."""
         return _Trace(tuple((x, factor * a) for x, a in self.factors), factor * self.offset + shift, self.free)
@@ -195,9 +199,10 @@ class _Tracer:
         for place, trace in enumerate(given):
             if trace is not None:
                 self._note(node, place, trace)
-        if any(given) and (result := self._result(node, given)) is not None:
+        if any(given) and (result := self._result(node, given)) is not None and result.is_finite:
             self.traces.update(dict.fromkeys(node.outputs, result))
-            if not result.folded and any(abs(a) >= HIDES for _, a in result.factors):
+            scales = node.op_type in ("Div", "Mul")
+            if scales and not result.folded and any(abs(a) >= HIDES for _, a in result.factors):
                 self._mark(result, "mask")
 
     def _follow_sizes(self, node: ir.Node) -> None:
@@ -456,7 +461,11 @@ def _sum(op: str, left: _Trace, right: _Trace) -> _Trace | None:
     if op not in ("Add", "Sub"):
         return None
     other = right if op == "Add" else right.scaled(-1.0)
-    return _Trace(left.factors + other.factors, left.offset + other.offset, left.free or right.free)
+    # One factor for each input: a chain of values that are added to themselves would double their number each time.
+    factors = dict(left.factors)
+    for x, factor in other.factors:
+        factors[x] = factors.get(x, 0.0) + factor
+    return _Trace(tuple(factors.items()), left.offset + other.offset, left.free or right.free)
 
 
 def _casts_to(node: ir.Node, dtype: ir.DataType) -> bool:

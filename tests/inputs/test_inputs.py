@@ -144,6 +144,18 @@ def test_two_inputs_that_share_an_index_stay_inside_the_table() -> None:
         assert ((case.feeds["a"] + case.feeds["b"]) < 20).all()
 
 
+def test_an_input_that_is_added_to_itself() -> None:
+    """The factors of one input are summed, so a long chain of such additions takes no exponential time."""
+    sums = " ".join(f"x{i + 1} = Add(x{i}, x{i})" for i in range(1100))
+    few = f"g (int64[S] x0) => (float[S, 2] y) {{ {sums} y = Gather(table, x3) }}"
+    use = uses_of(deserialized(model_from_text(few, TABLE)))["x0"]
+    assert (use.low, use.high) == (0, 2)  # 8 x has to be below 20
+    floats = f"g (float[S, 2] x0) => (float[S, 2] y) {{ {sums} y = Neg(x1100) }}"
+    assert not uses_of(deserialized(model_from_text(floats)))["x0"].mask
+    shifted = f"g (int64[S] x) => (float[S, 2] y) {{ x0 = Add(x, one) {sums} y = Gather(table, x1100) }}"
+    assert uses_of(deserialized(model_from_text(shifted, {**TABLE, "one": np.array(1)})))["x"].low is None
+
+
 def test_a_time_step_is_no_flag() -> None:
     model = model_from_text("g (int64[1] t) => (float[1] y) { f = Cast <to: int = 1> (t) y = Sin(f) }")
     assert max(seen(model, "t")) > 100
