@@ -41,6 +41,9 @@ from graphopt.ops.schema import (
     widen,
 )
 
+# The attributes of a window, as in ONNX's Conv.
+WINDOW = {**dict.fromkeys(("pads", "strides", "dilations"), ir.AttributeType.INTS), "group": ir.AttributeType.INT}
+
 
 def convolution(
     x: Array, w: Array, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int], group: int
@@ -154,19 +157,12 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
             return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
         return conv + activation.statements("conv", "Y", dialect)
 
-    ints = ir.AttributeType.INTS
     conv = f"conv(X, W){' in bfloat16' if brain else ''}"
     return OpSpec(
         name=f"FusedConv{'Add' if add else ''}{activation.suffix}{'Bf16' if brain else ''}",
         inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
         outputs=("Y",),
-        attributes={
-            "pads": ints,
-            "strides": ints,
-            "dilations": ints,
-            "group": ir.AttributeType.INT,
-            **activation.attribute_types,
-        },
+        attributes={**WINDOW, **activation.attribute_types},
         body=body,
         min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET) if brain else activation.min_opset,
         reference=reference,

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
+from graphopt.ops.fused_conv import WINDOW
 from graphopt.ops.schema import Array, Dialect, OpSpec, plus, widen
 
 
@@ -84,19 +85,11 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
             return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
         return conv + activation.statements("conv", "Y", dialect)
 
-    ints = ir.AttributeType.INTS
     return OpSpec(
         name=f"FusedConvTranspose{'Add' if add else ''}{activation.suffix}",
         inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
         outputs=("Y",),
-        attributes={
-            "pads": ints,
-            "strides": ints,
-            "dilations": ints,
-            "group": ir.AttributeType.INT,
-            "output_padding": ints,
-            **activation.attribute_types,
-        },
+        attributes={**WINDOW, "output_padding": ir.AttributeType.INTS, **activation.attribute_types},
         body=body,
         min_opset=activation.min_opset,
         reference=reference,
