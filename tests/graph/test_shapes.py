@@ -242,6 +242,38 @@ def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
     assert result.passes["fuse_attention"].refused == 0
 
 
+# Each result contains its operand more than once.
+DOUBLING = {
+    "product": "d{new} = Mul(d{old}, d{old})",
+    "sums": "e{new} = Add(d{old}, s0) d{new} = Mul(e{new}, d{old})",
+    "volume": "t{new} = Expand(one_1d, d{old}) e{new} = Concat <axis = 0> (d{old}, d{old}) "
+    "w{new} = Expand(one_1d, e{new}) n{new} = Size(w{new}) d{new} = Unsqueeze(n{new}, zero_1d)",
+    "quotient": "e{new} = Add(d{old}, s{old}) s{new} = Identity(d{old}) d{new} = Div(e{new}, three)",
+    "float": "f{new} = Mul(f{old}, f{old})",
+}
+
+
+@pytest.mark.parametrize("kind", DOUBLING)
+def test_a_size_that_grows_in_each_node_is_limited(kind: str) -> None:
+    """The first sizes are known; without a limit the last ones would have 2^200 symbols, digits or characters."""
+    nodes = " ".join(DOUBLING[kind].format(old=i, new=i + 1) for i in range(200))
+    start = "d0 = Shape <start = 0, end = 1> (x) s0 = Shape <start = 1> (x) f0 = Identity(four)"
+    last = "f200" if kind == "float" else "d200"
+    text = (
+        f"g (float[B, S] x) => (float[B, S] y, float[N] z) {{ {start} {nodes} y = Neg(x) z = Cast <to = 1> ({last}) }}"
+    )
+    numbers = {"one_1d": np.ones(1, np.float32), "zero_1d": np.array([0]), "three": np.array([3])}
+    model = model_from_text(text, {**numbers, "four": np.array([4.0], np.float32)})
+    editor = Editor(load(model).model, Target("cpu"))
+    found = [
+        editor.shapes.elements(v) for n in editor.model.graph for v in n.outputs if n.op_type in ("Mul", "Size", "Div")
+    ]
+    elements = [None if e is None else e.items.item() for e in found]
+    assert all(e is not None for e in elements[:2])
+    assert all(len(str(e)) < 100_000 for e in elements)
+    graphopt.optimize(model, target="cpu")
+
+
 @pytest.mark.once
 def test_every_attention_of_a_deep_model_is_fused() -> None:
     """The whole optimizer on 110 layers as exported by torch."""

@@ -263,16 +263,16 @@ class Shapes:
     def _conclude(self, fact: Fact, value: ir.Value, rule: tuple[ir.Node, Rule] | None) -> Any:
         inferred = None if rule is None else self._infer(value, *rule)
         if fact == "elements":
-            return inferred if inferred is None or inferred.items.size <= MAX_ELEMENTS else None
+            return None if inferred is None or inferred.items.size > MAX_ELEMENTS else inferred.bounded()
         if fact == "last":
             return inferred
         declared = self._graph.declared(value)
         if declared is None:
-            return None if inferred is None else self._named(value, inferred)
+            return None if inferred is None else self._named(value, [_bounded(size) for size in inferred])
         if inferred is None or len(inferred) != len(declared):
             inferred = [None] * len(declared)
         pairs = zip(self._known_sizes(declared), inferred, strict=True)
-        return self._named(value, [size if size is not None else rule for size, rule in pairs])
+        return self._named(value, [size if size is not None else _bounded(rule) for size, rule in pairs])
 
     def _named(self, value: ir.Value, dims: Sequence[Size | None]) -> tuple[Size, ...]:
         if None not in dims:
@@ -287,6 +287,10 @@ class Shapes:
             made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
             self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._symbols)}")
         return self._symbols[value, axis]
+
+
+def _bounded(size: Size | None) -> Size | None:
+    return size if size is not None and size.is_bounded else None
 
 
 def _is_open(declared: Dim) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import Arguments
-from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.shapes.sizes import MAX_BITS, Size
 from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN
 
@@ -62,6 +62,18 @@ class Elements:
             return None if numbers is None else np.array(numbers, self.dtype.numpy()).reshape(self.items.shape)
         except OverflowError:  # beyond the type's range, where runtimes differ
             return None
+
+    def bounded(self) -> Elements:
+        """Returns the elements with None for those that are too large."""
+        if all(map(_is_bounded, self.items.flat)):
+            return self
+        return Elements(items([e if _is_bounded(e) else None for e in self.items.flat], self.items.shape), self.dtype)
+
+
+def _is_bounded(element: Element) -> bool:
+    if isinstance(element, Size):
+        return element.is_bounded
+    return not isinstance(element, Fraction) or max(map(int.bit_length, element.as_integer_ratio())) <= MAX_BITS
 
 
 def items(elements: Sequence[Element], shape: Sequence[int] | None = None) -> Items:

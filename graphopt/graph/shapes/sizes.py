@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+# Larger sizes are unknown to the engine: one that is multiplied by itself in each of many nodes grows exponentially.
+MAX_TERMS, MAX_SYMBOLS, MAX_BITS, MAX_NAME = 64, 64, 2048, 1000
 # The symbols of a product, sorted; a square has its symbol twice.
 Product = tuple[str, ...]
 
@@ -46,6 +48,19 @@ class Size:
     @property
     def never_negative(self) -> bool:
         return all(coefficient > 0 for _, coefficient in self.terms)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the numbers of terms, symbols, bits and characters are within the limits."""
+        if len(self.terms) > MAX_TERMS:
+            return False
+        for symbols, number in self.terms:  # no generators: this runs for every size of a large graph
+            if len(symbols) > MAX_SYMBOLS or number.bit_length() > MAX_BITS:
+                return False
+            for symbol in symbols:
+                if len(symbol) > MAX_NAME:
+                    return False
+        return True
 
     def exceeds(self, other: Size) -> bool:
         """Returns whether it is larger for every input."""
