@@ -16,9 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-INSTALL_ROCM = "install ROCm, https://rocm.docs.amd.com/projects/install-on-linux (sudo apt install rocm)"
-# Names of the packages in AMD's repositories.
-PACKAGES = {"rocBLAS": "rocblas", "hipBLASLt": "hipblaslt", "MIOpen": "miopen-hip"}
+INSTALL_ROCM = "install ROCm 7, https://rocm.docs.amd.com/projects/install-on-linux"
 
 
 @dataclass(frozen=True)
@@ -218,21 +216,9 @@ def _route(
 
 
 def _gpu(told: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Gpu:
-    libraries = tuple(
-        Library(x["name"], x["path"], x["version"], _reason_of_library(x["name"], x["problem"]))
-        for x in told["libraries"]
-    )
+    libraries = tuple(Library(x["name"], x["path"], x["version"], _reason(x["problem"])) for x in told["libraries"])
     own = {"libraries": libraries, "reason": _reason_of_device(told, code, amd)}
     return Gpu(**{member.name: told[member.name] for member in fields(Gpu) if member.name not in own} | own)
-
-
-def _reason_of_library(name: str, problem: Mapping[str, str] | None) -> Reason | None:
-    if problem is None:
-        return None
-    mend = ""
-    if problem["code"] == "missing" and name in PACKAGES:
-        mend = f"sudo apt install {PACKAGES[name]}"
-    return Reason(problem["code"], problem["text"], mend)
 
 
 def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Reason | None:

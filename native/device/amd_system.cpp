@@ -8,11 +8,15 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <sstream>
+
+#include "device/rocm_packages.h"
+#include "device/shared_library.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -22,10 +26,11 @@ namespace fs = std::filesystem;
 constexpr const char* kDocker =
     "docker run --device /dev/kfd --device /dev/dri --group-add $(getent group render | cut -d: -f3) "
     "--group-add video ...";
-constexpr const char* kNewDriver =
-    "a newer kernel, or AMD's own driver: sudo apt install amdgpu-dkms; sudo reboot";
-constexpr const char* kInstall =
-    "install ROCm, https://rocm.docs.amd.com/projects/install-on-linux (sudo apt install rocm)";
+
+// Of AMD's repositories, which have the same name for all package managers.
+std::string install_driver() { return install_packages("amdgpu-dkms", system_root()) + "; sudo reboot"; }
+
+std::string new_driver() { return "a newer kernel, or AMD's own driver: " + install_driver(); }
 
 bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
 
@@ -84,13 +89,25 @@ std::string driver_of(const fs::path& device) {
   return none ? "" : driver.filename().string();
 }
 
-// Whether a node of the compute driver's topology is a GPU: CPUs have no SIMDs.
-bool is_gpu(const std::string& properties) {
+// Returns a property of a node of the compute driver's topology; 0 if it has none.
+int property(const std::string& properties, const std::string& wanted) {
   std::istringstream words(properties);
   for (std::string name, value; words >> name >> value;) {
-    if (name == "simd_count") return std::atoi(value.c_str()) > 0;
+    if (name == wanted) return std::atoi(value.c_str());
   }
-  return false;
+  return 0;
+}
+
+// Processors have no SIMDs.
+bool is_gpu(const std::string& properties) { return property(properties, "simd_count") > 0; }
+
+// Returns "gfx90a" for the number 90010: major, minor and stepping, with two decimal digits for the last two.
+std::string arch_of(const std::string& properties) {
+  const int version = property(properties, "gfx_target_version");
+  if (version == 0) return "";
+  char name[32];
+  std::snprintf(name, sizeof name, "gfx%d%x%x", version / 10000, version / 100 % 100, version % 100);
+  return name;
 }
 
 // Returns the variable that hides GPUs from HIP, which reads CUDA's variable if its own is not set.
@@ -115,8 +132,7 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
                   const AmdSystem& system) {
   const std::string text = node + " can't be opened by this user";
   if (why != std::strerror(EACCES) && why != std::strerror(EPERM))
-    return {"node_fails", text + ": " + why,
-            std::string("sudo dmesg | grep -e kfd -e amdgpu says why; ") + kNewDriver};
+    return {"node_fails", text + ": " + why, "sudo dmesg | grep -e kfd -e amdgpu says why; " + new_driver()};
   if (system.container)
     return {"no_permission", text + " in this container: " + why,
             "docker run --group-add $(stat -c %g " + node + ") ... (here group " +
@@ -129,7 +145,7 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
 
 // ROCm is more often installed outside the loader's search path than missing.
 Diagnosis no_runtime(const std::string& text, const AmdSystem& system) {
-  if (system.rocm.empty()) return {"no_runtime", text, kInstall};
+  if (system.rocm.empty()) return {"no_runtime", text, install_rocm(system.arch)};
   const std::string& folder = system.rocm.back();
   return {"not_found", "the loader does not find the HIP runtime in " + folder + ": " + text,
           "echo " + folder + " | sudo tee /etc/ld.so.conf.d/rocm.conf; sudo ldconfig (or ROCM_PATH=" +
@@ -150,7 +166,7 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
                 " AMD GPUs on the PCI bus" +
                 (system.unbound.empty() ? "" : " (" + joined(system.unbound) + ")") +
                 ": there is no /dev/kfd",
-            "sudo modprobe amdgpu (AMD's own: sudo apt install amdgpu-dkms; sudo reboot)"};
+            "sudo modprobe amdgpu (AMD's own: " + install_driver() + ")"};
   }
   if (!system.kfd_refusal.empty()) return refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system);
   if (const std::string hides = hiding_variable(); !hides.empty())
@@ -163,7 +179,7 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
     return {"old_driver",
             text + ": the kernel's driver amdgpu does not have " + joined(system.unbound) +
                 ": it is too old for the GPU, lacks its firmware, or is configured to ignore it",
-            std::string("sudo dmesg | grep amdgpu says which; ") + kNewDriver};
+            "sudo dmesg | grep amdgpu says which; " + new_driver()};
   if (system.kfd_gpus == 0 && !system.unreadable.empty())
     return {"not_in_container",
             text + ": the " + std::to_string(system.unreadable.size()) +
@@ -174,7 +190,7 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
             text +
                 ": the compute driver leaves out every GPU here, for instance where the slot has no PCIe "
                 "atomics",
-            std::string("sudo dmesg | grep kfd says why; ") + kNewDriver};
+            "sudo dmesg | grep kfd says why; " + new_driver()};
   return {"no_device", text, ""};
 }
 
@@ -218,8 +234,9 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
     // The mode allows reading even if the driver refuses it.
     const std::optional<std::string> content = read_if_allowed(properties);
     if (!content) system.unreadable.push_back(properties.string());
-    if (content && !content->empty())
-      system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*content) ? 1 : 0);
+    if (!content || content->empty()) continue;
+    system.kfd_gpus = std::max(system.kfd_gpus, 0) + (is_gpu(*content) ? 1 : 0);
+    if (is_gpu(*content) && system.arch.empty()) system.arch = arch_of(*content);
   }
   system.dxg = path_exists(root / "dev/dxg");
   std::string kernel = read(root / "proc/sys/kernel/osrelease");
@@ -241,7 +258,7 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
     const fs::path library = fs::canonical(folder / "lib", none);
     if (!none && !entries(library, "libamdhip64.so").empty()) system.rocm.push_back(library.string());
   }
-  std::sort(system.rocm.begin(), system.rocm.end());
+  std::sort(system.rocm.begin(), system.rocm.end(), is_older);
   system.rocm.erase(std::unique(system.rocm.begin(), system.rocm.end()), system.rocm.end());
   return system;
 }

@@ -12,10 +12,11 @@ namespace graphopt::gpu {
 struct AmdSystem {
   int gpus = 0;                      // on the PCI bus, which is complete in containers and empty in WSL
   std::vector<std::string> unbound;  // those that the kernel's driver amdgpu does not have: "BUS: DRIVER"
-  bool kfd = false;                  // those not bound to the kernel driver amdgpu: "BUS: DRIVER"
+  bool kfd = false;                  // the compute driver has its device node, /dev/kfd
   std::string kfd_group;             // group with access to it, as a number if it has no name here
   std::string kfd_refusal;           // why this process cannot open it, "" if it can
   int kfd_gpus = -1;                 // GPUs of the compute driver; -1 if unknown
+  std::string arch;                  // architecture of the first of them, "gfx1100"; "" if unknown
   std::vector<std::string> render_nodes;  // /dev/dri/renderD*
   std::string render_group;               // group with access to the first
   std::string render_refusal;             // why this process cannot open any of them, "" if it can
@@ -23,8 +24,8 @@ struct AmdSystem {
   bool wsl = false;
   bool container = false;
   std::vector<std::string> unreadable;  // nodes of other users' GPUs in the topology of the compute driver
-  std::vector<std::string>
-      rocm;  // folders with the HIP runtime: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib
+  // Folders with the HIP runtime, the newest last: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib.
+  std::vector<std::string> rocm;
 
   bool may_have_gpu() const { return gpus > 0 || kfd || dxg; }
 };

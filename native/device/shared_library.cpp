@@ -37,19 +37,6 @@ std::string real_path(const std::string& path) {
   return result;
 }
 
-// Returns the paths in a folder that match a pattern. The folder's name is escaped.
-std::vector<std::string> matching(const std::string& folder, const char* pattern) {
-  std::string path;
-  for (const char sign : folder) (path += '\\') += sign;
-  path += pattern;
-  glob_t found{};
-  std::vector<std::string> paths;
-  if (glob(path.c_str(), 0, nullptr, &found) == 0)
-    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  return paths;
-}
-
 struct OnnxRuntime {
   std::mutex mutex;
   std::string folder;
@@ -98,6 +85,21 @@ SharedLibrary opened(void* handle, const std::string& name) {
 }
 
 }  // namespace
+
+bool is_older(const std::string& a, const std::string& b) { return strverscmp(a.c_str(), b.c_str()) < 0; }
+
+std::vector<std::string> matching(const std::string& folder, const char* pattern) {
+  std::string path;
+  for (const char sign : folder) (path += '\\') += sign;
+  path += pattern;
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (glob(path.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  std::sort(paths.begin(), paths.end(), is_older);
+  return paths;
+}
 
 std::optional<DynamicSection> read_dynamic_section(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -164,9 +166,11 @@ SharedLibrary find_library(const LibrarySearch& search) {
   for (const std::string& name : search.names) {
     if (auto found = open(name, name)) return *found;
   }
-  std::vector<std::string> versions = matching("/opt", "/rocm*/core-*/lib");
-  std::reverse(versions.begin(), versions.end());  // newest first
-  if (auto found = look_in(versions)) return *found;
+  for (const char* pattern : {"/rocm*/core-*/lib", "/rocm-*/lib"}) {
+    std::vector<std::string> versions = matching("/opt", pattern);
+    std::reverse(versions.begin(), versions.end());  // newest first
+    if (auto found = look_in(versions)) return *found;
+  }
   throw NoRuntime(search.what + " was not found: " + why);
 }
 

@@ -4,7 +4,7 @@
 // recognise each other's streams; folders given by the caller; $ROCM_PATH/lib; ROCm from PyPI
 // (_rocm_sdk_*/lib) and from PyTorch (torch/lib) in the site-packages of this library or of ONNX Runtime; the
 // search of the loader (LD_LIBRARY_PATH, our RUNPATH /opt/rocm/lib, ld.so.conf); /opt/rocm*/core-*/lib, the
-// folders of ROCm 7.14 and newer.
+// folders of ROCm 7.14 and newer; /opt/rocm-*/lib, which some installations do not link to /opt/rocm.
 #pragma once
 
 #include <optional>
@@ -45,6 +45,11 @@ SharedLibrary hip_library();
 // Returns the file with a function or an object; empty if there is none.
 std::string file_of(const void* address);
 std::string folder_of(const std::string& path);
+
+// Whether the versions in a path are lower: rocm-7.2 is older than rocm-10.0.
+bool is_older(const std::string& a, const std::string& b);
+// Returns the paths that match a glob pattern after a folder, the oldest version first. The folder's name is escaped.
+std::vector<std::string> matching(const std::string& folder, const char* pattern);
 
 // Sets the location of ONNX Runtime from an address in it. Its folder shows which HIP runtime it will load.
 void set_onnxruntime(const void* address);

@@ -6,6 +6,8 @@
 #include <map>
 
 #include "device/amd_system.h"
+#include "device/rocm_packages.h"
+#include "device/shared_library.h"
 #include "testing.h"
 
 namespace graphopt::test {
@@ -49,9 +51,10 @@ class Variable {
 
 // A folder that replaces "/", with these files. A text of nullptr creates a folder, which no user, not even
 // root, can open as a file.
+using Files = std::map<std::string, const char*>;
 class Folder {
  public:
-  explicit Folder(const std::map<std::string, const char*>& files) {
+  explicit Folder(const Files& files) {
     char name[] = "/tmp/graphopt-system-XXXXXX";
     CHECK(mkdtemp(name) != nullptr);
     path_ = name;
@@ -173,6 +176,7 @@ TEST_CASE("what linux shows of amd gpus") {
                        {"dev/dri/renderD128", ""},
                        {"opt/rocm-7.1.0/lib/libamdhip64.so.7", ""},
                        {"opt/rocm/core-7.14/lib/libamdhip64.so.7", ""},
+                       {"opt/rocm/core-10.0/lib/libamdhip64.so.7", ""},
                        {"proc/sys/kernel/osrelease", "6.8.0-generic\n"}});
   unsetenv("KUBERNETES_SERVICE_HOST");
   const AmdSystem system = inspect_amd_system(folder);
@@ -182,8 +186,9 @@ TEST_CASE("what linux shows of amd gpus") {
   CHECK(system.render_refusal.empty());
   CHECK(system.render_nodes == std::vector<std::string>{folder / "dev/dri/renderD128"});
   CHECK((system.unbound == std::vector<std::string>{"0000:03:00.0: no driver", "0000:41:00.0: no driver"}));
-  CHECK((system.rocm ==
-         std::vector<std::string>{folder / "opt/rocm-7.1.0/lib", folder / "opt/rocm/core-7.14/lib"}));
+  CHECK((system.rocm == std::vector<std::string>{folder / "opt/rocm-7.1.0/lib",
+                                                 folder / "opt/rocm/core-7.14/lib",
+                                                 folder / "opt/rocm/core-10.0/lib"}));
   CHECK(system.kfd_gpus == -1);
   CHECK(!system.wsl);
   CHECK(!system.container);
@@ -215,7 +220,7 @@ TEST_CASE("gpus of the kernel s drivers") {
        {"sys/bus/pci/drivers/amdgpu", nullptr},
        {"sys/bus/pci/drivers/vfio-pci", nullptr},
        {"sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 16\nsimd_count 0\n"},
-       {"sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 192\n"},
+       {"sys/class/kfd/kfd/topology/nodes/1/properties", "simd_count 192\ngfx_target_version 90010\n"},
        {"sys/class/kfd/kfd/topology/nodes/2/properties", nullptr}});
   for (const auto& [gpu, driver] : {std::pair("0000:03:00.0", "amdgpu"), {"0000:41:00.0", "vfio-pci"}}) {
     const std::string bus = folder / "sys/bus/pci";
@@ -224,8 +229,53 @@ TEST_CASE("gpus of the kernel s drivers") {
   const AmdSystem system = inspect_amd_system(folder);
   CHECK(system.unbound == std::vector<std::string>{"0000:41:00.0: vfio-pci"});
   CHECK(system.kfd_gpus == 1);
+  CHECK(system.arch == "gfx90a");
   CHECK(system.unreadable ==
         std::vector<std::string>{folder / "sys/class/kfd/kfd/topology/nodes/2/properties"});
+}
+
+TEST_CASE("packages of the installed rocm") {
+  const Folder ubuntu(
+      Files{{"etc/os-release", "NAME=\"Linux Mint\"\nID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"}});
+  const Folder fedora(Files{{"etc/os-release", "ID=fedora\n"}});
+  const Folder rocky(Files{{"etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"}});
+  const Folder suse(Files{{"etc/os-release", "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n"}});
+  const Folder arch(Files{{"etc/os-release", "ID=arch\n"}});
+  const Folder unknown(Files{{"etc/hostname", "host\n"}});
+  const std::string wheel = "pip install --extra-index-url https://stable.repo.amd.com/rocm/whl-next/ ";
+  struct Case {
+    const char* library;
+    const char* runtime;
+    const Folder& system;
+    std::string command;
+  };
+  const Case cases[] = {
+      {"rocBLAS", "/opt/rocm/core-10.0/lib/libamdhip64.so.7", ubuntu,
+       "sudo apt install amdrocm-blas10.0-gfx1100"},
+      {"hipBLASLt", "/opt/rocm/core-7.14/lib/libamdhip64.so.7", rocky,
+       "sudo dnf install amdrocm-blas7.14-gfx1100"},
+      {"MIOpen", "/opt/rocm/core-10.2/lib/libamdhip64.so.7", suse,
+       "sudo zypper install amdrocm-dnn10.2-gfx1100"},
+      {"MIOpen", "/opt/rocm-7.2.0/lib/libamdhip64.so.7.2.70200", ubuntu, "sudo apt install miopen-hip"},
+      {"MIOpen", "/opt/rocm/lib/libamdhip64.so.7", arch, "sudo pacman -S miopen-hip"},
+      {"rocBLAS", "/usr/lib/x86_64-linux-gnu/libamdhip64.so.7", ubuntu, "sudo apt install librocblas-dev"},
+      {"MIOpen", "/usr/lib64/libamdhip64.so.7", fedora, "sudo dnf install miopen"},
+      {"hipBLASLt", "/usr/lib64/libamdhip64.so.7", unknown, "install hipblaslt"},
+      {"rocBLAS", "/x/site-packages/_rocm_sdk_core/lib/libamdhip64.so.7", ubuntu,
+       wheel + "'rocm[libraries,device-gfx1100]'"},
+      {"rocBLAS", "/x/site-packages/torch/lib/libamdhip64.so", ubuntu, ""},
+  };
+  for (const Case& c : cases) {
+    const std::string command = gpu::install_library(c.library, c.runtime, "gfx1100", c.system);
+    CHECK_MESSAGE(command == c.command, command);
+  }
+  CHECK(gpu::install_rocm("").find(wheel + "'rocm[libraries]'") != std::string::npos);
+}
+
+TEST_CASE("the installed rocm is searched from the newest version") {
+  const Folder folder({{"rocm/core-7.14/lib", nullptr}, {"rocm/core-10.0/lib", nullptr}});
+  const std::vector<std::string> found = gpu::matching(folder, "/rocm*/core-*/lib");
+  CHECK((found == std::vector<std::string>{folder / "rocm/core-7.14/lib", folder / "rocm/core-10.0/lib"}));
 }
 
 TEST_CASE("wsl and containers") {

@@ -119,6 +119,37 @@ def test_rocblas_is_not_asked_where_it_would_abort(on_device: StandIn, tmp_path:
     assert "rocBLAS has no kernels for gfx1201" in outcome.said
 
 
+def test_a_session_names_the_package_of_a_missing_library(on_device: StandIn, tmp_path: Path) -> None:
+    """As `doctor` does: the package that belongs to the installed ROCm, here its wheels."""
+    folder = tmp_path / "site-packages" / "_rocm_sdk_core" / "lib"
+    folder.mkdir(parents=True)
+    shutil.copy(on_device.folder("hip") / NAMES["hip"], folder)
+    outcome = on_device.run("product", "gfx1201", folder=folder)
+    assert outcome.value["error"] < 1e-4
+    (line,) = [line for line in outcome.said.splitlines() if "rocBLAS" in line]
+    assert line.startswith("graphopt: falling back to built-in kernels: rocBLAS (librocblas) was not found: ")
+    assert line.endswith(
+        "; to fix it: pip install --extra-index-url https://stable.repo.amd.com/rocm/whl-next/ "
+        "'rocm[libraries,device-gfx1201]'"
+    )
+
+
+def test_libraries_of_the_wheels_beside_the_runtime(on_device: StandIn, tmp_path: Path) -> None:
+    """The wheel rocm-sdk-libraries has no folder in common with rocm-sdk-core, which has the HIP runtime."""
+    folder, beside = (tmp_path / name / "lib" for name in ("_rocm_sdk_core", "_rocm_sdk_libraries"))
+    for part, library in (
+        (folder, on_device.folder("hip") / NAMES["hip"]),
+        (beside, on_device.folder("blas") / PRODUCTS),
+    ):
+        part.mkdir(parents=True)
+        shutil.copy(library, part)
+    more = {
+        "ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"),
+        "STAND_IN_BLAS_LIBRARY": str(beside / PRODUCTS),
+    }
+    assert on_device.run("product", "gfx1201", folder=folder, **more).value["by_library"] >= 3
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) -> None:
     folder = tmp_path / "gfx1201" if nested else tmp_path
@@ -130,9 +161,11 @@ def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) 
     assert outcome.value["waits_in_run"] == 0, "the library's kernels are loaded when the session is created"
 
 
-def test_rocblas_s_kernels_beside_it(on_device: StandIn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["rocblas/library", "rocblas/5.1.0/library"])
+def test_rocblas_s_kernels_beside_it(folder: str, on_device: StandIn, tmp_path: Path) -> None:
+    """AMD's and Fedora's packages have one folder, Debian's and Ubuntu's one for each version."""
     shutil.copy(on_device.folder("blas") / PRODUCTS, tmp_path)
-    kernels = tmp_path / "rocblas" / "library"
+    kernels = tmp_path / folder
     kernels.mkdir(parents=True)
     with_kernels(kernels, "gfx90a")
     path = f"{on_device.folder('hip')}:{tmp_path}"

@@ -128,7 +128,7 @@ def test_integrated_gpus_and_nodes_of_others_are_notes() -> None:
 
 
 def test_a_library_that_is_missing_names_its_package() -> None:
-    problem = {"code": "missing", "text": "not found"}
+    problem = {"code": "missing", "text": "not found", "mend": "sudo apt install miopen-hip"}
     libraries = [
         {"name": "MIOpen", "path": "", "version": "", "problem": problem},
         {"name": "hipBLASLt", "path": "/x", "version": "1", "problem": {"code": "off", "text": "off on RDNA"}},

@@ -265,20 +265,21 @@ class OpenBlas final : public OpenLibrary<Blas> {
 
 }  // namespace
 
-FoundLibrary find_cublas(const DeviceFacts&, Use use) {
-  return find_vendor_library("cuBLAS", use, {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+FoundLibrary find_cublas(const DeviceFacts& device, Use use) {
+  return find_vendor_library("cuBLAS", device, use, {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
 }
 
 FoundLibrary find_rocblas(const DeviceFacts& device, Use use) {
   FoundLibrary found =
-      find_vendor_library("rocBLAS", use, {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
+      find_vendor_library("rocBLAS", device, use, {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
   if (!found.problem.code.empty()) return found;
-  const std::string folder =
-      tensile_folder(found.file.path, "ROCBLAS_TENSILE_LIBPATH",
-                     {"/../../Tensile/library", "/library", "/../rocblas/library", "/rocblas/library"});
+  const std::string folder = tensile_folder(found.file.path, "ROCBLAS_TENSILE_LIBPATH",
+                                            {"/../../Tensile/library", "/library", "/../rocblas/library",
+                                             "/rocblas/[0-9]*/library",  // Debian's and Ubuntu's packages
+                                             "/rocblas/library"});
   if (!has_tensile_file(folder, device.arch)) {
-    found.problem = {"no_kernels", "rocBLAS has no kernels for " + device.arch + " (no TensileLibrary_lazy_" +
-                                       device.arch + ".dat in " + folder + ") and would end the process"};
+    found.problem =
+        no_tensile_kernels("rocBLAS", "TensileLibrary_lazy_" + device.arch + ".dat", folder, device);
   }
   return found;
 }

@@ -354,8 +354,9 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
 
 }  // namespace
 
-FoundLibrary find_cublaslt(const DeviceFacts&, Use use) {
-  return find_vendor_library("cuBLASLt", use, {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
+FoundLibrary find_cublaslt(const DeviceFacts& device, Use use) {
+  return find_vendor_library("cuBLASLt", device, use,
+                             {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
 }
 
 // On RDNA it crashes in its heuristic or in the product, or gives wrong results (ROCm's rocm-libraries,
@@ -370,19 +371,19 @@ FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
                                 ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on enables it"};
     return found;
   }
-  FoundLibrary found =
-      find_vendor_library("hipBLASLt", use, {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
+  FoundLibrary found = find_vendor_library("hipBLASLt", device, use,
+                                           {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
   if (!found.problem.code.empty()) return found;
-  std::string folder = tensile_folder(found.file.path, "HIPBLASLT_TENSILE_LIBPATH",
-                                      {"/../Tensile/library", "/hipblaslt/library"});
+  std::string folder =
+      tensile_folder(found.file.path, "HIPBLASLT_TENSILE_LIBPATH",
+                     {"/../Tensile/library", "/hipblaslt/[0-9]*/library", "/hipblaslt/library"});
   const std::string file = "/TensileLibrary_lazy_" + device.arch + ".dat";
   for (const std::string& place : {folder + "/" + device.arch, folder}) {
     for (const char* packed : {"", ".zlib"}) {
       if (access((place + file + packed).c_str(), R_OK) == 0) return found;
     }
   }
-  found.problem = {"no_kernels", "hipBLASLt has no kernels for " + device.arch + " (no " + file.substr(1) +
-                                     " in " + folder + ")"};
+  found.problem = no_tensile_kernels("hipBLASLt", file.substr(1), folder, device);
   return found;
 }
 

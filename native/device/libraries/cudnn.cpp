@@ -147,8 +147,8 @@ struct Cudnn {
 
 }  // namespace
 
-FoundLibrary find_cudnn(const DeviceFacts&, Use use) {
-  return find_vendor_library("cuDNN", use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+FoundLibrary find_cudnn(const DeviceFacts& device, Use use) {
+  return find_vendor_library("cuDNN", device, use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
 }
 
 std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use) {

@@ -11,6 +11,9 @@
 #include <sstream>
 #include <type_traits>
 
+#include "device/amd_system.h"
+#include "device/rocm_packages.h"
+
 namespace graphopt::gpu {
 namespace {
 
@@ -57,7 +60,9 @@ struct LibraryCache {
     }
     device.clear_errors();
     if (slot.library == nullptr && user_can_fix) {
-      std::fprintf(stderr, "graphopt: falling back to built-in kernels: %s\n", slot.why.c_str());
+      const std::string& mend = found.problem.mend;
+      std::fprintf(stderr, "graphopt: falling back to built-in kernels: %s%s%s\n", slot.why.c_str(),
+                   mend.empty() ? "" : "; to fix it: ", mend.c_str());
     }
   }
 };
@@ -98,7 +103,8 @@ void LibraryChoices::read(const std::string& list, const char* where) {
   }
 }
 
-FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames) {
+FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
+                                 std::vector<std::string> sonames) {
   FoundLibrary found;
   found.name = name;
   if (use == Use::kOff) {
@@ -109,9 +115,12 @@ FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<s
   search.names = std::move(sonames);
   search.what = name;
   search.what += " (" + search.names.back().substr(0, search.names.back().find('.')) + ")";
+  std::string runtime_path;
   if (name.rfind("cu", 0) != 0) {  // in the folder of the HIP runtime in use, and compatible with it
     const SharedLibrary runtime = hip_library();
-    search.folders = {folder_of(runtime.path)};
+    runtime_path = runtime.path;
+    search.folders = matching(folder_of(folder_of(folder_of(runtime.path))), "/_rocm_sdk_libraries*/lib");
+    search.folders.insert(search.folders.begin(), folder_of(runtime.path));
     const auto section = read_dynamic_section(runtime.path);
     if (section) search.compatible_with = section->soname;
   }
@@ -121,7 +130,7 @@ FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<s
     const size_t dot = found.file.path.find(".so.");
     if (dot != std::string::npos) found.version = found.file.path.substr(dot + 4);
   } catch (const NoRuntime& e) {
-    found.problem = {"missing", e.what()};
+    found.problem = {"missing", e.what(), install_library(name, runtime_path, device.arch, system_root())};
   }
   return found;
 }
@@ -131,9 +140,17 @@ std::string tensile_folder(const std::string& library, const char* environment,
   if (const char* given = std::getenv(environment)) return given;
   const std::string folder = folder_of(library);
   for (const char* place : places) {
-    if (access((folder + place).c_str(), F_OK) == 0) return folder + place;
+    const std::vector<std::string> found = matching(folder, place);
+    if (!found.empty()) return found.back();
   }
   return folder + *(places.end() - 1);
+}
+
+Diagnosis no_tensile_kernels(const std::string& name, const std::string& file, const std::string& folder,
+                             const DeviceFacts& device) {
+  const std::string runtime = hip_library().path;
+  return {"no_kernels", name + " has no kernels for " + device.arch + " (no " + file + " in " + folder + ")",
+          has_packages_by_arch(runtime) ? install_library(name, runtime, device.arch, system_root()) : ""};
 }
 
 namespace {

@@ -149,10 +149,19 @@ uint64_t library_generation();
 void raise_library_generation();
 
 // Searches for a library of AMD or NVIDIA. The result has a problem if the library is off or missing.
-FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames);
+FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
+                                 std::vector<std::string> sonames);
+// M, N, K of the products that AMD's libraries must compute correctly before they are used: float was wrong at 256^3
+// alone on gfx1151 (rocm-libraries issue 11530), half at one row or column (legacy-rocm-build issue 5640).
+constexpr int64_t kCheckedSizes[][3] = {{256, 256, 256}, {1, 64, 64}, {64, 1, 64}, {32, 48, 67}};
+
 // Returns the folder of rocBLAS's or hipBLASLt's kernels: that in the variable `environment`, else the first
-// existing one of `places` relative to the library, else the last of them.
+// existing one of `places` relative to the library, else the last of them. Places are glob patterns; of several
+// matches the newest version is taken.
 std::string tensile_folder(const std::string& library, const char* environment,
                            std::initializer_list<const char*> places);
+// The problem of rocBLAS, or hipBLASLt, without the kernel file of an architecture in their folder.
+Diagnosis no_tensile_kernels(const std::string& name, const std::string& file, const std::string& folder,
+                             const DeviceFacts& device);
 
 }  // namespace graphopt::gpu

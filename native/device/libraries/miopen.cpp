@@ -189,7 +189,7 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
 
 // By default used only if it has precompiled kernels.
 FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
-  FoundLibrary found = find_vendor_library("MIOpen", use, {"libMIOpen.so.1", "libMIOpen.so"});
+  FoundLibrary found = find_vendor_library("MIOpen", device, use, {"libMIOpen.so.1", "libMIOpen.so"});
   if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {
     found.problem = {"no_kernels", "MIOpen would have to compile its kernels for " + device.arch +
                                        " (no package of them for its " +

@@ -86,7 +86,10 @@ void require_kernels() {
     dladdr(&products, &info);
     folder = info.dli_fname;
     folder = folder.substr(0, folder.rfind('/'));
-    folder += exists(folder + "/library") ? "/library" : "/rocblas/library";
+    const std::string debian =
+        folder + "/rocblas/5.1.0/library";  // compiled into the library of Debian's packages
+    folder =
+        exists(debian) ? debian : folder + (exists(folder + "/library") ? "/library" : "/rocblas/library");
   }
   if (exists(folder + "/" + arch)) folder += "/" + arch;
   if (exists(folder + "/TensileLibrary_lazy_" + arch + ".dat")) return;
