@@ -576,8 +576,6 @@ def linear() -> dict[str, Any]:
 
     Returns whether it ran on the device, its error as a multiple of the tolerance, and the library's calls and waits.
     """
-    from graphopt.ops.case import model_of as model_of_cases
-    from graphopt.ops.cases import cases_of
     from tests.provider.worker import placement_of
 
     on_device = [(DEVICE_PROVIDER, {"min_nodes": 1})]
@@ -585,7 +583,7 @@ def linear() -> dict[str, Any]:
     for name in (name for name, spec in OPS.items() if name.startswith("Linear") and spec.gpu_kernel):
         for dtype in ("float32", "float16"):
             cases = [case.cast(dtype) for case in cases_of(OPS[name])]
-            proto, feeds = model_of_cases(cases, 17, bodies=True)
+            proto, feeds = case_model(cases, 17, bodies=True)
             with tempfile.TemporaryDirectory() as folder:
                 profile: dict[str, Any] = {"enable_profiling": True, "profile_file_prefix": f"{folder}/profile"}
                 session = graphopt.session(
@@ -599,6 +597,17 @@ def linear() -> dict[str, Any]:
             worst[f"{name} {dtype}"] = max(errors)
     products, waits = library.stand_in_products(), library.stand_in_waits_in_run()
     return {"ran": ran, "errors": worst, "products": products, "waits_in_run": waits}
+
+
+def one_linear() -> dict[str, float]:
+    """Runs one Linear; returns its error and the number of the library's products in the run."""
+    case = cases_of(OPS["Linear"])[0].cast("float32")
+    proto, feeds = case_model([case], 17, bodies=False)
+    session = graphopt.session(proto.SerializeToString(), [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=3)
+    library = ctypes.CDLL(os.environ["STAND_IN_BLAS_LT_LIBRARY"])
+    before = library.stand_in_products()
+    error = case.error(session.run(None, dict(feeds)))
+    return {"error": error, "products": library.stand_in_products() - before}
 
 
 def dies_in_the_selftest() -> None:

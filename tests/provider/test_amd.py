@@ -229,7 +229,10 @@ def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
     assert "for a convolution of X [1,4,1,8,8]: MIOpen CompileSolution failed, status 7" in said
 
 
-@pytest.mark.parametrize("wrong", ["wrong", "large", "vectors"])
+WRONG = ["wrong", "large", "vectors", "odd"]  # at all sizes, of 256^3, with one row or column, of an odd K
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_rocblas_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp_path: Path) -> None:
     """A self-check finds wrong results at all sizes, or at sizes that some versions computed wrongly."""
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": wrong}
@@ -237,6 +240,15 @@ def test_a_rocblas_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
     assert "rocBLAS: a GEMM gave wrong results" in outcome.said
     assert outcome.value["handles"] == 0
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_hipblaslt_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp_path: Path) -> None:
+    drivers = replace(on_device, module="tests.provider.driver_cases")
+    more = {"STAND_IN_BLAS_LT": wrong, "STAND_IN_BLAS_LT_LIBRARY": str(on_device.folder("hip") / EPILOGUES["hip"])}
+    outcome = drivers.run("one_linear", "gfx90a", HIPBLASLT_TENSILE_LIBPATH=with_kernels(tmp_path, "gfx90a"), **more)
+    assert outcome.value == {"error": pytest.approx(0, abs=1e-4), "products": 0}
+    assert "hipBLASLt: a GEMM with an epilogue gave wrong results" in outcome.said
 
 
 @pytest.mark.parametrize("refused", ["no stream", "no mode"])

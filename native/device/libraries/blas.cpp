@@ -232,15 +232,15 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
   }
 }
 
-// Different sizes run different kernels: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue
-// 11530), half at one row or column (legacy-rocm-build issue 5640).
+// Different sizes run different kernels.
 void require_right_products(Blas& library, Device& device, void* stream) {
   require_right_product<float>(library, device, stream, 32, 32, 32);
   require_right_product<half>(library, device, stream, 32, 32, 32);
   if (device.backend() != Backend::kHip) return;
-  require_right_product<float>(library, device, stream, 256, 256, 256);
-  require_right_product<half>(library, device, stream, 1, 64, 64);
-  require_right_product<half>(library, device, stream, 64, 1, 64);
+  for (const auto& [M, N, K] : kCheckedSizes) {
+    require_right_product<float>(library, device, stream, M, N, K);
+    require_right_product<half>(library, device, stream, M, N, K);
+  }
 }
 
 template <class Library>

@@ -266,9 +266,6 @@ class BlasLtHandle final : public BlasLt {
 // Checks layers of small integers, which are exact in any order of summation.
 template <class T>
 void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
-  p.rows = 16;
-  p.K = 32;
-  p.N = 64;
   p.w_step = p.K * p.N;
   p.b_step = 2 * p.N;  // a multiple of 256 bytes
   p.y_step = p.rows * p.N;
@@ -296,9 +293,9 @@ void require_right_results(BlasLt& library, Device& device, void* stream, Linear
   device.copy(got.data(), y, got.size() * sizeof(T), stream);
   device.synchronize(stream);
   if (!ran) return;
-  const auto at = [&](int tensor, int64_t index) {
-    return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
-  };
+  std::vector<float> values[4];
+  for (int i = 0; i < 4; ++i) values[i].assign(host[i].begin(), host[i].end());
+  const auto at = [&](int tensor, int64_t index) { return values[tensor][static_cast<size_t>(index)]; };
   for (int64_t i = 0; i < p.layers * p.y_step; ++i) {
     const int64_t layer = i / p.y_step, row = i % p.y_step / p.N, n = i % p.N;
     float want = at(2, layer * p.b_step + n) + (p.has_residual ? at(3, row * p.N + n) : 0.0f);
@@ -322,8 +319,11 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
   OpenBlasLt(Device& device, const FoundLibrary& found) : shared_(device, found.file.handle) {
     const WorkStream stream(device);
     BlasLtHandle<Api> library(shared_, stream.get());
+    LinearProblem p;
+    p.rows = 16;
+    p.K = 32;
+    p.N = 64;
     const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
-      LinearProblem p;
       p.act.kind = kind;
       p.has_residual = residual;
       p.transposed = transposed;
@@ -340,6 +340,13 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
       require(A::kNone, false, false, 3);
     } catch (const std::exception&) {
       shared_.supports_layers = false;
+    }
+    if (device.backend() != Backend::kHip) return;
+    for (const auto& [M, N, K] : kCheckedSizes) {
+      p.rows = M;
+      p.N = N;
+      p.K = K;
+      require(A::kNone, true, false, 1);
     }
   }
 

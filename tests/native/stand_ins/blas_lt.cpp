@@ -244,6 +244,9 @@ STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, con
   if (refusals > 0 && refusals-- > 0) return kNotSupported;
   const std::optional<void*> flags = flags_for(of, stream);
   if (!flags) return kNotSupported;
+  const bool wrong = (how == "large" && ld->rows * ld->columns * lb->rows == 256 * 256 * 256) ||
+                     (how == "vectors" && (ld->rows == 1 || ld->columns == 1)) ||
+                     (how == "odd" && lb->rows % 2 == 1);
   // The caller may destroy its descriptors before a captured graph runs.
   const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows), ld->batch, product->bias_step};
   std::vector<const void*> addresses = {workspace, *flags};
@@ -272,6 +275,7 @@ STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, con
               float y = scale * sum;
               if (add != 0) y += add * c_of.read(ci, row, column);
               if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
+              if (wrong) y += 1;
               if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
               if ((of.epilogue & 32) != 0) {
                 y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));

@@ -14,7 +14,7 @@
 //                        library/src/include/handle.hpp:343
 // STAND_IN_BLAS, read at each call: "fails" or "wrong" for all GEMMs; "large" for wrong float GEMMs of 256^3
 // (github.com/ROCm/rocm-libraries, issue 11530); "vectors" for wrong float16 GEMMs of one row or column
-// (ROCm/legacy-rocm-build, issue 5640); "no stream" or "no mode" to make setting it fail. GEMMs of handles
+// (ROCm/legacy-rocm-build, issue 5640); "odd" for wrong GEMMs of an odd K; "no stream" or "no mode" to make setting it fail. GEMMs of handles
 // without a workspace are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
@@ -71,6 +71,7 @@ std::string told() {
 bool is_wrong(int type, int m, int n, int k) {
   if (told() == "large") return type == kFloat && m == 256 && n == 256 && k == 256;
   if (told() == "vectors") return type == kHalf && (m == 1 || n == 1);
+  if (told() == "odd") return k % 2 == 1;
   return told() == "wrong";
 }
 
