@@ -227,7 +227,11 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
         return None
     if problem["code"] == "no_code" and not code:
         return no_code_at_all(told["arch"], amd=amd)
-    mends = {"no_code": rebuilt_for(told["arch"]) if amd else "", "old_runtime": "install ROCm 6.4 or newer"}
+    mends = {
+        "no_code": rebuilt_for(told["arch"]) if amd else "",
+        "unsupported": "a newer version of graphopt, if it lists this GPU in docs/gpu.md",
+        "old_runtime": "install ROCm 6.4 or newer",
+    }
     return Reason(problem["code"], problem["text"], mends.get(problem["code"], ""))
 
 

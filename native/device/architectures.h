@@ -14,7 +14,6 @@ namespace graphopt::gpu {
 
 // The device code that runs on an architecture.
 enum class Code : uint8_t {
-  kNone,    // none, unless requested at build time
   kOwn,     // compiled for it
   kFamily,  // that of its generic target
 };
@@ -45,16 +44,22 @@ struct Architecture {
   double most_bytes_per_second;  // memory of the fastest part: an upper bound
 };
 
-// The parts behind the numbers: MI100, MI210, MI300X, MI355X; RX 6800, 6700, 6600, Steam Deck,
+// The parts behind the numbers: RX Vega 56, MI50, MI100, MI210, MI300X, Ryzen 5000, MI355X; RX 5700, Pro V520, RX 5500
+// XT; RX 6800, 6700, 6600, Steam Deck,
 // 6400, 680M, Ryzen 7000; RX 7900 GRE, 7700 XT, 7600, 780M; Strix Point, Strix Halo, Krackan; RX 9060 XT,
 // 9070 GRE; H200.
 // clang-format off
 constexpr Architecture kArchitectures[] = {
-    {"gfx906", Code::kNone, false, nullptr, 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 60, 1, 1.7e9, 4 << 20, 8.2e11, 1.03e12},
+    {"gfx900", Code::kFamily, false, "gfx9-generic", 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 56, 1, 1.5e9, 4 << 20, 4.0e11, 5.2e11},
+    {"gfx906", Code::kFamily, false, "gfx9-generic", 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 60, 1, 1.7e9, 4 << 20, 8.2e11, 1.03e12},
     {"gfx908", Code::kOwn, true, nullptr, 64, 65536, 512, 10, 512, hip::Matrix::kMfma, true, false, 1024, 256, 1, 2, 120, 1, 1.5e9, 8 << 20, 1.2e12, 1.23e12},
     {"gfx90a", Code::kOwn, true, nullptr, 64, 65536, 512, 8, 512, hip::Matrix::kMfma, true, true, 1024, 256, 1, 2, 104, 1, 1.7e9, 8 << 20, 1.6e12, 1.64e12},
     {"gfx942", Code::kOwn, true, nullptr, 64, 65536, 512, 8, 512, hip::Matrix::kMfma, true, false, 2048, 256, 1, 4, 304, 8, 2.1e9, 256 << 20, 5.3e12, 6.0e12},
+    {"gfx90c", Code::kFamily, false, "gfx9-generic", 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 7, 1, 1.9e9, 1 << 20, 4.2e10, 6.9e10},
     {"gfx950", Code::kOwn, false, nullptr, 64, 163840, 512, 8, 512, hip::Matrix::kMfma, true, false, 4096, 256, 1, 4, 256, 8, 2.4e9, 256 << 20, 8.0e12, 8.2e12},
+    {"gfx1010", Code::kFamily, false, "gfx10-1-generic", 32, 65536, 256, 20, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 36, 1, 1.7e9, 4 << 20, 2.8e11, 4.5e11},
+    {"gfx1011", Code::kFamily, false, "gfx10-1-generic", 32, 65536, 256, 20, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 2, 36, 1, 1.4e9, 4 << 20, 3.9e11, 5.2e11},
+    {"gfx1012", Code::kFamily, false, "gfx10-1-generic", 32, 65536, 256, 20, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 22, 1, 1.7e9, 2 << 20, 1.6e11, 2.3e11},
     {"gfx1030", Code::kOwn, true, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 60, 1, 2.1e9, 128 << 20, 5.1e11, 5.8e11},
     {"gfx1031", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 36, 1, 2.4e9, 80 << 20, 3.2e11, 4.4e11},
     {"gfx1032", Code::kFamily, false, "gfx10-3-generic", 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 28, 1, 2.4e9, 32 << 20, 2.2e11, 2.9e11},
@@ -73,6 +78,8 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1200", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 32, 1, 2.8e9, 32 << 20, 1.4e11, 3.3e11},
     {"gfx1201", Code::kOwn, true, nullptr, 32, 65536, 256, 16, 1536, hip::Matrix::kWmma, false, false, 1024, 128, 2, 16, 48, 1, 2.5e9, 48 << 20, 4.3e11, 6.5e11},
     // Generic targets, for members of a family without their own code object.
+    {"gfx9-generic", Code::kOwn, false, nullptr, 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 7, 1, 1.5e9, 1 << 20, 4.2e10, 1.03e12},
+    {"gfx10-1-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 20, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 22, 1, 1.7e9, 2 << 20, 1.6e11, 5.2e11},
     {"gfx10-3-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kNone, false, false, 0, 128, 2, 16, 28, 1, 2.3e9, 32 << 20, 5.7e10, 5.8e11},
     {"gfx11-generic", Code::kOwn, false, nullptr, 32, 65536, 256, 16, 1024, hip::Matrix::kWmma, false, false, 512, 128, 2, 8, 12, 1, 2.3e9, 2 << 20, 5.7e10, 9.7e11},
     {"sm_90", Code::kOwn, false, nullptr, 32, 232448, 255, 16, 2048, hip::Matrix::kMma, false, false, 4096, 256, 1, 2, 132, 1, 1.98e9, 50 << 20, 4.2e12, 5.0e12},

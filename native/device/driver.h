@@ -133,8 +133,11 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
   const std::string family = row != nullptr && row->family != nullptr ? row->family : "";
   facts.code = has(facts.arch) ? facts.arch : has(family) ? family : "";
   const std::string known = architectures(prefix);
-  if (row == nullptr || facts.code.empty()) {
+  if (row == nullptr) {
     facts.code.clear();
+    return {"unsupported", "graphopt has no kernels for " + facts.arch};
+  }
+  if (facts.code.empty()) {
     return {"no_code", known.empty()
                            ? "this library was built without device code"
                            : "this library has device code for " + known + ", and this GPU is " + facts.arch};

@@ -41,6 +41,7 @@ namespace graphopt::gpu {
 //                   no_dxg, no_device_in_wsl (docs/provider_reference.md)
 // Codes of a device:
 //   no_code         no device code for it; if the list "code" is empty, the library has none at all
+//   unsupported     no build of this version has kernels for its architecture
 //   old_runtime     the code of its generic target needs ROCm 6.4 or newer
 //   failed          a query of the runtime about it fails
 // Codes of a library:

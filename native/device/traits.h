@@ -2,11 +2,11 @@
 // device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide (compute
 // capability 9.0).
 #pragma once
-
-// CDNA has matrix units for fp16 and fp32. The older gfx9 targets have none.
-#if defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx906__)
-#define GRAPHOPT_MFMA 1
-#endif
+// CDNA has matrix units for fp16 and fp32, RDNA 3 and 4 for fp16. The compiler knows the instructions of its target.
+#define GRAPHOPT_MFMA __has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16)
+#define GRAPHOPT_WMMA                                           \
+  (__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) || \
+   __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12))
 
 namespace graphopt::hip {
 
@@ -27,8 +27,8 @@ enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 #if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
 #define GRAPHOPT_MATRIX_F32 1
 #endif
-#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || defined(__GFX11__) || defined(__GFX12__) || \
-    defined(__CUDA_ARCH__)
+// fp16: all matrix units, and the emulated ones of both wave sizes.
+#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA || defined(__CUDA_ARCH__)
 #define GRAPHOPT_MATRIX_F16 1
 #endif
 #if GRAPHOPT_MATRIX_F16

@@ -99,6 +99,14 @@ def test_what_the_runtime_does_not_know_is_typical(amd: StandIn) -> None:
     assert device["bytes_per_second"] == pytest.approx(5.7e10)
 
 
+@pytest.mark.parametrize("arch", ["gfx1154", "gfx1170", "gfx1250"])
+def test_an_unsupported_gpu_is_named(arch: str, amd: StandIn) -> None:
+    """Its generation has kernels, but its matrix instructions have other layouts. No build option helps."""
+    (device,) = amd.run("facts", arch).value
+    assert device["code"] == ""
+    assert device["problem"] == {"code": "unsupported", "text": f"graphopt has no kernels for {arch}", "mend": ""}
+
+
 def test_the_processor_s_graphics_take_no_part(on_device: StandIn) -> None:
     """Integrated graphics are listed last, and DataParallel uses them only if they are named."""
     devices = "gfx1036/gfx10-3-generic,gfx1100"

@@ -100,6 +100,7 @@ def test_whether_the_machine_has_an_amd_gpu(linux: dict[str, Any], path: str, se
     [
         ("no_code", CODE, "no_code", "GRAPHOPT_HIP_ARCHS=gfx1036"),
         ("no_code", [], "no_code_at_all", "sudo apt install clang lld; pip install"),
+        ("unsupported", CODE, "unsupported", "a newer version of graphopt"),
         ("old_runtime", CODE, "old_runtime", "ROCm 6.4"),
         ("failed", CODE, "failed", ""),
     ],

@@ -20,7 +20,7 @@ struct Instruction : ShuffledInstruction<T> {};
 
 #if GRAPHOPT_MFMA
 #include "gemm/pipelines/mfma.h"
-#elif defined(__GFX11__) || defined(__GFX12__)
+#elif GRAPHOPT_WMMA
 #include "gemm/pipelines/wmma.h"
 #elif defined(__CUDA_ARCH__)
 #include "gemm/pipelines/mma_sync.h"

@@ -39,7 +39,7 @@ struct WmmaInstruction {
   }
 };
 
-#if defined(__GFX11__)
+#if !__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)  // RDNA 3
 // All 16 k of a line, in both halves of the wave.
 struct WmmaOperand {
   typedef half_t Half16 __attribute__((ext_vector_type(16)));
