@@ -3,25 +3,36 @@
     python scripts/fit_cost_model.py                    # docs/measurements/winograd_cpu.md, one thread, batch 1
     python scripts/bench_ops.py winograd > here.md && python scripts/fit_cost_model.py here.md
 
-Prints the measured and the modelled times and ratio for each shape, then the present constants of
+    graphopt doctor --selftest --bench report.json && python scripts/fit_cost_model.py report.json
+
+From a table it prints the measured and the modelled times and ratio for each shape, then the present constants of
 graphopt/targets/cpu.py and those of a least-squares fit of the relative error. The fit excludes fewer than 16 channels,
 where the formula intentionally underestimates. Nothing is written: to adopt the fitted constants, copy them to
 targets/cpu.py and the measurements to docs/measurements/; tests/targets/test_cpu.py compares the two.
+
+From a report it prints for each shape the chosen implementation and the fastest one, and for each convolution the
+speedup of WinogradConv beside the decision of graphopt/targets/profit.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from graphopt.runtime.discovery import CPU
 from graphopt.targets import cpu as targets_cpu
+from graphopt.targets.profit import winograd_pays
+from graphopt.targets.target import parse_target
 
 MEASUREMENTS = Path(__file__).resolve().parent.parent / "docs" / "measurements" / "winograd_cpu.md"
 
@@ -92,10 +103,39 @@ def _nonnegative(terms: Sequence[tuple[float, float, float]], times: Sequence[fl
     return best
 
 
+def print_choices(report: dict[str, Any]) -> None:
+    """Prints the loss of each choice of the planner, and the speedup of each Winograd convolution."""
+    device = report["selftest"]["device"]
+    print(f"{device['name']} {device['arch']} {device['driver']}\n")
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    for row in report["bench"]["shapes"]:
+        if row["milliseconds"] is not None:
+            times.setdefault((row["name"], row["dtype"]), {})[row["implementation"]] = row["milliseconds"]
+    print("| shape | type | chosen ms | fastest ms | fastest implementation | chosen / fastest |")
+    print("|---|---|--:|--:|---|--:|")
+    for (name, dtype), by in times.items():
+        if "" in by:
+            fastest = min(by, key=by.__getitem__)
+            cells = (name, dtype, f"{by['']:.3f}", f"{by[fastest]:.3f}", fastest or "chosen")
+            print(f"| {' | '.join(cells)} | {by[''] / by[fastest]:.2f} |")
+    target = parse_target("cpu" if report["selftest"]["provider"] == CPU else "rocm")
+    print("\n| convolution | type | Conv ms | WinogradConv ms | ratio | rewritten |\n|---|---|--:|--:|--:|---|")
+    for (name, dtype), by in times.items():
+        winograd = times.get((f"Winograd{name}", dtype), {})
+        if name.startswith("Conv 3x3") and "" in by and "" in winograd:
+            C, H, M = (int(n) for n in re.findall(r"\d+x(\d+)x\d+x(\d+) to (\d+)", name)[0])
+            pays = "yes" if winograd_pays(target, C, M, H, H) else "no"
+            print(f"| {name} | {dtype} | {by['']:.3f} | {winograd['']:.3f} | {by[''] / winograd['']:.2f} | {pays} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", type=Path, nargs="?", default=MEASUREMENTS)
-    rows = read(parser.parse_args().measurements)
+    measurements = parser.parse_args().measurements
+    if measurements.suffix == ".json":
+        print_choices(json.loads(measurements.read_text()))
+        return
+    rows = read(measurements)
     print("| C x H x M | ORT ms | formula | ours ms | formula | ratio | formula |\n|---|--:|--:|--:|--:|--:|--:|")
     for r in rows:
         direct, winograd = (time(r.C, r.M, r.H, r.H) for time in (targets_cpu.direct_time, targets_cpu.winograd_time))

@@ -109,7 +109,7 @@ def python_texts(*without: str) -> dict[str, str]:
 
 
 # Files that may make and change nodes of messages: models of a few nodes, and what onnx reads.
-MESSAGES = ("graph/", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py")
+MESSAGES = ("graph/", "measure/kernel_bench.py", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py")
 CHANGING_MESSAGES = re.compile(r"\bmake_node\(|\bdel \S*\.node\[|\.node\.(add|append|extend|insert|remove|pop)\(")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from graphopt.cli import screen
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, RuntimeMissingError
+from graphopt.files import check_places, write
+from graphopt.strict_json import document
 
 
 @app.command(cls=Command, name="doctor")
@@ -18,33 +21,46 @@ def doctor(
     selftest: Annotated[
         bool, typer.Option("--selftest", help="Run every kernel of this machine and compare with float64.")
     ] = False,
-    bench: Annotated[bool, typer.Option("--bench", help="With --selftest: also measure times.")] = False,
+    bench: Annotated[
+        Path | None,
+        typer.Option("--bench", help="With --selftest: time the planner's shapes; write all results to FILE."),
+    ] = None,
 ) -> None:
     """Show installed parts, routes to a GPU and missing parts.
 
     Exit code 1 if the self-test fails.
     """
-    if bench and not selftest:
-        raise OptionError("--bench times the self-test: add --selftest")
-    from graphopt.report.tables import print_findings, print_selftest
+    if bench is not None and not selftest:
+        raise OptionError("--bench needs --selftest: times of wrong kernels have no meaning")
+    from graphopt.report.tables import print_findings, print_kernel_bench, print_selftest
     from graphopt.runtime.doctor import examine
 
     findings = examine()
-    tested = None
+    tested = times = None
     if selftest and not findings.problems:
+        from graphopt.measure.kernel_bench import bench_kernels
         from graphopt.runtime.selftest import selftest as run_selftest
 
+        check_places({"--bench": bench})
         with screen.working("testing kernels") if not as_json else nullcontext():
-            tested = run_selftest(bench=bench)
+            tested = run_selftest()
+        if bench is not None:
+            with screen.working("timing kernels") as progress:
+                times = bench_kernels(tested.provider, progress)
+    data = findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {})
+    data |= {"bench": times.to_dict()} if times else {}
+    if bench is not None:
+        write(bench, document("doctor", data))
     if as_json:
-        data = findings.to_dict() | ({"selftest": tested.to_dict()} if tested else {})
         screen.print_json("doctor", data)
     else:
         console = screen.out()
         print_findings(findings, console)
         if tested is not None:
             print_selftest(tested, console)
+        if times is not None:
+            print_kernel_bench(times, console)
     if findings.problems:
         raise typer.Exit(RuntimeMissingError.exit_code)
-    if tested is not None and (tested.failed or tested.failed_sessions):
+    if tested is not None and (tested.failed or tested.failed_sessions or (times is not None and times.failed)):
         raise typer.Exit(1)

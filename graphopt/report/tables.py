@@ -22,6 +22,7 @@ from graphopt.verification.report import Verdict
 
 if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing
+    from graphopt.measure.kernel_bench import KernelBench
     from graphopt.measure.profiling import Placement
     from graphopt.measure.tune import Tuning
     from graphopt.placement.forecast import Forecast
@@ -293,9 +294,6 @@ def _print_reason(before: str, reason: Reason, console: Console) -> None:
 def print_selftest(tested: SelfTest, console: Console) -> None:
     device = " ".join(dict.fromkeys(filter(None, (tested.device.name, tested.device.arch, tested.device.driver))))
     columns = ["kernels", "type", ">passed", ">inputs", ">worst of RMS", ">limit"]
-    timed = any(r.milliseconds is not None for r in tested.results)
-    beside_cpu = any(r.cpu_milliseconds is not None for r in tested.results)
-    columns += [">ms"] * timed + [">CPU ms"] * beside_cpu
     say(f"[bold]self-test: {plain(tested.provider)} on {plain(device)}[/]", console)
     shown = table(columns)
     for family, dtype, results in tested.families():
@@ -306,12 +304,7 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         inputs = str(sum(r.cases for r in results))
         limit = results[0].limit
         digits = 0 if float(f"{limit:.0e}") == limit else 1
-        cells = [family, dtype, counts, inputs, f"{worst:.1e}", f"{limit:.{digits}e}"]
-        if timed:
-            cells.append(f"{sum(r.milliseconds or 0.0 for r in passed):.2f}")
-        if beside_cpu:
-            cells.append(f"{sum(r.cpu_milliseconds or 0.0 for r in passed):.2f}")
-        shown.add_row(*cells)
+        shown.add_row(family, dtype, counts, inputs, f"{worst:.1e}", f"{limit:.{digits}e}")
     show(shown, console)
     for result in tested.failed:
         by = f" by {plain(result.implementation)}" if result.implementation else ""
@@ -324,6 +317,30 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     say(f"sessions of mixed nodes, ours between the runtime's: {share} passed", console)
     for s in tested.failed_sessions:
         say(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", console)
+
+
+def print_kernel_bench(found: KernelBench, console: Console) -> None:
+    """Prints the time of each shape by its implementations, and the result of the soak test."""
+    shown = table(("shape", "type", "implementation", ">ms", ">of peak"))
+    for time in found.shapes:
+        share = "-" if time.share is None else f"{time.share:.0%}"
+        if time.milliseconds is not None:
+            by = plain(time.implementation) or "chosen"
+            shown.add_row(plain(time.name), time.dtype, by, f"{time.milliseconds:.3f}", share)
+    show(shown, console)
+    for shape in (time for time in found.shapes if time.milliseconds is None and not time.implementation):
+        say(f"[red]failed:[/] {plain(shape.name)}, {shape.dtype}: {plain(shape.refused)}", console)
+    if found.skipped:
+        say(f"not timed: {plain(', '.join(found.skipped))}", console)
+    if (soak := found.soak) is not None:
+        colour = "red" if soak.wrong else "green"
+        say(
+            f"captured graphs: [{colour}]{len(soak.wrong)} of {soak.runs}[/] runs differ from launches, "
+            f"{soak.captured} were replays; {soak.sessions} sessions, memory grew by {size(soak.growth)}",
+            console,
+        )
+        for line in soak.wrong[:3]:
+            say(plain(line), console)
 
 
 def _setting(row: BenchRow) -> str:

@@ -57,6 +57,8 @@ class Gpu:
         code: the architecture of the device code that it runs; "" for none.
         bus_id: address on the PCI bus.
         memory: bytes.
+        bytes_per_second: the peak rate of its memory.
+        float32_flops, float16_flops: its peak operations per second; float16 on the matrix units if it has them.
         integrated: whether it shares the CPU's memory.
         wave: wavefront or warp size in threads.
         driver: the GPU runtime with its version.
@@ -72,6 +74,9 @@ class Gpu:
     memory: int
     integrated: bool
     compute_units: int
+    bytes_per_second: float
+    float32_flops: float
+    float16_flops: float
     driver: str
     wave: int
     libraries: tuple[Library, ...]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,7 +35,6 @@ OPSET = 17
 # Options of sessions on a device. Idle threads of the runtime would take most of the self-test's time.
 ON_DEVICE: dict[str, Any] = {"intra_op_num_threads": 1}
 DTYPES = ("float32", "float16")
-BENCH_RUNS = 7
 
 
 @dataclass(frozen=True)
@@ -49,9 +46,6 @@ class KernelResult:
         error: the largest error relative to the RMS of the reference; infinite without a result.
         limit: the largest allowed error.
         detail: why it failed, or "".
-        milliseconds: median time of one run over all inputs, including copies to and from the device; None if not
-            measured.
-        cpu_milliseconds: the same on the CPU; None if not measured, or if the test itself ran on the CPU.
         implementation: name of the forced implementation; "" for the one that the operator selects.
         refused: why this implementation supports none of the inputs here, or "".
 
@@ -63,8 +57,6 @@ class KernelResult:
     error: float
     limit: float
     detail: str
-    milliseconds: float | None = None
-    cpu_milliseconds: float | None = None
     implementation: str = field(default="", kw_only=True)
     refused: str = field(default="", kw_only=True)
 
@@ -138,7 +130,7 @@ class SelfTest:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "format": 3,
+            "format": 4,
             "provider": self.provider,
             "device": asdict(self.device),
             "runtime": self.runtime,
@@ -151,8 +143,6 @@ class SelfTest:
 def selftest(
     providers: Sequence[Provider] | None = None,
     progress: Callable[[str], None] | None = None,
-    *,
-    bench: bool = False,
 ) -> SelfTest:
     """Tests every operator in float32 and float16 on edge cases, and one of each family between the runtime's nodes.
 
@@ -162,7 +152,6 @@ def selftest(
     Args:
         providers: as for `session`; None selects the best of this machine.
         progress: called with the name of each operator.
-        bench: also measure times.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -191,7 +180,7 @@ def selftest(
             _remember(report, {name: "the process ended while its kernel ran"})
             given = cases_of(spec)
             cases = {dtype: [case.cast(dtype) for case in given] for dtype in DTYPES if dtype in spec.dtypes}
-            report.results += [_result(spec, dtype, c, chosen, first != CPU, bench) for dtype, c in cases.items()]
+            report.results += [_result(spec, dtype, c, chosen, first != CPU) for dtype, c in cases.items()]
             for number, implementation in enumerate(several.get(name, ())):
                 report.results += [_by(spec, dtype, c, chosen, number, implementation) for dtype, c in cases.items()]
         finished = True
@@ -215,25 +204,23 @@ def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, s
 
 
 def _result(
-    spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], on_device: bool, bench: bool
+    spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], on_device: bool
 ) -> KernelResult:
     limit = cases[0].tolerance(dtype)
     # Without function bodies only our kernels can run the model.
     model, feeds = model_of(cases, OPSET, bodies=False)
-    source = model.SerializeToString()
-
-    def runner(where: list[Provider], require_device: bool) -> Callable[[], list[Any]]:
-        threads = ON_DEVICE if require_device and not bench else {}
-        created = session(
-            source, where, require_device=require_device, ignore_selftest=True, log_severity_level=4, **threads
-        )
-        return lambda: list(created.run(None, dict(feeds)))
-
+    threads = ON_DEVICE if on_device else {}
     try:
-        run = runner(providers, on_device)
-        outputs = iter(run())
+        created = session(
+            model.SerializeToString(),
+            providers,
+            require_device=on_device,
+            ignore_selftest=True,
+            log_severity_level=4,
+            **threads,
+        )
+        outputs = iter(created.run(None, dict(feeds)))
         errors = [case.error([next(outputs) for _ in case.spec.outputs]) for case in cases]
-        times = _medians([run, *([runner([CPU], False)] if on_device else [])]) if bench else []
     except RuntimeMissingError:
         raise
     except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
@@ -242,7 +229,7 @@ def _result(
     detail = ""
     if not errors[worst] <= limit:
         detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
-    return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail, *times)
+    return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail)
 
 
 def first_of(family: str) -> OpSpec:
@@ -329,14 +316,3 @@ def _by(
         implementation=name,
         refused="" if taken or detail else refused,
     )
-
-
-def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:
-    """Returns the median milliseconds of each function, measured alternately."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(BENCH_RUNS):
-        for run, taken in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            taken.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(taken) for taken in times]

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/amd_system.h"
+#include "device/architectures.h"
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
 
@@ -80,6 +81,14 @@ std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& devic
   return found;
 }
 
+// Operations per second, of float16 on the matrix units where the device has them.
+double peak(const DeviceFacts& f, bool half) {
+  const Architecture* known = find_architecture(f.arch);
+  if (known == nullptr) return 0;
+  const int flops = half && known->matrix_flops > 0 ? known->matrix_flops : known->flops;
+  return flops * f.clock_hz * f.compute_units;
+}
+
 std::string to_json(Backend backend, const FoundDevice& found, int number) {
   const DeviceFacts& f = found.facts;
   std::ostringstream json;
@@ -87,7 +96,8 @@ std::string to_json(Backend backend, const FoundDevice& found, int number) {
        << ", \"code\": " << quoted(f.code) << ", \"bus_id\": " << quoted(f.bus_id)
        << ", \"memory\": " << f.memory << ", \"integrated\": " << (f.integrated ? "true" : "false")
        << ", \"compute_units\": " << f.compute_units << ", \"xcds\": " << f.xcds << ", \"wave\": " << f.wave
-       << ", \"bytes_per_second\": " << f.bytes_per_second << ", \"driver\": " << quoted(f.driver)
+       << ", \"bytes_per_second\": " << f.bytes_per_second << ", \"float32_flops\": " << peak(f, false)
+       << ", \"float16_flops\": " << peak(f, true) << ", \"driver\": " << quoted(f.driver)
        << ", \"problem\": " << to_json(found.problem) << ", \"libraries\": "
        << list(found.problem.code.empty() ? libraries_of(backend, f) : std::vector<FoundLibrary>(),
                [](const FoundLibrary& library) { return to_json(library); })

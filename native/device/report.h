@@ -26,7 +26,9 @@ namespace graphopt::gpu {
 //        "name": "AMD Radeon RX 7900 XTX", "arch": "gfx1100",
 //        "code": "gfx1100",                 architecture of its code objects, or "gfx11-generic"; "" for none
 //        "bus_id": "0000:03:00.0", "memory": 25753026560, "integrated": false,
-//        "compute_units": 96, "xcds": 1, "wave": 32, "bytes_per_second": 9.6e11, "driver": "HIP 7.1.123",
+//        "compute_units": 96, "xcds": 1, "wave": 32, "bytes_per_second": 9.6e11,
+//        "float32_flops": 5.7e13, "float16_flops": 1.1e14,   peaks; float16 on the matrix units if it has them
+//        "driver": "HIP 7.1.123",
 //        "problem": PROBLEM | null,         why it is unusable
 //        "libraries": [{"name": "rocBLAS", "path": "...", "version": "5.0.70100",
 //                       "problem": PROBLEM | null}]   why the library is not used on the device

@@ -15,10 +15,11 @@ from unittest.mock import patch
 from rich.console import Console
 
 import graphopt
+from graphopt.measure import kernel_bench
 from graphopt.ops import OPS
 from graphopt.ops.case import model_of
 from graphopt.ops.cases import cases_of
-from graphopt.report.tables import print_selftest
+from graphopt.report.tables import print_kernel_bench, print_selftest
 from graphopt.runtime import selftest_record, session_warnings
 from graphopt.runtime.discovery import DEVICE_PROVIDER, device_of, library_version
 from graphopt.runtime.machine import Device
@@ -79,21 +80,49 @@ def test_each_implementation_is_tried_or_says_why_not(worker: ProcessPoolExecuto
                 assert result["cases"] == 0 and result["refused"] == "there is none for host memory"
 
 
-def _bench() -> str:
+def _pair() -> str:
     with patch.dict(OPS, {name: OPS[name] for name in PAIR}, clear=True):
-        tested = selftest(bench=True)
+        tested = selftest()
     print_selftest(tested, Console(width=140))
     return json.dumps(tested.to_dict(), allow_nan=False)
 
 
-def test_times_and_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
-    told = json.loads(worker.submit(_bench).result())
+def test_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
+    told = json.loads(worker.submit(_pair).result())
     assert told["device"] == {"name": "host memory", "arch": "cpu32", "driver": "", "wave": 32}
     assert told["provider"] == DEVICE_PROVIDER and told["library"].startswith(graphopt.__version__)
     assert [(r["op"], r["dtype"]) for r in told["results"]] == [(op, t) for op in PAIR for t in ("float32", "float16")]
     for result in told["results"]:
         assert result["passed"] and 0 < result["error_over_limit"] <= 1
-        assert 0 < result["milliseconds"] < 1e5 and 0 < result["cpu_milliseconds"] < 1e5
+
+
+def _bench() -> str:
+    few = (
+        kernel_bench.product(32, 64, 48),
+        *(kernel_bench.convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")),
+        kernel_bench.attention(1, 2, 16, 32),
+        kernel_bench.rows(8, 64),
+    )
+    with patch.multiple(kernel_bench, SECONDS_OF_SHAPE=0.0, MIN_RUNS=2, WORK=1.0):
+        found = kernel_bench.bench_kernels(DEVICE_PROVIDER, shapes=few, soak_seconds=1)
+        late = kernel_bench.bench_kernels(DEVICE_PROVIDER, shapes=few[:1], seconds=-1, soak_seconds=0)
+    assert late.skipped == ["MatMul 32x64x48 float32", "MatMul 32x64x48 float16"] and not late.failed
+    print_kernel_bench(found, Console(width=140))
+    assert not found.failed
+    return json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_times_of_shapes_and_captured_graphs(worker: ProcessPoolExecutor) -> None:
+    told = json.loads(worker.submit(_bench).result())
+    chosen = [(t["op"], t["dtype"], t["milliseconds"], t["share"]) for t in told["shapes"] if not t["implementation"]]
+    ops = ("MatMul", "Conv", "WinogradConv", "FusedAttention", "FusedLayerNorm")
+    assert [c[:2] for c in chosen] == [(op, dtype) for op in ops for dtype in ("float32", "float16")]
+    assert all(0 < milliseconds < 1e5 and 0 < share < 1 for _, _, milliseconds, share in chosen)
+    ours = [t for t in told["shapes"] if t["op"] == "MatMul" and t["implementation"]]
+    assert any(t["milliseconds"] is not None for t in ours)
+    assert {t["refused"] for t in ours if t["milliseconds"] is None} == {"there is none for host memory"}
+    soak = told["soak"]
+    assert soak["wrong"] == [] and soak["sessions"] >= 4 and soak["runs"] >= 16 and soak["captured"] > 0
 
 
 @dataclass

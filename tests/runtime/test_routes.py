@@ -31,6 +31,8 @@ def device(**facts: Any) -> dict[str, Any]:
         "xcds": 1,
         "wave": 32,
         "bytes_per_second": 9.6e11,
+        "float32_flops": 5.6e13,
+        "float16_flops": 1.1e14,
         "driver": "HIP 7.1.123",
         "problem": None,
         "libraries": [{"name": "rocBLAS", "path": "/opt/rocm/lib/librocblas.so.5", "version": "5.1", "problem": None}],

@@ -1,0 +1,53 @@
+"""`doctor --selftest --bench` on the CPU, and the script that reads its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from graphopt.cli.root import app
+from graphopt.errors import OptionError
+from graphopt.measure import kernel_bench
+from graphopt.measure.kernel_bench import Peaks, convolution, product, rows
+from graphopt.ops import OPS
+from graphopt.runtime import selftest
+from scripts import fit_cost_model
+
+FEW = (product(32, 64, 48), *(convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")))
+
+
+def test_the_report_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    few = {"ScaleShift": OPS["ScaleShift"]}
+    with patch.object(selftest, "OPS", few), patch.multiple(kernel_bench, SHAPES=FEW, SECONDS_OF_SHAPE=0.0):
+        result = CliRunner().invoke(app, ["doctor", "--selftest", "--bench", str(report)], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    assert "MatMul 32x64x48" in result.output and "not timed: " in result.output
+    assert max(map(len, result.output.splitlines())) <= 140
+    data = json.loads(report.read_text())
+    assert data["command"] == "doctor" and data["selftest"]["results"] and data["routes"] is not None
+    times = {t["name"]: t for t in data["bench"]["shapes"]}
+    assert list(times) == [shape.name for shape in FEW]
+    assert all(t["dtype"] == "float32" and t["milliseconds"] > 0 and t["share"] is None for t in times.values())
+    assert data["bench"]["soak"] is None
+    fit_cost_model.print_choices(data)
+    printed = capsys.readouterr().out
+    ratio = times["Conv 3x3 1x32x8x8 to 32"]["milliseconds"] / times["WinogradConv 3x3 1x32x8x8 to 32"]["milliseconds"]
+    assert f"| {ratio:.2f} | " in printed and "| MatMul 32x64x48 | float32 |" in printed
+
+
+def test_bench_needs_the_selftest(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--bench", str(tmp_path / "report.json")])
+    assert isinstance(result.exception, OptionError) and "--bench needs --selftest" in str(result.exception)
+
+
+def test_the_share_is_of_the_peak_that_limits_a_shape() -> None:
+    """A GEMM of 2 GFLOP at 1 TFLOPS takes 2 ms; 8 MiB of rows, read and written, at 1 GB/s 16.8 ms."""
+    peaks = Peaks({"float32": 1e12}, 1e9)
+    assert Peaks({"float32": 1e12}, 1e12).share(product(1000, 1000, 1000), "float32", 0.004) == pytest.approx(0.5)
+    assert peaks.share(rows(2048, 1024), "float32", 0.0336) == pytest.approx(0.5, rel=0.01)
+    assert peaks.share(rows(2048, 1024), "float16", 0.1) is None
