@@ -1,17 +1,23 @@
 """Follows a new user's steps on a machine with only Python: installs the wheel, optimizes, verifies, serves, queries.
 
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl
+    .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl --docker examples/docker/Dockerfile.cpu
 
 A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel and MLServer; only the
 tests' client comes from this repository. 16 clients send 1,008 requests of one to three rows; after a quarter of them
 one of the two workers is killed. Every answer must equal the original file's result in a plain session; a client
 repeats a request without an answer. The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
+
+With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH, then the commands of
+examples/docker/README.md that need no GPU. Steps of the image's package manager are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,13 +61,73 @@ with Engine("mlserver", Path("served").absolute()) as engine:
 )
 
 
+# Folders of the images, created in the temporary folder.
+FOLDERS = ("/opt/graphopt", "/wheels", "/models")
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+    """Returns name and arguments of each instruction."""
+    text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
+
+
+def commands(readme: Path, image: str) -> list[list[str]]:
+    """Returns the arguments of graphopt in each `docker run` of an image that gets no GPU."""
+    lines = [line for line in readme.read_text().splitlines() if line.startswith("docker run") and "$gpu" not in line]
+    return [shlex.split(line.partition(f" {image} ")[2]) for line in lines if f" {image} " in line]
+
+
+def run_dockerfile(dockerfile: Path, wheel: Path, root: Path) -> None:
+    """Runs the steps of a Dockerfile below a folder, then the README's commands on a model in /models."""
+
+    def inside(text: str) -> str:
+        return re.sub("|".join(FOLDERS), lambda match: f"{root}{match[0]}", text)
+
+    (root / "bin").mkdir()
+    for tool in ("sh", "ls", "python3"):
+        (root / "bin" / tool).symlink_to(sys.executable if tool == "python3" else str(shutil.which(tool)))
+    environment = {"PATH": str(root / "bin"), "HOME": str(root), "LANG": "C.UTF-8"}
+    environment |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
+    folder = root
+
+    def step(what: str, *command: str) -> None:
+        begin = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, env=environment, check=False)
+        print(f"== {what}: {time.perf_counter() - begin:.1f} s", flush=True)
+        if done.returncode:
+            sys.exit(f"{what}: exit code {done.returncode}")
+
+    for name, rest in instructions(dockerfile):
+        if name == "COPY":
+            target = Path(inside(rest.split()[1]))
+            target.mkdir(parents=True)
+            shutil.copy(wheel, target)
+        elif name == "ENV":
+            variable, _, value = rest.partition("=")
+            environment[variable] = inside(value).replace(f"${variable}", environment[variable])
+        elif name == "WORKDIR":
+            folder = Path(inside(rest))
+            folder.mkdir(parents=True)
+        elif name == "RUN" and not rest.startswith("apt-get"):
+            step(rest, "sh", "-c", inside(rest))
+        else:
+            print(f"== not run here: {name} {rest}", flush=True)
+    shutil.copy(pypi.fetch("nudenet"), folder / "in.onnx")
+    for arguments in [["doctor"], *commands(dockerfile.with_name("README.md"), "graphopt:cpu")]:
+        step(" ".join(["graphopt", *arguments]), str(root / "opt/graphopt/bin/graphopt"), *arguments)
+
+
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
+    parser.add_argument("--docker", type=Path, metavar="DOCKERFILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder)
+        if arguments.docker is not None:
+            run_dockerfile(arguments.docker, arguments.wheel, machine)
+            return
         python = machine / "venv" / "bin" / "python"
         # Nothing of this environment, and no compiler, which a wheel does not need.
         environment = {"PATH": str(python.parent), "HOME": folder, "LANG": "C.UTF-8"}
