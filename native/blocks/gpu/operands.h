@@ -7,17 +7,20 @@
 
 namespace graphopt::hip {
 
-// Returns the pack of a tensor at element i of a walk, for an innermost axis that allows packs. A broadcast
-// tensor repeats one element; a null tensor gives zeros.
-template <class T>
-DEVICE Pack<T> read_operand(const T* from, uint32_t i, const Axes& axes, const Strides& strides) {
-  Pack<T> in = {};
-  if (from == nullptr) return in;
+// Reads the pack of a tensor at element i of a walk, for an innermost axis that allows packs, and converts
+// each element by `load`. A broadcast tensor repeats one element; a null tensor leaves `to` as it is.
+template <class T, class C, class Load>
+DEVICE void read_operand(const T* from, uint32_t i, const Axes& axes, const Strides& strides,
+                         const Load& load, C (&to)[Pack<T>::kSize]) {
+  if (from == nullptr) return;
   const uint32_t at = offset_of(i, axes, strides);
-  if (strides.s[0] != 0) return load_pack(from + at);
-  const T one = from[at];
-  UNROLL for (int j = 0; j < Pack<T>::kSize; ++j) in.v[j] = one;
-  return in;
+  if (strides.s[0] != 0) {
+    const Pack<T> in = load_pack(from + at);
+    UNROLL for (int j = 0; j < Pack<T>::kSize; ++j) to[j] = load(in.v[j]);
+  } else {
+    const C one = load(from[at]);
+    UNROLL for (int j = 0; j < Pack<T>::kSize; ++j) to[j] = one;
+  }
 }
 
 // Returns the mask of kCount elements of a walk, starting at element i. Bit j belongs to element i + j.
@@ -35,19 +38,21 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
 }
 
 // y = op(a, b), with 16 bytes of a for each work-item. compute(i, left, right, results) writes one result for
-// each element of its arrays, which start at element i of the walk.
-template <int kThreads, class T, class Y, class Args, class Compute>
-DEVICE void map_operands(const Args& args, const Compute& compute) {
+// each element of its arrays, which start at element i of the walk. The operands are converted by `load`.
+template <int kThreads, class T, class Y, class Args, class Load, class Compute>
+DEVICE void map_operands(const Args& args, const Load& load, const Compute& compute) {
+  using C = decltype(load(T()));
   const T *a = args.a, *b = args.b;
   Y* y = args.y;
   constexpr int kSize = Pack<T>::kSize;
   if (args.vectors != 0) {
     const uint32_t i = work_item(kThreads) * kSize;
     if (i >= args.total) return;
-    const Pack<T> left = read_operand(a, i, args.axes, args.a_strides),
-                  right = read_operand(b, i, args.axes, args.b_strides);
+    C left[kSize] = {}, right[kSize] = {};
+    read_operand(a, i, args.axes, args.a_strides, load, left);
+    read_operand(b, i, args.axes, args.b_strides, load, right);
     Vec<Y, kSize> results;
-    compute(i, left.v, right.v, results.v);
+    compute(i, left, right, results.v);
     if constexpr (sizeof results == sizeof(Bits128)) {
       *reinterpret_cast<Bits128*>(y + i) = bit_cast<Bits128>(results);
     } else {
@@ -59,13 +64,18 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
   NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kThreads + thread_x());
     if (i >= args.total) return;
-    const T left[1] = {a[offset_of(i, args.axes, args.a_strides)]};
-    T right[1] = {};
-    if (b != nullptr) right[0] = b[offset_of(i, args.axes, args.b_strides)];
+    const C left[1] = {load(a[offset_of(i, args.axes, args.a_strides)])};
+    C right[1] = {};
+    if (b != nullptr) right[0] = load(b[offset_of(i, args.axes, args.b_strides)]);
     Y result[1];
     compute(i, left, right, result);
     y[i] = result[0];
   }
+}
+
+template <int kThreads, class T, class Y, class Args, class Compute>
+DEVICE void map_operands(const Args& args, const Compute& compute) {
+  map_operands<kThreads, T, Y>(args, [](T x) { return x; }, compute);
 }
 
 }  // namespace graphopt::hip

@@ -48,16 +48,17 @@ DEVICE void logic(const LogicArgs& args) {
   using C = decltype(comparable(T(), false));
   const bool is_unsigned = args.is_unsigned != 0;
   map_operands<kLogicThreads, T, uint8_t>(
-      args, [&](uint32_t, const auto& left, const auto& right, auto& results) {
-        constexpr int kCount = sizeof left / sizeof(T);
+      args, [&](T x) { return comparable(x, is_unsigned); },
+      [&](uint32_t, const auto& left, const auto& right, auto& results) {
+        constexpr int kCount = sizeof left / sizeof(C);
         // A truth value takes two scalar registers before it is a byte: GCN has too few for 16.
         constexpr int kPart = kCount < 8 ? kCount : 8;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           C x[kPart], z[kPart];
           uint8_t truth[kPart] = {};
           UNROLL for (int j = 0; j < kPart; ++j) {
-            x[j] = comparable(left[begin + j], is_unsigned);
-            z[j] = comparable(right[begin + j], is_unsigned);
+            x[j] = left[begin + j];
+            z[j] = right[begin + j];
           }
           decide(args.op, x, z, truth);
           UNROLL for (int j = 0; j < kPart; ++j) results[begin + j] = truth[j];

@@ -22,9 +22,8 @@ struct alignas(4 * sizeof(T)) FourElements {
   T v[4];
 };
 
-// Computes the sums of left(m, k) right(k, n) for a tile of Y and calls store(m, n, sum). In each step a work-item
-// loads four elements of a row of the left operand and four of a column of the right one. Adjacent work-items read
-// adjacent columns.
+// Computes sums of left(m)(k) * right(n)(k) for a tile of Y and passes them to store(m, n, sum). A work-item loads four
+// elements of one row of the left operand and four of one column of the right one; neighbours read adjacent columns.
 template <class Sum, class T, class Left, class Right, class Store>
 DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& left, const Right& right,
                          const Store& store) {
@@ -33,13 +32,15 @@ DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& le
   const int thread = thread_x(), row = thread / 4, row_k = thread % 4 * kEach;
   const int column = thread % kIntegerTile, column_k = thread / kIntegerTile * kEach;
   const int at_m = thread / kAcross * kEach, at_n = thread % kAcross * kEach;
+  const auto left_row = left(first_m + row < M ? first_m + row : M - 1);
+  const auto right_column = right(first_n + column < N ? first_n + column : N - 1);
   Sum sums[kEach][kEach] = {};
   for (int first = 0; first < K; first += kIntegerDepth) {
     T from_left[kEach], from_right[kEach];
     UNROLL for (int j = 0; j < kEach; ++j) {
       const int k = first + row_k + j, l = first + column_k + j;
-      from_left[j] = first_m + row < M && k < K ? left(first_m + row, k) : T(0);
-      from_right[j] = first_n + column < N && l < K ? right(l, first_n + column) : T(0);
+      from_left[j] = first_m + row < M && k < K ? left_row(k) : T(0);
+      from_right[j] = first_n + column < N && l < K ? right_column(l) : T(0);
     }
     barrier();
     UNROLL for (int j = 0; j < kEach; ++j) {
@@ -70,12 +71,19 @@ DEVICE int32_t zero_at(const uint8_t* zero, int i, bool is_signed) {
   return zero != nullptr ? byte_value(zero[i], is_signed) : 0;
 }
 
+// Converts bytes to their differences from a zero point.
+struct Centered {
+  int32_t zero;
+  bool is_signed;
+  DEVICE int16_t operator()(uint8_t x) const { return static_cast<int16_t>(byte_value(x, is_signed) - zero); }
+};
+
 DEVICE size_t element_of(int row, int columns, int column) {
   return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
 }
 
-// z counts matrices. from_left(x, m) converts element x of row m of `left` to a factor, from_right(x, n) one of column
-// n of `right`.
+// block_z() selects the matrix. from_left(m) returns the conversion of row m of `left` to factors; from_right(n) that of
+// column n of `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
 DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
                            const FromRight& from_right) {
@@ -89,11 +97,16 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
   y += z * element_of(M, N, 0);
   integer_tile<Sum>(
       lds, M, N, args.K,
-      [&](int m, int k) {
-        return from_left(left[element_of(m, args.left_m, 0) + element_of(k, args.left_k, 0)], m);
+      [&](int m) {
+        const T* row = left + element_of(m, args.left_m, 0);
+        return
+            [&args, row, factor = from_left(m)](int k) { return factor(row[element_of(k, args.left_k, 0)]); };
       },
-      [&](int k, int n) {
-        return from_right(right[element_of(k, args.right_k, 0) + element_of(n, args.right_n, 0)], n);
+      [&](int n) {
+        const T* column = right + element_of(n, args.right_n, 0);
+        return [&args, column, factor = from_right(n)](int k) {
+          return factor(column[element_of(k, args.right_k, 0)]);
+        };
       },
       [&](int m, int n, Sum sum) {
         const size_t at = element_of(m, args.bias_m, 0) + element_of(n, args.bias_n, 0);
@@ -105,7 +118,7 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
 template <class Sum, class T>
 DEVICE void whole_product(const IntegerProductArgs& args) {
   SHARED(lds, IntegerLds<T>);
-  const auto same = [](T x, int) { return x; };
+  const auto same = [](int) { return [](T x) { return x; }; };
   matrix_product<Sum, T>(args, lds, same, same);
 }
 
@@ -119,13 +132,9 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
   const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
   matrix_product<int32_t, uint8_t>(
       args, lds,
-      [&](uint8_t x, int m) {
-        return static_cast<int16_t>(byte_value(x, left_signed) -
-                                    zero_at(left_zero, m * args.left_zero_step, left_signed));
-      },
-      [&](uint8_t x, int n) {
-        return static_cast<int16_t>(byte_value(x, right_signed) -
-                                    zero_at(right_zero, n * args.right_zero_step, right_signed));
+      [&](int m) { return Centered{zero_at(left_zero, m * args.left_zero_step, left_signed), left_signed}; },
+      [&](int n) {
+        return Centered{zero_at(right_zero, n * args.right_zero_step, right_signed), right_signed};
       });
 }
 
@@ -154,30 +163,35 @@ KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, 
   const int32_t zero = zero_at(right_zero, 0, right_signed);
   integer_tile<int32_t>(
       lds, M, N, K,
-      [&](int m, int k) {
-        return static_cast<int16_t>(
-            byte_value(left[element_of(m, K, k)], left_signed) -
-            zero_at(left_zero, (first_filter + m) * args.left_zero_step, left_signed));
+      [&](int m) {
+        const uint8_t* row = left + element_of(m, K, 0);
+        const Centered factor{zero_at(left_zero, (first_filter + m) * args.left_zero_step, left_signed),
+                              left_signed};
+        return [row, factor](int k) { return factor(row[k]); };
       },
-      [&](int k, int n) {
-        const auto pixel = static_cast<uint32_t>(n), number = static_cast<uint32_t>(k);
+      [&](int n) {
+        const auto pixel = static_cast<uint32_t>(n);
         const uint32_t line = divide(pixel, args.columns), plane = divide(line, args.rows);
-        const uint32_t channel = divide(number, args.taps), in_window = number - channel * args.taps.d;
-        const uint32_t tap_line = divide(in_window, args.taps_c), tap_plane = divide(tap_line, args.taps_b);
-        const auto at = [&](int axis, uint32_t place, uint32_t tap) {
-          return static_cast<int>(place) * args.step[axis] - args.pad[axis] +
-                 static_cast<int>(tap) * args.tap[axis];
+        const auto first = [&](int axis, uint32_t place) {
+          return static_cast<int>(place) * args.step[axis] - args.pad[axis];
         };
-        const int p = at(0, plane, tap_plane);
-        const int q = at(1, line - plane * args.rows.d, tap_line - tap_plane * args.taps_b.d);
-        const int r = at(2, pixel - line * args.columns.d, in_window - tap_line * args.taps_c.d);
-        const auto inside = [&](int place, int axis) {
-          return static_cast<uint32_t>(place) < static_cast<uint32_t>(args.in[axis]);
+        const int first_p = first(0, plane), first_q = first(1, line - plane * args.rows.d),
+                  first_r = first(2, pixel - line * args.columns.d);
+        return [=, &args](int k) {
+          const auto number = static_cast<uint32_t>(k);
+          const uint32_t channel = divide(number, args.taps), in_window = number - channel * args.taps.d;
+          const uint32_t tap_line = divide(in_window, args.taps_c), tap_plane = divide(tap_line, args.taps_b);
+          const int p = first_p + static_cast<int>(tap_plane) * args.tap[0];
+          const int q = first_q + static_cast<int>(tap_line - tap_plane * args.taps_b.d) * args.tap[1];
+          const int r = first_r + static_cast<int>(in_window - tap_line * args.taps_c.d) * args.tap[2];
+          const auto inside = [&](int place, int axis) {
+            return static_cast<uint32_t>(place) < static_cast<uint32_t>(args.in[axis]);
+          };
+          if (!inside(p, 0) || !inside(q, 1) || !inside(r, 2)) return static_cast<int16_t>(0);
+          const size_t from =
+              element_of(static_cast<int>(channel), in_image, p * in_plane + q * args.in[2] + r);
+          return static_cast<int16_t>(byte_value(right[from], right_signed) - zero);
         };
-        if (!inside(p, 0) || !inside(q, 1) || !inside(r, 2)) return static_cast<int16_t>(0);
-        const size_t from =
-            element_of(static_cast<int>(channel), in_image, p * in_plane + q * args.in[2] + r);
-        return static_cast<int16_t>(byte_value(right[from], right_signed) - zero);
       },
       [&](int m, int n, int32_t sum) {
         y[element_of(m, N, n)] = bias != nullptr ? sum + bias[first_filter + m] : sum;
