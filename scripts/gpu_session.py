@@ -238,8 +238,8 @@ def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Calla
         torch.cuda.synchronize()
 
     works: dict[str, Callable[[], object]] = {"eager": eager}
-    # PyTorch 2.11 captures all graphs on one stream, and a destroyed graph frees the cuBLAS workspace of its stream, also
-    # if another graph uses it (pytorch issue 193402): graphs of earlier rows must be gone before the next capture.
+    # PyTorch 2.11 captures all graphs on one stream, and a destroyed graph frees the cuBLAS workspace of that stream,
+    # although other graphs use it (pytorch issue 193402). So graphs of earlier rows must be gone before a capture.
     gc.collect()
     try:
         stream = torch.cuda.Stream()
