@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Larger sizes are unknown to the engine: one that is multiplied by itself in each of many nodes grows exponentially.
+# Larger sizes are unknown to the engine, because repeated multiplication would grow them exponentially.
 MAX_TERMS, MAX_SYMBOLS, MAX_BITS, MAX_NAME = 64, 64, 2048, 1000
 # The symbols of a product, sorted; a square has its symbol twice.
 Product = tuple[str, ...]
