@@ -1,8 +1,8 @@
-"""Writes files atomically, and never over an input or anything but a regular file.
+"""Writes files atomically; refuses to overwrite an input, or a path that is not a regular file.
 
 A file is written under a temporary name and renamed when it is complete, so readers see the old file or the new one. A
 link is kept, and its target is replaced. As with `cp`, nothing is synced to the disk: syncing 2.35 GB of weights took
-0.7 s, most of the time of their copy. After a power failure a file may be incomplete.
+0.7 s, more than half of the time to copy them. After a power failure a file may be incomplete.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from graphopt.errors import ModelSaveError
 def cache_folder() -> Path:
     """Returns graphopt's folder in the user's cache by the XDG specification; it may not exist.
 
-    platformdirs is not used, because every session would import it. For a user without a home, its releases before 4.12
-    also return a folder "~" in the working directory.
+    platformdirs is not used, because every session would import it. For a user without a home,
+    platformdirs before 4.12 returns a folder "~" in the working directory.
 
     Raises:
         FileNotFoundError: the user has no home, as in some containers.
@@ -142,11 +142,11 @@ def write_with_data(
                 named = filled.name
                 with replacing(place) as file:
                     file.write(first)
-                _rename_beside(filled, data)
+                _replace_by_link(filled, data)
             filled.unlink(missing_ok=True)
     except BaseException as error:
         # An interrupt may come when the file has just been put into place.
-        if not named or not _holds(place, final if named == data.name else first):
+        if not named or not _has_content(place, final if named == data.name else first):
             filled.unlink(missing_ok=True)
             if named == data.name:
                 data.unlink(missing_ok=True)
@@ -155,8 +155,8 @@ def write_with_data(
         raise
 
 
-def _rename_beside(file: Path, place: Path) -> None:
-    """Gives a file a second name, replacing an old file; renames it on a file system without hard links."""
+def _replace_by_link(file: Path, place: Path) -> None:
+    """Replaces `place` by a hard link to `file`; renames `file` on a file system without hard links."""
     second = _temporary(place.parent)
     try:
         second.hardlink_to(file)
@@ -166,7 +166,7 @@ def _rename_beside(file: Path, place: Path) -> None:
         second.replace(place)
 
 
-def _holds(place: Path, content: bytes) -> bool:
+def _has_content(place: Path, content: bytes) -> bool:
     try:
         return place.read_bytes() == content
     except OSError:
@@ -246,7 +246,7 @@ def _create(path: Path, like: Path) -> int:
 def undone_on_failure(place: Path) -> Iterator[None]:
     """Restores the file at `place` if the block fails to write something.
 
-    The old file has a second name during the block, which takes no space on a full disk.
+    A hard link keeps the old file during the block; it takes no space on a full disk.
 
     Raises:
         ModelSaveError: as the block does, or as `write` does.
@@ -256,7 +256,7 @@ def undone_on_failure(place: Path) -> Iterator[None]:
     held = _temporary(target.parent) if target.exists() else None
     try:
         if held is not None:
-            _hold(target, held)
+            _keep_old(target, held)
         yield
     except ModelSaveError:
         if held is None:
@@ -269,8 +269,8 @@ def undone_on_failure(place: Path) -> Iterator[None]:
             held.unlink(missing_ok=True)
 
 
-def _hold(target: Path, held: Path) -> None:
-    """Gives a file a second name, or copies it on a file system without hard links."""
+def _keep_old(target: Path, held: Path) -> None:
+    """Makes `held` a hard link to `target`, or a copy on a file system without hard links."""
     import shutil
 
     try:

@@ -1,7 +1,8 @@
 """`-` and named pipes as files: a model from stdin or a pipe, and a model or a report to stdout.
 
 An input is copied into a temporary folder, because graphopt reads files several times. An output is written there first
-and copied to stdout when it is complete. The folder is removed at the end. Weights are inside the model.
+and copied to stdout when it is complete. The folder is removed at the end. A model on a
+stream cannot have external data.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def read(path: Path) -> Path:
     """Returns the file to read instead of `path`: a copy of stdin for `-`, a copy of a pipe, else `path` itself.
 
     Raises:
-        ModelLoadError: the file does not exist; this check precedes slow imports.
+        ModelLoadError: the file does not exist (checked here, before slow imports).
         OptionError: stdin was already read.
     """
     if path != DASH:

@@ -26,7 +26,8 @@ def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
         if name not in op.attributes:
             raise Refusal(Code.ATTRIBUTE, f"graphopt does not know the attribute {name} of {op.name}", node)
         if attribute.is_ref():
-            raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{name} refers to {attribute.ref_attr_name}", node)
+            what = f"{name} is the function's parameter {attribute.ref_attr_name}"
+            raise Refusal(Code.FUNCTION_ATTRIBUTE, what, node)
         attributes[name] = attribute.value
     for name, default in op.attributes.items():
         if name not in attributes and default is REQUIRED:

@@ -39,8 +39,8 @@ class ModelDiff:
     Attributes:
         before, after: statistics of each model.
         neighbourhoods: the nodes that only one model has, grouped.
-        removed_initializers, added_initializers: names that only one model has, without constants that have another
-            name, or are a Constant in one model and an initializer in the other.
+        removed_initializers, added_initializers: names that only one model has. A constant with the same elements in
+            both models is not listed: renamed, or a Constant in one model and an initializer in the other.
         changed_initializers: names in both models with another type, shape or other data.
     """
 
@@ -77,7 +77,7 @@ def diff(before: Any, after: Any) -> ModelDiff:
     """Compares two models by the names of their values, without a run.
 
     Nodes are the same if operator, attributes and names of inputs and outputs are equal. Other nodes belong to one
-    group if a value that only their model has connects them, or if they produce the same value.
+    group if a value that the other model lacks connects them, or if they produce the same value.
 
     Args:
         before: a model in any form that `optimize` takes.
@@ -88,22 +88,22 @@ def diff(before: Any, after: Any) -> ModelDiff:
     """
     old, new = reading.load(before).model, reading.load(after).model
     old_weights, new_weights = _initializers(old), _initializers(new)
-    gone = {n: t for n, t in old_weights.items() if n not in new_weights}
-    come = {n: t for n, t in new_weights.items() if n not in old_weights}
-    before = {_content(t) for t in [*gone.values(), *_constants(old)]}
-    after = {_content(t) for t in [*come.values(), *_constants(new)]}
+    removed = {n: t for n, t in old_weights.items() if n not in new_weights}
+    added = {n: t for n, t in new_weights.items() if n not in old_weights}
+    before = {_content(t) for t in [*removed.values(), *_constants(old)]}
+    after = {_content(t) for t in [*added.values(), *_constants(new)]}
     return ModelDiff(
         model_stats(own_graphs(old)),
         model_stats(own_graphs(new)),
         tuple(h for h in neighbourhoods(old, new) if any(n.op_type != "Constant" for n in (*h.removed, *h.added))),
-        tuple(n for n, t in gone.items() if _content(t) not in after),
-        tuple(n for n, t in come.items() if _content(t) not in before),
+        tuple(n for n, t in removed.items() if _content(t) not in after),
+        tuple(n for n, t in added.items() if _content(t) not in before),
         tuple(n for n, t in old_weights.items() if n in new_weights and _data(t) != _data(new_weights[n])),
     )
 
 
 def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
-    """Groups the nodes that only one of two models has by the values that they produce, without initializers."""
+    """Finds the nodes that only one of two models has, and groups them by connections; ignores initializers."""
     old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
     old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
     removed = [n for n in old_nodes if _key(n) not in new_keys]
@@ -175,7 +175,7 @@ def _neighbourhoods(
         side, other = ("old", new_values) if i < len(removed) else ("new", old_values)
         for output in node.outputs:
             if output.name:
-                # A value of both models joins its nodes in both.
+                # If both models compute a value, its producers belong to one group.
                 where = ("both" if output.name in other else side, output.name)
                 parent[root(i)] = root(owner.setdefault(where, i))
     for i, node in enumerate(both):
@@ -185,9 +185,9 @@ def _neighbourhoods(
             # Unrelated nodes may read one constant.
             if value is None or producer is None or producer.op_type == "Constant":
                 continue
-            maker = owner.get((side, value.name or ""))
-            if maker is not None:
-                parent[root(i)] = root(maker)
+            source = owner.get((side, value.name or ""))
+            if source is not None:
+                parent[root(i)] = root(source)
     groups: dict[int, tuple[list[DiffNode], list[DiffNode]]] = {}
     for i, node in enumerate(both):
         groups.setdefault(root(i), ([], []))[i >= len(removed)].append(_diff_node(node))

@@ -18,7 +18,7 @@ from graphopt.runtime.custom_ops import registering_custom_ops
 from graphopt.verification.variants import with_outputs
 from graphopt.verification.verify import Verdict, VerifyReport, verify
 
-# Most values that are outputs at once, because all values of a model may not fit into memory together.
+# The most outputs of one run, because all values of a model may not fit into memory together.
 AT_ONCE = 64
 
 
@@ -96,7 +96,7 @@ def first_difference(
         for name in chunk:
             if name in different:
                 return found(name, observed([name]).summary, alone=False)
-    # With other outputs nothing differs, so a provider fuses nodes: a binary search with single outputs.
+    # The extra outputs prevent a fusion that causes the difference: a binary search with single outputs finds it.
     good, bad = -1, len(values) - 1
     while bad - good > 1:
         middle = (good + bad) // 2

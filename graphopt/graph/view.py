@@ -429,5 +429,6 @@ def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
     # `.data`, because the container raises and catches an exception for an absent attribute.
     attribute = node.attributes.data.get(name)
     if attribute is not None and attribute.is_ref():
-        raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)
+        what = f"{attribute.name} is the function's parameter {attribute.ref_attr_name}"
+        raise Refusal(Code.FUNCTION_ATTRIBUTE, what, node)
     return attribute

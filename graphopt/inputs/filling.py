@@ -26,7 +26,7 @@ VALUES = {
     "large": "floats are normal, times 100",
     "tiny": "floats are normal, times 1e-4",
     "negative": "no float is above 0",
-    "rows": "rows of floats differ in size, from 1e-2 to 1e2",
+    "rows": "rows of floats have scales from 1e-2 to 1e2",
     "nearly constant": "floats are 3, give or take 1e-2",
     "equal rows": "floats are equal along the last axis (of images along the last two)",
     "one-hot": "each row of floats has a single 1",
@@ -39,7 +39,7 @@ MASKS = {
     "padded right": "a mask hides the last keys of each row but the first",
     "padded away": "a mask hides all keys of each row but the first",
     "padded both": "a mask hides keys at both ends of each row but the first",
-    "holes": "a mask hides keys between others",
+    "holes": "a mask hides keys at random positions",
     "first row": "a mask hides half of the first row",
     "one key": "a mask leaves one key of each row but the first",
     "no key": "a mask hides all keys",
@@ -51,16 +51,16 @@ INTEGERS = {
 }
 # Cases for integers without a known limit; a model that does limit them refuses the case.
 FREE_INTEGERS = {
-    "large integers": "integers go up to a million",
-    "negative integers": "integers go down to minus a million",
-    "integers to the limits": "integers go to both ends of their type",
+    "large integers": "integers are up to a million",
+    "negative integers": "integers are between minus a million and a million",
+    "integers to the limits": "integers span the range of their type",
 }
-# Rounded values are halfway between two integers, or integers.
+# The operands of rounding operators are integers, or halfway between two integers.
 TIES = "ties"
 TREES = "tree thresholds"
 # Kinds of masks that add HIDDEN_LOW instead of HIDDEN to scores -> the kind of `MASKS` with the same hidden keys.
 LOW_MASKS = {"padded away, -1e9": "padded away", "holes, -1e9": "holes", "no key, -1e9": "no key"}
-# Integers that a float between two conversions does not represent exactly.
+# For inputs that the model converts to a float and back: integers that this float does not represent exactly.
 BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
 PROBES = {"NaN": "some floats are NaN", "infinite": "some floats are infinite"}
@@ -71,25 +71,25 @@ ABOUT = {
     **FREE_INTEGERS,
     **PROBES,
     **{name: f"{MASKS[kind]}, by adding -1e9" for name, kind in LOW_MASKS.items()},
-    BEYOND_FLOATS: "integers are beyond those that the float in between represents",
-    TIES: "rounded values are halfway between two integers, or integers",
+    BEYOND_FLOATS: "integers are too large for the float that the model converts them to",
+    TIES: "operands of rounding are integers, or halfway between two integers",
     TREES: "elements are thresholds of tree ensembles and their neighbours",
 }
-# If a model refuses indices of a whole table, they are limited to its first rows: the table's size over one of these.
+# If a model refuses some indices of a table, they are limited to its first rows; divisors of the number of rows.
 NARROWER = (1, 4, 16)
-# The most rows of a table, or keys, that a case reads completely before it repeats one.
+# Cases read every row of a table, or every key, before one repeats, if there are at most this many.
 ALL_KEYS = 1 << 10
-# Values of inputs that are sizes. The first cases show which of them the model accepts.
+# How inputs that are sizes are chosen. The first cases find those that the model accepts.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # Low enough to hide and finite in float16; the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
-# Trip counts of Loops by the number of the case; then larger ones than most bodies need to reach their own condition.
+# Trip counts of Loops, chosen by case number; TURNS are large enough for most bodies to end by their own condition.
 USUAL_TURNS, TURNS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
-# The largest product of an input's symbolic dimensions; the most elements of a tensor with an input as its shape.
+# The largest product of an input's symbolic dimensions; the most elements of a tensor if an input is its shape.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
-# The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for any size, which runtimes allocate.
+# The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for any size, and runtimes allocate it.
 LARGEST_INPUT = 1 << 30
 # The most elements of an integer list that may be a shape.
 LONGEST_SHAPE = 8
@@ -97,7 +97,7 @@ LONGEST_SHAPE = 8
 
 @dataclass(frozen=True)
 class Kind:
-    """The special elements of a case; "" is none.
+    """The special elements of a case; an empty field selects usual elements.
 
     Attributes:
         values: of floats, a key of VALUES.
@@ -134,7 +134,7 @@ class Attempt:
         number: of the case, from 1; it chooses among alternatives.
         sizes: symbol -> size, for all symbols.
         kind: the special elements.
-        narrow: indices are limited to the first rows of a table: its size over this number.
+        narrow: indices are limited to the first 1 / narrow of a table's rows.
         filling: one of FILLINGS.
     """
 
@@ -154,7 +154,7 @@ class Filler:
         uses: input -> its uses in the model.
         ranges: input -> the lowest and the highest element, from the caller.
         hiding: the known masks that hide where they are 1.
-        lengths: inputs that hold numbers of keys, of all steps or of each sequence.
+        lengths: inputs that hold the number of keys, in total or of each sequence.
         counted: masks that are summed to such numbers.
     """
 
@@ -187,7 +187,7 @@ class Filler:
         """Returns the other kinds of elements.
 
         Args:
-            decides: whether the model has operators with results that change next to integers.
+            decides: whether the model has discontinuous operators: comparisons, roundings, Mod, Where, If or Loop.
         """
         uses = self.uses.values()
         decides = decides or any(u.low is not None or u.turning for u in uses)
@@ -248,7 +248,7 @@ class Filler:
         Raises:
             VerifyError: an input has an unsupported type, or is too large.
         """
-        # numpy's arithmetic returns scalars, not arrays, of rank 0, which the runtime refuses.
+        # Arithmetic on numpy arrays of rank 0 returns numpy scalars, which the runtime refuses.
         return {v.name: np.asarray(self._array(v, attempt, rng)) for v in self.inputs}
 
     def _array(self, value: Input, attempt: Attempt, rng: np.random.Generator) -> Array:
@@ -293,7 +293,7 @@ class Filler:
         return _floats(shape, kind.values, rng).astype(dtype)
 
     def _tree_rows(self, value: Input, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator) -> Array:
-        """Returns rows that reach decisions of tree ensembles; cases continue where a batch has too few rows."""
+        """Returns rows that reach decisions of tree ensembles. If they do not fit a batch, the next case continues."""
         array = np.asarray(rng.standard_normal(shape))
         if not array.size or not shape:
             return array
@@ -348,7 +348,7 @@ class Filler:
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
     def _sizes(self, shape: tuple[int, ...], use: Use, attempt: Attempt, rng: np.random.Generator) -> Array:
-        """Returns sizes, single ones or a shape, so small that the result has at most SYMBOLIC_ELEMENTS."""
+        """Returns a size or a shape, small enough that the result has at most SYMBOLIC_ELEMENTS elements."""
         count, filling = math.prod(shape), attempt.filling
         others = [v.shape(attempt.sizes) for v in self.inputs if not self.uses[v.name].size]
         most = max((math.prod(other) for other in others), default=1)
@@ -385,7 +385,7 @@ def _indices(
 
 
 def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Returns integers of a range with both ends; of a small range all before one repeats."""
+    """Returns integers of a range, including both ends; in a small range none repeats before all are used."""
     rows = high - low + 1
     if rows > ALL_KEYS:
         return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
@@ -431,7 +431,7 @@ def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random
 
 
 def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Solves factor * x + offset = integer + tie; if x is inexact, two of three elements are its neighbours."""
+    """Solves factor * x + offset = integer + tie; if x is inexact, two thirds of the elements are neighbours of x."""
     chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
     factor, offset, tie = (chosen[..., i] for i in range(3))
     exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)
@@ -445,7 +445,7 @@ def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...
 
 
 def _largest_free(value: Input) -> int:
-    """Returns the largest integer without a known limit; it is small if the input may be the shape of a tensor."""
+    """Returns the largest element for an integer input without a known limit; small if the input may be a shape."""
     length = value.dims[0] if len(value.dims) == 1 else None
     if isinstance(length, int) and 1 < length <= LONGEST_SHAPE:
         return int(SHAPED_ELEMENTS ** (1 / length))
@@ -508,7 +508,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
     if kind == "first row":
         rows[0, : length // 2] = False
         return mask
-    # The first of several rows is not masked, which shows exchanged rows.
+    # The first of several rows is not masked: a model that exchanges rows then differs.
     for row in rows[1:] if len(rows) > 1 else rows:
         n = int(rng.integers(1, length))
         if kind == "padded left":
@@ -524,6 +524,6 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
         elif kind == "one key":
             row[np.arange(length) != n] = False
         elif kind == "padded away":
-            # NaN guards and the lowest elements of masks matter for rows of padding only.
+            # A NaN guard or the value of hidden scores matters only if a row has no key.
             row[:] = False
     return mask

@@ -102,7 +102,7 @@ GRAIN, MOST_REFUSED = 32, 3
 MANY_ROWS = 70
 # Rows for decisions of trees, in one batch and in several cases.
 MOST_TREE_ROWS, TREE_CASES = 2048, 16
-# Operators with results that change next to or between integers.
+# Discontinuous operators: their results jump at integers or between them.
 DECISIONS = COMPARISONS | {"Ceil", "Floor", "If", "Loop", "Mod", "Round", "Where"}
 # The types of inputs that may hide keys.
 MASK_TYPES = frozenset(getattr(onnx.TensorProto, name) for name in ("BOOL", "INT32", "INT64", "FLOAT", "FLOAT16"))

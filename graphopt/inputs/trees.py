@@ -23,7 +23,7 @@ from graphopt.graph.view import attribute_int
 
 # The columns of wider inputs are not followed.
 MOST_COLUMNS = 4096
-# The most decisions with rows; of more, every nth.
+# The most decisions with rows; if there are more, every nth one gets rows.
 MOST_DECISIONS = 512
 # Modes by their number in TreeEnsemble (ai.onnx.ml 5).
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")

@@ -43,7 +43,7 @@ def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any])
         feeds: input name -> array.
 
     Raises:
-        GraphoptError: the process failed; the message is its last line.
+        GraphoptError: the process failed; the message is the last line of its stderr.
     """
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.pickle"

@@ -87,7 +87,7 @@ def _layouts(gqa: bool) -> Iterator[Layout]:
         yield Layout((3, 5, 8), (3, 7, 8), (3, 7, 4), same, (0, 2, 1), same, same, (3, 5, 7))
         yield Layout((5, 3, 8), (7, 3, 8), (7, 3, 4), (1, 0, 2), (1, 2, 0), (1, 0, 2), (1, 0, 2), (3, 5, 7))
         yield Layout((5, 8), (7, 8), (7, 4), (0, 1), (1, 0), (0, 1), (1, 0), (5, 7))
-        # Operands of different ranks broadcast as MatMul does: the batch of a rank 3 operand meets the heads.
+        # Operands of different ranks broadcast as in MatMul: the first axis of a rank 3 operand is for the heads.
         yield Layout((2, 4, 5, 8), (4, 7, 8), (7, 6), bnsh, (0, 2, 1), (0, 1), bnsh, (2, 4, 5, 7))
         yield Layout((5, 8), (1, 7, 8), (2, 3, 7, 6), (0, 1), (0, 2, 1), bnsh, bnsh, (1, 5, 7))
 
@@ -267,10 +267,10 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     if spec.X_types:  # NCHW2c needs two axes and an even number of channels
         geometries = [g for g in geometries if len(g[3]) == 2 and (g[5] if g[1][1] == 1 else g[1][0] // g[5]) % 2 == 0]
         geometries.append(((2, 6, 15, 17), (40, 6, 3, 3), (1, 1, 1, 1), (2, 2), (1, 1), 1))
-    in_pairs = spec.X_types == ("bfloat16",)
-    if in_pairs:
+    x_is_nchw2c = spec.X_types == ("bfloat16",)
+    if x_is_nchw2c:
         geometries = [g for g in geometries if g[1][1] == 1 or g[1][1] % 2 == 0]
-    # All activations share one implementation; only these names run every geometry.
+    # All activations share one implementation; only these operators run every geometry.
     every = spec.name.removesuffix("Bf16") in (
         *(f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")),
         "FusedConvAddPRelu",  # has an additional input
@@ -279,7 +279,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     for i in chosen:
         x, w, pads, strides, dilations, group = geometries[i]
         window = {"pads": list(pads), "strides": list(strides), "dilations": list(dilations), "group": group}
-        first = rng.normal(size=(x[0], x[1] // 2, *x[2:], 2) if in_pairs else x)
+        first = rng.normal(size=(x[0], x[1] // 2, *x[2:], 2) if x_is_nchw2c else x)
         inputs = [first, rng.normal(size=w) / np.sqrt(np.prod(w[1:])), rng.normal(size=w[0])]
         if "R" in spec.inputs:
             axes = len(strides)
@@ -287,7 +287,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
             spans = [(k - 1) * d + 1 for k, d in zip(w[2:], dilations)]
             size = [(n - span) // s + 1 for n, span, s in zip(padded, spans, strides)]
             inputs.append(rng.normal(size=(x[0], w[0], *size)))
-            if in_pairs and w[0] % 2 == 0 and i % 2 == 0:
+            if x_is_nchw2c and w[0] % 2 == 0 and i % 2 == 0:
                 inputs[-1] = rng.normal(size=(x[0], w[0] // 2, *size, 2))
         if "slope" in spec.inputs:
             inputs.append(rng.normal(size=(w[0], *(1 for _ in strides))))
@@ -306,11 +306,11 @@ def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[No
         ((3, 4, 19), (4, 7, 16), (4, 4), (8,), (1,), 1, (0,)),
         ((1, 3, 4, 3, 5), (3, 5, 2, 3, 4), (1, 0, 2, 0, 1, 1), (1, 2, 2), (1, 1, 1), 1, (0, 1, 0)),
         ((2, 3, 5, 6), (3, 8, 3, 2), (0, 0, 0, 0), (4, 3), (1, 1), 1, (0, 0)),  # elements that no tap reaches
-        ((1, 2, 11), (2, 5, 3), (9, 7), (2,), (3,), 1, (1,)),  # pads beyond the window's first elements
+        ((1, 2, 11), (2, 5, 3), (9, 7), (2,), (3,), 1, (1,)),  # a pad larger than the dilated kernel
         ((2, 7, 4, 3), (7, 20, 5, 3), (2, 1, 2, 1), (1, 1), (1, 1), 1, (0, 0)),
         ((0, 3, 4, 4), (3, 4, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),
     ]
-    # All activations share one implementation; only these names run every geometry.
+    # All activations share one implementation; only these operators run every geometry.
     every = spec.name in ("FusedConvTranspose", "FusedConvTransposeAdd", "FusedConvTransposeAddPRelu")
     chosen = range(len(geometries)) if every else range(len(spec.name) % 4, len(geometries), 4)
     for i in chosen:

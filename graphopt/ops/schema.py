@@ -97,12 +97,12 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: not masks (boolean), nor inputs with X_types."""
+        """The indices of the inputs with the operator's element type: no masks, and no X and R with X_types."""
         others = ("mask", "X", "R") if self.X_types else ("mask",)
         return [i for i, name in enumerate(self.inputs) if name not in others]
 
     def function(self, dialect: Dialect) -> ir.Function:
-        """Returns the same function for onnx_ir's `Model.functions`."""
+        """Returns the function of `function_proto` for onnx_ir's `Model.functions`."""
         return ir.serde.deserialize_function(self.function_proto(dialect))
 
 
@@ -115,7 +115,7 @@ def ints(name: str, *values: int) -> str:
 
 
 def number(name: str, value: float, like: str, dialect: Dialect) -> str:
-    """Returns statements for a scalar constant with the type of `like`, a value of type dialect.T."""
+    """Returns statements for a scalar constant with the element type of `like`, which is dialect.T."""
     return _typed(name, f"Constant <value: tensor = float {{{value!r}}}> ()\n", like, dialect)
 
 

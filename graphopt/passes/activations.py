@@ -7,10 +7,10 @@ Why it is legal: the operators are defined by these equations (ONNX operator spe
 definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1, as in
 Mish.
 
-Conditions: no other node reads a value between x and the result; x is float or float16; constants do not make the
-result larger than x; Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of
-four. SiLU and quick Gelu have no standard operator before opset 24. They are not rewritten to Swish-24 either: ONNX
-Runtime fuses them into its own kernel, but decomposes Swish (docs/passes/activations.md).
+Conditions: no other node reads a value between x and the result; x is float or float16; constants do not broadcast x;
+Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of four. SiLU and quick Gelu
+have no standard operator before opset 24. They are not rewritten to Swish-24 either: ONNX Runtime fuses them into its
+own kernel, but decomposes Swish (docs/passes/activations.md).
 """
 
 from __future__ import annotations

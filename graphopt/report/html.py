@@ -79,11 +79,11 @@ class Card:
 
     Attributes:
         title: operators before and after.
-        sites: names of all rewritten places.
+        sites: names of all rewritten subgraphs of this kind.
         where: one pattern for these names.
         passes: names of the passes.
-        before, after: drawings of the first place.
-        before_ms, after_ms: milliseconds of all places; None if not timed.
+        before, after: drawings of the first subgraph.
+        before_ms, after_ms: milliseconds of all these subgraphs; None if not timed.
     """
 
     title: tuple[str, str]
@@ -98,7 +98,12 @@ class Card:
 
 @dataclass(frozen=True)
 class Refusals:
-    """All candidates that were refused with one code; `places` are (pass, names, detail)."""
+    """All candidates that were refused with one code.
+
+    Attributes:
+        sites: the number of candidates.
+        places: (pass, pattern of names, detail) of candidates that are shown together.
+    """
 
     code: Code
     sites: int
@@ -188,7 +193,7 @@ def stages(sites: Sequence[TimedPlace], order: Sequence[str]) -> list[Stage]:
     """Divides the model into at most `MAX_STAGES` sections in the order of its nodes, by layer or by equal time.
 
     Args:
-        sites: times of all sites.
+        sites: times of nodes and rewritten subgraphs.
         order: names of the nodes in the order of execution.
     """
     at = {name: i for i, name in enumerate(order)}
@@ -206,7 +211,7 @@ def stages(sites: Sequence[TimedPlace], order: Sequence[str]) -> list[Stage]:
 
 
 def _equal(parts: Sequence[list[TimedPlace]]) -> list[list[TimedPlace]]:
-    """Joins adjacent sections to sections of about equal time."""
+    """Merges adjacent sections until each takes about the same time."""
     total = sum(s.before_us for part in parts for s in part)
     joined: list[list[TimedPlace]] = [[]]
     spent = 0.0
@@ -236,7 +241,7 @@ def _stage(sites: Sequence[TimedPlace]) -> Stage:
 
 @dataclass(frozen=True)
 class Bar:
-    """Total of the sites with the same operators; shares are percentages of the longest bar."""
+    """Total time of subgraphs with the same operators; shares are percentages of the longest bar."""
 
     before: str
     after: str
@@ -259,7 +264,9 @@ def _bars(sites: Sequence[TimedPlace]) -> list[Bar]:
 
 
 def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | None) -> list[Card]:
-    """Groups neighbourhoods by operators and connections; the largest saving or the most frequent comes first.
+    """Returns a card for each kind of changed subgraph, by operators and connections; the largest saving comes first.
+
+    Cards with equal savings, as without measurements, are sorted by frequency.
 
     Args:
         difference: the differences of the two models.
@@ -308,7 +315,10 @@ def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
 
 
 def refusals(remarks: Sequence[Remark]) -> list[Refusals]:
-    """Groups refusals by code, the most frequent first; candidates of one pass with equal details are one place."""
+    """Groups refusals by code, the most frequent first.
+
+    Candidates of one pass with equal details are shown together, with one pattern for their names.
+    """
     by_code: dict[str, list[Remark]] = defaultdict(list)
     for remark in remarks:
         if not remark.applied:

@@ -22,7 +22,7 @@ class DataParallel:
 
     Attributes:
         sessions: one for each device.
-        batch: the symbol of the first axis that is split.
+        batch: the symbol of the first axis, which is split.
 
     """
 
@@ -42,7 +42,8 @@ class DataParallel:
 
         Raises:
             RuntimeMissingError: no runtime, or no native library.
-            GraphoptError: there is no device, the runtime rejects the model, or inputs or outputs have no batch axis.
+            GraphoptError: there is no device, the runtime rejects the model, no input has a batch axis, or an output
+                has none.
 
         """
         if providers is None:

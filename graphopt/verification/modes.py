@@ -1,8 +1,8 @@
-"""Runs BEFORE on the cases that it takes, and AFTER on these in every mode.
+"""Runs BEFORE on each case, and AFTER in every mode on the cases that BEFORE accepts.
 
-One of them is an empty batch, which a detector without a detection passes to the next model. Some CPU kernels of ONNX
-Runtime crash on it. AFTER therefore takes it in another process with the cases at the default optimization level, and
-BEFORE takes it there if AFTER's outputs are not as declared.
+One case is an empty batch: a detector without detections passes it to the next model. Some CPU kernels of ONNX Runtime
+crash on it. AFTER therefore runs it in another process, with the cases at the default optimization level. BEFORE also
+runs it there if AFTER's outputs do not have the declared types and sizes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from graphopt.verification.variants import kept_in_half
 
 # The number of cases at the runtime's default optimization level; the smallest cases.
 DEFAULT_LEVEL_CASES = 3
-# The number of cases with every float16 result rounded: those with the largest inputs, and one more of usual size.
+# The number of cases with the largest inputs that run with every float16 result rounded; a usual case is added.
 HALF_CASES = 2
 # The relative weight of BEFORE's runs with random rounding in the progress.
 RUNS = 5.0
@@ -53,10 +53,10 @@ RUNS = 5.0
 MAY_BE_RANDOM = RANDOM | {"Dropout"}
 # A larger relative difference at the default level is not rounding.
 FAR = 1e-3
-# Most symbols or inputs in a sentence, and most sizes.
+# The most symbols or inputs, and the most sizes, that a sentence lists.
 NAMED, LISTED = 4, 16
 EMPTY = "empty batch"
-_GIVE = "give some with --inputs"
+_GIVE = "give other inputs with --inputs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class ComparedRun:
 
 
 def modes_on_one(pair: Pair, device: str) -> list[Mode]:
-    """Returns the modes of AFTER beside BEFORE on the CPU: function bodies, our library, another provider."""
+    """Returns the modes of AFTER if BEFORE runs on the CPU: function bodies, our library, another provider."""
     modes = [BODIES, *([Mode(True)] if pair.rewritten.has_ours else [])]
     return modes + ([Mode(True, device)] if device != CPU else [])
 
@@ -95,9 +95,9 @@ def steps_of(modes: Sequence[Mode], *, at_default_level: bool) -> list[tuple[str
 def run_before(
     pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
-    """Runs BEFORE; returns its outputs by case, and the cases that it takes.
+    """Runs BEFORE; returns its outputs by case, and the accepted cases.
 
-    A model with nodes that have no kernel, and that the runtime's optimizations remove, runs with these optimizations.
+    If BEFORE runs only after the runtime's optimizations have removed nodes without a kernel, they are enabled.
     """
     try:
         return _tried(pair, report, inputs, wishes, allowance)
@@ -120,7 +120,7 @@ def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     """
     mode = pair.reference
     if mode.optimized and mode.provider == CPU:
-        # Without this check, sizes would be searched for a model that cannot run with any.
+        # Without this check, a model that always fails would be tried with many sizes.
         require_loads_optimized(pair.before.source, library=mode.library)
         return lambda case: run_optimized(pair.before.source, [case], library=mode.library)[case.name]
     return partial(run_case, open_session(pair.before.source, mode, reuse=not pair.large))
@@ -161,7 +161,7 @@ def _tried(
         for case in [*_cases_of_changed_rows(pair, cases)]:
             accepts(case)
     if not wanted:
-        kind, advice = ("generated", "; give inputs that it takes with --inputs") if inputs is None else ("given", "")
+        kind, advice = ("generated", "; give valid inputs with --inputs") if inputs is None else ("given", "")
         said = next(iter(report.skipped.values()))
         raise VerifyError(f"{pair.called} runs on none of the {kind} inputs: {said}{advice}")
     report.random = [name for name in pair.names if name in random]
@@ -184,7 +184,7 @@ def _is_real(array: npt.NDArray[Any]) -> bool:
 
 
 def _cases_of_changed_rows(pair: Pair, cases: Sequence[Case]) -> Iterator[Case]:
-    """Makes a case for each table with changed rows that an input selects, from a case that BEFORE takes."""
+    """Yields a case for each table with changed rows: an accepted case, with an input that selects these rows."""
     for table in pair.tables:
         sizes = [(np.size(c.feeds.get(table.input, ())), c) for c in cases]
         case = next((c for least in (2, 1) for size, c in sizes if size >= least), None)
@@ -231,19 +231,19 @@ def _sizes_tried(combinations: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def _listed(values: Sequence[int]) -> str:
-    """Returns integers in order; of many the first ones and the last."""
+    """Returns the integers as text; a long list is cut to the first ones and the last."""
     if len(values) <= LISTED:
         return ", ".join(map(str, values))
     return f"{', '.join(map(str, values[: LISTED - 1]))} and {len(values) - LISTED} more to {values[-1]}"
 
 
 def _left_out(sizes: Mapping[str, str]) -> list[str]:
-    """Returns a sentence with the sizes that exceed the memory or work of a case."""
+    """Returns a sentence with the sizes that exceed the limits on the memory or work of a case."""
     if not sizes:
         return []
     named = "; ".join(f"{size} ({cost})" for size, cost in [*sizes.items()][:NAMED])
     more = f" and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
-    advice = "(--effort thorough allows more work, --dim other sizes)"
+    advice = "(--effort thorough allows more work; --dim sets other sizes)"
     return [f"sizes left out, with their estimated cost: {named}{more} {advice}"]
 
 
@@ -346,12 +346,12 @@ def _optimized(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Outpu
 
 
 def run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[ComparedRun]:
-    """Runs AFTER on a few cases with every float16 result rounded to float16."""
+    """Runs AFTER on a few cases and rounds every float16 result, which CPU kernels may keep in float32."""
     if pair.reference.optimized or not pair.halves or Numerics.FP16 not in pair.rewritten.classes.values():
         return []
     try:
         session = open_session(kept_in_half(pair.after.model))
-    except VerifyError:  # larger than a message may be
+    except VerifyError:  # the copy exceeds the 2 GiB of a protobuf message
         return []
     chosen = farthest(cases, HALF_CASES)
     chosen += [case for case in cases if is_usual(case) and case not in chosen][:1]
@@ -360,12 +360,12 @@ def run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs]
     return [ComparedRun(mode, case, deviations(wanted[case.name], o)) for case, o in zip(chosen, got)]
 
 
-# The largest elements of inputs of usual size. Larger integers are probably times or hashes, not indices of a table.
+# The largest absolute values of usual inputs. Larger integers are probably times or hashes, not indices of a table.
 USUAL_FLOAT, USUAL_INTEGER = 8.0, 1 << 20
 
 
 def is_usual(case: Case) -> bool:
-    """Returns whether all inputs have usual sizes: those of normal draws, or of indices of a table."""
+    """Returns whether all elements are as small as normally distributed floats, or as indices of a table."""
     for array in map(np.asarray, case.feeds.values()):
         if array.dtype.kind in "fViu":
             wide = array.astype(np.float64)
@@ -376,7 +376,10 @@ def is_usual(case: Case) -> bool:
 
 
 def farthest(cases: Sequence[Case], count: int) -> list[Case]:
-    """Returns the cases with the largest elements, by the sum of the inputs' powers of ten; the smallest of a sum."""
+    """Returns the cases with the largest elements.
+
+    The key of a case is the sum of its inputs' decimal exponents. Of equal keys the smallest case is returned.
+    """
     best: dict[int, tuple[int, Case]] = {}
     for case in cases:
         arrays = [np.asarray(a) for a in case.feeds.values()]
@@ -394,9 +397,13 @@ def farthest(cases: Sequence[Case], count: int) -> list[Case]:
 def run_at_default_level(
     pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport, empty: Case | None
 ) -> tuple[list[ComparedRun], list[OutputComparison]]:
-    """Runs AFTER on a few cases as users run it, and on an empty batch; returns the runs, and rows of the empty batch.
+    """Runs AFTER on a few cases as users run it, and on an empty batch.
 
-    Runs are left out if the runtime's optimizations change BEFORE as well, and all if BEFORE runs only with these.
+    A run is left out if the runtime's optimizations also change the outputs of BEFORE. All runs are left out if BEFORE
+    runs only with these optimizations.
+
+    Returns:
+        The runs, and report rows for the outputs of the empty batch.
     """
     if pair.reference.optimized:
         return [], []
@@ -427,9 +434,10 @@ def _is_far(found: list[Deviation] | str) -> bool:
 def _rows_of_empty(
     pair: Pair, mode: Mode, empty: Case, usual: Outputs, got: Outputs | str, report: VerifyReport
 ) -> list[OutputComparison]:
-    """Returns a row for each output of another size or type on an empty batch.
+    """Returns a report row for each output that differs in size or type between BEFORE and AFTER on an empty batch.
 
-    If AFTER refuses an empty batch, that is reported as not covered: exports of one module may refuse different inputs.
+    If AFTER refuses the empty batch, it is reported as not covered. This is not a difference, because two exports of
+    one module may accept different inputs.
 
     Args:
         pair: the models.
@@ -445,7 +453,7 @@ def _rows_of_empty(
     if isinstance(want, str):
         return []
     if isinstance(got, str):
-        report.not_covered.append(f"an empty batch was not compared: BEFORE takes it, and AFTER does not: {got}")
+        report.not_covered.append(f"an empty batch was not compared: BEFORE accepts it, and AFTER does not: {got}")
         return []
     # Only sizes, because some kernels leave their output uninitialized if they read nothing.
     found = zip(pair.names, (deviation(w, g).structure for w, g in zip(want, got)))
@@ -453,7 +461,7 @@ def _rows_of_empty(
 
 
 def empty_batch(model: onnx.ModelProto, case: Case, wishes: Wishes) -> Case | None:
-    """Cuts a case of BEFORE to an empty batch; returns None if the batch is an integer, or given by the caller."""
+    """Cuts a case of BEFORE to an empty batch; returns None if the caller or the model fixes the batch size."""
     asked = {*wishes.sizes, *wishes.fixed}
     batches = {s for s, role in symbols(model).items() if role == "batch" and not wishes.batch} - asked
     feeds = dict(case.feeds)
@@ -465,7 +473,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, wishes: Wishes) -> Case | No
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output of an empty batch is empty, and has the declared sizes or those of another batch."""
+    """Returns whether an output is empty and has the declared sizes; symbolic ones are 0 or those of a usual batch."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

@@ -48,7 +48,7 @@ class Effort:
         work: multiply-adds of one run of BEFORE on each case, all cases together, as estimated.
         draws: largest number of cases with drawn sizes.
         longest: largest length.
-        elements: most elements of all inputs of a case together.
+        elements: the most elements of all inputs of a case together.
     """
 
     seconds: float
@@ -68,7 +68,7 @@ EFFORTS = {
     "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
     "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
-# Most bytes of all runs of a case, if that is less than a quarter of the memory.
+# The most bytes of all runs of a case, if that is less than a quarter of the memory.
 MEMORY_OF_A_SET = 3 << 30
 
 

@@ -49,7 +49,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class ScoresView:
-    """The scores in another shape, by the Reshape `there` between the scores and the probabilities."""
+    """A reshaped view of the scores, created by the Reshape `there` between the scores and the probabilities."""
 
     dims: tuple[Size, ...]
     there: ir.Node
@@ -87,11 +87,19 @@ class Condition:
 
 @dataclass(frozen=True)
 class ContextPath:
-    """The path from the softmax to the MatMul that produces the context."""
+    """The path from the softmax to the MatMul that produces the context.
+
+    Attributes:
+        nodes: the nodes between the two.
+        context: the MatMul.
+        index: the index of the probabilities among its operands.
+        swapped: whether the probabilities are transposed.
+        guard: whether the path replaces NaN by 0.
+        refusal: why the path cannot be fused.
+    """
 
     nodes: tuple[ir.Node, ...]
     context: ir.Node
-    # The index of the probabilities among the operands of the MatMul, and whether they are transposed.
     index: int
     swapped: bool = False
     guard: bool = False
@@ -111,7 +119,7 @@ class Attention:
     v: Operand
     o_perm: tuple[int, ...]
     output: ir.Value
-    # Always removed; of their outputs other nodes may read only `output`.
+    # Always removed; other nodes may read no output of these except `output`.
     inner: tuple[ir.Node, ...]
     # Removed if no other node reads them.
     outer: tuple[ir.Node, ...] = ()
@@ -130,7 +138,7 @@ class Attention:
     # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
-    # Removed value -> for each dimension, a value and an axis with the same size, for Shape nodes that read it.
+    # For Shape nodes that read a removed value: value -> for each dimension, a kept value and an axis of equal size.
     axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
     # The types to which the probabilities are cast, with the Casts.
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
@@ -154,7 +162,7 @@ class Attention:
 
 
 def data_readers(value: ir.Value) -> list[ir.Node]:
-    """Returns the readers of a value, once for each use, without Shape nodes, which can read another value."""
+    """Returns the readers of a value, once for each use; omits Shape nodes, which can read another value."""
     return [use.node for use in value.uses() if not is_shape(use.node)]
 
 
@@ -173,7 +181,7 @@ def is_random(value: ir.Value | None) -> bool:
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Returns whether two shapes of one tensor are equal; one dimension may differ, as it follows from the others."""
+    """Returns whether two shapes of one tensor agree. One symbolic size may differ: the others determine it."""
     return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
 
 
@@ -197,7 +205,7 @@ def score_dims(match: Attention) -> tuple[Size, ...]:
     sizes: list[Size] = []
     for i in range(-batch - 2, -2):
         pair = [t[i] for t in (q, k) if -i <= len(t)]
-        # With grouped heads the size of Q; otherwise the larger of two that broadcast.
+        # The size of Q if heads are grouped; otherwise the result of broadcasting.
         sizes.append(pair[0] if pair[0] != ONE or match.gqa else pair[-1])
     return (*sizes, q[-2], k[-1])
 

@@ -35,11 +35,11 @@ class ConstantFolding:
 
     @property
     def tell_more(self) -> bool:
-        """Whether inference may find more with the constants that were computed and are read."""
+        """Whether inference may find more with the computed constants that have readers."""
         return any(use_count(v) and not (known and self._is_operand(v)) for v, known in self._computed)
 
     def _is_operand(self, value: ir.Value) -> bool:
-        """Whether the shapes that the readers of a value give depend on its shape, and not on its elements."""
+        """Whether the output shapes of a value's readers depend on its shape only, and not on its elements."""
         readers = value.consumers()
         values = (value, *(output for node in readers for output in node.outputs))
         return all(r.domain == "" and r.op_type not in READ_FLOATS for r in readers) and all(
@@ -63,7 +63,7 @@ class ConstantFolding:
         return True
 
     def read_scalars(self, node: ir.Node) -> bool:
-        """Gives a Range scalars instead of constants with one element and an axis.
+        """Replaces the one-element constants that a Range reads by scalars.
 
         Runtimes accept such tensors if they are computed, but reject a model in which they are constants.
         """
@@ -124,7 +124,7 @@ class ConstantFolding:
             return None
 
     def _limit(self, node: ir.Node) -> int:
-        """Returns the most bytes of the result: MAX_CONSTANT_BYTES, or the bytes of inputs that are then unused."""
+        """Returns the size limit of the result: the larger of MAX_CONSTANT_BYTES and the bytes of freed inputs."""
         freed = 0
         for value in dict.fromkeys(node.inputs):
             tensor = self.editor.tensor(value)

@@ -26,7 +26,7 @@ from graphopt.remarks import Code, node_label
 TAKE_HALF = frozenset(
     "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
 )
-# Operators that take float32.
+# Operators that are kept in float32.
 STATISTICS = frozenset(
     "Softmax LogSoftmax SoftmaxCrossEntropyLoss InstanceNormalization BatchNormalization LpNormalization "
     "MeanVarianceNormalization LRN LpPool GlobalLpPool ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
@@ -96,7 +96,7 @@ class Reasons:
         """Returns why the node keeps float32 (without a code if it follows its inputs), or None if it takes float16."""
         why = self._own_reason(node, takes)
         if why is None and node.domain == DOMAIN and not self._family_follows(node):
-            return Code.OPSET, f"{node.op_type} of two element types needs opset {CAST_LIKE_OPSET}"
+            return Code.OPSET, f"{node.op_type} nodes of both float16 and float32 need opset {CAST_LIKE_OPSET}"
         return why
 
     def either(self, node: ir.Node) -> list[int]:
@@ -128,7 +128,7 @@ class Reasons:
             return Code.QUANTIZED, f"{node.op_type} is a quantized operator"
         if any(made_by(v, *QUANTIZATION) for v in node.inputs):
             return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
-        if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
+        if not takes or not self._has_known_types(node) or node.op_type in RANDOM:
             return Code.NO_FLOAT16, f"{node.op_type} does not take float16 in opset {self.editor.opset(node)}"
         if self.stores_only:
             # A Gather from a float16 table casts only the selected rows, so the table stays small in memory.
@@ -137,10 +137,10 @@ class Reasons:
             return Code.NO_FLOAT16, f"{node.op_type} does not gain from float16 on {self.editor.target}"
         if self._is_statistics(node):
             return Code.STATISTICS, f"{node.op_type} computes statistics"
-        product = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
-        if product and attribute_int(node, "stash_type", 1) != 1:
+        takes_half = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
+        if takes_half and attribute_int(node, "stash_type", 1) != 1:
             return Code.STATISTICS, f"{node.op_type} does not compute its statistics in float32"
-        if not product:
+        if not takes_half:
             if node in self.needs_float:
                 return None, ""
             if any(not self._is_half(node.inputs[i]) for i in takes):
@@ -185,7 +185,7 @@ class Reasons:
     def _is_half(self, value: ir.Value | None) -> bool:
         return value is not None and (value in self.converted or self.editor.is_constant(value))
 
-    def _outputs_follow(self, node: ir.Node) -> bool:
+    def _has_known_types(self, node: ir.Node) -> bool:
         """Returns whether the types of all inputs and outputs are known."""
         known = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
         return all((v.dtype is not None and isinstance(v.type, ir.TensorType)) or self._is_half(v) for v in known)
@@ -226,7 +226,7 @@ class Reasons:
 
 
 def _family(node: ir.Node) -> str:
-    """Names the nodes that share a function body, also after a bias has become a mask; "" for other operators."""
+    """Returns a key that the nodes of one function body share, also if a bias becomes a mask; "" for other domains."""
     return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
 
 
@@ -241,5 +241,5 @@ def is_attention_bias(node: ir.Node, index: int) -> bool:
 
 
 def is_bound(node: ir.Node, index: int) -> bool:
-    """Returns whether an input is a bound of a Clip: one beyond the range of float16 has no effect."""
+    """Returns whether an input is a bound of a Clip; a bound beyond the range of float16 has no effect."""
     return is_op(node, "Clip") and index > 0

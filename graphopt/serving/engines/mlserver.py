@@ -1,4 +1,4 @@
-"""MLServer: the inference runtime that is named in `model-settings.json`."""
+"""The inference runtime for MLServer that `model-settings.json` names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from graphopt.serving.served import Served
 
 
 class GraphoptRuntime(MLModel):  # type: ignore[misc]  # the engine has no types
-    """A version's folder as a model of MLServer. Requests are merged here because an invalid one then fails alone."""
+    """Serves the folder of one model version in MLServer.
+
+    `Batcher` merges requests instead of MLServer, so an invalid request fails alone.
+    """
 
     async def load(self) -> bool:
         """Creates the session. The engine calls this in each worker and whenever a model is reloaded."""
