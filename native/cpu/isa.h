@@ -1,7 +1,7 @@
 // Selects the instruction set of the CPU kernels in this process.
 //
 // An operator's cpu.cpp, each NAME_cpu.cpp and each file in cpu/microkernels are compiled once for each instruction
-// set. GRAPHOPT_ISA is set to the name of the namespace that must contain their functions:
+// set. The build defines the macro GRAPHOPT_ISA as the namespace that must contain their functions:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
 //   template <class T>
@@ -28,14 +28,14 @@
 
 namespace graphopt::cpu {
 
-// Ordered: each includes the previous ones.
+// Each instruction set includes the previous ones.
 enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-// Returns the best instruction set of this machine, or the one that the environment variable GRAPHOPT_ISA (baseline,
-// avx2, avx512, avx512bf16, amx) names if that is lower.
+// Returns the highest instruction set of this machine. The environment variable GRAPHOPT_ISA (baseline, avx2, avx512,
+// avx512bf16, amx) can select a lower one.
 Isa isa();
 
-// Returns its name, and the reason why no higher one is used.
+// Returns the name of isa() and the reason why no higher instruction set is used.
 const std::string& isa_choice();
 
 const char* isa_name(Isa isa);
@@ -92,8 +92,8 @@ const char* isa_name(Isa isa);
     return GRAPHOPT_PICK_PRODUCT_ISA(name<T>) arguments;                    \
   }
 
-// Instantiates such a function after its definition in a kernel file. This needs a macro, because it names a template
-// in two instantiations.
+// Instantiates a kernel's function template for float and half, after its definition in a kernel file. This needs a
+// macro, because a template cannot be passed as a function argument.
 #define GRAPHOPT_INSTANTIATE(name)            \
   template decltype(name<float>) name<float>; \
   template decltype(name<half>) name<half>;

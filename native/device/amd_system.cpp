@@ -27,14 +27,15 @@ constexpr const char* kDocker =
     "docker run --device /dev/kfd --device /dev/dri --group-add $(getent group render | cut -d: -f3) "
     "--group-add video ...";
 
-// Of AMD's repositories, which have the same name for all package managers.
+// Returns the command that installs AMD's driver; its package has the same name in AMD's repositories for all package
+// managers.
 std::string install_driver() { return install_packages("amdgpu-dkms", system_root()) + "; sudo reboot"; }
 
 std::string new_driver() { return "a newer kernel, or AMD's own driver: " + install_driver(); }
 
 bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
 
-// Calls read(): a driver may allow open() and refuse read().
+// Returns the content of a file, or nothing if it is not readable: a driver may allow open() and refuse read().
 std::optional<std::string> read_if_allowed(const fs::path& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
@@ -66,8 +67,8 @@ std::vector<fs::path> entries(const fs::path& folder, const std::string& start =
   return found;
 }
 
-// Returns why a device node cannot be opened. It tries, because access depends on the rules of a container
-// and on the driver, not only on the mode.
+// Opens a device node and returns the error, or "". The mode of the node is not enough: access also depends on the
+// rules of a container and on the driver.
 std::string refusal(const fs::path& node) {
   const int file = open(node.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return std::strerror(errno);
@@ -98,10 +99,10 @@ int property(const std::string& properties, const std::string& wanted) {
   return 0;
 }
 
-// Processors have no SIMDs.
+// The nodes of CPUs have simd_count 0.
 bool is_gpu(const std::string& properties) { return property(properties, "simd_count") > 0; }
 
-// Returns "gfx90a" for the number 90010: major, minor and stepping, with two decimal digits for the last two.
+// Returns the name of gfx_target_version, which is 10000 major + 100 minor + stepping: "gfx90a" for 90010.
 std::string arch_of(const std::string& properties) {
   const int version = property(properties, "gfx_target_version");
   if (version == 0) return "";
@@ -110,13 +111,13 @@ std::string arch_of(const std::string& properties) {
   return name;
 }
 
-// Returns the variable that hides GPUs from HIP, which reads CUDA's variable if its own is not set.
+// Returns NAME=VALUE of the environment variable that hides GPUs. HIP reads CUDA's variable if its own is not set.
 std::string hiding_variable() {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') return std::string(name) + "=" + value;
   }
-  // The layer below also obeys an empty list.
+  // ROCr, the runtime below HIP, also hides all GPUs if its variable is empty.
   const char* name = "ROCR_VISIBLE_DEVICES";
   const char* value = std::getenv(name);
   return value != nullptr ? std::string(name) + "=" + value : "";
@@ -132,7 +133,8 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
                   const AmdSystem& system) {
   const std::string text = node + " can't be opened by this user";
   if (why != std::strerror(EACCES) && why != std::strerror(EPERM))
-    return {"node_fails", text + ": " + why, "sudo dmesg | grep -e kfd -e amdgpu says why; " + new_driver()};
+    return {"node_fails", text + ": " + why,
+            "sudo dmesg | grep -e kfd -e amdgpu shows the reason; " + new_driver()};
   if (system.container)
     return {"no_permission", text + " in this container: " + why,
             "docker run --group-add $(stat -c %g " + node + ") ... (here group " +
@@ -143,7 +145,7 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
           "sudo usermod -a -G " + groups + " $LOGNAME; then log in again"};
 }
 
-// ROCm is more often installed outside the loader's search path than missing.
+// If ROCm is installed outside the loader's search path, which is more frequent than no ROCm, the remedy is the path.
 Diagnosis no_runtime(const std::string& text, const AmdSystem& system) {
   if (system.rocm.empty()) return {"no_runtime", text, install_rocm(system.arch)};
   const std::string& folder = system.rocm.back();
@@ -177,9 +179,9 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
     return refused(system.render_nodes.front(), system.render_refusal, system.render_group, system);
   if (!system.unbound.empty())
     return {"old_driver",
-            text + ": the kernel's driver amdgpu does not have " + joined(system.unbound) +
-                ": it is too old for the GPU, lacks its firmware, or is configured to ignore it",
-            "sudo dmesg | grep amdgpu says which; " + new_driver()};
+            text + ": the kernel driver amdgpu is not bound to " + joined(system.unbound) +
+                ": it is too old for the GPU, lacks its firmware, or is configured to ignore the GPU",
+            "sudo dmesg | grep amdgpu shows the reason; " + new_driver()};
   if (system.kfd_gpus == 0 && !system.unreadable.empty())
     return {"not_in_container",
             text + ": the " + std::to_string(system.unreadable.size()) +
@@ -190,7 +192,7 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
             text +
                 ": the compute driver leaves out every GPU here, for instance where the slot has no PCIe "
                 "atomics",
-            "sudo dmesg | grep kfd says why; " + new_driver()};
+            "sudo dmesg | grep kfd shows the reason; " + new_driver()};
   return {"no_device", text, ""};
 }
 
@@ -248,7 +250,7 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
   std::vector<fs::path> folders;
   for (const fs::path& rocm : entries(root / "opt", "rocm")) {
     folders.push_back(rocm);
-    // From 7.14 on each version has its own folder, and only the meta package creates /opt/rocm/lib.
+    // From ROCm 7.14 on each version has its own folder, and only the meta package creates /opt/rocm/lib.
     for (const fs::path& core : entries(rocm, "core-")) folders.push_back(core);
   }
   if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')

@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 
 struct AmdSystem {
   int gpus = 0;                      // on the PCI bus, which is complete in containers and empty in WSL
-  std::vector<std::string> unbound;  // those that the kernel's driver amdgpu does not have: "BUS: DRIVER"
+  std::vector<std::string> unbound;  // GPUs to which the kernel driver amdgpu is not bound: "BUS: DRIVER"
   bool kfd = false;                  // the compute driver has its device node, /dev/kfd
   std::string kfd_group;             // group with access to it, as a number if it has no name here
   std::string kfd_refusal;           // why this process cannot open it, "" if it can

@@ -20,7 +20,7 @@ struct Cuda : DriverFunctions {
   int (*graph_instantiate_)(void**, void*, unsigned long long);  // null in old drivers
 
   std::mutex mutex;
-  std::map<int, void*> contexts;  // primary context by device, which the runtime API also uses
+  std::map<int, void*> contexts;  // primary contexts (shared with the runtime API) by device number
 
   Cuda() {
     LibrarySearch search;
@@ -143,7 +143,7 @@ struct Cuda : DriverFunctions {
 
   static GraphRules graph_rules() { return {}; }
 
-  // Prefix of its architectures.
+  // Returns the prefix of the names of NVIDIA's architectures.
   static const char* prefix() { return "sm_"; }
 
   int count_devices(int* count) const {
@@ -157,10 +157,10 @@ struct Cuda : DriverFunctions {
     return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
   }
 
-  // The build has no generic targets of NVIDIA.
+  // The build has no device code for more than one NVIDIA architecture.
   bool loads_generic_code() const { return false; }
 
-  // A kernel must request more than 48 KiB of shared memory.
+  // Raises the kernel's limit of dynamic shared memory from the default of 48 KiB to the maximum of the device.
   void prepare(Function f) const {
     constexpr int kSharedSize = 1, kMaxDynamicShared = 8, kMaxSharedPerBlockOptin = 97;
     int fixed = 0;

@@ -123,7 +123,8 @@ struct OpenCapture {
 };
 inline thread_local OpenCapture* open_capture = nullptr;
 
-// Sets facts.code from the other facts of a device. Returns the reason if the library has no code for it.
+// Sets facts.code from the other facts of a device. If the library has no code that the device can run and the driver
+// can load, facts.code is empty and the reason is returned.
 inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool loads_generic_code) {
   const auto has = [](const std::string& name) {
     const auto& all = code_objects();
@@ -144,8 +145,8 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
   }
   if (facts.code != facts.arch && !loads_generic_code) {
     facts.code.clear();
-    return {"old_runtime", "device code for " + family + ", which " + facts.arch +
-                               " runs, can be loaded by ROCm 6.4 and newer, and this is " + facts.driver};
+    return {"old_runtime", facts.arch + " runs the device code for " + family +
+                               ", which ROCm 6.4 and newer can load, and this is " + facts.driver};
   }
   return {};
 }
@@ -332,14 +333,14 @@ class DriverDevice final : public Device {
   }
   void check_capture(void* stream) override {
     constexpr int kInvalid = 2;
-    if (capture_state(stream) == kInvalid) throw std::runtime_error("it can't be captured");
+    if (capture_state(stream) == kInvalid) throw std::runtime_error("the node cannot be captured in a graph");
   }
 
  private:
   // The same values in HIP and CUDA.
   static constexpr unsigned kNonBlocking = 1, kDisableTiming = 2, kPortable = 1;
-  // A capture ignores calls of other threads. Calls of this thread that would allocate or wait fail
-  // meanwhile.
+  // A capture ignores calls of other threads. During the capture, calls of this thread that would allocate or
+  // wait fail.
   static constexpr int kThreadLocal = 1;
   // Before HIP 7 this status also becomes the last error of the thread, until the next call.
   static constexpr int kNotReady = 600;

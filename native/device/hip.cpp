@@ -179,7 +179,7 @@ struct Hip : DriverFunctions {
     return {v < 70200000 || v > 70253213, 150, true, v >= 70100000};
   }
 
-  // Prefix of its architectures.
+  // Returns the prefix of the names of AMD's architectures.
   static const char* prefix() { return "gfx"; }
 
   int count_devices(int* count) const {

@@ -432,7 +432,7 @@ NO_GPU = {
     "container": ("not_in_container", "this container was not given /dev/kfd", "docker run --device /dev/kfd"),
     "kfd": ("node_fails", "dev/kfd can't be opened", "dmesg"),
     "render node": ("node_fails", "dev/dri/renderD128 can't be opened", "dmesg"),
-    "old driver": ("old_driver", "amdgpu does not have 0000:03:00.0: no driver", "amdgpu-dkms"),
+    "old driver": ("old_driver", "amdgpu is not bound to 0000:03:00.0: no driver", "amdgpu-dkms"),
     "wsl": ("no_device_in_wsl", "on WSL, ROCm finds GPUs through librocdxg only", "librocdxg"),
 }
 

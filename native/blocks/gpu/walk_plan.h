@@ -10,7 +10,8 @@ using hip::Axes;
 using hip::Strides;
 constexpr size_t kMostAxes = hip::kMostAxes;
 
-// A walk over all elements of a shape. Each of several tensors has one stride for each axis, in elements.
+// A walk is a loop nest over all elements of a shape. Each of its tensors has one stride for each axis, in
+// elements.
 class Walk {
  public:
   Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
@@ -23,11 +24,11 @@ class Walk {
   // is_vectorizable without broadcasts for every tensor.
   void widen(int64_t pack);
 
-  // All elements in runs along the innermost axis: the start of each run in each tensor, and its steps.
+  // The walk as runs along the innermost axis.
   struct Rows {
-    int64_t length = 1;
-    std::vector<int64_t> steps;                // of each tensor
-    std::vector<std::vector<int64_t>> starts;  // of each run, for each tensor
+    int64_t length = 1;                        // elements of a run
+    std::vector<int64_t> steps;                // stride of each tensor along a run
+    std::vector<std::vector<int64_t>> starts;  // [run][tensor], offset in elements
   };
   Rows rows() const;
 
@@ -39,8 +40,8 @@ class Walk {
   bool is_vectorizable(size_t tensor, int64_t pack, bool broadcast) const;
   // Whether each group of `pack` consecutive elements of the walk is an aligned vector of the tensor.
   bool has_contiguous_vectors(size_t tensor, int64_t pack) const;
-  // Moves the axis with the smallest stride in the tensor next to the innermost axis, if the innermost stride
-  // is larger than that. Accesses to the same cache line then come close together.
+  // If the tensor's innermost stride is not its smallest, moves the axis with the smallest stride next to the
+  // innermost axis. Accesses to the same cache line are then closer in time.
   void improve_locality(size_t tensor);
 
  private:
@@ -51,9 +52,9 @@ class Walk {
 // Returns the strides of a contiguous tensor.
 std::vector<int64_t> contiguous(const Shape& shape);
 // Returns the strides that broadcast a contiguous tensor of shape `from` to shape `to`. Throws
-// std::invalid_argument.
+// std::invalid_argument if the shapes do not broadcast.
 std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
-// Returns the shape to which both broadcast. Throws std::invalid_argument.
+// Returns the shape to which both broadcast. Throws std::invalid_argument if there is none.
 Shape broadcast_shape(const Shape& a, const Shape& b);
 
 // Fills in the output and the walk of Y = op(A, B) for blocks/gpu/operands.h. `pack`: elements of A in 16

@@ -53,7 +53,8 @@ inline Vec shuffle(Vec a, Vec b, Index index) {
   return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
 }
 
-// Elements to select from two vectors: every second one, or alternately from both, beginning with element kFirst.
+// Indices for shuffle(a, b). EveryOther: elements kFirst, kFirst + 2, ... of a and then b. Interleaved: a[kFirst],
+// b[kFirst], a[kFirst + 1], b[kFirst + 1], ...
 template <int kFirst>
 struct EveryOther {
   static constexpr int at(int i) { return 2 * i + kFirst; }
@@ -63,9 +64,8 @@ struct Interleaved {
   static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
 };
 
-// Elements to select from vectors a and b in pieces of kHalf elements. Swapped exchanges adjacent pieces. Diagonal
-// takes a's even and b's odd pieces, OffDiagonal the others. Lower and Upper are the two results of exchanging a's odd
-// pieces with b's even ones.
+// Indices for shuffle(a, b) in pieces of kHalf elements; the results of two pieces each, with a = a0 a1 and b = b0 b1:
+// Swapped a1 a0, Diagonal a0 b1, OffDiagonal a1 b0, Lower a0 b0, Upper a1 b1.
 template <int kHalf>
 struct Swapped {
   static constexpr int at(int i) { return i ^ kHalf; }
@@ -92,7 +92,7 @@ inline Vec swap_lanes(Vec x) {
   return shuffle(x, x, Swapped<kXor>());
 }
 
-// b if either is NaN; one instruction, where gcc 12 generates two for the comparison.
+// Element-wise maximum; the element of b if either is NaN. One instruction; gcc 12 generates two for a comparison.
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -120,9 +120,8 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-// Reduces kGroup vectors at once: element i % kGroup of the result is the reduction of r[i] by `op`. Reducing one
-// vector is a dependent chain over its elements; reducing a group takes an eighth of the instructions and has
-// independent ones.
+// Reduces kGroup vectors at once: element i of the result is the reduction of r[i % kGroup] by `op`. This takes
+// about half of the instructions of kGroup single reductions or fewer, and most of them are independent.
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
@@ -147,7 +146,7 @@ inline Vec keep_part(Vec x, int64_t count, float other) {
   return lane_numbers() < static_cast<int32_t>(count) ? x : splat(other);
 }
 
-// a where the byte is not zero, else b.
+// Element i is a[i] where keep[i] is not zero, else b[i].
 inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #if defined(__AVX512F__)
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
@@ -295,11 +294,10 @@ inline Vec load_lanes(const float* x, Lanes lanes) {
   return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(lanes, x));
 }
 
-// kWidth elements of the concatenation of `numbers` and `next`, starting at kFirst; 0 for elements that are not
-// selected.
+// kWidth elements of the concatenation of x and `next`, starting at kFirst; 0 for elements that are not selected.
 template <int kFirst>
-inline Vec lanes_from(Vec numbers, Vec next, Lanes lanes) {
-  const auto a = (__m512i)numbers, b = (__m512i)next;
+inline Vec lanes_from(Vec x, Vec next, Lanes lanes) {
+  const auto a = (__m512i)x, b = (__m512i)next;
   return (Vec)(kFirst == 0 ? _mm512_maskz_mov_epi32(lanes, a)
                            : _mm512_maskz_alignr_epi32(lanes, b, a, kFirst));
 }
@@ -314,7 +312,7 @@ inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
   return load_aligned(part);
 }
 
-// `stream`: bypasses the caches; a fence must follow.
+// Stores the first n elements of v. `stream`: aligned whole vectors bypass the caches; a fence must follow.
 inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
   if (n >= kWidth) {
 #if defined(__AVX512F__)

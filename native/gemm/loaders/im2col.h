@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// A tap of a channel, which is a k of the GEMM. `offset`: its distance from the first tap of the first
-// channel.
+// The channel and kernel tap (r, s) of index k of the GEMM. `offset`: elements of X between the first tap of the
+// first channel and this one.
 struct ConvTap {
   ptrdiff_t offset;
   int down, right;  // rows and columns
@@ -39,7 +39,7 @@ struct ConvTap {
   }
 };
 
-// The pixel of X at the first tap of a pixel of Y. It may be outside X.
+// The pixel of X that the first tap of an output pixel reads. It may be outside X.
 template <class T>
 struct ConvPixel {
   const T* at;
@@ -52,7 +52,7 @@ struct ConvPixel {
   }
 };
 
-// Returns the first tap of pixel n of Y in X; n counts the pixels of all images.
+// Returns the pixel of X that the first tap of output pixel n reads; n counts the pixels of all images.
 template <class T>
 DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
   const T* x = args.x;
@@ -71,8 +71,9 @@ DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
   return pixel;
 }
 
-// The patches that a work-item gathers, with the same pixels for every k. If LDS has a row for each line, a
-// pack has kSize taps of one pixel; if it has a row for each k, one tap of kSize pixels.
+// The part of the patches that a work-item gathers; its pixels are the same for every k. kByLine: LDS has a row
+// for each pixel, and a pack has kSize taps of one pixel. Otherwise LDS has a row for each k, and a pack has one
+// tap of kSize pixels.
 template <class Product, class T>
 struct ConvPatches {
   static constexpr int kSize = Pack<T>::kSize;
@@ -126,11 +127,12 @@ struct ConvPatches {
   }
 };
 
-// Copies the patches of a work-group's pixels to LDS. A work-item has the same k of several pixels.
+// Copies the patches of a work-group's pixels to LDS. A work-item copies the same k indices of several pixels.
 template <class P>
 struct Im2colRows {
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
-  // Copies are issued in groups: each change from LDS loads to copies costs three instructions.
+  // Number of groups in which copies are issued between the LDS loads of a step. Few groups are faster, because
+  // each change from LDS loads to copies costs three instructions.
   static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
 
@@ -139,10 +141,10 @@ struct Im2colRows {
   const ConvLastArgs& args;
   const half_t* x;
   int row, column, k, end;
-  int channel, r, s, offset;                  // of the tap of the step
+  int channel, r, s, offset;                  // of the current tap
   int at[kPacks];                             // the pixel of X at the first tap, which may be outside
   uint32_t taps[kPacks];                      // bit r: tap row r is inside; bit 16 + s: tap column s is
-  PacksToLds<P::kAhead, kPacks, true> packs;  // cached, because the next taps copy mostly the same pixels
+  PacksToLds<P::kAhead, kPacks, true> packs;  // through the cache: adjacent taps copy mostly the same pixels
 
   DEVICE Im2colRows(const ConvLastArgs& of, int first_m, int first_k, int depth)
       : args(of),

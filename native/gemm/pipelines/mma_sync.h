@@ -1,6 +1,6 @@
-// The tile of instruction.h with NVIDIA's mma.sync: two multiplications of 16x8x16. Sums of thread i of a
-// warp: rows i / 4 and i / 4 + 8, two consecutive columns of each in both halves of the tile. Operands have
-// the same layout, with k instead of the column.
+// The 16x16x16 tile of instruction.h as two mma.sync instructions of NVIDIA, each 16x8x16. Thread i of a warp
+// has the sums of rows i / 4 and i / 4 + 8, at columns c, c + 1, c + 8 and c + 9 with c = 2 (i % 4). Both
+// operands have this layout too, with k as the column; a row of the right operand is a column of the tile.
 #pragma once
 
 #include "device/platform.h"
@@ -42,7 +42,7 @@ struct Instruction<half_t> {
   DEVICE static Right load_right(const At& at) {
     return load(at(lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2 * 8));
   }
-  // Loads from data with one row for each k. at(k, column) returns an address.
+  // Loads the right operand if LDS has one row for each k. at(k, n) returns an address.
   template <class At>
   DEVICE static Right load_right_rows(const At& at) {
     Right x;

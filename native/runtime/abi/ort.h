@@ -1,10 +1,9 @@
 // Declares the part of the ONNX Runtime C ABI, interface revision 18, that this library uses. No header of ONNX Runtime
 // is needed, and one binary runs on every runtime from 1.18 on. Kernels do not see these declarations: only files in
-// this folder and custom_ops/custom_op.h include it.
+// this folder and custom_ops/custom_op.h include this header.
 //
-// The API is a table of function pointers; new revisions only append to it. A Slot knows its index in the table.
-// Revision 18 has 280 slots. Reading a slot that the runtime does not have would call an invalid address, hence the
-// static_assert.
+// The API is a table of function pointers; new revisions only append to it. A Slot is the function at an index of the
+// table. Revision 18 has 280 slots; the static_assert prevents a call through an index beyond the table of a runtime.
 #pragma once
 
 #include <cstddef>
@@ -140,7 +139,7 @@ inline constexpr Slot<277, OrtStatus*(const OrtKernelContext*, const OrtMemoryIn
 // The result is owned by the caller.
 inline constexpr Slot<253, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator**)>
     KernelContext_GetAllocator;
-// Blocks. With num_batch 0 each index in [0, total) is one task.
+// Returns after all tasks. With num_batch 0 each index in [0, total) is one task.
 inline constexpr Slot<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                       size_t num_batch, void* user)>
     KernelContext_ParallelFor;
@@ -182,7 +181,8 @@ struct OrtCustomOp {
   OrtStatus* (*InferOutputShape)(const OrtCustomOp*, OrtShapeInferContext*);
   int (*GetStartVersion)(const OrtCustomOp*);
   int (*GetEndVersion)(const OrtCustomOp*);
-  size_t (*GetMayInplace)(int** inputs, int** outputs);  // no op pointer: one function for each class of ops
+  size_t (*GetMayInplace)(int** inputs,
+                          int** outputs);  // without OrtCustomOp: equal for all operators of a class
   void (*ReleaseMayInplace)(int* inputs, int* outputs);
   size_t (*GetAliasMap)(int** inputs, int** outputs);
   void (*ReleaseAliasMap)(int* inputs, int* outputs);

@@ -64,17 +64,17 @@ struct RowsOfImage {
     const int64_t pace = ceil_div(kVectors * L * 4, std::max<int64_t>(tiles, 1));
     int64_t row = from, column = 0;
     float* o = row_of(to, row + p.pad[0]) + p.pad[1] * L;
-    Shares numbers(count, tiles), fetched(lines, tiles);
-    const float* number = x + from * columns;
+    Shares tile_pixels(count, tiles), fetched(lines, tiles);
+    const float* pixel = x + from * columns;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       for (int64_t line = fetched.next(); line > 0; --line, results += L) {
         for (int64_t j = 0; j < kVectors; ++j) __builtin_prefetch(results + j * pixels() * L, 1);
       }
-      with_rows(numbers.next(), [&](auto n) {
+      with_rows(tile_pixels.next(), [&](auto n) {
         constexpr int kRows = n;
         PixelSums<kRows, kVectors, false> sums(bias);
-        sums.template multiply<true>(number, p.in_size(), 1, weights, p.C, next + tile * p.C * pace, pace);
-        number += kRows;
+        sums.template multiply<true>(pixel, p.in_size(), 1, weights, p.C, next + tile * p.C * pace, pace);
+        pixel += kRows;
         const Bounds act = finish;
 #pragma GCC unroll 14
         for (int i = 0; i < kRows; ++i, o += L) {

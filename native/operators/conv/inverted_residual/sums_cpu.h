@@ -1,4 +1,4 @@
-// Register tiles of an inverted residual: sums of some pixels of a panel.
+// Register tiles of an inverted residual: accumulators of up to kMaxRows pixels and one panel of output channels.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Half a vector with AVX-512, whose additions take half the time.
+// Half of a vector with AVX-512: 256-bit arithmetic takes half the time of 512-bit arithmetic on Zen 4.
 #if defined(__AVX512F__)
 constexpr bool kHalves = true;
 using Half = float __attribute__((vector_size(kWidth * 2), may_alias));
@@ -21,7 +21,7 @@ using Half = Vec;
 inline Half half_of(Vec v) { return v; }
 #endif
 
-// The sums of kRows pixels of a panel. With kHalf, only the first half of the last vector is used.
+// Accumulators of kRows pixels and kVectors vectors of channels. With kHalf, the last vector has only its first half.
 template <int kRows, int kVectors, bool kHalf>
 struct PixelSums {
   static constexpr int kFull = kVectors - (kHalf ? 1 : 0);
@@ -37,8 +37,8 @@ struct PixelSums {
     }
   }
 
-  // Adds step k: element x[k x_step + i x_pixel] of each pixel i times the vectors at w + k kVectors L. kFetch: also
-  // prefetches `pace` bytes for each step, from `next` on.
+  // For k in [0, steps) and each pixel i, adds x[k * x_step + i * x_pixel] times the vectors at w + k * kVectors * L.
+  // kFetch: each step also prefetches one cache line; the first is at `next`, and each is `pace` bytes further.
   template <bool kFetch = false>
   void multiply(const float* x, int64_t x_step, int64_t x_pixel, const float* w, int64_t steps,
                 const char* next = nullptr, int64_t pace = 0) {
@@ -52,32 +52,33 @@ struct PixelSums {
       for (int j = 0; j < kVectors; ++j) v[j] = load_aligned(w + j * kWidth);
 #pragma GCC unroll 14
       for (int i = 0; i < kRows; ++i) {
-        const Vec number = splat(x[i * x_pixel]);
+        const Vec value = splat(x[i * x_pixel]);
 #pragma GCC unroll 2
-        for (int j = 0; j < kFull; ++j) full[i][j] += number * v[j];
-        if constexpr (kHalf) half[i] += half_of(number) * half_of(v[kFull]);
+        for (int j = 0; j < kFull; ++j) full[i][j] += value * v[j];
+        if constexpr (kHalf) half[i] += half_of(value) * half_of(v[kFull]);
       }
     }
   }
 };
 
-// Divides `all` items into nearly equal parts, one part after another, without a division for each part.
+// Divides `all` items into parts whose sizes differ by at most one. next() returns the size of the next part, without
+// a division.
 class Shares {
  public:
   Shares(int64_t all, int64_t parts)
-      : parts_(std::max<int64_t>(parts, 1)), each_(all / parts_), rest_(all % parts_) {}
+      : parts_(std::max<int64_t>(parts, 1)), quotient_(all / parts_), remainder_(all % parts_) {}
   int64_t next() {
-    left_ += rest_;
-    if (left_ < parts_) return each_;
-    left_ -= parts_;
-    return each_ + 1;
+    carry_ += remainder_;
+    if (carry_ < parts_) return quotient_;
+    carry_ -= parts_;
+    return quotient_ + 1;
   }
 
  private:
-  int64_t parts_, each_, rest_, left_ = 0;
+  int64_t parts_, quotient_, remainder_, carry_ = 0;
 };
 
-// Calls f(Rows<n>()) for the number of rows of a tile.
+// Calls f(Rows<n>()) with n = rows, from 1 to kMaxRows: the number of rows becomes a compile-time constant.
 template <int kRows>
 using Rows = std::integral_constant<int, kRows>;
 template <int kRows = kMaxRows, class F>

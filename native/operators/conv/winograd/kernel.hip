@@ -1,18 +1,19 @@
 // WinogradConv[Add][act]: a 3x3 convolution with bias, residual and activation, for NCHW tensors in float32 or float16.
 // Transforms and GEMMs are float32 for both.
 //
-// Winograd F(m x m, 3 x 3), A. Lavin and S. Gray, "Fast algorithms for convolutional neural networks", 2016, m = 4 or
-// 2. With t = (m + 2)^2 positions in a tile, three launches on a chunk of P tiles:
+// The algorithm is Winograd F(m x m, 3 x 3) with m = 4 or 2 (A. Lavin and S. Gray, "Fast algorithms for convolutional
+// neural networks", 2016). A tile has t = (m + 2)^2 positions. Three launches process a chunk of P tiles:
 //   input transform   V [t, C, P]   from X
 //   GEMMs             Z [t, M, P] = U [t, C, M]^T V   on float32 matrix units if available
 //   output transform  Y = act(A^T Z A + bias + residual)
-// U is computed from W once for each weight. FLOPs: t / (9 m^2) of the direct convolution (1 / 4 for m = 4, 1 / 2.25
-// for m = 2). The GEMMs are compute-bound. The transforms are memory-bound: for each element of X and of Y they write
-// and read t / m^2 floats of V and of Z. Reached on an H200 in float32 (docs/measurements/gpu_h200.md): 2.9 times cuDNN
-// over 13 shapes, up to 138 TFLOP/s of the direct convolution.
+// U is computed from W once for each weight. The GEMMs need t / (9 m^2) of the FLOPs of the direct convolution (1 / 4
+// for m = 4, 1 / 2.25 for m = 2) and are compute-bound. The transforms are memory-bound: V has t / m^2 floats for each
+// element of X, and Z as many for each element of Y. Measured on an H200 in float32 (docs/measurements/gpu_h200.md):
+// 2.9 times as fast as cuDNN (geometric mean of 13 shapes), and up to 138 TFLOP/s, counted in FLOPs of the direct
+// convolution.
 //
-// All other problems use the implicit GEMM: Y = W [M, 9 C] x patches [9 C, pixels], with patches gathered into LDS.
-// Launch: operators/conv/winograd/plan.cpp.
+// The other algorithm of this file is the implicit GEMM: Y = W [M, 9 C] x patches [9 C, pixels], with patches gathered
+// into LDS. choose_conv in operators/conv/winograd/plan.cpp selects the algorithm with the lowest estimated time.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "gemm/pipelines/vector.h"
@@ -20,7 +21,7 @@
 
 namespace graphopt::hip {
 
-// One line of B^T d, of G g and of A^T z, for F(4, 3) with the points 0, 1, -1, 2, -2 and for F(2, 3).
+// The one-dimensional transforms B^T d, G g and A^T z of F(4, 3) (points 0, 1, -1, 2, -2) and of F(2, 3).
 template <int kOut>
 struct Winograd;
 

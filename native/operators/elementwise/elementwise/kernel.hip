@@ -14,8 +14,8 @@ namespace graphopt::hip {
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 
-// x to the power of y; zeros, infinities and NaN as in C. Integer and half exponents that models use are
-// exact to rounding.
+// Returns x to the power of y, for zeros, infinities and NaN as pow in C. The exponents -1, 0, 0.5, 1, 2 and 3
+// have only the error of the multiplications, the square root or the division.
 DEVICE float power(float x, float y) {
   if (y == 2.0f) return x * x;
   if (y == 3.0f) return x * x * x;
@@ -24,11 +24,13 @@ DEVICE float power(float x, float y) {
   if (y == 0.5f && x > 0) return sqrt_exact(x);
   if (y == -1.0f) return 1.0f / x;
   if (x == 1.0f) return 1.0f;
-  const float size = absolute(x);
-  const float magnitude = size == 1.0f ? 1.0f : size == 0.0f && y > 0 ? 0.0f : exp2_fast(y * log2_fast(size));
+  const float abs_x = absolute(x);
+  const float magnitude = abs_x == 1.0f            ? 1.0f
+                          : abs_x == 0.0f && y > 0 ? 0.0f
+                                                   : exp2_fast(y * log2_fast(abs_x));
   if (bit_cast<uint32_t>(x) >> 31 == 0) return magnitude;
-  const float whole = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
-  if (whole != y) return size == 0.0f || size == infinity() ? magnitude : (x - x) / (x - x);
+  const float truncated = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
+  if (truncated != y) return abs_x == 0.0f || abs_x == infinity() ? magnitude : (x - x) / (x - x);
   const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
   return odd ? -magnitude : magnitude;
 }
@@ -43,7 +45,7 @@ DEVICE float log_one_plus(float t) {
   return 2.0f * (s + s * (s2 * p));
 }
 
-// e^x - 1 for x < 0: near 0 a Taylor polynomial, for the same reason.
+// e^x - 1 for x < 0. Near 0 a Taylor polynomial preserves the digits that the subtraction would cancel.
 DEVICE float exp_minus_one(float x) {
   float p = 0.0013888889f + x * 0.0001984127f;
   p = 0.041666667f + x * (0.0083333333f + x * p);
@@ -68,7 +70,7 @@ DEVICE float remainder_towards_zero(float x, float y) {
     rest = static_cast<uint32_t>((static_cast<uint64_t>(rest) << min_int(left, 40)) % divisor);
   }
   if (rest == 0) return bit_cast<float>(sign);
-  // Converts to float: normalizes as far as the exponent allows; below that the result is subnormal.
+  // Converts to float: shifts the leading bit to kOne, or less far if the exponent would fall below 1 (subnormal).
   const int32_t missing = 150 - static_cast<int32_t>(bit_cast<uint32_t>(static_cast<float>(rest)) >> 23);
   const int32_t up = min_int(missing, exponent(b) - 1);
   const uint32_t moved = rest << up;
@@ -77,8 +79,8 @@ DEVICE float remainder_towards_zero(float x, float y) {
   return bit_cast<float>(found | sign);
 }
 
-// x = op(x, z). The operator is uniform across work-items, so one branch serves all values of a work-item.
-// Bit j of the mask belongs to value j.
+// x[j] = op(x[j], z[j]). All work-items have the same operator, so one branch serves all values of a work-item.
+// Where selects x[j] if bit j of the mask is set.
 template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;

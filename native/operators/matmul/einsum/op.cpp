@@ -231,7 +231,7 @@ class Sums {
     const bool direct = has_order(contiguous(made, y), output);
     const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
     if (is_whole(type_)) {
-      multiply_whole(p, left, right, to);
+      multiply_integers(p, left, right, to);
     } else {
       choice_.plan({{std::move(p), type_ == ElementType::kHalf, call_, program_}, left, right, to});
     }
@@ -239,11 +239,11 @@ class Sums {
   }
 
  private:
-  void multiply_whole(const gpu::GemmProblem& p, Ref left, Ref right, Ref to) {
+  void multiply_integers(const gpu::GemmProblem& p, Ref left, Ref right, Ref to) {
     if (p.M * p.N > 1 || p.K == 0) {
-      gpu::IntegerProblem numbers;
-      numbers.left = numbers.right = type_;
-      program_.launch(gpu::integer_product_plan(p, numbers), {left, right}, {to});
+      gpu::IntegerProblem integers;
+      integers.left = integers.right = type_;
+      program_.launch(gpu::integer_product_plan(p, integers), {left, right}, {to});
       return;
     }
     // M = N = 1: multiplies elementwise, then sums over K.

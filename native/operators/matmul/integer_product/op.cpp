@@ -55,9 +55,9 @@ constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind
 // Whether a parameter has one element for each of `size` lines instead of one for all. Throws Error for other sizes.
 bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
   if (!call.has_input(i)) return false;
-  const int64_t numbers = call.input(i).shape.elements();
-  if (numbers == 1) return false;
-  if (numbers == size) return true;
+  const int64_t elements = call.input(i).shape.elements();
+  if (elements == 1) return false;
+  if (elements == size) return true;
   throw Error(what, " ", call.input(i).shape, " has neither one element nor ", size);
 }
 
@@ -90,19 +90,19 @@ class IntegerProduct : public gpu::DeviceKernel {
     }
     require_one(call, in_[kAScale], "the scale of A");
     require_one(call, in_[kAZero], "the zero point of A");
-    IntegerProblem numbers;
-    numbers.left = in_.dynamic() ? ElementType::kUint8 : call.input(in_[kA]).type;
-    numbers.right = call.input(in_[kB]).type;
-    numbers.left_zero.given = in_.dynamic() || call.has_input(in_[kAZero]);
-    numbers.right_zero = {call.has_input(in_[kBZero]),
-                          is_many(call, in_[kBZero], p.N, "the zero point of B")};
+    IntegerProblem integers;
+    integers.left = in_.dynamic() ? ElementType::kUint8 : call.input(in_[kA]).type;
+    integers.right = call.input(in_[kB]).type;
+    integers.left_zero.given = in_.dynamic() || call.has_input(in_[kAZero]);
+    integers.right_zero = {call.has_input(in_[kBZero]),
+                           is_many(call, in_[kBZero], p.N, "the zero point of B")};
     Ref bias;
     if (in_.whole_bias() && call.has_input(in_[kBias])) {
       bias = Ref::input(in_[kBias]);
       const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
-      numbers.has_bias = true;
-      numbers.bias_m = strides[0];
-      numbers.bias_n = strides[1];
+      integers.has_bias = true;
+      integers.bias_m = strides[0];
+      integers.bias_n = strides[1];
     }
     const bool scaled = in_[kBScale] != kNone;
     ScaleProblem scales;
@@ -110,7 +110,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     scales.M = p.M;
     scales.N = p.N;
     const Ref sums = scaled ? program.reserve(scales.outer * p.M * p.N * bytes_of(ElementType::kInt32)) : y;
-    program.launch(gpu::integer_product_plan(p, numbers),
+    program.launch(gpu::integer_product_plan(p, integers),
                    {a, Ref::input(in_[kB]), a_zero, input_or_none(call, in_[kBZero]), bias}, {sums});
     if (!scaled) return;
     scales.right_many = is_many(call, in_[kBScale], p.N, "the scale of B");
@@ -166,19 +166,19 @@ class IntegerConv final : public IntegerProduct {
     const Ref y = set_output(call, 0, shape, type_of_y(call));
     require_one(call, in_[kAScale], "the scale of X");
     require_one(call, in_[kAZero], "the zero point of X");
-    IntegerProblem numbers;
-    numbers.left = call.input(in_[kB]).type;
-    numbers.right = call.input(in_[kA]).type;
-    numbers.left_zero = {call.has_input(in_[kBZero]),
-                         is_many(call, in_[kBZero], filters, "the zero point of W")};
-    numbers.right_zero.given = call.has_input(in_[kAZero]);
-    numbers.has_bias = call.has_input(in_[kBias]);
-    if (numbers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
+    IntegerProblem integers;
+    integers.left = call.input(in_[kB]).type;
+    integers.right = call.input(in_[kA]).type;
+    integers.left_zero = {call.has_input(in_[kBZero]),
+                          is_many(call, in_[kBZero], filters, "the zero point of W")};
+    integers.right_zero.given = call.has_input(in_[kAZero]);
+    integers.has_bias = call.has_input(in_[kBias]);
+    if (integers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
       throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
     }
     const bool scaled = in_[kBScale] != kNone;
     const Ref sums = scaled ? program.reserve(shape.elements() * bytes_of(ElementType::kInt32)) : y;
-    program.launch(gpu::integer_window_plan(p, numbers),
+    program.launch(gpu::integer_window_plan(p, integers),
                    {Ref::input(in_[kB]), Ref::input(in_[kA]), input_or_none(call, in_[kBZero]),
                     input_or_none(call, in_[kAZero]), input_or_none(call, in_[kBias])},
                    {sums});

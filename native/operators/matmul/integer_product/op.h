@@ -24,10 +24,10 @@ struct IntegerProblem {
 
 // Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, else the type of L. Ignores the
 // problem's alpha and beta. Throws std::invalid_argument.
-Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers);
+Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers);
 
 // The same with filters as L and windows of images as R; the bias has one element for each filter. Y is int32.
-Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numbers);
+Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& integers);
 
 struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;

@@ -9,16 +9,16 @@ namespace graphopt::gpu {
 namespace {
 
 template <class Args>
-void fill(Args& args, const IntegerProblem& numbers) {
+void fill(Args& args, const IntegerProblem& integers) {
   args.left = input(0);
   args.right = input(1);
-  args.left_zero = numbers.left_zero.given ? input(2) : no_buffer();
-  args.right_zero = numbers.right_zero.given ? input(3) : no_buffer();
-  args.bias = numbers.has_bias ? input(4) : no_buffer();
+  args.left_zero = integers.left_zero.given ? input(2) : no_buffer();
+  args.right_zero = integers.right_zero.given ? input(3) : no_buffer();
+  args.bias = integers.has_bias ? input(4) : no_buffer();
   args.y = output(0);
-  args.left_signed = numbers.left == ElementType::kInt8;
-  args.right_signed = numbers.right == ElementType::kInt8;
-  args.left_zero_step = numbers.left_zero.many;
+  args.left_signed = integers.left == ElementType::kInt8;
+  args.right_signed = integers.right == ElementType::kInt8;
+  args.left_zero_step = integers.left_zero.many;
 }
 
 Grid tiles(int64_t M, int64_t N, int64_t z) {
@@ -31,27 +31,27 @@ Grid tiles(int64_t M, int64_t N, int64_t z) {
 
 }  // namespace
 
-Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers) {
+Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers) {
   Plan plan;
   if (p.M * p.N * p.batch.elements() == 0) return plan;
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
   hip::IntegerProductArgs args = {};
-  fill(args, numbers);
+  fill(args, integers);
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
   args.K = to_i31(p.K);
-  args.right_zero_step = numbers.right_zero.many;
+  args.right_zero_step = integers.right_zero.many;
   args.left_m = p.transpose_a ? 1 : args.K;
   args.left_k = p.transpose_a ? args.M : 1;
   args.right_k = p.transpose_b ? 1 : args.N;
   args.right_n = p.transpose_b ? args.K : 1;
-  args.bias_m = to_i31(numbers.bias_m);
-  args.bias_n = to_i31(numbers.bias_n);
+  args.bias_m = to_i31(integers.bias_m);
+  args.bias_n = to_i31(integers.bias_n);
   args.batch = walk.axes();
   args.left_batch = walk.strides(0);
   args.right_batch = walk.strides(1);
-  const int64_t bytes = bytes_of(numbers.left);
+  const int64_t bytes = bytes_of(integers.left);
   const char* name = bits_kernel("integer_product", bytes);
   const int64_t matrices = to_u31(walk.total());
   for (int64_t first = 0; first < matrices; first += kMostGrid) {
@@ -61,12 +61,12 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers) {
   return plan;
 }
 
-Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numbers) {
+Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& integers) {
   Plan plan;
   const int64_t images = p.N * p.groups;
   if (images * p.M * p.out_size() == 0) return plan;
   hip::IntegerWindowArgs args = {};
-  fill(args, numbers);
+  fill(args, integers);
   args.M = to_i31(p.M);
   args.N = to_i31(p.out_size());
   args.C = to_i31(p.C);

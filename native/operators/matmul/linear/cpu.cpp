@@ -113,7 +113,7 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
   Word* s = blocks_of<Single>(p).take(workspace);
   pack_rows<Single>(x, p.K, 1, p.K, s);
   const int64_t panels = ceil_div(p.N, kPanelWidth), whole = p.N / kPanelWidth;
-  const auto* numbers = reinterpret_cast<const float*>(s);
+  const auto* elements = reinterpret_cast<const float*>(s);
   parallel_for(parallel, ceil_div(panels, kPanelsAtOnce), [&](int64_t item, size_t) {
     const int64_t begin = item * kPanelsAtOnce, end = std::min(panels, begin + kPanelsAtOnce);
     alignas(64) float o[kPanelsAtOnce * kPanelWidth];
@@ -121,12 +121,12 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
       Vec sums[kPanelsAtOnce][kPanel] = {};
       const auto* v = reinterpret_cast<const float*>(panel_at(w, p.K, begin));
       for (int64_t k = 0; k < p.K; ++k, v += kPanelWidth) {
-        const Vec number = splat(numbers[k]);
+        const Vec value = splat(elements[k]);
 #pragma GCC unroll 4
         for (int64_t i = 0; i < kPanelsAtOnce; ++i) {
 #pragma GCC unroll 2
           for (int64_t j = 0; j < kPanel; ++j) {
-            sums[i][j] += number * load_aligned(v + i * p.K * kPanelWidth + j * L);
+            sums[i][j] += value * load_aligned(v + i * p.K * kPanelWidth + j * L);
           }
         }
       }

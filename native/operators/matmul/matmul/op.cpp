@@ -32,58 +32,59 @@ void plan_own(GemmCall& product) {
 
 namespace {
 
-constexpr Implementation<GemmCall> kProducts[] = {
+constexpr Implementation<GemmCall> kImplementations[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
     {"built-in GEMM", accept_all<GemmCall>, plan_own},
 };
 
 }  // namespace
 
-Implementations GemmChoice::implementations() { return described(kProducts); }
+Implementations GemmChoice::implementations() { return described(kImplementations); }
 
 void GemmChoice::plan(GemmCall product) const {
-  product.program.implementation = choice_->plan(kProducts, product, product.call);
+  product.program.implementation = choice_->plan(kImplementations, product, product.call);
 }
 
 namespace {
 
 // The attributes alpha, transA and transB.
-struct ProductAttributes {
+struct GemmAttributes {
   float alpha;
   bool transpose_a, transpose_b;
 
-  explicit ProductAttributes(const Node& node)
+  explicit GemmAttributes(const Node& node)
       : alpha(node.get_float("alpha", 1.0f)),
         transpose_a(node.get_bool("transA")),
         transpose_b(node.get_bool("transB")) {}
 };
 
 // Multiplies integers, and adds C if present.
-void multiply_whole(const GemmProblem& p, const Call& call, Program& program) {
-  gpu::IntegerProblem numbers;
-  numbers.left = numbers.right = call.input(0).type;
-  numbers.has_bias = call.has_input(2);
-  if (numbers.has_bias) {
+void multiply_integers(const GemmProblem& p, const Call& call, Program& program) {
+  gpu::IntegerProblem integers;
+  integers.left = integers.right = call.input(0).type;
+  integers.has_bias = call.has_input(2);
+  if (integers.has_bias) {
     const auto strides = gpu::broadcast(call.input(2).shape, {p.M, p.N});
-    numbers.bias_m = strides[0];
-    numbers.bias_n = strides[1];
+    integers.bias_m = strides[0];
+    integers.bias_n = strides[1];
   }
-  program.launch(gpu::integer_product_plan(p, numbers),
+  program.launch(gpu::integer_product_plan(p, integers),
                  {Ref::input(0), Ref::input(1), Ref(), Ref(), input_or_none(call, 2)}, {Ref::output(0)});
 }
 
 void multiply(const GemmChoice& choice, GemmProblem p, const Call& call, Program& program) {
   if (p.M * p.N * p.batch.elements() == 0) return;
-  if (is_whole(call.input(0).type)) return multiply_whole(p, call, program);
+  if (is_whole(call.input(0).type)) return multiply_integers(p, call, program);
   choice.plan(
       {{std::move(p), is_half(call.input(0)), call, program}, Ref::input(0), Ref::input(1), Ref::output(0)});
 }
 
 // MatMul and FusedMatMul, which has alpha, transA and transB.
 Planner plan_matmul(const Node& node) {
-  return [choice = GemmChoice(node), of = ProductAttributes(node)](Call& call, Program& program) {
-    auto [p, y] = matmul_of(call.input(0).shape, call.input(1).shape, of.transpose_a, of.transpose_b);
-    p.alpha = of.alpha;
+  return [choice = GemmChoice(node), attributes = GemmAttributes(node)](Call& call, Program& program) {
+    auto [p, y] =
+        matmul_of(call.input(0).shape, call.input(1).shape, attributes.transpose_a, attributes.transpose_b);
+    p.alpha = attributes.alpha;
     set_output(call, 0, y);
     multiply(choice, std::move(p), call, program);
   };
@@ -97,18 +98,19 @@ std::string refuse_fused_matmul(const Node& node) {
 }
 
 Planner plan_gemm(const Node& node) {
-  return [choice = GemmChoice(node), of = ProductAttributes(node), beta = node.get_float("beta", 1.0f)](
+  return [choice = GemmChoice(node), attributes = GemmAttributes(node), beta = node.get_float("beta", 1.0f)](
              Call& call, Program& program) {
     const Tensor &a = call.input(0), &b = call.input(1);
     throw_if(a.shape.rank() != 2 || b.shape.rank() != 2, "A and B must be matrices");
     GemmProblem p;
-    p.transpose_a = of.transpose_a;
-    p.transpose_b = of.transpose_b;
-    p.M = a.shape[of.transpose_a ? 1 : 0];
-    p.K = a.shape[of.transpose_a ? 0 : 1];
-    p.N = b.shape[of.transpose_b ? 0 : 1];
-    throw_if(b.shape[of.transpose_b ? 1 : 0] != p.K, "A ", a.shape, " and B ", b.shape, " do not fit");
-    p.alpha = of.alpha;
+    p.transpose_a = attributes.transpose_a;
+    p.transpose_b = attributes.transpose_b;
+    p.M = a.shape[attributes.transpose_a ? 1 : 0];
+    p.K = a.shape[attributes.transpose_a ? 0 : 1];
+    p.N = b.shape[attributes.transpose_b ? 0 : 1];
+    throw_if(b.shape[attributes.transpose_b ? 1 : 0] != p.K, "A ", a.shape, " and B ", b.shape,
+             " do not fit");
+    p.alpha = attributes.alpha;
     const Shape shape = {p.M, p.N};
     const Ref y = set_output(call, 0, shape);
     if (call.has_input(2) && shape.elements() > 0 && !is_whole(a.type)) {
@@ -123,20 +125,20 @@ Planner plan_gemm(const Node& node) {
 }  // namespace
 
 void add_matmul(Kernels& kernels) {
-  const auto numbers = [](const Node& node) {
+  const auto refuse_types = [](const Node& node) {
     const ElementType type = node.type();
-    const bool whole = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type &&
-                       (!node.has_input(2) || node.inputs[2].type == type);
-    return whole ? std::string() : refuse_mixed_floats(node);
+    const bool integers = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type &&
+                          (!node.has_input(2) || node.inputs[2].type == type);
+    return integers ? std::string() : refuse_mixed_floats(node);
   };
-  const auto gemm = [numbers](const Node& node) {
+  const auto refuse_gemm = [refuse_types](const Node& node) {
     const auto is_one = [&](const char* factor) { return node.get_float(factor, 1.0f) == 1.0f; };
     if (is_whole(node.type()) && !(is_one("alpha") && is_one("beta")))
       return std::string("alpha or beta with integers");
-    return numbers(node);
+    return refuse_types(node);
   };
   kernels.add_onnx("MatMul", 1, 13, plan_matmul)
-      .refused(numbers)
+      .refused(refuse_types)
       .chooses(GemmChoice::implementations())
       .takes_rare_types();
   for (const char* name : {"FusedMatMul", "TransposeMatMul"}) {
@@ -145,7 +147,7 @@ void add_matmul(Kernels& kernels) {
         .chooses(GemmChoice::implementations());
   }
   kernels.add_onnx("Gemm", 7, 13, plan_gemm)
-      .refused(gemm)
+      .refused(refuse_gemm)
       .chooses(GemmChoice::implementations())
       .takes_rare_types();
 }

@@ -14,9 +14,9 @@ template <class T>
 DEVICE float point_of(const NBitsArgs& args, int n, int block) {
   if (args.points.address == nullptr) return static_cast<float>(1 << (args.bits - 1));
   if (args.point_bytes == 0) {
-    const T* numbers = args.points;
+    const T* points = args.points;
     return to_float(
-        numbers[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
+        points[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
   }
   const uint8_t* packed = args.points;
   const int bit = block * args.bits;

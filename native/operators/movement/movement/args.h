@@ -6,9 +6,9 @@
 namespace graphopt::hip {
 
 constexpr int kCopyThreads = 256;
-constexpr int kCopyElements = 4;  // per work-item that writes no pack
+constexpr int kCopyElements = 4;  // per work-item of strided_copy_*; one pack in strided_copy_to_packs_*
 
-// A walk over `total` elements.
+// y[y_offset + i . y_strides] = x[x_offset + i . x_strides] for the `total` index vectors i of the axes.
 struct StridedCopyArgs : Arguments<2, 120> {
   In x;
   Out y;
@@ -18,14 +18,14 @@ struct StridedCopyArgs : Arguments<2, 120> {
   uint32_t x_offset, y_offset;
 };
 
-// Data for each axis, innermost first.
+// One integer for each axis, innermost first.
 struct PadAxes {
   int32_t d[kMostAxes];
 };
 
 enum class PadMode : int32_t { kConstant, kReflect, kEdge, kWrap };
 
-// y[i] = x[i - before]; outside of x, `value` or an element of x, depending on the mode.
+// y[i] = x[i - before]. Where i - before is outside of x, y[i] is `value` or an element of x, depending on the mode.
 struct PadArgs : Arguments<2, 152> {
   In x;
   Out y;
@@ -37,7 +37,7 @@ struct PadArgs : Arguments<2, 152> {
   PadAxes before, x_dims;
   PadMode mode;
   int32_t rank;
-  int32_t packs;  // y is a multiple of 16, and the innermost axis no shorter than a pack
+  int32_t packs;  // 16-byte stores: the address of y is a multiple of 16, and its rows have at least 16 bytes
 };
 
 }  // namespace graphopt::hip

@@ -29,7 +29,7 @@ namespace {
 template <class T>
 using ScaleShiftKernel = CpuKernelOf<ScaleShiftOp, T, 4, cpu::scale_shift<T>, cpu::scale_shift_workspace<T>>;
 
-// Inputs X, scale, B, mean, variance; not in training.
+// Inputs X, scale, B, mean, variance, in inference mode.
 Planner plan_batch_normalization(const Node& node) {
   const float epsilon = node.get_float("epsilon", 1e-5f);
   return [=](Call& call, Program& program) {
@@ -51,15 +51,15 @@ Planner plan_batch_normalization(const Node& node) {
 }
 
 std::string refuse_batch_norm(const Node& node) {
-  if (node.get_bool("training_mode")) return "training";
+  if (node.get_bool("training_mode")) return "training mode";
   if (node.version < 9 && !node.get_bool("spatial", true)) return "spatial = 0";
   for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "only the first output";
+    if (node.outputs[i].present) return "outputs other than Y";
   }
   const ElementType x = node.type(), parameters = node.inputs[1].type;
   if (!is_float(x)) return no_kernel(x);
   for (size_t i = 1; i < node.inputs.size(); ++i) {
-    if (node.inputs[i].type != parameters) return "float and float16 parameters";
+    if (node.inputs[i].type != parameters) return "parameters of different element types";
   }
   return parameters == x || parameters == ElementType::kFloat
              ? ""

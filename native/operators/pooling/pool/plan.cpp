@@ -30,7 +30,7 @@ Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligne
   hip::PoolChannelsLastArgs args = {};
   const bool wide = fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned);
   if (args.total == 0) return {};
-  to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
+  to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);  // throws if an image of X is too large
   for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
   args.mode = p.mode;
   return one_launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16", args.total,
