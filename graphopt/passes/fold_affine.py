@@ -79,7 +79,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             after = None  # the shift would become an Add after the MatMul
         if before is None and after is None:
             return None
-        # Runtimes fuse the whole activation or norm, which is worth more than one of its nodes.
+        # Runtimes fuse the whole activation or norm, which saves more than folding one of its nodes.
         if affine.scale.size == 1 and (form := form_around(node, editor)) is not None:
             raise Refusal(Code.NO_GAIN, f"the node is part of {form.suffix}, which runtimes fuse as a whole", node)
         if (norm := fused_by_runtimes(node, editor)) is not None:

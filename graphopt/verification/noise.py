@@ -310,7 +310,7 @@ class Noisy:
         """Adds noise to the bodies of a node, and returns the kinds of the noise in them."""
         inside: list[_Kind] = []
         for body in bodies(node):
-            # Inputs of a body are as noisy as the node's inputs.
+            # An input of a body is noisy if any input of the node, or an earlier body, has noise.
             noisy = any(k.noisy for k in (*kinds, *inside))
             for value in body.inputs:
                 self._known[value] = _Kind(noisy=noisy and is_float(value))

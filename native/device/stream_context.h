@@ -79,7 +79,7 @@ class StreamContext {
   // Waits for the stream's work, except during a capture: then the stream has no work, because Capture waits
   // before it begins.
   void synchronize();
-  // Whether the work up to an event of the stream is complete.
+  // Whether the work up to an event of the stream is complete. True during a capture, when the stream has no work.
   bool is_done(void* event);
   // Releases the graphs. The stream's work must be complete.
   void close();

@@ -460,8 +460,8 @@ class Kernels {
     });
   }
 
-  // Declares that they have kernels for channels last. A KernelOfOp is constructed from an Op, a node, the device and
-  // true.
+  // Declares that the com.graphopt operators added last have kernels for channels last. A KernelOfOp is constructed
+  // from an Op, a node, the device and true.
   template <class Op, class KernelOfOp>
   void have_channels_last(Layout (*layout)(const Node&)) {
     for_last<Op>([&](const Op& op, Registration& r) {

@@ -16,8 +16,8 @@ namespace graphopt {
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
-// One name of an operator. P describes the problem for its kernels. A folder has one class Op for all names of its
-// operator, with
+// One name of an operator. P describes the problem for its kernels. A class Op describes all names of its operator,
+// with
 //   static std::vector<Op> all()   one for each name, attributes not read yet
 template <class P>
 class Operator {

@@ -65,7 +65,8 @@ def _config(deployment: Deployment, backend: Iterable[str]) -> str:
 
 def _tensor(tensor: Tensor, merged: bool) -> str:
     dims = tensor.shape[1:] if merged else tensor.shape
-    # The engine needs one dimension besides the batch; a tensor of shape (batch,) is reshaped.
+    # Triton needs a dimension besides the batch: a scalar, or a tensor of shape (batch,), is declared with one element
+    # and reshaped.
     reshape = "" if dims else " reshape { shape: [ ] }"
     text = f"name: {json.dumps(tensor.name)} data_type: {_type(tensor)} {_dims(dims or (1,))}"
     return f"{{ {text}{reshape} }}"

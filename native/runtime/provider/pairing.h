@@ -1,5 +1,5 @@
 // Matches the driver's devices with the runtime's hardware devices. The runtime lists the devices of the kernel's DRM
-// in no fixed order; a driver lists its own in bus order.
+// in no fixed order. The order of a driver is another one: CUDA's default is the fastest device first.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // FusedAttention for few query rows for each key/value head, as when a decoder adds one token:
-// O = softmax(scale Q K^T) V without bias, mask or softcap.
+// O = softmax(scale Q K^T) V without bias, mask, causality, window or softcap.
 //
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
 // work-items holds one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The

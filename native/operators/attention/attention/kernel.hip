@@ -17,7 +17,7 @@
 // keys, the output and the table of kernels.
 //
 // 4 S T D FLOPs per head (half for causal) for (2 S + 2 T) D elements: compute-bound beyond a few hundred keys.
-// Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 745 TFLOP/s of a large GEMM,
+// Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 725 TFLOP/s of a large GEMM,
 // float32 42 of 51. If there are fewer work-groups than the device needs, the keys are split among work-groups and
 // fused_attention_combine_* merges their results.
 //

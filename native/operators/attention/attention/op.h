@@ -81,8 +81,8 @@ GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
 namespace graphopt::gpu {
 
 // Inputs Q, K, V, then bias and mask if the problem has them; output O. `aligned`: all pointers are multiples of 16.
-// `rows` overrides the planner's variant. Throws std::invalid_argument if a head has more than 256 elements, or a
-// dimension or the stride of a row is 2^31 or more.
+// `rows` overrides the planner's variant. Throws std::invalid_argument if a head has more than 256 elements, or if a
+// dimension, the stride of a row or column, or the number of rows or work-groups is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<hip::AttentionRows> rows = {});
 

@@ -190,7 +190,7 @@ struct VectorAttention {
     UNROLL for (int slot = 0; slot < kSlots; ++slot) {
       UNROLL for (int i = 0; i < kScores; ++i) scores.v[slot][i] = 0;
     }
-    // The operands of a step are loaded during the multiplications of the step before.
+    // The operands at each index d of a head are loaded during the multiplications at index d - 1.
     float a[2][kSlots], b[2][kScores];
     const int r = row(0);
     constexpr int kStep = 8;

@@ -92,7 +92,7 @@ struct FinishedImage {
   }
 };
 
-// Interleaves the elements of two arrays.
+// Reads and writes whole vectors: n is rounded up to a multiple of L.
 inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += L) {
     const Vec a = load(even + i), b = load(odd + i);

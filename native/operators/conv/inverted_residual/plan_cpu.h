@@ -67,8 +67,8 @@ struct InvertedResidualPlan {
         least, std::min(most, std::max(least, enough(panels_of_y * images))), panels_of_y * images, workers,
         [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // each tile also reads the weights
   }
-  // s holds one panel for each thread if all rows are computed at a time, else all panels.
   bool whole(const InvertedResidualProblem& p) const { return rows == p.out[0]; }
+  // The number of panels in s: one for each thread if all rows are computed at a time, else all panels.
   int64_t slots(const InvertedResidualProblem& p) const { return whole(p) ? workers : panels; }
   int64_t s_numbers(const InvertedResidualProblem& p) const { return slots(p) * kPanel * plane; }
   // Elements of d for an image.

@@ -6,7 +6,7 @@
 // checks. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
 // 18 N OH OW C M FLOPs for (2 H W C + 2 OH OW M) N bytes and twice the packed X: compute-bound from about 64 channels
-// on; 200 of the 745 TFLOP/s of a large GEMM on an H200. Launch: operators/conv/winograd/plan.cpp.
+// on; 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch: operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "gemm/loaders/packs.h"

@@ -22,7 +22,8 @@ constexpr int64_t kPanelsTogether = 2;
 // The division of the tiles among the threads.
 template <class A>
 struct WinogradSchedule {
-  // The bytes of o for a thread: half of a second-level cache, or 32 KiB for the direct algorithm, which reads o once.
+  // The limit for the bytes of o of a thread: half of a second-level cache. The direct algorithm has one point, so that
+  // its o fits into 32 KiB of a first-level cache.
   static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
 
   Geometry g;

@@ -1,7 +1,7 @@
 // Resize of H and W of x [planes, H, W], nearest and linear: a work-item computes some adjacent outputs.
 //
-// Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
-// 8 FLOPs for each element if linear. scripts/gpu_bench.py compares it with a copy.
+// Bound by memory: X is read once from memory and Y is written once. A linear output depends on four elements of
+// X, most of them from the cache, with about 10 FLOPs. scripts/gpu_bench.py compares it with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "operators/image/resize/coordinates.h"
 

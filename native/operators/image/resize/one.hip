@@ -1,6 +1,6 @@
 // Resize along one axis: copies of elements of any type, and sums of adjacent elements with linear or cubic
-// weights, widened if Y is coarser (antialias). Each axis is one launch, shrinking axes first;
-// intermediate values are float.
+// weights. With antialias, a coarser Y widens the weights. Each axis is one launch, shrinking axes first; sums
+// between two launches are float.
 //
 // Bound by memory. Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981.
 #include "operators/image/resize/coordinates.h"

@@ -103,7 +103,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   parallel_loops(parallel, loops);
 }
 
-// A single row in float32, bound by reading the weights. Several panels are read at a time, as many as have sums in
+// A single row in float32, bound by reading the weights. Several panels are read at a time, with all their sums in
 // registers: reading one after another would wait for memory, and for the preceding sum.
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,

@@ -15,7 +15,7 @@ int64_t whole(const Call& call, size_t i) {
   return given[0];
 }
 
-// The steps are counted in double, as the newest runtimes count them.
+// The steps are counted in double, as in ONNX Runtime 1.32. Version 1.22 rounds limit - start to float32.
 gpu::RangeProblem of_floats(const Call& call) {
   gpu::RangeProblem p;
   p.start = call.number(0, 0.0f);

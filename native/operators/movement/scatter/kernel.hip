@@ -200,7 +200,8 @@ DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
   }
 }
 
-// Most targets have at most two updates: their loads are all issued before the first is waited for.
+// Most targets have at most two updates. The first updates of all targets of a work-item are loaded together, then
+// their second updates.
 template <class T, bool kEach>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   using Place = ScatterPlace<kEach>;

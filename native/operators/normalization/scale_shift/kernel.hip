@@ -12,7 +12,7 @@
 
 namespace graphopt::hip {
 
-// y = act(z), z below zero times slope, where z = (x - mean) scale + shift + r.
+// y = act(z) with z = (x - mean) scale + shift + r. A negative z is first multiplied by slope.
 struct Coefficients {
   float mean, scale, shift, slope;
 };

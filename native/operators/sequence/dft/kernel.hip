@@ -1,5 +1,5 @@
 // DFT and STFT by their definition: a work-item sums one output of several lines, with their inputs in LDS. The roots
-// of unity are read from a table at (k n) mod L, correct to the last bit.
+// of unity are read from a table at (k n) mod L, with errors of at most 3 units in the last place.
 //
 // Compute-bound: N K complex multiplications for each line. This suits the frames of speech (L of 200 to 2048); a
 // transform of a million points needs another algorithm.

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// Packs of weights that a work-item keeps in registers.
+// Maximum number of packs of weights that a work-item keeps in registers. The others are in LDS.
 constexpr int kHeldPacks = 19;
 
 template <int kUnits, int kPacks>

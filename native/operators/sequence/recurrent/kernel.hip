@@ -26,7 +26,8 @@ DEVICE float fold(float* v, int mask) {
 }
 
 // Adds the products of rows of r (stride H H) and the states h [cells, H], for the elements of a work-item.
-// kWide: in packs; H is a multiple of a pack. All loads of a step are issued before the first is waited for.
+// kWide: in packs; H is a multiple of a pack. All loads of a step are issued before the first is waited for; in
+// float16 only those of the weights and of half of the states.
 template <class T, bool kWide>
 DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
