@@ -3,15 +3,17 @@
     python scripts/amd_build.py [ARCH ...]
 
 For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and the numbers of
-128-bit loads and stores, matrix instructions, packed or dual fp32 instructions, LDS and scratch instructions. For each
-innermost loop of a GEMM or attention kernel also the issue cycles of its instructions, by unit. (The other kernels have
-no loops: their backward branches lead to blocks that the compiler moved to the end.)
+128-bit loads and stores, matrix instructions, packed or dual fp32 instructions, LDS, scratch and flat instructions. For
+each kernel with matrix instructions in a loop also the clocks of a wave's inner loop on each unit, its LDS accesses by
+width, waits and barriers, and two bounds of its speed in percent of the matrix units' peak: the busiest unit, and a
+simulation of the waves of a compute unit (tests/hip/inner_loops.py). scripts/amd_triton.py counts
+Triton's kernels in the same way.
 
 Without ARCH, uses those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is
 in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
-Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, or if it has no matrix
-instruction although the architecture has them for its type.
+Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, if it has no matrix
+instruction although the architecture has them for its type, or if a simulation is below its floor.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.hip.architectures import architectures, checked, has_matrix
 from tests.hip.code_objects import build_code_objects, metadata, tool
+from tests.hip.inner_loops import Loop, inner_loop, rates
 
 
 @dataclass
@@ -44,17 +47,25 @@ class Kernel:
 
     @cached_property
     def code(self) -> list[tuple[int, str]]:
-        """Returns address and text of each instruction; a branch's text ends in @ and the target's offset."""
+        """Returns address and text of each instruction; a branch's text ends in @ and its target's address."""
         found = []
-        for text, address, target in INSTRUCTION.findall(self.listing):
+        lines = INSTRUCTION.findall(self.listing)
+        start = int(lines[0][1], 16) if lines else 0
+        for text, address, target in lines:
             if target and text.startswith(("s_cbranch", "s_branch")):
-                text = f"{text.split()[0]} @{int(target.partition('+')[2] or '0', 16)}"
+                text = f"{text.split()[0]} @{start + int(target.partition('+')[2] or '0', 16)}"
             found.append((int(address, 16), text))
         return found
 
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
 PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
+# The least simulated percentage of the matrix units' peak, for the largest tiles and the usual heads.
+FLOORS = {
+    r"gemm_(turned_)?panels_128x128_f16|conv_(last|apart)_128x128_f16": 65,
+    r"fused_attention_plain_128_f16": 50,
+    r"fused_attention_plain_64_f16": 45,
+}
 INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)
 
 
@@ -101,46 +112,24 @@ def occupancy(arch: str, kernel: Kernel) -> int:
     return most
 
 
-def matrix_cycles(arch: str) -> int:
-    """Returns the cycles of a 16 x 16 x 16 float16 product.
-
-    CDNA 4 is only faster at longer products, which no kernel uses.
-    """
-    simds = 4 if is_cdna(arch) else 2
-    return max(16, 2 * 16**3 * simds // int(architectures()[arch]["matrix_flops"]))
+def loop_of(arch: str, kernel: Kernel) -> Loop | None:
+    return inner_loop(arch, kernel.code) if kernel.count("v_mfma|v_wmma") else None
 
 
-def cycles(arch: str, text: str) -> tuple[str, int]:
-    """Returns the unit of an instruction and its issue cycles for one wave, by the vendor's guides."""
-    cdna = is_cdna(arch)
-    if text.startswith("v_mfma"):
-        if "f32_16x16x4" in text:
-            return "matrix", 32
-        return "matrix", matrix_cycles(arch)
-    if text.startswith("v_wmma"):
-        return "matrix", matrix_cycles(arch)
-    if text.startswith("v_"):
-        return "VALU", 4 if cdna else 1
-    if text.startswith("ds_"):
-        return "LDS", 4 if cdna else 1
-    if text.startswith(("global_", "flat_", "buffer_", "scratch_")):
-        return "memory", 4 if cdna else 1
-    return "scalar", 1
+def simulate(arch: str, kernel: Kernel, loop: Loop) -> float:
+    """Returns the simulated bound, with as many work-groups on a compute unit as fit."""
+    waves = -(-kernel.facts["max_flat_workgroup_size"] // kernel.facts["wavefront_size"])
+    return loop.simulated(max(1, occupancy(arch, kernel) * rates(arch).simds // waves), waves)
 
 
-def loops(kernel: Kernel) -> list[list[str]]:
-    """Returns the instructions of each innermost loop: from a backward branch's target to the branch."""
-    if not kernel.code or not re.search("product|attention|^gemm_|^conv_", kernel.name):
-        return []
-    start = kernel.code[0][0]
-    spans = []
-    for address, text in kernel.code:
-        branch = re.match(r"s_c?branch\S* @(\d+)", text)
-        if branch and start + int(branch[1]) <= address:
-            spans.append((start + int(branch[1]), address))
-    inner = [a for a in spans if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
-    bodies = [[text for address, text in kernel.code if begin <= address <= end] for begin, end in inner]
-    return [body for body in bodies if any(re.match(r"s_barrier|v_mfma|v_wmma", text) for text in body)]
+def describe(loop: Loop, simulated: float) -> str:
+    clocks = "  ".join(f"{unit} {clocks}" for unit, clocks in sorted(loop.clocks.items()) if unit != "barrier")
+    widths = " ".join(f"{count}x{bits}" for bits, count in sorted(loop.lds_bits.items()))
+    return (
+        f"    loop of {len(loop.code)} instructions, clocks: {clocks}; LDS accesses by bits: {widths}; "
+        f"waits {loop.count('s_wait')}, barriers {loop.count('s_barrier$|s_barrier_wait')}; "
+        f"peak {100 * loop.busiest():.0f} % (busiest unit), {100 * simulated:.0f} % (simulated)"
+    )
 
 
 def problems(arch: str, kernel: Kernel) -> list[str]:
@@ -158,31 +147,39 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     return found
 
 
+def floor_of(name: str) -> int:
+    return next((floor for pattern, floor in FLOORS.items() if re.fullmatch(pattern, name)), 0)
+
+
+def print_kernel(arch: str, kernel: Kernel) -> list[str]:
+    """Prints a kernel's resources and its inner loop; returns its problems."""
+    f = kernel.facts
+    found = problems(arch, kernel)
+    print(
+        f"{kernel.name:42} {f['vgpr_count']:4} {f.get('agpr_count', 0):4} {f['sgpr_count']:4} "
+        f"{f['group_segment_fixed_size']:5} {f['private_segment_fixed_size']:7} "
+        f"{f['vgpr_spill_count'] + f['sgpr_spill_count']:5} {occupancy(arch, kernel):3} | "
+        f"{kernel.count(r'(global|flat|buffer)_(load|store)_(dwordx4|b128)'):7} "
+        f"{kernel.count(r'v_mfma|v_wmma'):6} {kernel.count(r'v_pk_(fma|mul|add)_f32|v_dual_'):7} "
+        f"{kernel.count(r'ds_'):4} {kernel.count(r'scratch_'):7} {kernel.count(r'flat_'):4}  {', '.join(found)}"
+    )
+    loop = loop_of(arch, kernel)
+    if loop:
+        simulated = simulate(arch, kernel, loop)
+        print(describe(loop, simulated))
+        if 100 * simulated < floor_of(kernel.name):
+            found.append(f"{100 * simulated:.0f} % of the peak, floor {floor_of(kernel.name)} %")
+    return found
+
+
 def main() -> int:
     archs = sys.argv[1:] or checked()
     failures = []
-    header = "VGPR AGPR SGPR   LDS scratch spill occ | 128-bit matrix pk/dual  LDS scratch"
+    header = "VGPR AGPR SGPR   LDS scratch spill occ | 128-bit matrix pk/dual  LDS scratch flat"
     for arch, paths in build_code_objects(archs).items():
         print(f"\n{arch:42} {header}")
         for kernel in read_kernels(paths):
-            f = kernel.facts
-            found = problems(arch, kernel)
-            failures += [f"{arch} {kernel.name}: {p}" for p in found]
-            print(
-                f"{kernel.name:42} {f['vgpr_count']:4} {f.get('agpr_count', 0):4} {f['sgpr_count']:4} "
-                f"{f['group_segment_fixed_size']:5} {f['private_segment_fixed_size']:7} "
-                f"{f['vgpr_spill_count'] + f['sgpr_spill_count']:5} {occupancy(arch, kernel):3} | "
-                f"{kernel.count(r'(global|flat|buffer)_(load|store)_(dwordx4|b128)'):7} "
-                f"{kernel.count(r'v_mfma|v_wmma'):6} {kernel.count(r'v_pk_(fma|mul|add)_f32|v_dual_'):7} "
-                f"{kernel.count(r'ds_'):4} {kernel.count(r'scratch_'):7}  {', '.join(found)}"
-            )
-            for number, loop in enumerate(loops(kernel)):
-                units: dict[str, int] = {}
-                for text in loop:
-                    unit, issue = cycles(arch, text)
-                    units[unit] = units.get(unit, 0) + issue
-                cells = "  ".join(f"{unit} {units[unit]}" for unit in sorted(units))
-                print(f"    loop {number}, {len(loop)} instructions, issue cycles: {cells}")
+            failures += [f"{arch} {kernel.name}: {problem}" for problem in print_kernel(arch, kernel)]
     print(
         *(["", *failures] if failures else ["", "no spills, no scratch, matrix instructions where they belong"]),
         sep="\n",
