@@ -62,7 +62,7 @@ class Kernel:
 PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
 # The least simulated percentage of the matrix units' peak, for the largest tiles and the usual heads.
 FLOORS = {
-    r"gemm_(turned_)?panels_128x128_f16|conv_(last|apart)_128x128_f16": 65,
+    r"gemm_(turned_)?panels_128x128_f16|conv_(last|disjoint)_128x128_f16": 65,
     r"fused_attention_plain_128_f16": 50,
     r"fused_attention_plain_64_f16": 45,
 }

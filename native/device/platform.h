@@ -4,15 +4,16 @@
 // A kernel is defined with macros, since attributes, unmangled names and pragmas cannot depend on template arguments:
 //   KERNEL(name, max_threads, Args, x, y) { ... }
 // Args is a struct of device/args.h, and x and y are all its slots, in order. The body reads `args`.
-// KERNEL_SHARING(name, max_threads, groups, Args, ...) requests that `groups` work-groups fit on a compute unit of an
-// NVIDIA GPU at the same time. A body may use
+// KERNEL_SHARING(name, max_threads, groups, Args, ...) requests that `groups` work-groups, or those of a Sharing, fit on
+// a compute unit at the same time. A body may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   work_item(threads)          the index of the work-item in the grid, from block_x() and thread_x()
 //   SHARED(name, Type)          a static object in LDS, uninitialised; at most one in a kernel
 //   DYNAMIC_SHARED(name, Type)  a pointer to the dynamic LDS of the launch; at most one in a kernel
 //   LARGE_SHARED(name, Type)    like SHARED, for more than the 48 KiB that NVIDIA allows statically: on NVIDIA the
 //                               launch requests the memory
-//   barrier()                   waits for all work-items of the work-group
+//   barrier()                   waits for all work-items of the work-group; orders their accesses to memory and LDS
+//   lds_barrier()               the same, but orders only accesses to LDS: on AMD, accesses to memory stay in flight
 //   barrier_of_part(part, threads)
 //                               waits for the work-items of one of at most 15 parts of the work-group, which consist
 //                               of complete waves; on NVIDIA
@@ -25,6 +26,8 @@
 //   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the registers that
 //                               wait for loads
+//   compute_here(x)             the compiler computes the vector x before this point: it would move the instructions
+//                               of RDNA's matrix units behind barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
 //                               an asynchronous copy of 16 bytes (zeros unless `inside`), and the wait for all copies
 //                               of the work-item; for kCopiesToLds
@@ -48,11 +51,32 @@
 
 // --- Kernels and LDS
 
-#if defined(__AMDGCN__)
+namespace graphopt::hip {
+
+// The work-groups of a kernel that should fit on a compute unit of an NVIDIA GPU and of CDNA; 0: any number.
+struct Sharing {
+  int nvidia, cdna;
+  constexpr Sharing(int groups, int groups_of_cdna = 0) : nvidia(groups), cdna(groups_of_cdna) {}
+};
+
+// The waves of such a kernel on each of the four SIMDs of a compute unit of CDNA; at least those of one work-group.
+constexpr int waves_on_simd(int threads, Sharing groups) {
+  const int waves = (threads + kWave - 1) / kWave;
+  return groups.cdna * waves > 4 ? groups.cdna * waves / 4 : (waves + 3) / 4;
+}
+
+}  // namespace graphopt::hip
+
+#if defined(__GFX9__)
+#define GRAPHOPT_GLOBAL(max_threads, groups)                                           \
+  __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads))) \
+  __attribute__((amdgpu_waves_per_eu(graphopt::hip::waves_on_simd(max_threads, groups))))
+#elif defined(__AMDGCN__)
 #define GRAPHOPT_GLOBAL(max_threads, groups) \
   __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads)))
 #elif defined(__CUDACC__)
-#define GRAPHOPT_GLOBAL(max_threads, groups) __global__ __launch_bounds__(max_threads, groups)
+#define GRAPHOPT_GLOBAL(max_threads, groups) \
+  __global__ __launch_bounds__(max_threads, graphopt::hip::Sharing(groups).nvidia)
 #endif
 #if defined(__AMDGCN__) || defined(__CUDACC__)
 #define GRAPHOPT_REGISTER(name, max_threads)
@@ -140,6 +164,16 @@ DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+DEVICE void lds_barrier() {
+#if __clang_major__ >= 19  // which has fences of one address space
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+#else
+  barrier();
+#endif
+}
+
 DEVICE void wave_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -165,6 +199,10 @@ DEVICE void keep_order() {
   asm volatile("" ::: "memory");
   __builtin_amdgcn_sched_barrier(0);
 }
+template <class Vector>
+DEVICE void compute_here(Vector& x) {
+  asm volatile("" : "+v"(x));
+}
 
 DEVICE float exp2_fast(float x) {
   return __builtin_amdgcn_exp2f(x);
@@ -189,6 +227,7 @@ DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
 
 DEVICE void barrier() { __syncthreads(); }
+DEVICE void lds_barrier() { __syncthreads(); }
 DEVICE void wave_barrier() { __syncwarp(); }
 DEVICE void barrier_of_part(int part, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(part + 1), "r"(threads) : "memory");
@@ -204,6 +243,8 @@ DEVICE int opaque(int x) {
 }
 DEVICE int same_in_wave(int x) { return x; }
 DEVICE void keep_order() { asm volatile("" ::: "memory"); }
+template <class Vector>
+DEVICE void compute_here(Vector&) {}
 
 DEVICE float exp2_fast(float x) {
   float y;

@@ -70,9 +70,9 @@ enum class Targets { kNone, kCopiesToLds, kAll };
 // it then reaches.
 #define GEMM_STRIDED_TILES(TILE)                                                                               \
   TILE(128x128, f16, 2, shape(128, 128, 64, 64, 64, 2),                                                        \
-       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
+       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
   TILE(64x64, f16, 6, shape(64, 64, 32, 64, 64, 2),                                                            \
-       shape(64, 64, 32, 64, 32, 2), shape(64, 64, 32, 32, 32, 2), 2, 530)
+       shape(64, 64, 32, 64, 32, 1), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
 // Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
 // Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; targets for operands of halo.h,
@@ -94,14 +94,14 @@ enum class Targets { kNone, kCopiesToLds, kAll };
   TILE(96x128, kCopiesToLds, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                       \
        cost(0.36, 800, 8000), no_cost())                                                                            \
   TILE(128x128, kAll, kAll, 2, shape(128, 128, 64, 64, 64, 3),                                                      \
-       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), cost(0.324, 1500, 6300),                     \
+       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1), cost(0.324, 1500, 6300),                     \
        cost(0.565, 1550, 6500))                                                                                     \
   TILE(128x64, kAll, kCopiesToLds, 2, shape(128, 64, 64, 32, 64, 4),                                                \
-       shape(128, 64, 64, 32, 64, 2), shape(128, 64, 64, 32, 32, 2), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
+       shape(128, 64, 64, 32, 64, 1), shape(128, 64, 64, 32, 32, 1), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
   TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                                         \
-       shape(64, 64, 32, 32, 64, 2), shape(64, 64, 32, 32, 32, 2), cost(0.21, 1080, 3200), no_cost())               \
+       shape(64, 64, 32, 32, 64, 1), shape(64, 64, 32, 32, 32, 1), cost(0.21, 1080, 3200), no_cost())               \
   TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                                         \
-       shape(32, 32, 16, 32, 64, 2), shape(32, 32, 16, 16, 64, 2), cost(0.095, 380, 500), no_cost())                \
+       shape(32, 32, 16, 32, 64, 1), shape(32, 32, 16, 16, 64, 1), cost(0.095, 380, 500), no_cost())                \
   TILE(128x64x2, kNone, kAll, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),    \
        no_cost(), cost(0.442, 1350, 6200))                                                                          \
   TILE(144x48x4, kNone, kAll, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),    \

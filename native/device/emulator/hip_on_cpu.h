@@ -96,6 +96,7 @@ inline int block_y() { return static_cast<int>(cpu::current->block.y); }
 inline int block_z() { return static_cast<int>(cpu::current->block.z); }
 
 inline void barrier() { cpu::wait_for_group(); }
+inline void lds_barrier() { barrier(); }
 inline void wave_barrier() { cpu::wait_for_wave(); }
 
 inline uint32_t shuffle_bits(uint32_t x, int lane) {
@@ -109,6 +110,8 @@ inline uint32_t multiply_high(uint32_t a, uint32_t b) {
 inline int opaque(int x) { return x; }
 inline int same_in_wave(int x) { return x; }
 inline void keep_order() {}
+template <class Vector>
+inline void compute_here(Vector&) {}
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }

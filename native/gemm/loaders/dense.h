@@ -7,9 +7,9 @@
 
 namespace graphopt::hip {
 
-// Lines along K: the elements of a line are contiguous.
-template <bool kAhead, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
-struct DenseRows {
+// Lines along K: the elements of a line are contiguous. kGroups: see in_part.
+template <int kLines, int kDepth, int kThreads, int kGroups>
+struct DenseRowsAhead {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
 
@@ -17,11 +17,11 @@ struct DenseRows {
   ptrdiff_t step;  // from pack to pack
   int row, column, remaining_k;
   int inside = 0;  // a bit for each pack
-  PacksToLds<kAhead, kPacks> packs;
+  PacksToLds<true, kPacks> packs;
 
   // `p` is the first of the `lines` lines of the work-group, with distance `stride` in elements. Lines and k
   // beyond the end are zeros. (Loading the last line instead made all work-items wait for that line.)
-  DEVICE DenseRows(const half_t* p, int stride, int lines, int K)
+  DEVICE DenseRowsAhead(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
@@ -44,10 +44,49 @@ struct DenseRows {
     remaining_k -= kDepth;
   }
   template <class Row>
-  DEVICE void finish(Row* to) const {
+  DEVICE void finish(Row*) const {}
+};
+
+// The same through registers. Loads have no conditions, which would keep the compiler from moving them: lines beyond
+// the end repeat the last one, since their sums are not stored, and k beyond the end are zeroed on the way to LDS.
+template <int kLines, int kDepth, int kThreads>
+struct DenseRowsThroughRegisters {
+  static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
+  static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
+
+  const half_t* from[kPacks];
+  int row, column;
+  int k = 0, end;  // of the next step; K
+  PacksToLds<false, kPacks> packs;
+
+  DEVICE DenseRowsThroughRegisters(const half_t* p, int stride, int lines, int K)
+      : row(thread_x() / kAcross), column(thread_x() % kAcross * 8), end(K) {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      from[i] = p + static_cast<ptrdiff_t>(min_int(row + i * kRows, lines - 1)) * stride;
+    }
+  }
+
+  template <class Row>
+  DEVICE void begin(Row* to, int) {
+    const int at = min_int(k + column, end - 8);
+    UNROLL for (int i = 0; i < kPacks; ++i) packs.begin(i, &to[i * kRows + row][column], from[i] + at, true);
+    k += kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row* to) {
+    if (k > end) {
+      keep_order();  // a branch, which complete steps skip
+      if (k - kDepth + column >= end) {
+        UNROLL for (int i = 0; i < kPacks; ++i) packs.staged[i] = {};
+      }
+    }
     UNROLL for (int i = 0; i < kPacks; ++i) packs.finish(i, &to[i * kRows + row][column]);
   }
 };
+
+template <bool kAhead, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
+using DenseRows = typename Select<kAhead, DenseRowsAhead<kLines, kDepth, kThreads, kGroups>,
+                                  DenseRowsThroughRegisters<kLines, kDepth, kThreads>>::Type;
 
 template <class P>
 using LeftRows = DenseRows<P::kAhead, P::kM, P::kDepth, P::kThreads>;

@@ -178,15 +178,19 @@ struct Im2colRows {
     return bits;
   }
 
+  DEVICE void find_tap() {
+    const uint32_t tap = divide(static_cast<uint32_t>(k), args.channels);
+    channel = k - static_cast<int>(tap * args.channels.d);
+    r = static_cast<int>(divide(tap, args.kernel_w));
+    s = static_cast<int>(tap) - r * static_cast<int>(args.kernel_w.d);
+    offset = r * args.window.dilation_h * args.W + s * args.window.dilation_w;
+  }
+
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     constexpr int kParts = P::kDepth / 16;
     if (part <= 0) {
-      const uint32_t tap = divide(static_cast<uint32_t>(k), args.channels);
-      channel = k - static_cast<int>(tap * args.channels.d);
-      r = static_cast<int>(divide(tap, args.kernel_w));
-      s = static_cast<int>(tap) - r * static_cast<int>(args.kernel_w.d);
-      offset = r * args.window.dilation_h * args.W + s * args.window.dilation_w;
+      find_tap();
       if (k >= end) r = kNoTap;
     }
     const auto C = static_cast<int32_t>(args.channels.d);
@@ -203,5 +207,44 @@ struct Im2colRows {
     UNROLL for (int i = 0; i < kPacks; ++i) packs.finish(i, &to[i * kRows + row][column]);
   }
 };
+
+// The same through registers. Consecutive steps of a tap only advance the addresses.
+template <class P>
+struct Im2colThroughRegisters : Im2colRows<P> {
+  using Base = Im2colRows<P>;
+  static constexpr int kPacks = Base::kPacks;
+
+  const half_t* from[kPacks];  // the packs of the next step
+  uint32_t are_inside;         // a bit for each pack that is inside X
+
+  DEVICE Im2colThroughRegisters(const ConvLastArgs& of, int first_m, int first_k, int depth)
+      : Base(of, first_m, first_k, depth) {
+    find_packs();
+  }
+  DEVICE void find_packs() {
+    this->find_tap();
+    const auto C = static_cast<int32_t>(this->args.channels.d);
+    are_inside = 0;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      from[i] = this->x + static_cast<ptrdiff_t>(this->at[i] + this->offset) * C + this->channel;
+      are_inside |= (this->taps[i] >> this->r & this->taps[i] >> (16 + this->s) & 1) << i;
+    }
+  }
+
+  template <class Row>
+  DEVICE void begin(Row* to, int) {
+    if (this->channel >= static_cast<int32_t>(this->args.channels.d)) find_packs();
+    const uint32_t mask = this->k < this->end ? are_inside : 0;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      this->packs.begin(i, &to[i * Base::kRows + this->row][this->column], from[i], (mask >> i & 1) != 0);
+      from[i] += P::kDepth;
+    }
+    this->k += P::kDepth;
+    this->channel += P::kDepth;
+  }
+};
+
+template <class P>
+using Im2col = typename Select<P::kAhead, Im2colRows<P>, Im2colThroughRegisters<P>>::Type;
 
 }  // namespace graphopt::hip

@@ -3,7 +3,6 @@
 
 #include "device/platform.h"
 #include "gemm/loaders/packs.h"
-#include "gemm/loaders/strided.h"
 
 namespace graphopt::hip {
 
@@ -46,22 +45,59 @@ struct TransposedRows {
   DEVICE void finish(Row*) const {}
 };
 
-// The same memory layout if LDS has rows of lines: through registers.
+// The same memory layout if LDS has rows of lines: through registers, as DenseRowsThroughRegisters. A work-item loads
+// packs of two consecutive k, and stores the two k of each line as one access.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedThroughRegisters {
-  OperandPart<half_t, kLines, kDepth, kThreads, true> operand;
-  int k = 0;
+  static constexpr int kAcross = kDepth / 2, kApart = kThreads / kAcross * 8, kPairs = kLines / kApart;
+  static_assert(kPairs * kThreads * 16 == kLines * kDepth, "whole packs for every work-item");
+
+  const half_t* first;  // of the next step
+  ptrdiff_t stride, down;
+  int row, line, left;  // left: k of the matrix from the next step on
+  int across[kPairs];
+  Bits128 staged[kPairs][2];
 
   DEVICE TransposedThroughRegisters(const half_t* p, int apart, int lines, int K)
-      : operand(p, {1, apart, 1}, lines, K) {}
+      : first(p), stride(apart), row(thread_x() % kAcross * 2), line(thread_x() / kAcross * 8), left(K) {
+    down = row * stride;
+    UNROLL for (int i = 0; i < kPairs; ++i) across[i] = min_int(line + i * kApart, lines - 8);
+  }
+
   template <class Row>
   DEVICE void begin(Row*, int) {
-    operand.load(k);
-    k += kDepth;
+    ptrdiff_t even = down, odd = down + stride;
+    if (left < kDepth) {
+      keep_order();  // a branch, which complete steps skip
+      if (row >= left) even = 0;
+      if (row + 1 >= left) odd = 0;
+    }
+    UNROLL for (int i = 0; i < kPairs; ++i) {
+      staged[i][0] = *reinterpret_cast<const Bits128*>(first + even + across[i]);
+      staged[i][1] = *reinterpret_cast<const Bits128*>(first + odd + across[i]);
+    }
+    first += kDepth * stride;
+    left -= kDepth;
   }
   template <class Row>
-  DEVICE void finish(Row* to) const {
-    operand.store(to);
+  DEVICE void finish(Row* to) {
+    if (left < 0) {
+      keep_order();
+      UNROLL for (int i = 0; i < kPairs; ++i) {
+        UNROLL for (int at = 0; at < 2; ++at) {
+          if (row + at >= left + kDepth) staged[i][at] = {};
+        }
+      }
+    }
+    struct alignas(4) Two {
+      half_t v[2];
+    };
+    UNROLL for (int i = 0; i < kPairs; ++i) {
+      const auto even = bit_cast<Pack<half_t>>(staged[i][0]), odd = bit_cast<Pack<half_t>>(staged[i][1]);
+      UNROLL for (int j = 0; j < 8; ++j) {
+        *reinterpret_cast<Two*>(&to[line + i * kApart + j][row]) = {{even.v[j], odd.v[j]}};
+      }
+    }
   }
 };
 

@@ -44,6 +44,16 @@ struct Hgemm {
   DEVICE static int wave_n() { return wave_of_split() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
+    // CDNA has registers for the operands of a whole step.
+    if constexpr (kWave == 64) {
+      Operands operands[kDepth / 16];
+      UNROLL for (int k = 0; k < kDepth; k += 16) load(lds, buffer, k, operands[k / 16]);
+      UNROLL for (int k = 0; k < kDepth; k += 16) {
+        keep_order();
+        multiply(operands[k / 16]);
+      }
+      return;
+    }
     UNROLL for (int k = 0; k < kDepth; k += 16) {
       keep_order();
       typename Instruction::Right right[kTilesN];
@@ -52,6 +62,9 @@ struct Hgemm {
         const auto left = load_left(lds, buffer, k, m);
         UNROLL for (int n = 0; n < kTilesN; ++n) Instruction::multiply(sum[m][n], left, right[n]);
       }
+    }
+    UNROLL for (int m = 0; m < kTilesM; ++m) {
+      UNROLL for (int n = 0; n < kTilesN; ++n) compute_here(sum[m][n].v);
     }
   }
 
@@ -86,7 +99,7 @@ struct Hgemm {
         const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Instruction::kSums / 4) + s / 4;
         return lds + ((pack * kSplitWaves + wave_of_split()) * kWave + lane_id()) * 4;
       };
-      barrier();  // all waves have read their last operands
+      lds_barrier();  // all waves have read their last operands
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if (owns_row(i)) continue;
         const int by = split() - static_cast<int>(split() > i % kSplitK);
@@ -98,7 +111,7 @@ struct Hgemm {
           }
         }
       }
-      barrier();
+      lds_barrier();
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if (!owns_row(i)) continue;
         UNROLL for (int j = 0; j < kTilesN; ++j) {
@@ -116,7 +129,7 @@ struct Hgemm {
   // For begin and finish see run_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
-    run_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+    run_steps<kDepth, kBuffers>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
   // Calls visit(m, n, values) for the values of each tile in this work-item: value i is at row m(i) and
@@ -191,7 +204,7 @@ struct Hgemm {
     };
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
-    barrier();  // all waves have read their last operands
+    lds_barrier();  // all waves have read their last operands
     // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
     uint32_t which = 1u << first_tile;
     NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kSplitK) {

@@ -6,21 +6,27 @@
 
 namespace graphopt::hip {
 
-// Runs the steps of a GEMM with two buffers: one step is loaded while another is multiplied. begin(k, buffer)
-// starts to load the step at k, finish(buffer) completes it in that buffer in LDS, multiply(buffer) adds it
-// to the sums.
-template <int kDepth, class Begin, class Finish, class Multiply>
+// Runs the steps of a GEMM: one step is loaded while another is multiplied. begin(k, buffer) starts to load
+// the step at k, finish(buffer) completes it in that buffer in LDS, multiply(buffer) adds it to the sums. One
+// buffer needs two barriers for each step, but leaves LDS for other work-groups, which multiply meanwhile.
+template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>
 DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
+  static_assert(kBuffers == 1 || kBuffers == 2, "the step in flight has at most a buffer of its own");
+  constexpr int kOther = kBuffers - 1;
   begin(0, 0);
   finish(0);
-  barrier();
+  lds_barrier();
   int buffer = 0;
   for (int k = kDepth; k < depth; k += kDepth) {
-    begin(k, buffer ^ 1);
+    begin(k, buffer ^ kOther);
     multiply(buffer);
-    buffer ^= 1;
+    buffer ^= kOther;
+    if constexpr (kBuffers == 1) {
+      keep_order();
+      lds_barrier();  // all waves have read the current step
+    }
     finish(buffer);
-    barrier();
+    lds_barrier();
   }
   multiply(buffer);
 }
@@ -43,7 +49,7 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
   }
   typename Product::Operands operands[2];
   wait_for_copies_except<kBuffers - 2>();
-  barrier();
+  lds_barrier();
   int buffer = 0, next = kBuffers - 1;  // of the step that is multiplied, and of the copies
   begin(next, 0);
   product.load(lds, buffer, 0, operands[0]);
@@ -56,7 +62,7 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
       } else {
         end_group_of_copies();
         wait_for_copies_except<kBuffers - 2>();
-        barrier();  // the next step is complete, and all waves have read the current one
+        lds_barrier();  // the next step is complete, and all waves have read the current one
         next = buffer;
         buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
         product.load(lds, buffer, 0, operands[0]);
@@ -82,10 +88,10 @@ DEVICE void exchange_sums(float* lds, const Store& store, const RowOf& row_of, c
   // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
   uint32_t which = 1;
   NO_UNROLL for (int chunk = 0; chunk < kChunks; ++chunk) {
-    barrier();
+    lds_barrier();
     store(which, lds);
     which *= 2;
-    barrier();
+    lds_barrier();
     NO_UNROLL for (int at = thread_x(); at < kRows * kAcross; at += kThreads) {
       const int row = at / kAcross, n = at % kAcross * kSize;
       float values[kSize];

@@ -150,7 +150,7 @@ struct Sgemm {
   // For begin and finish see run_steps.
   template <class Begin, class Finish>
   DEVICE void run(Lds& lds, int depth, const Begin& begin, const Finish& finish) {
-    run_steps<kDepth>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
+    run_steps<kDepth, 2>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
   // load_a(k, m) and load_b(k, n) return the pack of row k at column m or n. `depth` must be a multiple of

@@ -23,7 +23,7 @@ DEVICE void conv_last(const ConvLastArgs& args) {
   const int depth = min_int(args.splits.depth, args.K - first_k);
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
-  Im2colRows<P> left(args, first_m, first_k, depth);
+  Im2col<P> left(args, first_m, first_k, depth);
   DenseRows<P::kAhead, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
       w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
   typename P::Product product;
@@ -71,10 +71,12 @@ using namespace graphopt::hip;
 #define CONV_KERNELS(name, dense, halo, groups, ...)                                                        \
   GEMM_ON_##dense(                                                                                          \
       KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),      \
-                     groups, ConvLastArgs, x, w, bias, residual, y, partial) {                              \
+                     (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), ConvLastArgs, x, w, bias,    \
+                     residual, y, partial) {                                                                \
         conv_last<AlignedGemm<GemmTile::kAligned##name, false>>(args);                                      \
       } KERNEL_SHARING(conv_disjoint_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads), \
-                       groups, ConvDisjointArgs, x, w, bias, residual,                                      \
+                       (AlignedGemm<GemmTile::kAligned##name, true>::kSharing), ConvDisjointArgs, x, w,     \
+                       bias, residual,                                                                      \
                        y) { conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>(args); })
 GEMM_ALIGNED_TILES(CONV_KERNELS)
 #endif

@@ -87,15 +87,16 @@ using namespace graphopt::hip;
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
-#define GEMM_ALIGNED_KERNELS(name, dense, halo, groups, ...)                                                 \
-  GEMM_ON_##dense(                                                                                           \
-      KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),      \
-                     groups, GemmAlignedArgs, a, b, bias, residual, y, partial) {                            \
-        gemm_aligned<GemmTile::kAligned##name, true>(args);                                                  \
-      } KERNEL_SHARING(gemm_turned_panels_##name##_f16,                                                      \
-                       (AlignedGemm<GemmTile::kAligned##name, false>::kThreads), groups, GemmAlignedArgs, a, \
-                       b, bias, residual, y,                                                                 \
-                       partial) { gemm_aligned<GemmTile::kAligned##name, false>(args); })
+#define GEMM_ALIGNED_KERNELS(name, dense, halo, groups, ...)                                               \
+  GEMM_ON_##dense(                                                                                         \
+      KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),    \
+                     (AlignedGemm<GemmTile::kAligned##name, true>::kSharing), GemmAlignedArgs, a, b, bias, \
+                     residual, y, partial) {                                                               \
+        gemm_aligned<GemmTile::kAligned##name, true>(args);                                                \
+      } KERNEL_SHARING(gemm_turned_panels_##name##_f16,                                                    \
+                       (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),                           \
+                       (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), GemmAlignedArgs, a, b,    \
+                       bias, residual, y, partial) { gemm_aligned<GemmTile::kAligned##name, false>(args); })
 
 GEMM_VECTOR_TILES(GEMM_KERNEL)
 #if !GRAPHOPT_MATRIX_F16 || GRAPHOPT_WAVE
