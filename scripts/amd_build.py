@@ -60,11 +60,9 @@ class Kernel:
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
 PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
-# The least simulated percentage of the matrix units' peak, for the largest tiles and the usual heads.
+# The least simulated percentage of the matrix units' peak, for the largest tiles.
 FLOORS = {
     r"gemm_(turned_)?panels_128x128_f16|conv_(last|disjoint)_128x128_f16": 65,
-    r"fused_attention_plain_128_f16": 50,
-    r"fused_attention_plain_64_f16": 45,
 }
 INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)
 
