@@ -23,8 +23,8 @@ def record(folder: Path, paths: Iterable[Path]) -> str:
     """Returns the size and SHA-256 of each file as JSON, by its path relative to the folder."""
     found = {}
     for path in paths:
-        size, changed = _state(path)
-        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": _sha256(path, size, changed)}
+        size, modified_ns = _state(path)
+        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": _sha256(path, size, modified_ns)}
     return json.dumps(found, sort_keys=True)
 
 
@@ -41,7 +41,7 @@ def check(model: Path, metadata: Mapping[str, str]) -> None:
     recorded = metadata.get(METADATA)
     if recorded is None:
         return
-    remedy = "restore that file, or optimize the original again, without --share-weights for a copy of its weights"
+    remedy = "restore that file, or optimize the original again (without --share-weights the weights are copied)"
     try:
         files = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in json.loads(recorded).items()}
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -49,10 +49,10 @@ def check(model: Path, metadata: Mapping[str, str]) -> None:
     for name, (size, digest) in files.items():
         path = model.parent / name
         try:
-            if not path.is_file():  # hashing a device may never end
+            if not path.is_file():  # hashing a device file may never end
                 raise FileNotFoundError(errno.ENOENT, "no such file")
-            now, changed = _state(path)
-            same = now == size and _sha256(path, now, changed) == digest
+            now, modified_ns = _state(path)
+            same = now == size and _sha256(path, now, modified_ns) == digest
         except OSError as error:
             raise ModelLoadError(
                 f"{model}: shares the weights of {path}, which cannot be read ({error.strerror}); {remedy}"
@@ -71,5 +71,5 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _sha256(path: Path, size: int, changed: int) -> str:
+def _sha256(path: Path, size: int, modified_ns: int) -> str:
     return files.sha256(path)

@@ -1,6 +1,6 @@
 """CropAndResize: crops boxes from images and resizes each crop to h x w, with aligned corners.
 
-X [N, C, H, W]; rois [R, 4] are y1, x1, y2, x2 in units of H - 1 and W - 1; batch_indices [R] is the image of each box.
+X [N, C, H, W]; rois [R, 4] are y1, x1, y2, x2 in units of H - 1 and W - 1; batch_indices [R] is each box's index in N.
 Output row i samples the image at y1 (H - 1) + i (y2 - y1) (H - 1) / (h - 1), or at the center of the box if h is 1.
 Samples outside the image are `extrapolation_value`.
 """
@@ -31,19 +31,19 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         count = w.slice(size, 0, axis, axis + 1)
         extent = w.dim(x, image_axis)
         sides.append(_positions(w, rois, axis, count, extent))
-    (y, h), (x_at, width) = sides
+    (y, last_row), (x_at, last_column) = sides
     # In channels-last layout one GatherND reads all channels of a pixel.
     images, image = w.transpose(x, 0, 2, 3, 1), w.unsqueeze(w.cast(call["batch_indices"], INT64), 1, 2)
-    inside = w.op("And", w.unsqueeze(_inside(w, y, h), 2), w.unsqueeze(_inside(w, x_at, width), 1))
+    inside = w.op("And", w.unsqueeze(_inside(w, y, last_row), 2), w.unsqueeze(_inside(w, x_at, last_column), 1))
     if mode == "nearest":
-        value = _pixels(w, images, image, _round(w, y), _round(w, x_at), h, width)
+        value = _pixels(w, images, image, _round(w, y), _round(w, x_at), last_row, last_column)
     else:
         low_y, low_x = w.op("Floor", y), w.op("Floor", x_at)
         part_y, part_x = w.unsqueeze(w.sub(y, low_y), 2, 3), w.unsqueeze(w.sub(x_at, low_x), 1, 3)
         high_y, high_x = w.op("Ceil", y), w.op("Ceil", x_at)
         rows = []
         for row in (low_y, high_y):
-            left, right = (_pixels(w, images, image, row, column, h, width) for column in (low_x, high_x))
+            left, right = (_pixels(w, images, image, row, column, last_row, last_column) for column in (low_x, high_x))
             rows.append(w.add(left, w.mul(w.sub(right, left), part_x)))
         value = w.add(rows[0], w.mul(w.sub(rows[1], rows[0]), part_y))
     outside = w.number(call.attribute("extrapolation_value"), FLOAT)
@@ -51,7 +51,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _positions(w: Writer, rois: ir.Value, axis: int, count: ir.Value, extent: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Returns the image row (or column) of each row of each crop, float [R, count], and the image's last row."""
+    """Returns the image row (or column) of each row of each crop, float [R, count], and the index of the last one."""
     last = w.cast(w.sub(extent, w.ints(1)), FLOAT)
     begin = w.mul(w.slice(rois, 1, axis, axis + 1), last)
     end = w.mul(w.slice(rois, 1, axis + 2, axis + 3), last)
@@ -75,21 +75,29 @@ def _round(w: Writer, at: ir.Value) -> ir.Value:
 
 
 def _pixels(
-    w: Writer, images: ir.Value, image: ir.Value, y: ir.Value, x: ir.Value, h: ir.Value, width: ir.Value
+    w: Writer,
+    images: ir.Value,
+    image: ir.Value,
+    y: ir.Value,
+    x: ir.Value,
+    last_row: ir.Value,
+    last_column: ir.Value,
 ) -> ir.Value:
     """Gathers pixels [R, h, w, C]; positions outside the image read the nearest edge pixel.
 
     Args:
         w: writes the nodes.
         images: [N, H, W, C].
-        image: the image of each box, int64 [R, 1, 1].
+        image: the index of the image of each box, int64 [R, 1, 1].
         y: rows, float [R, h].
         x: columns, float [R, w].
-        h: the last row of the images, float [1].
-        width: the last column of the images, float [1].
+        last_row: H - 1, float [1].
+        last_column: W - 1, float [1].
     """
     zero = w.number(0.0, FLOAT)
-    rows, columns = (w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, h), (x, width)))
+    rows, columns = (
+        w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, last_row), (x, last_column))
+    )
     parts = [image, w.unsqueeze(rows, 2), w.unsqueeze(columns, 1)]
     shape = w.op("Shape", w.add(parts[1], parts[2]))
     index = w.concat([w.unsqueeze(w.op("Expand", part, shape), 3) for part in parts], 3)

@@ -73,8 +73,8 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     grouped = w.reshape(q, 0, G, N // G, -1, H)
     scale = scale_of(call, H)
     assert scale is not None
-    turned = w.unsqueeze(w.transpose(k, 0, 1, 3, 2), 2)
-    scores = w.mul(w.matmul(grouped, turned), w.number(scale, T))
+    transposed_keys = w.unsqueeze(w.transpose(k, 0, 1, 3, 2), 2)
+    scores = w.mul(w.matmul(grouped, transposed_keys), w.number(scale, T))
     if cap := call.attribute("softcap", 0.0):
         scores = w.mul(w.op("Tanh", w.div(scores, w.number(cap, T))), w.number(cap, T))
     scores = w.op("Reshape", scores, w.op("Concat", B, w.ints(N), S, keys, axis=0))

@@ -63,18 +63,18 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks = -(-K // size)
     narrow = (ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
-    whole = points is None or points.dtype == np.uint8
+    integer_points = points is None or points.dtype == np.uint8
     if points is None:
         zero = np.full((N, blocks), 2 ** (bits - 1), narrow)
-    elif whole:
+    elif integer_points:
         zero = unpack(points.reshape(N, -1), bits)[:, :blocks].astype(narrow)
     else:
         zero = np.zeros((N, blocks), narrow)
-    # Complete blocks, sliced afterwards: OpenVINO does not accept a partial last block.
+    # The last block is complete, and the result is sliced: OpenVINO does not accept a partial last block.
     codes = w.array(unpack(packed.reshape(N, -1), bits).astype(narrow))
     scales = w.reshape(call["scales"], N, blocks)
     weights = w.op("DequantizeLinear", codes, scales, w.array(zero), axis=1, block_size=size)
-    if not whole:
+    if not integer_points:
         shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
         each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
         weights = w.sub(weights, w.reshape(each, N, blocks * size))
@@ -110,9 +110,9 @@ def _unpack_rows(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: 
     rows = w.reshape(packed, N, -1)
     if bits == 8:
         return w.cast(rows, T)
-    whole = w.unsqueeze(w.cast(rows, ir.DataType.INT32), 2)
+    row_bytes = w.unsqueeze(w.cast(rows, ir.DataType.INT32), 2)
     divisors = w.array(np.array([2**shift for shift in range(0, 8, bits)], np.int32))
-    parts = w.op("Mod", w.div(whole, divisors), w.array(np.array(2**bits, np.int32)))
+    parts = w.op("Mod", w.div(row_bytes, divisors), w.array(np.array(2**bits, np.int32)))
     return w.cast(w.reshape(parts, N, count), T)
 
 
@@ -138,6 +138,6 @@ SPECS = (
         kept_on_gpu="its definition unpacks whole weights",
         on_provider="matmul/matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",
-        refuses="bits other than 2, 4, 8; prepacked weights; operands of another size",
+        refuses="bits other than 2, 4, 8; prepacked weights; operands of the wrong size",
     ),
 )

@@ -43,10 +43,10 @@ def rotate(
     imaginary = w.add(w.mul(second, cos), w.mul(first, sin))
     if interleaved:
         pairs = w.concat([w.unsqueeze(real, 4), w.unsqueeze(imaginary, 4)], -1)
-        turned = w.reshape(pairs, 0, 0, -1, dim)
+        rotated = w.reshape(pairs, 0, 0, -1, dim)
     else:
-        turned = w.concat([real, imaginary], -1)
-    return w.concat([turned, *rest], -1)
+        rotated = w.concat([real, imaginary], -1)
+    return w.concat([rotated, *rest], -1)
 
 
 def gather_angles(w: Writer, cache: ir.Value, positions: ir.Value) -> ir.Value:
@@ -78,7 +78,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if w.rank(ids) == 1:  # the first position of each sequence
         steps = w.arange(w.dim(x, 2 if rank == 4 else 1))
         ids = w.add(w.unsqueeze(ids, 1), w.unsqueeze(steps, 0))
-    turned = rotate(
+    rotated = rotate(
         w,
         split,
         gather_angles(w, cos, ids),
@@ -87,7 +87,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         head_size,
         bool(call.attribute("interleaved", 0)),
     )
-    return {"output": w.transpose(turned, 0, 2, 1, 3) if rank == 4 else w.op("Reshape", turned, w.op("Shape", x))}
+    return {"output": w.transpose(rotated, 0, 2, 1, 3) if rank == 4 else w.op("Reshape", rotated, w.op("Shape", x))}
 
 
 SPECS = (

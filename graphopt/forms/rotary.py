@@ -1,7 +1,7 @@
-"""Recognises written-out rotary position embedding: X cos + turned(X) sin.
+"""Recognises written-out rotary position embedding: X cos + rotated(X) sin.
 
-halves       turned = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
-neighbours   turned = Reshape(Concat of (-x1, x0) along a new axis), x0 = X[.., ::2], x1 = X[.., 1::2], or both
+halves       rotated = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
+neighbours   rotated = Reshape(Concat of (-x1, x0) along a new axis), x0 = X[.., ::2], x1 = X[.., 1::2], or both
              parts of a Reshape to pairs                                                         GPT-J, Flux, EVA
 apart        Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
 """
@@ -28,7 +28,7 @@ class Rotary:
 
     Attributes:
         X: the tensor.
-        cos, sin: the factors of X and of turned(X), with half the columns if `apart`.
+        cos, sin: the factors of X and of rotated(X), with half the columns if `apart`.
         nodes: the nodes to replace; the last one produces Y.
         cuts: the nodes that split X; other nodes may read their results.
         interleaved: whether the two elements of a pair are adjacent.
@@ -49,8 +49,8 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class _Turned:
-    """turned(X): `value`, computed by `nodes` from the parts that `cuts` produce."""
+class _Rotated:
+    """rotated(X): `value`, computed by `nodes` from the parts that `cuts` produce."""
 
     X: ir.Value
     value: ir.Value
@@ -59,23 +59,23 @@ class _Turned:
     interleaved: bool
 
 
-def turned_by(neg: ir.Node, editor: Editor) -> _Turned | None:
-    """Returns the turned tensor that a Neg is part of, or None."""
-    return _turned_halves(neg, editor) or _turned_neighbours(neg, editor)
+def rotated_by(neg: ir.Node, editor: Editor) -> _Rotated | None:
+    """Returns the rotated tensor that a Neg helps to compute, or None."""
+    return _rotated_halves(neg, editor) or _rotated_neighbours(neg, editor)
 
 
-def rotary_of(turned: _Turned, editor: Editor) -> Rotary | None:
-    """Matches X cos + turned(X) sin."""
-    by_sin = sole_reader(turned.value, "Mul")
+def rotary_of(rotated: _Rotated, editor: Editor) -> Rotary | None:
+    """Matches X cos + rotated(X) sin."""
+    by_sin = sole_reader(rotated.value, "Mul")
     total = None if by_sin is None else sole_reader(by_sin.outputs[0], "Add")
     by_cos = None if by_sin is None or total is None else made_by(other_input(total, by_sin.outputs[0]), "Mul")
-    if by_sin is None or total is None or by_cos is None or turned.X not in by_cos.inputs:
+    if by_sin is None or total is None or by_cos is None or rotated.X not in by_cos.inputs:
         return None
-    sin, cos = other_input(by_sin, turned.value), other_input(by_cos, turned.X)
+    sin, cos = other_input(by_sin, rotated.value), other_input(by_cos, rotated.X)
     if sin is None or cos is None:
         return None
-    nodes = (*turned.nodes, by_sin, by_cos, total)
-    return Rotary(turned.X, cos, sin, nodes, turned.cuts, turned.interleaved)
+    nodes = (*rotated.nodes, by_sin, by_cos, total)
+    return Rotary(rotated.X, cos, sin, nodes, rotated.cuts, rotated.interleaved)
 
 
 def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
@@ -109,7 +109,7 @@ def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
     return None
 
 
-def _turned_halves(neg: ir.Node, editor: Editor) -> _Turned | None:
+def _rotated_halves(neg: ir.Node, editor: Editor) -> _Rotated | None:
     concat = sole_reader(neg.outputs[0], "Concat")
     part = neg.inputs[0]
     second = None if part is None else half_of(part, editor)
@@ -122,10 +122,10 @@ def _turned_halves(neg: ir.Node, editor: Editor) -> _Turned | None:
     if not _joins_last(concat, editor):
         return None
     cuts = tuple(dict.fromkeys((first.cut, second.cut)))
-    return _Turned(first.X, concat.outputs[0], (neg, concat), cuts, interleaved=False)
+    return _Rotated(first.X, concat.outputs[0], (neg, concat), cuts, interleaved=False)
 
 
-def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
+def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
     x1 = neg.inputs[0]
     wide = sole_reader(neg.outputs[0], "Unsqueeze")
     concat = None if wide is None else sole_reader(wide.outputs[0], "Concat")
@@ -153,7 +153,7 @@ def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
         return None
     cuts = tuple(dict.fromkeys((*x0_at.cuts, *x1_at.cuts)))
     nodes = (neg, wide, beside, concat, *_shape_of(concat, flat), flat)
-    return _Turned(x0_at.X, flat.outputs[0], nodes, cuts, interleaved=True)
+    return _Rotated(x0_at.X, flat.outputs[0], nodes, cuts, interleaved=True)
 
 
 def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:

@@ -1,15 +1,19 @@
-"""Written-out rotary position embedding becomes one node, with the Transpose of heads before it.
+"""Fuses a written-out rotary position embedding, and the Transpose of heads before it, into one node.
 
-    X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin);  X = Transpose(Z, perm) becomes an attribute
+    X cos + rotated(X) sin -> FusedRotary[Interleaved](X, cos, sin);  X = Transpose(Z, perm) becomes an attribute
 
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 
-Why it is legal: the operators are defined by that equation for any cos and sin: these need not be of one angle, or
-equal in both halves. Where both halves of the result use the same cos, it is concatenated with itself.
+rotated(X) swaps the two elements of each pair and negates one of them. A pair is element i of both halves of X
+(Hugging Face's `rotate_half`), or two adjacent elements (Interleaved).
 
-Conditions: X has two, three or four axes, and their sizes are proven to be those of the parts; the last one is static
-and even; cos and sin have its size, or half of it where each half is computed separately, and do not broadcast X; all
-have one type, float or float16; no other node reads an intermediate value.
+Why it is legal: the operators are defined by that equation for any cos and sin. These need not be of one angle, or
+equal in both halves. If the graph computes each half separately, with cos and sin of half the columns, the rewrite
+concatenates each of them with itself.
+
+Conditions: X has two, three or four axes; its halves or pairs are proven to cover the last one, which is static and
+even; cos and sin have its size, or half of it if each half is computed separately, and do not broadcast X; all have one
+type, float or float16; no other node reads an intermediate value.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, turned_by
+from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, rotated_by
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
@@ -38,7 +42,7 @@ class RotaryMatch:
     rotary: Rotary
     X: ir.Value
     perm: tuple[int, ...]
-    moved: ir.Node | None
+    transpose: ir.Node | None
 
     @property
     def name(self) -> str:
@@ -47,7 +51,7 @@ class RotaryMatch:
 
 class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
     name = "fuse_rotary"
-    equation = "X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin)"
+    equation = "X cos + rotated(X) sin -> FusedRotary[Interleaved](X, cos, sin)"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Neg"), ("", "Concat")})
 
@@ -55,18 +59,18 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
         if node.op_type == "Concat":
             rotary = rotary_apart(node, editor)
         else:
-            turned = turned_by(node, editor)
-            rotary = None if turned is None else rotary_of(turned, editor)
-            if turned is not None and rotary is None:
+            rotated = rotated_by(node, editor)
+            rotary = None if rotated is None else rotary_of(rotated, editor)
+            if rotated is not None and rotary is None:
                 raise Refusal(Code.UNSUPPORTED_OP, "the rotated half is not multiplied by sin and added to x cos", node)
         rank = None if rotary is None else editor.shapes.rank(rotary.X)
         if rotary is None or rank is None:
             return None
-        moved = made_by(rotary.X, "Transpose")
-        perm = () if moved is None else tuple(attribute_ints(moved, "perm", ()))
-        if moved is None or moved.inputs[0] is None or len(perm) != rank or perm[-1] != rank - 1:
+        transpose = made_by(rotary.X, "Transpose")
+        perm = () if transpose is None else tuple(attribute_ints(transpose, "perm", ()))
+        if transpose is None or transpose.inputs[0] is None or len(perm) != rank or perm[-1] != rank - 1:
             return RotaryMatch(rotary, rotary.X, tuple(range(rank)), None)
-        return RotaryMatch(rotary, moved.inputs[0], perm, moved)
+        return RotaryMatch(rotary, transpose.inputs[0], perm, transpose)
 
     def legal(self, match: RotaryMatch, editor: Editor) -> RotaryMatch:
         rotary = match.rotary
@@ -86,9 +90,9 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             text = f"{what} has shape {shape_text(given)}, and X has {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:
                 raise Refusal(Code.WRONG_SHAPE, text, anchor)
-            for size, of in zip(given[:-1], dims[len(dims) - len(given) :]):
-                if size.value != 1 and size != of:
-                    known = size.value is not None and of.value is not None
+            for size, of_x in zip(given[:-1], dims[len(dims) - len(given) :]):
+                if size.value != 1 and size != of_x:
+                    known = size.value is not None and of_x.value is not None
                     raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
         editor.require_alike((x, rotary.cos, rotary.sin), anchor)
         editor.require_dtype(x, anchor)
@@ -111,6 +115,6 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                 for value in angles
             ]
         fused = builder.emit(plan.name, [plan.X, *angles], {"perm": plan.perm})
-        nodes = [*rotary.nodes, *rotary.cuts, *(() if plan.moved is None else (plan.moved,))]
+        nodes = [*rotary.nodes, *rotary.cuts, *(() if plan.transpose is None else (plan.transpose,))]
         editor.replace(nodes, builder.nodes, {rotary.Y: fused.outputs[0]}, anchor=last)
         return became(len(rotary.nodes) + len(rotary.cuts), plan.name)

@@ -9,9 +9,9 @@ from typing import Protocol
 from graphopt.targets.cpu import winograd_gain
 from graphopt.targets.target import Target
 
-# The least estimated speedup on a CPU. With fewer channels than WINOGRAD_SURE_CHANNELS the estimate is accurate to
-# about 10 %. With more it is below the measured speedup on both machines, most of all for small planes
-# (docs/measurements/winograd_cpu.md).
+# The smallest estimated speedup for WinogradConv on a CPU with fewer than WINOGRAD_SURE_CHANNELS. There the estimate
+# is accurate to about 10 %. With more channels the estimate is below the measured speedup on both machines, most of all
+# for small planes (docs/measurements/winograd_cpu.md).
 WINOGRAD_MIN_GAIN = 1.1
 WINOGRAD_SURE_CHANNELS = 32
 # With fewer channels the tile transforms on a GPU cost as much as they save. Derived from arithmetic intensity; not
@@ -57,7 +57,7 @@ class Candidate:
 
     Attributes:
         no_gain: the estimate's reason why the rewrite does not pay; "" if it pays.
-        describe: returns the workload in the current graph. Only models that measure call it.
+        describe: returns the workload in the current graph. Only cost models that measure call it.
     """
 
     no_gain: str

@@ -430,7 +430,7 @@ def unmeasured_outputs(pair: Pair, report: VerifyReport, errors: RoundingErrors)
 def untested(
     pair: Pair, cases: Sequence[Case], errors: RoundingErrors, report: VerifyReport, effort: Effort
 ) -> list[str]:
-    """Returns sentences on nodes of ours that could return zeros, and tables with changed rows that no case reads."""
+    """Returns sentences on our nodes that could return zeros, and tables with changed rows that no case reads."""
     budget = Budget(effort.seconds * UNTESTED_SHARE, spent=2 * pair.opening)
     judging = _Judge(RunGroup(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
 

@@ -1,17 +1,17 @@
 """Copies of a model that round at random, to measure its rounding error.
 
 All values that a computation rounds are rounded at random: weights once, results of nodes in each run. The change of
-the outputs is the error that rounding may cause in an equivalent model with another order of summation, or in a smaller
-precision: for this model, these inputs, each output and each slice of it.
+the outputs estimates the rounding error of an equivalent model with another order of summation or a smaller precision.
+It is measured for this model and these inputs, for each output and each slice.
 
 Noise is relative to a value, as rounding is. These values get none, because no computation rounds them:
 - values that depend on no floating-point input and no weight: shapes, positions, masks made from integers;
 - multiples of 0.5 directly from a floating-point input: masks of 0 and 1, time steps, thresholds;
 - zeros, infinities, and the lowest values of a type, which mean "masked".
 
-A difference of two close values consists of their rounding errors. Noise of a common source cancels there, and noise on
-inputs does not show differences inside an operator. Therefore operands of a sum with noise of one source
-(`_Kind.sources`), and the inputs of norms and softmaxes, are rounded separately.
+Noise of a common source cancels in the difference of two close values, but their rounding errors do not. Operands of a
+sum with noise of one source (`_Kind.sources`) therefore get separate noise. So do the inputs of norms and softmaxes,
+which compute such differences inside one operator.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ from graphopt.verification.variants import editor_of_copy, with_exact_sums
 
 Array = npt.NDArray[Any]
 
-# Sums of products. The rounding of each partial sum is relative to the terms, not to the result. It is modelled as a
-# coarser rounding of an operand, by the root of the number of terms.
+# Sums of products. The rounding of each partial sum is relative to the terms, not to the result. Noise on one operand
+# models it, with a unit that grows with the root of the number of terms.
 SUMS_OF_PRODUCTS = frozenset(
     "Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split()
 )
-# Operators in which integers do not remain integers: they scale before a softmax, which subtracts the maximum.
+# Operators with noise on integer inputs as well: their scaled scores are not integers, and the softmax subtracts the
+# maximum of the scores.
 SCALED = frozenset(("Attention", "MultiHeadAttention"))
 # The number of terms if the weight is unknown.
 USUAL_TERMS = 64
@@ -64,7 +65,7 @@ NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
 # Operators that add a number to the scores of masked keys -> indices of mask and bias.
 MASKED = {"Attention": (3, 5), "DecoderMaskedMultiHeadAttention": (3, 4), "MultiHeadAttention": (4, 5)}
-# Operators that multiply internal probabilities by values -> index of the input that has or becomes these values.
+# Attention operators -> index of V, or of the input from which V is computed.
 VALUES = {"Attention": 0, "DecoderMaskedMultiHeadAttention": 2, "MultiHeadAttention": 2}
 # Operators that subtract the maximum.
 SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
@@ -73,12 +74,12 @@ FUNCTIONS = frozenset(
     "Acos Asin Atan Celu Cos Elu Erf Gelu HardSigmoid HardSwish Log Mish Selu Sigmoid Sin Softplus Softsign Swish Tan "
     "Tanh".split()
 )
-# Operators with approximated gates: a state of 1e-4 has steps of 2**-24.
+# Operators with approximated gates: the error of a small state is not relative to it (`GATE_FLOOR`).
 GATED = RECURRENT | {"DynamicQuantizeLSTM"}
-# Operators without sums, with at most the error of their inputs, except in a smaller precision.
+# Operators without sums. Their error is at most that of their inputs, so they get noise in a smaller precision only.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
-# Operators that round to a grid, choose or compare -> indices of the inputs concerned. Small changes of these inputs
-# have no effect or a large one.
+# Steps: operators that round to a grid, choose or compare -> indices of the inputs concerned. Small changes of these
+# inputs have no effect or a large one.
 STEPS: dict[str, tuple[int, ...]] = dict.fromkeys(
     "ArgMax ArgMin Cast Ceil DynamicQuantizeLSTM DynamicQuantizeLinear DynamicQuantizeMatMul Floor Hardmax "
     "QuantizeLinear Round TopK".split(),
@@ -88,7 +89,7 @@ INTEGERS = frozenset(ir.DataType[f"{sign}INT{bits}"] for sign in ("", "U") for b
 # Smaller constants are probably epsilons, bounds and scales of a Resize, not weights.
 SMALL_CONSTANT = 8
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
-# Largest noise, which keeps the lowest values of a type.
+# Limit of the noise. It is too small to change infinities and the lowest values of a type.
 BOUND = 1e30
 OLDEST_OPSET = 7  # broadcasting
 EQUAL_OF_FLOATS_OPSET = 11
@@ -128,12 +129,12 @@ def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
 
 
 def has_norms(graph: ir.Graph) -> bool:
-    """Returns whether there are norms, also in bodies, that noise writes out."""
+    """Returns whether the graph or its bodies have norms that `Noisy` may replace by elementary operators."""
     return any(node.op_type in NORMS for node in ir.traversal.RecursiveGraphIterator(graph))
 
 
 def has_softmax(graph: ir.Graph) -> bool:
-    """Returns whether there is a softmax, which chooses one value, as a step does, if scores are far apart."""
+    """Returns whether there is a softmax. If scores are far apart, it chooses one value, like a step."""
     return any(node.op_type in SOFTMAXES | SCALED for node in ir.traversal.RecursiveGraphIterator(graph))
 
 
@@ -167,15 +168,18 @@ def is_exact_factor(tensor: ir.TensorProtocol) -> bool:
 def rounded_feeds(feeds: Mapping[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:
     """Returns inputs rounded at random."""
     rng = np.random.default_rng([seed, 1])
-    return {n: moved(a, rounding.unit, rng) if a.dtype.kind in "fV" else a for n, a in feeds.items()}
+    return {n: with_noise(a, rounding.unit, rng) if a.dtype.kind in "fV" else a for n, a in feeds.items()}
 
 
-def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Multiplies each element by 1 + unit * uniform(-1, 1); keeps multiples of 0.5, infinities and lowest values."""
-    return array if is_whole(array) else _noise_on(array, unit, rng)
+def with_noise(array: Array, unit: float, rng: np.random.Generator) -> Array:
+    """Multiplies each element by 1 + unit * uniform(-1, 1), except infinities and lowest values.
+
+    An array is not changed if all elements are multiples of 0.5.
+    """
+    return array if has_only_multiples_of_half(array) else _noise_on(array, unit, rng)
 
 
-def is_whole(array: Array) -> bool:
+def has_only_multiples_of_half(array: Array) -> bool:
     """Returns whether all elements are multiples of 0.5."""
     flat = _wide(array).reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -213,8 +217,8 @@ class _Kind:
     Attributes:
         noisy: rounding changes it.
         raw: it comes from a floating-point input without weights.
-        sources: the values at which its last noise was added; empty if there may be none.
-        rounded: a kernel has rounded it since then.
+        sources: the values at which its last noise was added; empty if it may have no noise.
+        rounded: a kernel has rounded it since that noise was added.
     """
 
     noisy: bool = False
@@ -231,8 +235,8 @@ class Noisy:
         precision: the rounding.
         guess: whether results of unknown type get the type of an input (`guessed`).
         overflows: whether values that are rounded to half precision become infinite beyond float16's range.
-        steps: the least noise on inputs of STEPS, in units of SINGLE. It shows the effect of another step or choice,
-            because few draws of usual noise move a value near the end of a step beyond it.
+        steps: the least noise on inputs of STEPS, in units of SINGLE. More than 1 shows the effect of another step or
+            choice: with usual noise a value near a threshold crosses it in few draws.
         still: whether there is no random noise: norms are written out, sums are exact, and weights in `stored` rounded.
         stored: names of weights that are rounded to nearest in the precision of weights, if `still` is set.
     """
@@ -259,7 +263,7 @@ class Noisy:
         # Functions of a generator and its seed that draw the noise, in order.
         self._draws: list[Callable[[np.random.Generator, int], None]] = []
         self._known: dict[ir.Value, _Kind] = {}
-        # Weights that noise changes: not those with integers, and small ones. Zeros count as changed.
+        # Weights that noise changes. Weights of zeros count as changed; small constants and multiples of 0.5 do not.
         self._changed: set[ir.Value] = set()
         # Constants by which multiplication is exact.
         self._exact: set[ir.Value] = set()
@@ -307,7 +311,7 @@ class Noisy:
         return _Kind() if value is None else self._known.get(value, _Kind())
 
     def _bodies(self, node: ir.Node, kinds: Sequence[_Kind]) -> list[_Kind]:
-        """Adds noise to the bodies of a node, and returns the kinds of the noise in them."""
+        """Adds noise to the bodies of a node. Returns a noisy kind for each body that got noise."""
         inside: list[_Kind] = []
         for body in bodies(node):
             # An input of a body is noisy if any input of the node, or an earlier body, has noise.
@@ -332,7 +336,8 @@ class Noisy:
         if node.op_type in NORMS:
             node = self._write_out(node, kind)
         if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._still:
-            # If only the bias remains of the sum, it must be noisy as well. Products of integers are exact.
+            # Products of integers are exact. All products may be 0, and a result that is only the bias has no noise if
+            # the bias has none.
             if self._round_operand(node) and not kind.raw and self._changed.issuperset(node.inputs[2:3]):
                 kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)
             else:
@@ -375,22 +380,23 @@ class Noisy:
         unread = self._unread and is_external(tensor)
         if is_weight and not unread and (not self._still or value.name in self._stored):
             array = tensor_array(tensor)
-            whole = self._still or is_whole(array)
-            if not whole or not array.any():
+            keeps = self._still or has_only_multiples_of_half(array)
+            if not keeps or not array.any():
                 self._changed.add(value)
-            self._draws.append(partial(self._draw_weight, tensor, whole, put))
+            self._draws.append(partial(self._draw_weight, tensor, keeps, put))
         sources = frozenset((value,)) if value in self._changed else frozenset[ir.Value]()
         self._known[value] = _Kind(noisy=is_weight, sources=sources)
 
     def _draw_weight(
-        self, tensor: ir.TensorProtocol, whole: bool, put: Callable[[Array], None], rng: np.random.Generator, seed: int
+        self, tensor: ir.TensorProtocol, keeps: bool, put: Callable[[Array], None], rng: np.random.Generator, seed: int
     ) -> None:
-        """Rounds a weight at random, or to nearest; in the draw of seed 0 also adds twice the error of a smaller type.
+        """Adds noise to a weight unless `keeps`, and in the draw of seed 0 the error of rounding to a smaller type.
 
-        That error may have a pattern (weights that grow evenly) and add up, which noise does not.
+        That error is added twice, or once without noise (`still`). It may have a pattern, for example in weights that
+        grow evenly, and then adds up; noise does not.
         """
         weights, array = self._precision.weights, tensor_array(tensor)
-        result = array if whole else _noise_on(array, weights.unit, rng)
+        result = array if keeps else _noise_on(array, weights.unit, rng)
         if seed == 0 and weights.dtype and array.dtype == np.float32:
             result = result + (1 if self._still else 2) * _lost(array, weights.dtype)
         put(result)
@@ -411,13 +417,13 @@ class Noisy:
             return True
         if not self._unit_of(y).coarse:
             return False
-        # A moved value was rounded at its producer, or is rounded here if it is the first coarse one.
+        # An operator of MOVES rounds only if its input is not coarse; a coarse input was rounded at its producer.
         x = node.inputs[0] if node.op_type in MOVES else None
         moved = x is not None and not x.is_initializer()
         return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS or (moved and not self._unit_of(x).coarse)
 
     def _round_operand(self, node: ir.Node) -> bool:
-        """Rounds one operand of a product as coarsely as its partial sums are; returns whether there is one."""
+        """Adds noise for the rounding of partial sums to the first noisy operand; returns whether there is one."""
         for i, x in enumerate(node.inputs):
             kind = self._kind(x)
             if x is not None and kind.noisy and not x.is_initializer() and is_float(x):
@@ -454,9 +460,9 @@ class Noisy:
                 self._round_before(node, i, rounding, raw)
 
     def _round_values(self, node: ir.Node) -> None:
-        """Rounds the values of an attention in half precision once more, in place of its internal probabilities.
+        """Rounds V of an attention in half precision once more, because its internal probabilities cannot be rounded.
 
-        Either changes a sum of products by as much: each product by one unit, independently.
+        Both have the same effect on the sum of products: each product changes by one unit, independently.
         """
         place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
         if place < len(node.inputs) and is_float(node.inputs[place]):
@@ -466,17 +472,17 @@ class Noisy:
                 self._round_before(node, place, replace(coarse, unit=coarse.unit * math.sqrt(more)), raw=False)
 
     def _round_bias(self, node: ir.Node) -> None:
-        """Rounds the bias of an attention, at masked keys, as coarsely as its sum with the masking number.
+        """Rounds the bias of an attention, at masked keys, as coarsely as the sum of bias and masking value.
 
-        Kernels may add scores and bias first, or bias and mask. The order shows in rows without visible keys, where
-        only the bias remains, rounded in its sum with -10000.
+        Kernels may add the bias to the scores first, or to the mask. The order has an effect in rows with masked keys
+        only: there the masking value cancels, and the bias remains, rounded in its sum with -10000.
         """
         mask, bias = (node.inputs[i] if i < len(node.inputs) else None for i in MASKED[node.op_type])
         if mask is None or bias is None or bias.dtype not in RUNTIME_FLOATS or self._opset < EQUAL_OF_FLOATS_OPSET:
             return
         b = Builder(self._editor, node)
-        # A mask is [B, T] or [B, S, T] with 0 at masked keys, or holds lengths, [B] and maybe more elements. It is
-        # written as [B, 1, 1 or S, T].
+        # A mask is [B, T] or [B, S, T] with 0 at masked keys, or has one axis: B lengths, then elements that are not
+        # used. It is reshaped to [B, 1, 1 or S, T], lengths to [B, 1, 1, 1].
         one = b.ints(1)
         keys, sizes = b.dim(bias, -1), b.op("Shape", mask)
         is_lengths = b.op("Equal", b.op("Shape", sizes), one)
@@ -502,10 +508,11 @@ class Noisy:
         self._touched.add(node.graph)
 
     def _write_out(self, node: ir.Node, kind: _Kind) -> ir.Node:
-        """Writes a (Skip)LayerNormalization over the last axis with the mean of squared differences from the mean.
+        """Writes a (Skip)LayerNormalization over the last axis as elementary operators.
 
-        A kernel may use the difference of two means instead. Its error is large if a row's mean is large against its
-        deviation, and the same in every draw.
+        The variance is the mean of squared differences from the mean. A kernel may compute it as a difference of two
+        means. That error is the same in every draw, and large if a row's mean is large compared with its
+        deviation.
 
         Returns:
             The node with the result; the original if it is not written out.
@@ -530,7 +537,7 @@ class Noisy:
         epsilon = attribute_float(node, "epsilon", 1e-12 if skip else 1e-5)
         normal = b.div(centred, b.op("Sqrt", b.add(variance, b.number(epsilon, FLOAT))))
         assert scale is not None
-        # Sum gets the noise of the norm.
+        # The caller adds the noise of the norm to the result of this Sum.
         result = b.op("Sum", b.mul(normal, scale), *[v for v in rest[:1] if v is not None])
         for made in b.nodes if self._still else ():  # exact sums need the types
             made.outputs[0].dtype = FLOAT
@@ -539,7 +546,7 @@ class Noisy:
         return b.nodes[-1]
 
     def _move_step(self, node: ir.Node) -> None:
-        """Adds the noise of another step to the inputs of a step; consumers of a TopK get the original values."""
+        """Adds noise to the inputs of a step, which may change its choice; consumers of a TopK get original values."""
         for place in STEPS[node.op_type]:
             x = node.inputs[place]
             kind = self._kind(x)
@@ -558,7 +565,7 @@ class Noisy:
         return replace(rounding, unit=max(rounding.unit, self._steps * SINGLE.unit))
 
     def _move_scores(self, body: ir.Graph) -> None:
-        """Adds the noise of another choice to the scores of a search."""
+        """Adds noise to the scores of a search, which may change its choice."""
         for node in list(body):
             for y in node.outputs:
                 if y.is_graph_output() and is_float(y):

@@ -400,7 +400,7 @@ class Rewritten:
         coarse: names of values of BEFORE that AFTER rounds to half precision. A value that AFTER lacks counts as its
             consumers, and one that BEFORE lacks as its sources.
         stored: names of weights that AFTER reads in half precision, or casts to it.
-        has_ours: whether an output depends on a node of ours.
+        has_ours: whether an output depends on one of our nodes.
     """
 
     classes: dict[str, Numerics]

@@ -1,7 +1,7 @@
 """Copies of a model with additional outputs or inputs, which show its ranges, its branches and its untested nodes.
 
-A probe is a scalar that is computed beside a node. A branch returns it as another output of its If, which is 0 if the
-other branch runs. The body of a Loop or Scan returns it as another scan output, which is reduced to a scalar.
+A probe is a scalar that is computed beside a node. Inside a branch it becomes another output of the If, which is 0 if
+the other branch runs. Inside the body of a Loop or Scan it becomes another scan output, which is reduced to a scalar.
 
 `--precision fp16` and `verify` measure ranges: the smallest and largest element of every float32 value. Only scalars
 leave a run, so it takes no more memory than a run of the model.
@@ -104,7 +104,7 @@ class Prober:
             return []
         branches = bodies(node)
         inside = [(body, probe) for body in branches for probe in (*self.graph(body), *self.inside(node, body))]
-        # A node may omit its last outputs. Those of a Loop's body begin with the condition.
+        # A node may omit its last outputs. The body of a Loop has one more output: the condition, the first one.
         own = len(branches[0].outputs) - (node.op_type == "Loop")
         for value in node.outputs if inside else ():
             value.name = value.name or self.editor.unique_name(f"{b.label}_unread")
@@ -138,7 +138,8 @@ class Prober:
 CASES, SECONDS = 3, 10.0
 # Seconds after which a run is terminated and no further run begins.
 MOST_SECONDS = 60.0
-# Most elements of all inputs of a case, since ranges depend little on sizes; the second if a model takes no such case.
+# Maximum number of elements of all inputs of a case; ranges depend little on sizes. The second is used if the model
+# accepts no case within the first.
 ELEMENTS = (1 << 12, 1 << 16)
 # Weights in memory beyond this are not copied into a session.
 MOST_BYTES = 2 << 30
@@ -217,13 +218,13 @@ class _Ranges:
                     self.refused = str(error)
         if not self.taken and inputs is None:
             return (
-                f"the float32 model runs on none of the generated inputs: {self.refused}; give some that it takes with "
-                "--inputs"
+                f"the float32 model runs on none of the generated inputs: {self.refused}; give valid inputs "
+                "with --inputs"
             )
         return ActivationRanges(self.largest, self.dims)
 
     def _accepts(self, case: Case) -> bool:
-        """Takes only inputs of usual size: with inputs 1,000 times as large, any layer leaves the range."""
+        """Runs only cases of usual magnitude: inputs 1,000 times as large take any layer beyond float16."""
         late = time.monotonic() - self.began > MOST_SECONDS or (self.taken and self.spent > SECONDS)
         enough = late or self.taken >= CASES
         if enough or not case.name.startswith("normal") or not self.run(case):
@@ -254,7 +255,7 @@ def largest_of(outputs: Mapping[str, Any], scalars: Mapping[str, Sequence[str]])
 
 
 def largest_in_single(model: ComparedModel, values: Collection[str], case: Case) -> dict[str, float]:
-    """Runs a float16 model in float32; returns the largest magnitude of each value in the order of the nodes.
+    """Runs a float16 model in float32; returns the largest magnitude of each value, in the nodes' order.
 
     Args:
         model: the model.
@@ -395,7 +396,7 @@ def _name(node: ir.Node) -> str:
     return node.name or next((str(o.name) for o in node.outputs if o.name), "")
 
 
-# -- nodes of ours -----------------------------------------------------------------------------------------------------
+# -- our nodes ---------------------------------------------------------------------------------------------------------
 
 _SWITCHES = "graphopt_untested"
 
@@ -403,15 +404,15 @@ _SWITCHES = "graphopt_untested"
 def untested_nodes(
     after: ir.Model, cases: Sequence[Case], differs: Callable[[Case, Outputs], bool], budget: Budget, seconds: float
 ) -> list[str]:
-    """Returns a sentence for each node of ours in the main graph that could return zeros without any effect.
+    """Returns a sentence for each of our nodes in the main graph that could return zeros unnoticed.
 
-    Nodes beyond the budget are not tested, and no nodes if it is too small for half of them.
+    Nodes beyond the budget are not tested. If it suffices for less than half of the nodes, none is tested.
 
     Args:
-        after: the model.
-        cases: the cases that both models take.
-        differs: whether outputs of a case differ from BEFORE's by more than rounding.
-        budget: of this test.
+        after: the rewritten model (AFTER).
+        cases: the cases that both models accept.
+        differs: whether outputs of a case differ from those of the original model (BEFORE) by more than rounding.
+        budget: the CPU time for this test.
         seconds: CPU seconds of a quick run of AFTER.
     """
     ours = sum(node.domain == DOMAIN for node in after.graph)
@@ -438,12 +439,12 @@ def untested_nodes(
             if isinstance(outputs, str) or differs(case, outputs):
                 break
         else:
-            said.append(f"{name} could give zeros: no input tried shows its result")
+            said.append(f"{name} could give zeros unnoticed: with the inputs tried no output depends on it")
     return said
 
 
 def _with_switches(model: ir.Model) -> tuple[ir.Model, list[str]]:
-    """Returns a copy with Where(switch, result, 0) after each node of ours, and names of these nodes."""
+    """Returns a copy with Where(switch, result, 0) after each of our nodes, and their names."""
     editor = editor_of_copy(model)
     ours = [n for n in editor.model.graph if n.domain == DOMAIN and n.outputs[0].dtype in FLOATS]
     names = [f"{node.op_type} '{_name(node)}'" for node in ours]

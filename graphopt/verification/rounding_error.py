@@ -20,7 +20,7 @@ from graphopt.verification.variants import has_sums, with_outputs
 
 # Draws of the rounding of weights, each in another session. Every run in a session rounds the activations anew.
 SESSIONS = 4
-# Most bytes of weights in all open sessions; one session is always kept.
+# Maximum bytes of weights in all open sessions; one session is always kept.
 KEPT_BYTES = 400_000_000
 
 Key = tuple[Numerics, str]  # the class of outputs, and the name of a case

@@ -59,7 +59,7 @@ class Mode:
     """The configuration of a session.
 
     Attributes:
-        library: whether our kernels run nodes of ours (on the CPU; other providers decide with `graphopt.configure`).
+        library: whether our kernels run our nodes (on the CPU; other providers decide with `graphopt.configure`).
         provider: the first provider; the CPU runs the rest.
         optimized: whether the runtime's optimizations are on, which is its default.
         in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).

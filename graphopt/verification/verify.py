@@ -59,12 +59,12 @@ def verify(
 ) -> VerifyReport:
     """Runs two models on the same inputs, with the runtime's optimizations off, and compares every output.
 
-    If AFTER has nodes of ours, it runs twice: by its function bodies, and with the native library. It also runs on
+    If AFTER has our operators, it runs twice: by its function bodies, and with the native library. It also runs on
     `provider`, if there is one; BEFORE always runs on the CPU. A few cases also run at the runtime's default
     optimization level, in another process. If BEFORE runs only at that level, both run at it, and a note reports it.
 
     With two `providers`, BEFORE runs on the first and AFTER on the second, and nothing else runs. They may be the same
-    model. On the CPU, nodes of ours then run by their function bodies.
+    model. On the CPU, our nodes then run by their function bodies.
 
     Args:
         before: the original, in any form that `optimize` takes.

@@ -58,14 +58,14 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
 bool WeightCache::holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const {
   const auto packed = [&] {
     Memory memory = allocate_lines(entry.prepared_bytes);
-    // padding that prepare() does not write is compared as well
+    // prepare() does not write padding, which is compared as well.
     std::memset(memory.get(), 0, entry.prepared_bytes);
     prepare(memory.get());
     return memory;
   };
-  bool mine = false;
+  bool prepared_here = false;
   std::call_once(entry.made, [&] {
-    mine = true;
+    prepared_here = true;
     if (folder_ != nullptr) {
       MappedWeights mapped =
           folder_->get(key, entry.layout, weights, entry.bytes, entry.prepared_bytes, prepare);
@@ -78,7 +78,7 @@ bool WeightCache::holds(Entry& entry, uint64_t key, const void* weights, const P
     Memory memory = packed();
     entry.prepared = std::shared_ptr<const void>(memory.release(), memory.get_deleter());
   });
-  if (mine) return true;
+  if (prepared_here) return true;
   const auto equal = [](const void* a, const void* b, size_t bytes) {
     return bytes == 0 || std::memcmp(a, b, bytes) == 0;
   };

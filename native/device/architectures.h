@@ -34,20 +34,23 @@ struct Architecture {
   int matrix_flops;              // fp16 on the matrix units, of one compute unit per clock
   int flops;                     // fp32, of one compute unit per clock; a fused multiply-add counts as two
   int units_per_multiprocessor;  // compute units that the runtime counts as one
-  int transfers;                 // of memory, per clock that the runtime reports
-  // A typical part: for plans without a device, and for values that the runtime reports as 0.
+  int transfers;                 // memory transfers per cycle of the memory clock that the runtime reports
+  // A typical product: for plans without a device, and for values that the runtime reports as 0.
   int compute_units;
   int xcds;  // dies (XCDs), which receive work-groups round-robin, each with its own L2
   double clock_hz;
-  int64_t l2_bytes;              // entire device, or the cache in front of its memory
-  double bytes_per_second;       // memory of the slowest part: a lower bound for every device
-  double most_bytes_per_second;  // memory of the fastest part: an upper bound
+  int64_t l2_bytes;              // last cache before memory, of the entire device: L2 or Infinity Cache
+  double bytes_per_second;       // memory of the slowest product: a lower bound for every device
+  double most_bytes_per_second;  // memory of the fastest product: an upper bound
 };
 
-// The parts behind the numbers: RX Vega 56, MI50, MI100, MI210, MI300X, Ryzen 5000, MI355X; RX 5700, Pro V520, RX 5500
-// XT; RX 6800, 6700, 6600, Steam Deck,
-// 6400, 680M, Ryzen 7000; RX 7900 GRE, 7700 XT, 7600, 780M; Strix Point, Strix Halo, Krackan; RX 9060 XT,
-// 9070 GRE; H200.
+// The typical products, in the order of the rows:
+// gfx9: RX Vega 56, MI50, MI100, MI210, MI300X, Ryzen 5000, MI355X
+// gfx10: RX 5700, Pro V520, RX 5500 XT, RX 6800, RX 6700, RX 6600, Steam Deck, RX 6400, 680M, Ryzen 7000
+// gfx11: RX 7900 GRE, RX 7700 XT, RX 7600, 780M, Strix Point, Strix Halo, Krackan;
+//        gfx1153 by AMD's product pages
+// gfx12: RX 9060 XT, RX 9070 GRE
+// sm_90: H200
 // clang-format off
 constexpr Architecture kArchitectures[] = {
     {"gfx900", Code::kFamily, false, "gfx9-generic", 64, 65536, 256, 10, 256, hip::Matrix::kNone, false, false, 0, 128, 1, 2, 56, 1, 1.5e9, 4 << 20, 4.0e11, 5.2e11},
@@ -89,7 +92,7 @@ constexpr Architecture kArchitectures[] = {
 };
 // clang-format on
 
-// Returns kLdsBytes of the kernels that run on an architecture.
+// Returns the maximum LDS of the kernels that run on an architecture (their kLdsBytes).
 constexpr int kernel_lds(const Architecture& a) {
   return a.matrix == hip::Matrix::kMma ? hip::kNvidiaLdsBytes : hip::kAmdLdsBytes;
 }

@@ -96,7 +96,7 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
-  // Some memory reports its clock in other units, so the result is limited by the fastest part.
+  // Some memory reports its clock in other units, so the result is limited by the fastest product.
   f.bytes_per_second =
       std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;

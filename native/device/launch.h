@@ -50,7 +50,7 @@ const Architecture* find_architecture(const std::string& name);
 // Throws std::invalid_argument.
 const Architecture& architecture(const std::string& name);
 
-// Returns the facts of a typical part, to plan without a device. Throws std::invalid_argument.
+// Returns the facts of a typical product, to plan without a device. Throws std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
 
 // Returns the facts of a device from numbers of its runtime; 0 means unknown. Throws std::invalid_argument.

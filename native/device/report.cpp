@@ -81,7 +81,7 @@ std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& devic
   return found;
 }
 
-// Operations per second, of float16 on the matrix units where the device has them.
+// Returns the peak rate in operations per second; for float16 that of the matrix units, if the device has them.
 double peak(const DeviceFacts& f, bool half) {
   const Architecture* known = find_architecture(f.arch);
   if (known == nullptr) return 0;
@@ -117,7 +117,7 @@ std::string describe_devices() {
     const auto& [backend, detected] = entry;
     const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
     const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
-    // The provider does not count devices of a kind without device code.
+    // Devices are numbered through all routes. The provider counts only those of routes with device code.
     return std::string("{\"route\": ") + quoted(name) +
            ", \"runtime\": {\"path\": " + quoted(detected.library) +
            ", \"version\": " + quoted(detected.version) + ", \"needed\": " + quoted(needed) +

@@ -28,7 +28,7 @@ from graphopt.verification.choices import level_difference
 from graphopt.verification.compare import deviation, judge
 from graphopt.verification.judge import STEP_UNITS
 from graphopt.verification.noise import guessed, has_norms
-from graphopt.verification.noise import moved as rounded
+from graphopt.verification.noise import with_noise as rounded
 from graphopt.verification.pair import Pair, paired, rewritten
 from graphopt.verification.report import NOISE
 from graphopt.verification.rounding_error import RoundingErrors

@@ -40,7 +40,7 @@ class Scores:
             raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {self._now.name}", node)
 
     def multiply(self, number: float, node: ir.Node) -> None:
-        """Multiplies everything that has joined so far by a factor."""
+        """Multiplies the scores, with all steps so far, by a factor."""
         if not math.isfinite(number):
             raise Refusal(Code.NOT_FINITE, f"the scores are multiplied by {number}", node)
         self._scale *= number
@@ -61,7 +61,7 @@ class Scores:
         self._terms.append(term)
 
     def hide(self, number: float, condition: Condition, node: ir.Node) -> None:
-        """Joins a mask at `node`; `number` replaces the hidden scores."""
+        """Adds a mask at `node`; `number` replaces the masked scores."""
         self._note_width(node)
         if self._conditions and self._mask_value != number:
             raise Refusal(Code.UNSUPPORTED_OP, "two masks write different values", condition.node)
@@ -86,7 +86,7 @@ class Scores:
     def _masks_to_terms(self, node: ir.Node) -> None:
         """Turns masks before a bias into biases: where(m, s, c) + b = s + where(m, 0, c) + b.
 
-        For float32 scores below 1e30 this is exact if c is -inf or so large that adding s does not change it.
+        For float32 scores below 1e30 this is exact if c is -inf, or of such magnitude that adding s does not change it.
         """
         if not self._conditions:
             return
@@ -107,7 +107,7 @@ class Scores:
         if view is None or (base is not None and view.dims[-1] == base[-1]):
             return
         if base is None or None in (view.dims[-1].value, base[-1].value):
-            raise Refusal(Code.UNKNOWN_SHAPE, "whether the softmax is over the keys is not known", view.there)
+            raise Refusal(Code.UNKNOWN_SHAPE, "it is not known whether the softmax is over the keys", view.there)
         raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
 
     def follow_below(self, below: Sequence[ir.Node]) -> None:

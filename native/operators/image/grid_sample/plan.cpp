@@ -27,9 +27,9 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   to_u31(p.N * p.C);
   args.padding = p.padding;
   args.corners = p.corners;
-  // With few points, more work-items share the channels: as many as fill any device.
-  constexpr int64_t kMany = 1 << 17;
-  int64_t each = std::clamp<int64_t>(total * p.C / kMany, 1, p.C);
+  // With few points the channels are divided among more work-items, about kWorkItems in all.
+  constexpr int64_t kWorkItems = 1 << 17;
+  int64_t each = std::clamp<int64_t>(total * p.C / kWorkItems, 1, p.C);
   each = std::max(each, divide_up(p.C, kMostGrid));
   args.channels_each = to_i31(each);
   const char* kernel = float_kernel(p.taps == 1   ? "grid_sample_nearest"

@@ -49,9 +49,9 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
   return {count, static_cast<double>(pivot) + sum / count, deviations < 0 ? 0 : deviations};  // NaN stays NaN
 }
 
-// Computes the moments in one pass over memory. The pivot is the mean of all previous blocks, or of the first block
-// itself. A pivot far from a block's mean loses digits of the block's deviations. Then the distance, which join() adds,
-// is an equally large part of all deviations.
+// Computes the moments in one pass over memory. The pivot of a block is the mean of all previous blocks, and that of
+// the first block its own mean. A pivot far from a block's mean costs digits of the block's deviations. This does
+// no harm: join() then adds the squared distance of the means, which is about as large as the rounded sums.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
@@ -67,7 +67,8 @@ Moments moments(const T* x, int64_t n) {
 
 constexpr int64_t kChunk = 32 * kBlock;
 
-// The same as moments(), by joined chunks: gives the same result as worker threads that share a set.
+// Computes the moments of each chunk and joins them, so the result has the same bits as that of worker threads that
+// share a set.
 template <class T>
 Moments moments_of_set(const T* x, int64_t n) {
   Moments all = moments(x, std::min(kChunk, n));
@@ -86,7 +87,8 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// The number of chunks of each set; 0 if sets are small or at least as many as worker threads.
+// Returns the number of chunks of each set. Returns 0 if worker threads do not share sets: sets are small, or there
+// are at least as many sets as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;

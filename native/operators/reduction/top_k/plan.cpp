@@ -7,12 +7,12 @@
 namespace graphopt::gpu {
 namespace {
 
-// Two pairs of buffers, keys and indices, that launches read and write in turn.
+// Two pairs of buffers (keys, indices). Each launch reads one pair and writes the other one.
 class Entries {
  public:
   // The launch reads the output of the one before, and writes `count` entries.
   template <class Args>
-  void turn(Args& args, int64_t count) {
+  void set_buffers(Args& args, int64_t count) {
     args.keys = workspace(first_of(now_));
     args.indices = workspace(first_of(now_) + 1);
     now_ = 1 - now_;
@@ -43,9 +43,9 @@ Plan top_k_plan(const TopKProblem& p) {
   if (rows * p.K == 0) return plan;
   constexpr int64_t kChunk = hip::kTopKChunk;
   if (p.R > kChunk) to_u31(2 * rows * round_up(p.R, kChunk));  // entries are counted in 31 bits
-  // If at most half of a chunk is kept, chunks of the remaining entries are sorted until there is one; else
-  // all of them are sorted once, and then merged.
-  const bool again = 2 * p.K <= kChunk;
+  // If K is at most half of a chunk, the kept entries are sorted again in chunks until one chunk remains.
+  // Otherwise all chunks are sorted once and then merged.
+  const bool sorts_again = 2 * p.K <= kChunk;
   Entries entries;
   const auto addresses = [&](auto& args, bool last, int64_t written) {
     args.x = input(0);
@@ -53,14 +53,14 @@ Plan top_k_plan(const TopKProblem& p) {
     args.R = to_u31(p.R);
     args.order = p.order;
     args.to_y = last;
-    entries.turn(args, last ? 0 : written);
+    entries.set_buffers(args, last ? 0 : written);
     args.y = output(0);
     args.which = output(1);
   };
   int64_t count = p.R, chunks = 1, keep = 0;
-  for (bool fresh = true; fresh || (again && count > keep); fresh = false) {
+  for (bool from_x = true; from_x || (sorts_again && count > keep); from_x = false) {
     chunks = divide_up(count, kChunk);
-    keep = chunks == 1 || again ? p.K : kChunk;
+    keep = chunks == 1 || sorts_again ? p.K : kChunk;
     hip::TopKSortArgs args = {};
     addresses(args, chunks == 1, rows * chunks * keep);
     args.chunks = make_divisor(chunks);
@@ -68,7 +68,7 @@ Plan top_k_plan(const TopKProblem& p) {
     args.keep = to_u31(keep);
     args.size = to_u31(std::min(kChunk, power_of_two(count)));
     args.smallest = p.smallest;
-    args.from_x = fresh;
+    args.from_x = from_x;
     args.threads = static_cast<int32_t>(std::clamp<int64_t>(args.size / 2, 64, hip::kTopKThreads));
     for_each_launch(rows * chunks, args.threads, [&](int64_t first, uint32_t groups) {
       args.first = to_u31(first);
@@ -99,12 +99,12 @@ Plan arg_plan(const ArgProblem& p) {
   if (total == 0) return plan;
   Entries entries;
   int64_t count = p.R;
-  for (bool fresh = true, last = false; !last; fresh = false) {
+  for (bool from_x = true, last = false; !last; from_x = false) {
     const int64_t slices = choose_slices(p.outer, count, p.inner, hip::kTopKThreads);
     last = slices == 1;
     hip::ArgArgs args = {};
     args.x = input(0);
-    entries.turn(args, last ? 0 : total * slices);
+    entries.set_buffers(args, last ? 0 : total * slices);
     args.y = output(0);
     args.inner = make_divisor(p.inner);
     args.stride = make_divisor(slices * p.inner);
@@ -114,7 +114,7 @@ Plan arg_plan(const ArgProblem& p) {
     args.order = p.order;
     args.smallest = p.smallest;
     args.last = p.last;
-    args.from_x = fresh;
+    args.from_x = from_x;
     args.to_y = last;
     if (last && p.inner == 1 && count > 32) {
       for_each_launch(total, hip::kTopKThreads, [&](int64_t first, uint32_t groups) {
