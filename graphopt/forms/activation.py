@@ -1,10 +1,10 @@
 """Recognises activations, as standard operators and written out.
 
-Written-out forms are matched by their value, not by their sequence of operators: the argument of the inner function is
-read as a polynomial in x, and the nodes after it as a product of constants, x and the function's value.
+Written-out forms are recognised by the function that they compute, not by their sequence of operators. The argument of
+the inner function f is expressed as a polynomial in x, and the nodes after f as x (slope * f + offset).
 
     Gelu      x (erf(x / sqrt 2) + 1) / 2                                D. Hendrycks, K. Gimpel, 2016
-    GeluTanh  x (tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1) / 2          the same
+    GeluTanh  x (tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1) / 2          the same paper
     Silu      x sigmoid(x)                                               S. Elfwing et al., 2017
     HardSwish x clip(x / 6 + 1 / 2, 0, 1)                                A. Howard et al., ICCV 2019
     Mish      x tanh(ln(1 + exp(x))), Softplus or written out            D. Misra, 2019
@@ -39,7 +39,7 @@ from graphopt.graph.view import (
 GATES = frozenset(
     ("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Max", "Min", "Relu", "Where", "PRelu")
 )
-# Operators that alone are an activation.
+# Operators that are an activation by themselves.
 SIMPLE = frozenset(
     ("", op)
     for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
@@ -51,8 +51,8 @@ _INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "M
 MAX_NODES = 12
 MAX_DEPTH = 6
 SQRT_HALF = math.sqrt(0.5)
-# Relative tolerance that accepts 1.41421 for sqrt 2. It changes Gelu by at most 0.3 times this, three times the effect
-# of rounding the argument.
+# Relative tolerance for the factor in Gelu's erf, which accepts 1.41421 for sqrt 2. A factor with this error changes
+# Gelu by at most 0.3 * FIVE_DIGITS, three times the effect of rounding the argument.
 FIVE_DIGITS = 3e-6
 SQRT_2_PI = math.sqrt(2 / math.pi)
 
@@ -114,7 +114,7 @@ def simple_form(node: ir.Node, editor: Editor) -> Form | None:
 
 
 def written_form(gate: ir.Node, editor: Editor) -> Form | None:
-    """Returns the written-out activation with `gate`, one of `GATES`, as inner function, or None."""
+    """Returns the written-out activation with the inner function `gate`, or None; `gate` must be one of `GATES`."""
     if (gate.domain, gate.op_type) not in GATES:
         return None
     if gate.op_type == "Where":
@@ -127,7 +127,7 @@ def written_form(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def form_of(x: ir.Value, editor: Editor) -> Form | None:
-    """Returns the activation of x: a written-out one, or else a standard operator; None if there is none."""
+    """Returns the activation that reads x: a written-out form, or else a standard operator; None if there is none."""
     simple: Form | None = None
     work, seen = list(x.consumers()), 0
     while work and seen < MAX_NODES:
@@ -144,7 +144,7 @@ def form_of(x: ir.Value, editor: Editor) -> Form | None:
 
 
 def form_around(node: ir.Node, editor: Editor) -> Form | None:
-    """Returns the written-out activation that contains `node` after its inner function, or None."""
+    """Returns the written-out activation that contains `node`, as the inner function or after it; or None."""
     work, seen = [node], 0
     while work and seen < MAX_NODES:
         candidate = work.pop(0)
@@ -161,7 +161,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
 
 
 def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
-    """Returns a scalar constant that does not broadcast `like` to more dimensions, or None."""
+    """Returns the number in a scalar constant; None for other values, or if its rank exceeds that of `like`."""
     rank = editor.shapes.rank(value)
     if rank is None or (rank > 0 and (editor.shapes.rank(like) or 0) < rank):
         return None
@@ -169,7 +169,7 @@ def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> fl
 
 
 def _near(a: float, b: float, x: ir.Value, editor: Editor) -> bool:
-    """Returns whether two constants are equal to the precision of x's type."""
+    """Returns whether two constants are equal within a relative tolerance that depends on x's type."""
     return math.isclose(a, b, rel_tol=1e-3 if editor.dtype(x) == ir.DataType.FLOAT16 else 2e-6)
 
 
@@ -212,7 +212,7 @@ def _clamp(gate: ir.Node, editor: Editor) -> _Clamp | None:
 
 
 def _bound(node: ir.Node, editor: Editor) -> tuple[ir.Value, str, float] | None:
-    """Returns (x, "Max" or "Min", number) if the node computes that of x and a scalar, or None."""
+    """Returns (x, "Max" or "Min", c) if the node computes max(x, c) or min(x, c) with a scalar constant c, or None."""
     if not is_op(node, "Max", "Min", "Relu"):
         return None
     if node.op_type == "Relu":
@@ -298,7 +298,7 @@ class _Product:
 
 
 def _products(gate: ir.Node, editor: Editor) -> Iterator[_Product]:
-    """Yields every interpretation of the nodes after the gate as such a product, shortest first."""
+    """Yields every `_Product` that nodes after the gate compute, for each reader of the gate the shortest first."""
     # The gate may have other readers. The form is still matched, and then refused with a reason.
     for reader in gate.outputs[0].consumers()[:4]:
         yield from _products_through(reader, gate.outputs[0], editor)
@@ -338,7 +338,7 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
 
 
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
-    """Yields `value` as x times a scalar: itself times 1, and the operands of its Mul or Div."""
+    """Yields each (x, scalar, nodes) with `value` = x * scalar: `value` * 1, and those of the Mul or Div before it."""
     yield value, 1.0, ()
     node = made_by(value, "Mul", "Div")
     if node is None:
@@ -425,7 +425,7 @@ def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Edi
 
 
 def quick_gelu_slope(gate: ir.Node, editor: Editor) -> float | None:
-    """Returns alpha if the Sigmoid `gate` is part of x sigmoid(alpha x), CLIP's Gelu with 1.702, or None."""
+    """Returns alpha if the Sigmoid `gate` is part of x sigmoid(alpha x) (CLIP's Gelu: alpha = 1.702), or None."""
     for reader in gate.outputs[0].consumers():
         if is_op(reader, "Mul"):
             x = other_input(reader, gate.outputs[0])
@@ -534,7 +534,7 @@ def _where(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def _maximum(gate: ir.Node, editor: Editor) -> Form | None:
-    """Matches Max(x, alpha x) with 0 < alpha <= 1 (0 would turn an infinite x into NaN)."""
+    """Matches Max(x, alpha x) with 0 < alpha <= 1; alpha = 0 is excluded because 0 times an infinite x is NaN."""
     if len(gate.inputs) != 2:
         return None
     for x, other in ((gate.inputs[0], gate.inputs[1]), (gate.inputs[1], gate.inputs[0])):
@@ -545,7 +545,7 @@ def _maximum(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def _parametric(gate: ir.Node, editor: Editor) -> Form | None:
-    """Matches a PRelu with equal slopes."""
+    """Matches a PRelu with a single slope for all channels, as a LeakyRelu."""
     x, slope = gate.inputs
     tensor = editor.tensor(slope)
     if x is None or tensor is None or tensor.dtype not in FLOATS or tensor.size == 0:

@@ -38,7 +38,8 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     shift = beta - mean * scale.
 
     Raises:
-        Refusal: training mode, an unknown operator version, parameters that are not constants [C], or not finite.
+        Refusal: training mode, an unknown operator version, statistics of each element (`spatial` is 0), parameters
+            that are not constants of shape [C], or a scale or shift that is not finite.
 
     """
     opset = editor.opset(node)
@@ -92,10 +93,10 @@ def elementwise_operands(node: ir.Node, editor: Editor) -> tuple[ir.Value, ir.Va
 
 
 def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
-    """Returns the affine map of a Mul, Add, Sub or Div with one constant operand; None for other nodes.
+    """Returns the affine map of a Mul, Add, Sub or Div with one constant operand; None for other nodes, and for c / X.
 
     Raises:
-        Refusal: OVERRIDABLE as `elementwise_operands`; NOT_FINITE if it divides by zero.
+        Refusal: OVERRIDABLE: see `elementwise_operands`; NOT_FINITE: a Div divides by zero.
     """
     operands = elementwise_operands(node, editor)
     if operands is None:
@@ -121,11 +122,11 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
 
 
 def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: ir.Node) -> Array:
-    """Returns a constant operand that varies along one axis of X only as [channels].
+    """Returns a constant operand in the shape [channels]; it may vary only along one axis of X.
 
     Args:
         array: the operand; numpy aligns it with X from the right.
-        rank: rank of X; None if unknown, which is accepted for rank 0, and for rank 1 on the last axis.
+        rank: rank of X; None if unknown, which is accepted if `array` has rank 0, or has rank 1 and `axis` is -1.
         axis: the axis of X; -1 for the last.
         channels: size of that axis.
         node: the node that a refusal names.
@@ -169,7 +170,7 @@ def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: i
     """Casts an array to `dtype`.
 
     Raises:
-        Refusal: NOT_FINITE if an element does not fit.
+        Refusal: NOT_FINITE if an element is not finite after the cast.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)

@@ -21,7 +21,7 @@ class Half:
 
 
 def half_of(value: ir.Value, editor: Editor) -> Half | None:
-    """Returns the tensor of which a value is a half along the last axis, and which half; None for other values."""
+    """Returns the `Half` that a value is; None if it is not a half of another tensor along the last axis."""
     cut = made_by(value, "Split", "Slice")
     x = None if cut is None else cut.inputs[0]
     if cut is None or x is None:
@@ -43,7 +43,7 @@ def half_of(value: ir.Value, editor: Editor) -> Half | None:
 
 
 def slice_of_last_axis(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
-    """Returns start, end and step of a Slice of the last axis only; None for other Slices, or if one is unknown."""
+    """Returns start, end and step of a Slice of the last axis only; None for other Slices, or if any is unknown."""
     found = spans(editor.arguments(node))
     if found is None or len(found) != 1 or not editor.shapes.is_last(found[0].axis, node.inputs[0]):
         return None

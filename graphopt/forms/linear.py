@@ -41,7 +41,7 @@ class Linear:
 
     Attributes:
         node: the operator.
-        add: the Add of a constant bias, which only MatMul has.
+        add: the Add of a constant bias after a MatMul; None if there is none, and for the other operators.
 
     """
 
@@ -50,7 +50,7 @@ class Linear:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """Consumers first."""
+        """The nodes of the operator, consumers first."""
         return (self.node,) if self.add is None else (self.add, self.node)
 
     @property
@@ -81,7 +81,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Folded:
-    """New weight and bias of a linear operator, in its weight's dtype; `bias` is None if it is zero and was absent."""
+    """New weight and bias of a linear operator, in its weight's dtype; `bias` is None if it has and needs no bias."""
 
     W: Array | ScaledWeight
     bias: Array | None
@@ -137,7 +137,7 @@ class FoldPlan:
         if linear is self.candidate.before:
             new = rewire(linear, folded, linear.X, editor)
             if len(new) > 1:
-                product = linear.node.outputs[0]  # renamed, because a value with the old name keeps its elements
+                product = linear.node.outputs[0]  # renamed, because its elements change
                 product.name = editor.unique_name(f"{product.name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {kind} before it"
@@ -166,7 +166,7 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
 
 
 def linear_after(value: ir.Value) -> Linear | None:
-    """Returns the linear operator that is the only reader of `value`, as its X, or None."""
+    """Returns the linear operator that is the only reader of `value` and reads it as X, or None."""
     if not is_read_once(value):
         return None
     (use,) = value.uses()
@@ -174,7 +174,7 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def output_rank(linear: Linear, editor: Editor) -> int | None:
-    """Returns the rank of Y, for a convolution from its weight, even if the rank of X is unknown."""
+    """Returns the rank of Y, or None if unknown. A convolution's weight has the same rank, even if X's is unknown."""
     if linear.node.op_type in ("Conv", "ConvTranspose"):
         return editor.shapes.rank(linear.W)
     return 2 if linear.node.op_type == "Gemm" else editor.shapes.rank(linear.Y) or editor.shapes.rank(linear.X)
@@ -227,7 +227,8 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     """Folds scale * X + shift into an operator that reads it; both are float64 [input channels].
 
     Raises:
-        Refusal: PADDED if the operator pads with zeros, which the shift does not change; as `fold_after`.
+        Refusal: PADDED: there is a shift, and the operator pads with zeros, which get no shift, or is a ConvTranspose;
+            WRONG_AXIS: Gemm transposes X; or a reason of `fold_after`.
     """
     node = linear.node
     if node.op_type == "Gemm" and attribute_int(node, "transA", 0):
@@ -260,7 +261,7 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
     """Gives the operator its new weight and bias, in place.
 
     Returns:
-        Its nodes; the last one produces Y.
+        The nodes of the operator; the last one produces Y.
     """
     node = linear.node
     inputs: list[ir.Value | None] = [X, editor.initializer(node, folded.W, f"{linear.W.name}_folded")]
@@ -286,7 +287,7 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
 
 
 def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
-    """Returns W, and the bias in float64, which broadcasts to Y's channels."""
+    """Returns W, and the bias (times Gemm's beta) in float64, in a shape that broadcasts to Y; None if it is absent."""
     node = linear.node
     W = editor.tensor(linear.W)
     assert W is not None, "`channels` requires a constant"
@@ -338,7 +339,11 @@ def _grouped_columns(linear: Linear, shape: Sequence[int], factor: Array) -> Arr
 
 
 def _folded(linear: Linear, W: ir.TensorProtocol, factor: Array, bias: Array | None) -> Folded:
-    """Casts W * factor and the bias to W's dtype; refuses with NOT_FINITE if they do not fit."""
+    """Casts W * factor and the bias to W's dtype.
+
+    Raises:
+        Refusal: NOT_FINITE if an element is not finite after the cast.
+    """
     node, dtype = linear.node, W.dtype.numpy()
     weight: Array | ScaledWeight
     if is_streamed(W):

@@ -1,4 +1,4 @@
-"""Recognises the computed scale and shift of each image after a norm: Y A + B (AdaLN of transformers)."""
+"""Recognises Y A + B: scale A and shift B, computed for each image, of a norm's result Y (AdaLN of transformers)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Modulation:
 
 
 def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
-    """Returns the only reader of y, a Mul by a computed value, and the Add of another one after it; or None."""
+    """Returns the Mul that is y's only reader and the Add that is the Mul's, if both other operands are computed."""
     scaled = sole_reader(y, "Mul")
     shifted = None if scaled is None else sole_reader(scaled.outputs[0], "Add")
     if scaled is None or shifted is None:
@@ -38,7 +38,7 @@ def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
 
 
 def is_modulated(y: ir.Value, editor: Editor) -> bool:
-    """Returns whether a scale and a shift with one row for each image follow y."""
+    """Returns whether y is modulated by a scale and a shift that have one row for each image."""
     found = modulation_of(y, editor)
     dims = editor.shapes.dims(y)
     if found is None or dims is None or len(dims) < 2:

@@ -14,7 +14,7 @@ Window = Mapping[str, tuple[int, ...]]
 def window_of(pool: ir.Node) -> Window | None:
     """Returns the attributes of a MaxPool for our operators.
 
-    None if it has indices, ceil_mode, auto_pad SAME, or another number of axes than two.
+    None if it has an output of indices, ceil_mode or auto_pad SAME, or does not have two spatial axes.
     """
     padding = pool.attributes.get_string("auto_pad", "NOTSET")
     if any(o.name for o in pool.outputs[1:]) or attribute_int(pool, "ceil_mode", 0):

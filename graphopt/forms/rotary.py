@@ -1,8 +1,8 @@
 """Recognises written-out rotary position embedding: X cos + rotated(X) sin.
 
 halves       rotated = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
-neighbours   rotated = Reshape(Concat of (-x1, x0) along a new axis), x0 = X[.., ::2], x1 = X[.., 1::2], or both
-             parts of a Reshape to pairs                                                         GPT-J, Flux, EVA
+neighbours   rotated = Reshape(Concat of (-x1, x0) along a new last axis); x0 = X[.., ::2] and x1 = X[.., 1::2], or
+             x0 and x1 are the two elements along the last axis of X reshaped to pairs           GPT-J, Flux, EVA
 apart        Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
 """
 
@@ -157,7 +157,7 @@ def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
 
 
 def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
-    """Returns the nodes that compute the target of a Reshape from the shape of its input and have no other reader."""
+    """Returns the nodes, without other readers, that compute a Reshape's target shape from the shape of its input."""
     found: dict[ir.Node, None] = {}
     work = [flat.inputs[1]]
     while work and len(found) < MOST_OF_A_SHAPE:

@@ -28,7 +28,9 @@ Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Finds the farthest value that is the only source of a node's output, and the nodes between, in order.
+    """Finds the earliest value from which all elements of a node's output come, and the nodes from it on, in order.
+
+    The value is None if the elements come from several values.
 
     Args:
         last: the node that produces the output.
@@ -50,25 +52,27 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
 
 
 def _moved(node: ir.Node) -> Sequence[ir.Value | None]:
-    """Returns the inputs with elements that a node moves."""
+    """Returns the inputs whose elements a node moves."""
     return node.inputs if node.op_type == "Concat" else node.inputs[:1]
 
 
 def is_known(node: ir.Node, editor: Editor) -> bool:
-    """Returns whether a node moves elements to positions that depend on shapes only, not on other model inputs."""
+    """Returns whether the positions to which a node moves elements depend only on shapes, constants and attributes."""
     others = () if node.op_type in VIEWS else node.inputs[len(_moved(node)) :]
     refers = any(a.is_ref() for a in node.attributes.values())
     return not refers and all(v is None or editor.is_constant(v) for v in others)
 
 
 def _moves_alone(node: ir.Node, readers: Collection[ir.Node]) -> bool:
-    """Returns whether only `readers` read a node's result, to move its elements."""
+    """Returns whether only `readers` use a node's result, and only to move its elements."""
     y = node.outputs[0]
     return not y.is_graph_output() and all(u.node in readers and u.idx < len(_moved(u.node)) for u in y.uses())
 
 
 def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Dims, Size]:
-    """Returns the dimensions of all values, and their number of images, which are moved independently.
+    """Returns the dimensions of all values, and the number of images.
+
+    The images are equal blocks along the first axis; no node moves elements from one image to another.
 
     Raises:
         Refusal: UNKNOWN_SHAPE.
@@ -110,7 +114,7 @@ def _along_first(node: ir.Node, editor: Editor) -> bool:
 def elements_of(
     x: ir.Value, nodes: Sequence[ir.Node], dims: Dims, images: Size, editor: Editor
 ) -> dict[ir.Value, Array]:
-    """Returns, for one image, the index in x of each element of each value; PADDED for zeros of a Pad.
+    """Returns, for one image, the index in x of each element of each value; PADDED for the zeros that a Pad adds.
 
     Raises:
         Refusal: UNSUPPORTED_OP, WRONG_SHAPE, PADDED.
@@ -142,7 +146,7 @@ def elements_of(
 
 
 def reshaped(builder: Builder, value: ir.Value, have: Sequence[Size] | None, want: Sequence[Size] | None) -> ir.Value:
-    """Returns the value reshaped to the dimensions `want`; at most one of them, that of the images, is unknown."""
+    """Returns the value reshaped to `want`; only one of these dimensions, the number of images, may be unknown."""
     if have == want or want is None:
         return value
     target = np.array([-1 if d.value is None else d.value for d in want], np.int64)

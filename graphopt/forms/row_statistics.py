@@ -4,8 +4,8 @@
     RMSNorm:   X / sqrt(mean(X^2) + epsilon)
     factored:  X f + (beta - mean(X) f), f = gamma / sqrt(mean((X - mean(X))^2) + epsilon)
 
-TensorFlow and Keras write the factored LayerNorm (tf.nn.batch_normalization after tf.nn.moments). It may square
-mean(X) - X, because TensorFlow's optimizer sorts the operands of squared_difference. The passes for GroupNorm,
+TensorFlow and Keras write the factored LayerNorm (tf.nn.batch_normalization after tf.nn.moments). The factored form may
+square mean(X) - X, because TensorFlow's optimizer sorts the operands of squared_difference. The passes for GroupNorm,
 LayerNorm and RMSNorm use these functions.
 """
 
@@ -95,9 +95,10 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
 
 
 def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
-    """Names the norm that runtimes fuse and of which a Mul or Add is the scale or shift; None if there is none.
+    """Returns "LayerNorm" or "RMSNorm" if a Mul or Add is the scale or shift of a norm that runtimes fuse; else None.
 
-    Such a norm is over the last axis, with Pow and Div. MIGraphX matches norms without their scale, so it may change.
+    Runtimes fuse norms over the last axis that are written with Pow and Div. For MIGraphX the result is None: MIGraphX
+    matches norms without their scale, so passes may change the scale.
     """
     if editor.target.device == "migraphx":
         return None
@@ -188,7 +189,7 @@ def _centred(
 
 
 def _rank(base: ir.Value, editor: Editor) -> int | None:
-    """Returns the rank of X - mean(X), or of X if that is unknown."""
+    """Returns the rank of `base`; if it is unknown and `base` is X - mean(X), the rank of X."""
     rank, centre = editor.shapes.rank(base), made_by(base, "Sub")
     if rank is None and centre is not None:
         rank = editor.shapes.rank(centre.inputs[0])
@@ -204,7 +205,7 @@ def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
-    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum with a mean of squares."""
+    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum, one operand a mean of squares."""
     add = made_by(sqrt.inputs[0], "Add")
     if add is None:
         return False
@@ -254,7 +255,7 @@ def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
 
 
 def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:
-    """Returns the axes of a ReduceMean over `rank` dimensions, non-negative and ascending.
+    """Returns the axes of a ReduceMean whose input has `rank` dimensions, non-negative and ascending.
 
     (-1,) for the last axis if the rank is unknown; None if the axes are unknown.
     """

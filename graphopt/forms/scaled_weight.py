@@ -1,7 +1,7 @@
-"""A weight on disk, scaled by factors of its rows and columns, computed in blocks each time it is read.
+"""A weight on disk times factors for its rows and columns, computed in blocks each time it is read.
 
-A folded weight of a gigabyte is never in memory completely: each block is read from the input's data file, multiplied
-in float64, cast once, and written.
+A folded weight of a gigabyte is never in memory completely: each block is read from the data file of the input model,
+multiplied in float64, cast once, and written.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ScaledWeight(ir.LazyTensor):
         self._factor = factor
 
     def rows(self, start: int, stop: int) -> Array:
-        """Returns the rows from start to stop, cast."""
+        """Returns the rows from start to stop, cast to the weight's dtype."""
         with np.errstate(over="ignore", invalid="ignore"):
             return _product(self._source, self._factor, start, stop).astype(self.dtype.numpy())
 
     def blocks(self) -> Iterator[Array]:
-        """Yields blocks of all rows in order, cast."""
+        """Yields all rows in order, in blocks, cast to the weight's dtype."""
         for start, stop in _ranges(self._source):
             yield self.rows(start, stop)
 

@@ -4,8 +4,8 @@
     y = b.op("Mul", x, b.initializer(scale, "scale"))
     editor.replace([anchor], b.nodes, {anchor.outputs[0]: y}, anchor=anchor)
 
-Unlike with onnx_ir's tape.Builder, names are unique in the whole model, with its bodies and functions. The nodes of a
-branch can therefore replace its If.
+Unlike with onnx_ir's tape.Builder, names are unique in the whole model, including its bodies and functions. The nodes
+of a branch can therefore replace its If.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Builder:
     def slice(self, x: ir.Value, axis: int, start: Dim, end: Dim | None) -> ir.Value:
         """Writes a slice along one axis; an `end` of None is the end of the axis.
 
-        If ends are attributes in the opset (`slices_by_attributes`), `start` and `end` must be integers.
+        If the opset's Slice takes them as attributes (`slices_by_attributes`), `start` and `end` must be integers.
         """
         if slices_by_attributes(self.opset):
             return self.op("Slice", x, axes=[axis], starts=[start], ends=[2**31 - 1 if end is None else end])

@@ -1,8 +1,8 @@
 """Estimates the cost of running a model on inputs of given shapes: multiply-adds and peak memory.
 
-The shape engine (`graph/shapes`) gives the dimensions of every value for the concrete shapes. A value with an unknown
-dimension, such as the boxes behind a NonMaxSuppression, counts as large as the largest input of its node. A body of a
-Loop counts `LOOP_TURNS` times, that of a Scan once for each slice.
+The shape engine (`graph/shapes`) computes the dimensions of every value from the shapes of the inputs. A value with an
+unknown dimension, such as the boxes after a NonMaxSuppression, is assumed to be as large as the largest input of its
+node. The work of a Loop's body counts `LOOP_TURNS` times, that of a Scan's body once for each slice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphopt.targets.target import Target
 # of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_TURNS = 16
-# Operators that read of a large input only as many elements as they write, and as many indices.
+# Operators that read only part of a large input: one element and one index, GATHERED reads, for each written element.
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
 USUAL_BYTES = 4
@@ -45,7 +45,7 @@ class Cost:
 
     Attributes:
         bytes: the peak of live tensors and workspace, weights not included.
-        work: multiply-adds; memory traffic and node overhead converted to multiply-adds.
+        work: multiply-adds, including memory traffic and node overhead converted to multiply-adds.
         outputs: bytes of the model's outputs.
     """
 
@@ -71,7 +71,7 @@ class Estimator:
     """Estimates runs of one model.
 
     Args:
-        model: functions inlined, weights without data at will. Its shapes are changed.
+        model: the model, with inlined functions; its weights need no data. The estimator changes its shapes.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -95,7 +95,7 @@ class Estimator:
 
 
 def remove_result_shapes(graph: ir.Graph) -> None:
-    """Removes the declared shapes of node outputs, also in bodies: they may hold for the declared input shapes only."""
+    """Removes the declared shapes of node outputs, also in bodies: they may be valid only for the declared inputs."""
     for inner in with_subgraphs(graph):
         for node in inner:
             for value in node.outputs:
@@ -104,7 +104,7 @@ def remove_result_shapes(graph: ir.Graph) -> None:
 
 @dataclass
 class _Walk:
-    """Walks the nodes of a graph in order and tracks the live tensors."""
+    """Adds up the cost of a graph's nodes in order and tracks the live tensors."""
 
     view: GraphView
     elements: dict[ir.Value, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class _Walk:
         return work, workspace + max((cost.bytes for cost in inner), default=0)
 
     def _resize(self, node: ir.Node) -> None:
-        """Declares the output dimensions of a Resize: the shape engine ignores fractional scales."""
+        """Declares the output dimensions of a Resize, of which the shape engine infers only the rank."""
         first = self._shape(node.inputs[0])
         sizes, scales = (
             self.view.shapes.elements(node.inputs[i]) if i < len(node.inputs) else None
@@ -180,7 +180,7 @@ class _Walk:
         return self.elements[value]
 
     def bytes(self, value: ir.Value) -> int:
-        """Returns the size of a value in bytes; elements of unknown type count `USUAL_BYTES`."""
+        """Returns the size of a value in bytes; an element of unknown type counts as `USUAL_BYTES`."""
         bits = value.dtype.bitwidth if value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else 0
         return self._count(value) * (bits // 8 or USUAL_BYTES)
 
@@ -211,8 +211,11 @@ class _Walk:
         return (made * first[-1] if first and node.op_type in MATMULS else 0), 0
 
     def _attention(self, node: ir.Node) -> tuple[int, int]:
-        """Returns multiply-adds and bytes of scores: Q K^T and P V, [batch, heads, queries, keys] each."""
-        key = 0 if node.domain and node.op_type == "Attention" else 1  # com.microsoft.Attention computes both from one
+        """Returns the multiply-adds of Q K^T and P V, and the bytes of the scores Q K^T and of P.
+
+        Both have the shape [batch, heads, queries, keys].
+        """
+        key = 0 if node.domain and node.op_type == "Attention" else 1  # com.microsoft.Attention: Q and K of one input
         places = (0, key, PAST_KEYS[node.op_type])
         shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in places]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]

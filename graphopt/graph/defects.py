@@ -1,4 +1,4 @@
-"""Validity errors that onnx.checker misses, or that readers interpret differently.
+"""Finds validity errors that onnx.checker misses, or that tools interpret differently when they read the model.
 
 The checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each defect
 is one sentence, and the defects of the original can be subtracted.
@@ -76,7 +76,7 @@ def _of_nodes(
     where: str,
     outer: Collection[str] = (),
 ) -> Iterator[str]:
-    """Checks order, names, domains and bodies in one walk over the nodes."""
+    """Checks order, names, domains and bodies in one loop over the nodes."""
     visible = {*given, *outer, ""}
     made, names = [*given], []
     domains = set()

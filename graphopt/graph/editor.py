@@ -25,9 +25,9 @@ class Editor(GraphView):
     Attributes:
         touched: the nodes around each change; the pipeline visits them again instead of scanning the graph.
         removed: the removed nodes.
-        shapes_may_follow: whether another inference may find more shapes, and so more candidates. A node replaced a
-            node of unknown shape, or a value got a declared shape. Passes set it when their node has a more precise
-            type than the replaced one.
+        shapes_may_follow: whether another shape inference may find more shapes, and so more candidates. Set when a
+            value whose shape was not completely known is replaced or takes over another value's shape, and by passes
+            whose new node has a more precise shape than the replaced one.
     """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
@@ -123,7 +123,7 @@ class Editor(GraphView):
     ) -> None:
         """Replaces the inputs of a node in the graph, and removes producers and initializers that became unused.
 
-        Its outputs have other values afterwards, so pass it to `replace` as a new node.
+        The node's outputs have other elements afterwards, so pass the node to `replace` in `new`.
         """
         self.changed()
         dropped = [v for v in node.inputs if v is not None and v not in inputs]
@@ -139,7 +139,7 @@ class Editor(GraphView):
         self.remove_unused(self._released(dropped))
 
     def import_op(self, name: str, inputs: Sequence[ir.Value], anchor: ir.Node) -> None:
-        """Adds an operator of ours to the model: its function, and the import in the model and anchor's function."""
+        """Adds an operator of ours: its function body, and our opset in the model and in the anchor's function."""
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in FLOATS]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
@@ -148,11 +148,11 @@ class Editor(GraphView):
             for f in self.model.functions.values():
                 if f.graph is anchor.graph:
                     f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
-        # Functions are part of the format from IR version 8 on; never raise it further.
+        # Functions are part of the format from IR version 8 on; never raise the version further.
         self.model.ir_version = max(self.model.ir_version, 8)
 
     def define(self, name: str, T: ir.DataType) -> None:
-        """Adds or replaces the function body of an operator of ours; below CAST_LIKE_OPSET it is written for type T."""
+        """Adds or replaces the function body of an operator of ours; below CAST_LIKE_OPSET it is valid only for T."""
         dialect = Dialect(self.model.opset_imports[""], T)
         function = OPS[name].function(dialect)
         if not dialect.follows_type:
@@ -230,8 +230,8 @@ class Editor(GraphView):
             old: the replaced nodes; nodes that are still used are kept.
             new: their replacement. New nodes are inserted before `anchor`. Nodes that are in the graph already (see
                 `rewire`) keep their place and their inputs.
-            outputs: replaced value -> its replacement. An output of `new` takes over the name, type and shape, which
-                preserves the graph's outputs.
+            outputs: replaced value -> its replacement. A replacement that a node of `new` produces takes over the
+                name, type and shape, which preserves the graph's outputs.
             anchor: a node of the graph.
         """
         graph = anchor.graph
@@ -273,9 +273,9 @@ class Editor(GraphView):
         self.touched += [n for n in neighbours if n.graph is not None]
 
     def interpose(self, value: ir.Value, nodes: Sequence[ir.Node], result: ir.Value) -> None:
-        """Inserts nodes that use `value` after its producer, and redirects its other uses to `result`.
+        """Inserts `nodes` after the producer of `value`, which they use, and redirects its other uses to `result`.
 
-        The result takes the name of the value, which gets the result's name.
+        `value` and `result` exchange their names.
         """
         self.put_behind(value, nodes)
         self.replace([], nodes, {value: result}, anchor=nodes[0])
@@ -285,7 +285,8 @@ class Editor(GraphView):
 
         Returns:
             False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
-            Runtimes sometimes fuse a value into its consumer although it is also a graph output.
+            Other uses are a reason because runtimes sometimes fuse a value into its consumer although the value is
+            also a graph output.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():
@@ -351,7 +352,10 @@ class Editor(GraphView):
                 self._counted_nodes[node.name or ""] += 1
 
     def _rename_repeated(self, node: ir.Node) -> None:
-        """Renames repeated values and nodes: two branches may share names, but a graph and its body may not."""
+        """Renames a node and its outputs if other nodes or values have the same name.
+
+        Two branches may use the same name, but a graph and its body may not.
+        """
         for value in node.outputs:
             if value.name and self._counted[value.name] > 1:
                 value.name = self.unique_name(value.name)
@@ -359,7 +363,10 @@ class Editor(GraphView):
             node.name = self.unique_node_name(node.name)
 
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
-        """Removes the unused ones of `nodes`, and then their producers that became unused; consumers first."""
+        """Removes those of `nodes` that are unused, and then their producers that became unused; consumers first.
+
+        Producers of the removed nodes' inputs that are still used are added to `neighbours`.
+        """
         work = list(nodes)
         while work:
             node = work.pop()

@@ -6,8 +6,8 @@ rewritten.
 
 Inferred dimensions take precedence over dimensions that the file declares for intermediate values, because exporters
 and editors do not update those when an input changes. An inferred integer or a symbol of the inputs replaces a declared
-integer. Runtimes check the declared shapes of inputs only, and ignore dimensions without a meaning (`known_dim`). Each
-of those is a separate unknown.
+integer. Runtimes check only the declared shapes of inputs, and ignore declared dimensions that mean any size
+(`known_dim`). Each dimension that means any size is treated as a separate unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size; equal words do not mean equal sizes.
 _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
-# Operator of com.microsoft -> its outputs with the type of its floating-point inputs.
+# Operator of com.microsoft -> indices of the outputs that have the type of its floating-point inputs.
 _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
         "BiasAdd BiasGelu BiasSplitGelu CropAndResize DynamicQuantizeMatMul FastGelu FusedConv FusedGemm FusedMatMul "
@@ -114,7 +114,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
         merge.graph(model.graph, inferred.graph)
         if not merge.only_declared:
             break
-        # Declared shapes that inference did not find allow it to infer later values.
+        # A second inference also gets the declared shapes that the first did not find, and can infer later values.
         outputs = {info.name: info for info in message.graph.output}
         for value in merge.only_declared:
             ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
@@ -124,7 +124,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
 
 
 def _has_bodies(model: ir.Model, every: Sequence[ir.Graph]) -> bool:
-    """Returns whether any node has a body, from the list of all graphs, which is faster than a walk over nodes."""
+    """Returns whether any node has a body, from the number of graphs, which is faster than visiting all nodes."""
     return len(every) > 1 + len(model.functions)
 
 
@@ -151,7 +151,7 @@ def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: 
             ir.serde.serialize_value_into(graph.input.add(), value)
     try:
         inferred = onnx.shape_inference.infer_shapes(alone, check_type=False, strict_mode=False, data_prop=True)
-    except Exception:  # as above
+    except Exception:  # as in `infer`
         return
     merge.graph(body, inferred.graph, main=False)
 
@@ -160,7 +160,10 @@ _Declared = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
 
 def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Removes declared types and dimensions without a meaning; `forget` restores them."""
+    """Removes declared types and dimensions that mean any type or size; `forget` restores them.
+
+    Initializers get the type and shape of their tensors; unknown dimensions of model inputs get separate symbols.
+    """
     for graph in every:
         for value in graph.initializers.data.values():
             tensor, shape = value.const_value, value.shape
@@ -187,7 +190,7 @@ def _distrust_value(value: ir.Value, declared: _Declared) -> None:
     type_, shape = value.type, value.shape
     if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
         if not (value.is_graph_input() or value.is_graph_output()):
-            value.type = type_ = None  # runtimes refuse such a type
+            value.type = type_ = None  # runtimes refuse an undefined element type
         elif isinstance(type_, ir.TensorType):
             type_ = None
     if shape is not None:
@@ -279,7 +282,7 @@ def is_certain(shape: ir.Shape | None) -> bool:
 
 
 def says_the_same(a: ir.Shape | None, b: ir.Shape | None) -> bool:
-    """Returns whether two shapes are equal, with all symbols of inference as unknown dimensions."""
+    """Returns whether two shapes are equal if symbols made by inference count as unknown dimensions."""
     return (a if a is None else _without_made(a)) == (b if b is None else _without_made(b))
 
 
@@ -288,7 +291,7 @@ def _without_made(shape: ir.Shape) -> tuple[int | str | None, ...]:
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
-    """Transfers the declared type and shape of `old` to `new`, which replaces it; `forget` restores them there."""
+    """Copies the declared type and shape of `old` to `new`, which replaces it; `forget` sets them on `new`."""
     declared = model.meta.get(_DECLARED, {})
     if old in declared:
         declared[new] = declared[old]
@@ -385,7 +388,7 @@ def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
 
 
 def _forget_declared(body: onnx.GraphProto) -> None:
-    """Removes declared dimensions without a meaning from a body, as `_distrust` does from values."""
+    """Removes a body's value_info and declared dimensions that mean any size, as `_distrust` does for values."""
     del body.value_info[:]
     for info in (*body.input, *body.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
@@ -398,7 +401,7 @@ def _forget_declared(body: onnx.GraphProto) -> None:
 
 @functools.cache
 def _follows(domain: str, op_type: str) -> bool:
-    """Returns whether onnx infers the outputs of an operator."""
+    """Returns whether onnx infers the types and shapes of an operator's outputs."""
     if domain == DOMAIN:
         return False  # onnx does not follow the Reshapes of our function bodies
     try:

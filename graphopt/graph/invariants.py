@@ -84,8 +84,8 @@ def checked(
     Args:
         before: returns the original model.
         model: the rewritten model.
-        proto: its message, if there is one; it is the message to be written.
-        data: the bytes of the message, if there are any; they save the checker a serialization.
+        proto: the message of `model`, which will be written; None if there is none.
+        data: the bytes of the message, which save the checker a serialization; None if there are none.
 
     Raises:
         InvariantError: the result has a defect that the original did not have, or the checker refuses the result but
@@ -107,7 +107,7 @@ def checked(
 
 
 def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """Returns the model without its weights, for a check of any size and place of weights."""
+    """Returns the model's message without weights, so that their size and files do not matter to the checker."""
     message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):
@@ -142,7 +142,7 @@ def _check_types(node: ir.Node, after: str) -> None:
 
 
 def _check_graph(graph: ir.Graph, after: str) -> None:
-    """Checks order, names and types of a graph and its bodies in one walk."""
+    """Checks order, names and types of a graph and its bodies in one loop over the nodes."""
     seen: set[ir.Node] = set()
     names: set[str] = set()
     for node in graph:

@@ -55,7 +55,8 @@ class Source:
         model: a model that may be changed; never the caller's object.
         original: the caller's object.
         path: the file, if it was read from one.
-        proto: the message that `model` was read from, if there is one and its nodes have the same order.
+        proto: the message that `model` was read from; None if there is none, or if loading sorted nodes or renamed
+            domains.
         data_files: the files with its external data.
     """
 
@@ -72,7 +73,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
     Args:
         original: the model.
         progress: called repeatedly with a line of text while a large file is read.
-        copy: False shares a message with the model, which then must not be changed.
+        copy: False uses an `onnx.ModelProto` without copying it; then the message must not be changed.
 
     Raises:
         ModelLoadError: a missing or unreadable file, not ONNX, truncated, inputs without a producer, a cyclic graph, or
@@ -119,7 +120,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
                 _check_data_file(tensor)
             outside.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
-        # Below this version every initializer is also a graph input, which runtimes treat as a constant.
+        # Below this version every initializer is also a graph input, but runtimes treat it as a constant.
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
     if proto is not None and in_order and len(found) > 1:
@@ -129,7 +130,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
 
 
 def _exported(graph: Any) -> onnx.ModelProto:
-    """Converts a graphsurgeon Graph to a message. `give_back` stores metadata as an attribute of the Graph."""
+    """Converts a graphsurgeon Graph to a message, with the metadata that `give_back` stored in the Graph."""
     import onnx_graphsurgeon as gs
     from onnx_graphsurgeon.logger import G_LOGGER
 
@@ -153,7 +154,7 @@ def freeze_initializers(model: ir.Model) -> list[str]:
 def _normalize_domains(model: ir.Model, proto: onnx.ModelProto | None) -> bool:
     """Renames the default domain from "ai.onnx" to "" (synonyms in the ONNX IR specification).
 
-    Of two imports of a domain the last version counts, as in runtimes.
+    If a domain is imported under both names, the version of the last import counts, as in runtimes.
 
     Returns:
         Whether nothing changed.
@@ -247,7 +248,7 @@ def _make_dense(graph: onnx.GraphProto, what: str) -> None:
     """Converts sparse initializers to dense ones, as runtimes do when they load a model.
 
     Raises:
-        ModelLoadError: one violates ONNX's specification, has its elements in a file, or is too large.
+        ModelLoadError: a sparse initializer violates the specification, has its elements in a file, or is too large.
     """
     for sparse in graph.sparse_initializer:
         label = f"{what}: sparse initializer '{sparse.values.name}'"
@@ -310,7 +311,7 @@ def cause(error: BaseException) -> str:
 
 
 def is_graphsurgeon(original: Any) -> bool:
-    """Returns whether an object is an `onnx_graphsurgeon.Graph`, by its module: hasattr would make it print."""
+    """Returns whether an object is an `onnx_graphsurgeon.Graph`, by its module: hasattr on a Graph prints messages."""
     return type(original).__module__.startswith("onnx_graphsurgeon.")
 
 
@@ -348,7 +349,9 @@ _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint6
 
 
 def _check_data_file(tensor: ir.ExternalTensor) -> None:
-    """Checks the data file of a model in memory; for a message it is relative to the working directory, as in runtimes.
+    """Checks the file with a tensor's external data, for a model in memory.
+
+    For a message, the file's location is relative to the working directory, as in runtimes.
 
     Raises:
         ModelLoadError: the file is missing or too short.
@@ -385,7 +388,7 @@ class _DataFiles:
         self._found: dict[str, tuple[Path, int]] = {}
 
     def check(self, tensor: ir.ExternalTensor) -> None:
-        """Sets the folder of a tensor's file.
+        """Checks a tensor's file, and sets its folder in the tensor.
 
         Raises:
             ModelLoadError: the file is missing, too short, or outside the model's folder.
@@ -397,7 +400,7 @@ class _DataFiles:
         folder, size = self._found[location]
         real = (folder / location).resolve()
         if not real.is_relative_to(folder):
-            # onnx_ir refuses links out of a folder; `_find` has checked that this one leads to the model's folder.
+            # onnx_ir refuses links out of a folder; `_find` has checked that this link leads to a folder of the model.
             folder, tensor._location = real.parent, real.name
         tensor.base_dir = folder
         _check_range(tensor, size, label)
@@ -417,7 +420,7 @@ class _DataFiles:
 
 
 def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
-    """Checks that every input has a producer, and sorts graphs that are out of order; returns whether none was."""
+    """Checks that every input has a producer, and sorts unordered graphs; returns whether all were in order."""
     in_order = True
     for graph in graphs:
         seen: set[ir.Node] = set()
@@ -484,7 +487,7 @@ def blamed_on_the_model(source: Source) -> Iterator[None]:
 
 
 def _read_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    """Sets the types of captured values from their declarations in bodies of foreign operators."""
+    """Sets types of captured values from their declarations in bodies of operators outside ONNX's domain."""
     for body, proto in foreign_bodies(graph, message):
         declared = {info.name: info.type for info in proto.value_info}
         for value in captures(body):

@@ -91,7 +91,7 @@ def element_bits(data_type: int) -> int:
 
 
 # onnx_ir creates an enum member and a Shape for each query of a tensor, which is slow for 100,000 constants. The three
-# functions below read the message directly, and compare exact classes, as above.
+# functions below read the message directly, and compare exact classes for the reason above.
 _ARRAYS: dict[int, np.dtype[Any]] = {
     int(ir.DataType.FLOAT): np.dtype("<f4"),
     int(ir.DataType.FLOAT16): np.dtype("<f2"),
@@ -130,7 +130,10 @@ def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
 
 
 def foreign_bodies(graph: ir.Graph, message: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
-    """Yields the bodies of nodes outside ONNX's domain with their messages, for a message with the nodes in order."""
+    """Yields the bodies of nodes outside ONNX's domain, each with its message.
+
+    The nodes of `message` must be those of `graph`, in the same order.
+    """
     for i, node in enumerate(graph):
         if inner := bodies(node):
             for body, proto in zip(inner, messages.bodies(message.node[i]), strict=True):

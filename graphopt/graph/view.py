@@ -27,7 +27,7 @@ from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target
 
-# The metadata property with the element type of a function body, which has one below CAST_LIKE_OPSET.
+# The metadata property with the element type of a function body; below CAST_LIKE_OPSET a body is valid for one type.
 BODY_TYPE = "graphopt.T"
 # The element types of our operators.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -43,9 +43,9 @@ class GraphView:
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Matrix multiplications will be computed in float16, for which other rewrites pay.
+        # Whether matrix multiplications will be computed in float16, for which other rewrites are profitable.
         self.half = half and target.device != "cpu"
-        # Complete throughout a run: passes create no bodies, and removed bodies are emptied.
+        # The list is complete throughout a run: passes create no bodies, and removed bodies are emptied.
         self._own_graphs = list(own_graphs(model))
         self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
 
@@ -160,7 +160,7 @@ class GraphView:
             raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", *nodes)
 
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
-        """Returns the dimensions that the model declares or onnx inferred: int, symbol or None; None without a rank.
+        """Returns the dimensions (int, symbol or None) that the model declares or onnx inferred; None without a shape.
 
         `shapes` has more precise dimensions.
         """
@@ -227,7 +227,7 @@ class GraphView:
         Args:
             name: the operator.
             like: a value of the operator's element type.
-            anchor: the place of the new node.
+            anchor: the node before which the new node will be inserted.
 
         Raises:
             Refusal: TARGET if the target supports none of our operators; OPSET if the function body cannot be written
@@ -381,12 +381,12 @@ def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
-    """Returns the other of a node's two inputs."""
+    """Returns the input of a node with two inputs that is not `value`."""
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 
 def require_input(node: ir.Node, index: int) -> ir.Value:
-    """Returns a required input of the operator.
+    """Returns an input that the operator requires.
 
     Raises:
         Refusal: UNSUPPORTED_OP if it is absent, which makes the model invalid.

@@ -32,10 +32,10 @@ from graphopt.graph.traversal import (
 # A protobuf message is limited to 2 GiB; this leaves space for the graph.
 MAX_EMBEDDED_BYTES = 1_800_000_000
 
-# Smaller tensors are kept in the .onnx file when large ones are written to a data file.
+# Tensors with fewer bytes are kept in the .onnx file when large ones are written to a data file.
 MIN_EXTERNAL_BYTES = 1024
 
-# In bytes: kernels read memory-mapped weights with aligned vector loads.
+# Alignment of a data file's tensors in bytes: kernels read memory-mapped weights with aligned vector loads.
 ALIGNMENT = 64
 
 # Bytes of a file-system block; ranges shorter than LONG are not aligned to blocks.
@@ -136,8 +136,9 @@ def save(
 ) -> Written:
     """Writes `model` to `out` and large weights to OUT.data in the same folder: both files or none.
 
-    The result refers to no other file: the input's data files are copied, inside the operating system's kernel if the
-    file system supports it. If the new model has no OUT.data, the one of an earlier OUT is removed.
+    Unless `share_weights` is set, the result refers to no other file: the input's data files are copied, inside the
+    operating system's kernel if the file system supports it. If the new model has no OUT.data, the OUT.data of an
+    earlier OUT is removed.
 
     Args:
         model: the optimized model; its tensors refer to the new files afterwards.
@@ -192,7 +193,7 @@ def save(
 
 
 def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) -> Written:
-    """Writes a model without rewrites, byte for byte if OUT.data is its only data file.
+    """Writes a model without rewrites, byte for byte if it has no data file other than OUT.data.
 
     Raises:
         ModelSaveError: see `save`.
@@ -235,7 +236,7 @@ def to_message(model: ir.Model, every: Sequence[ir.Graph] | None = None) -> onnx
                 continue
             if value.doc_string or value.metadata_props:  # onnx_ir writes these to a value_info, which needs a type
                 value.type, value.shape = _declared(value)
-            else:  # without a type onnx_ir writes no value_info, as exporters
+            else:  # without a type onnx_ir writes no value_info; exporters write none either
                 value.type = value.shape = None
     try:
         message = ir.serde.serialize_model(model)
@@ -247,7 +248,7 @@ def to_message(model: ir.Model, every: Sequence[ir.Graph] | None = None) -> onnx
 
 
 def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    """Declares the captured values in the bodies of foreign operators, which onnx_ir omits.
+    """Declares captured values, which onnx_ir omits, in the bodies of operators outside ONNX's domain.
 
     ONNX Runtime needs these types for operators that run a body as a separate session, such as BeamSearch.
     """
@@ -311,7 +312,7 @@ def _embed(slots: Sequence[_Slot], too_large: str) -> None:
     """Reads external tensors into memory.
 
     Raises:
-        ModelSaveError: the tensors do not fit into a message; its text is `too_large`.
+        ModelSaveError: the tensors do not fit into a message; the text of the error is `too_large`.
     """
     if sum(tensor_bytes(slot.tensor) for slot in slots) > MAX_EMBEDDED_BYTES:
         raise ModelSaveError(too_large)
@@ -348,7 +349,7 @@ def _refers_to(model: Path, data: Path) -> bool:
 
 
 def _record_shared(model: ir.Model, every: Sequence[ir.Graph], folder: Path) -> dict[Path, int]:
-    """Records the size and hash of each file that the model refers to in its metadata; returns path -> bytes.
+    """Records in the model's metadata the size and hash of each file that it refers to; returns path -> bytes.
 
     Raises:
         ModelSaveError: a file is not below the folder of the model.

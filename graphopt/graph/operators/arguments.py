@@ -15,22 +15,22 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# The first opsets with changes of meaning that the arguments do not show.
+# The first opsets in which an operator has another meaning with the same arguments.
 # GroupNormalization has a scale for each channel instead of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
-# Attention pads a mask that is shorter than the keys; the supported versions of Attention.
+# Attention pads a mask that is shorter than the keys; the opsets whose Attention graphopt supports.
 ATTENTION_PADS_MASK_OPSET, ATTENTION_OPSETS = 24, range(23, 27)
 # Max and Min support integers.
 MAX_OF_INTEGERS_OPSET = 12
-# DequantizeLinear has scales for each channel; for each block.
+# DequantizeLinear may have a scale for each channel; a scale for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
-# Inputs that are axes, and those that are sizes or counts, of every ONNX operator with an input of that name.
+# Names of inputs that are axes, and of inputs that are sizes or counts, in every ONNX operator with such a name.
 AXES_ARGUMENTS = frozenset(("axes", "axis"))
 SIZE_ARGUMENTS = frozenset(
     "M block_shape delta depth dft_length ends frame_length frame_step image_shape limit max_output_boxes_per_class "
     "num_mel_bins output_shape pads repeats shape size sizes split start starts steps".split()
 )
-# Operator -> a size of another name.
+# Operator -> an input that is a size or count although its name is not in SIZE_ARGUMENTS.
 OTHER_SIZES = {"ConstantOfShape": "input", "TopK": "K"}
 
 
@@ -172,7 +172,7 @@ class Span:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it covers an axis of any length; exporters write "to the end" as INT32_MAX or INT64_MAX."""
+        """Whether it covers the whole axis at any length; exporters write "to the end" as INT32_MAX or INT64_MAX."""
         if self.start is None or self.end is None or self.step not in (1, -1):
             return False
         if self.step == 1:
@@ -180,10 +180,11 @@ class Span:
         return self.start in (-1, 2**31 - 1) and self.end <= -(2**31) + 1
 
     def of(self, size: int) -> range | None:
-        """Returns the selected elements of an axis of that size, or None.
+        """Returns the indices that the span selects on an axis of that size.
 
-        None also means that ONNX Runtime differs from Python and the specification. With a negative step, ONNX Runtime
-        clamps a start before the first element to that element, and interprets an end of INT_MAX as "to the beginning".
+        None if the span is unknown, or if ONNX Runtime differs from the specification. With a negative step, ONNX
+        Runtime clamps a start before the first element to that element, and interprets an end of INT_MAX as "to the
+        beginning".
         """
         start, end, step = self.start, self.end, self.step
         if start is None or end is None or not step or (step < 0 and (start < -size or end >= 2**31 - 1)):

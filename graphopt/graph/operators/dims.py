@@ -1,6 +1,7 @@
 """Rules for output dimensions, one for each operator; the tables are at the end.
 
-A rule follows the ONNX operator specification for one output of a node. Unknown dimensions are None.
+A rule computes the dimensions of one output of a node as ONNX's operator specification defines them. Unknown
+dimensions are None.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
     result: list[Size | None] = []
     for behind in range(-rank, 0):
         large = {s[behind] for s in shapes if -behind <= len(s) and s[behind] != ONE}
-        # An integer other than 1 decides: unknown dimensions can only be 1 or equal to it.
+        # An integer other than 1 is the result: the unknown dimensions can only be 1 or equal to it.
         numbers = [size for size in large if size is not None and size.value is not None]
         result.append(numbers[0] if numbers else large.pop() if len(large) == 1 else None if large else ONE)
     return result

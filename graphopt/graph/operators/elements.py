@@ -1,8 +1,8 @@
 """Rules for the elements of small tensors, one for each operator; the table is at the end.
 
-Operators that move elements work with known and unknown ones. Integer arithmetic is exact, with symbols as well. Float
-arithmetic is exact while the type represents the result exactly, and a rounded float from there on. A rounded float
-never becomes an integer again, so no dimension depends on rounding.
+Operators that move elements move unknown elements as well. Integer arithmetic is exact, also with symbols. A result of
+floating-point arithmetic is exact if the element type represents it exactly; otherwise it is a rounded float, and so
+are all results computed from it. A rounded float never becomes an integer again, so no dimension depends on rounding.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ def _cast(known: Known) -> Elements | None:
 
 
 def _cast_element(element: Element, to: ir.DataType) -> Element:
-    """Casts one element. Symbols pass through floats unchanged: tracers write Shape -> float -> Floor -> int."""
+    """Casts one element. Casts do not change symbols: tracers write Shape -> Cast to float -> Floor -> Cast to int."""
     if to in EXACT_BITS:
         return element if isinstance(element, Size) and element.value is None else _rounded(element, to)
     if isinstance(element, Fraction):
         return Size.of(int(element))
-    # The exact value of a rounded float may truncate to another integer.
+    # A rounded float is not cast, because the exact value may truncate to another integer.
     if not isinstance(element, Size):
         return None
     limit = 2**31 if to == ir.DataType.INT32 else 2**63
@@ -168,7 +168,7 @@ def _as_number(element: Element) -> Fraction | float | None:
 
 
 def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Element, Element, ir.DataType], Element]:
-    """Makes a sum, difference or product of two elements; these operations are exact for sizes."""
+    """Makes an operation that adds, subtracts or multiplies two elements; it is exact for sizes."""
 
     def combine(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if isinstance(a, Size) and isinstance(b, Size):
@@ -200,7 +200,7 @@ def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
 
 
 def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
-    """Applies an operation to two elements: exact if both are and the type represents the result, else rounded."""
+    """Applies an operation to two elements: exact if they are exact and the type represents the result, else rounded."""
     x, y = _as_number(a), _as_number(b)
     if x is None or y is None:
         return None
@@ -214,7 +214,7 @@ def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dt
 
 
 def _extreme(is_it: Callable[[Size, Size], bool]) -> Callable[[Element, Element, ir.DataType], Element]:
-    """Makes a minimum or maximum of two sizes, which is known if it is the same size for every input."""
+    """Makes the minimum or maximum of two sizes; it returns None unless the same size is chosen for every input."""
 
     def choose(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:

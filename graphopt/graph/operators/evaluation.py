@@ -47,7 +47,7 @@ class FoldableNode(Arguments):
         node: the node; its attributes must not refer to attributes of a function.
         inputs: the inputs; None for an absent one.
         version: the opset of the node's domain.
-        limit: the most elements of the result.
+        limit: the largest allowed number of elements of the result.
     """
 
     node: ir.Node
@@ -90,7 +90,7 @@ def evaluate(call: FoldableNode) -> Array:
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(call))
-    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # invalid: runtimes report it better
+    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # runtimes report an invalid node better
         raise CannotEvaluateError from None
     call.require_small(result.shape)
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Operators with different results in each run. A Dropout in training mode is one as well.
+# Operators with different results in each run. A Dropout in training mode is not listed, but is random as well.
 RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
 # Operators that sum products of elements of two tensors.
 PRODUCTS = frozenset(("MatMul", "Einsum"))
@@ -17,7 +17,7 @@ CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 # Layers that multiply by a weight and add a bias.
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
-# Attention of ONNX and com.microsoft -> the input with the past keys; the past values are the next one.
+# Attention of ONNX and com.microsoft -> index of the input with the past keys; the next input is the past values.
 PAST_KEYS = {"Attention": 4, "DecoderMaskedMultiHeadAttention": 5, "GroupQueryAttention": 3, "MultiHeadAttention": 6}
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
 LOGIC = frozenset(("And", "Not", "Or", "Xor"))

@@ -4,17 +4,17 @@
     shapes.dims(x)       (B, 2*S + 1)           sizes.py
     shapes.elements(x)   [B, S, 12, 64]         of a small tensor of integers or floats, such as the target of a Reshape
 
-There are three sources, in order of preference: the shape that the model declares or onnx inferred; the constant of a
-value; the rule of the operator that produces it (dims.py, elements.py). An unknown dimension becomes a new symbol,
-which is equal only to itself.
+There are three sources of facts about a value, in order of preference: the shape that the model declares or onnx
+inferred; its constant tensor; the rule of the operator that produces it (dims.py, elements.py). An unknown dimension
+becomes a new symbol, which is equal only to itself.
 
-Declared symbols are trusted as the ONNX IR specification defines them: in a graph one name is one size. The symbols of
-onnx's inference have lower priority than rules. A negative dimension, which some exporters write, is unknown.
+Declared symbols are trusted as the ONNX IR specification defines them: in one graph, equal names mean equal sizes. The
+symbols of onnx's inference have lower priority than rules. A negative dimension, which some exporters write, counts as
+unknown.
 
-Every fact is computed once, by a worklist without recursion that first computes the facts that a rule reads. A query at
-the end of a deep graph therefore starts at the front, and all queries together visit each value once. A rewrite
-transfers facts to the replacement of a value (`replaced`). Facts about other values remain true, because a rewrite
-preserves their elements.
+Every fact is computed once. A worklist first computes the facts that a rule reads, so a query at the end of a deep
+graph needs no recursion, and all queries together visit each value once. A rewrite transfers facts to the replacement
+of a value (`replaced`). Facts about other values remain true, because a rewrite preserves their elements.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Shapes:
         return self._unknown(value, axis) if dims is None else dims[axis]
 
     def last(self, value: ir.Value | None) -> Size | None:
-        """Returns the last dimension, which may be known although the rank is not; None otherwise."""
+        """Returns the last dimension, which may be known although the rank is not; None if it is unknown."""
         dims = self.dims(value)
         if dims is not None:
             return dims[-1] if dims else None
@@ -129,7 +129,7 @@ class Shapes:
         return None if number is None else float(number)
 
     def reshaped(self, node: ir.Node) -> tuple[Size, ...] | None:
-        """Returns the output dimensions of a Reshape from its target, without the output's declared shape."""
+        """Returns a Reshape's output dimensions from its target only, not from the output's declared shape."""
         output, rule = node.outputs[0], self._rule("dims", node.outputs[0])
         if rule is None or len(node.inputs) < 2 or self.elements(node.inputs[1]) is None:
             return None
@@ -140,7 +140,7 @@ class Shapes:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def declare(self, value: ir.Value, dims: Sequence[Size | None]) -> None:
-        """Sets the dimensions of a value without a producer; None is an unknown size."""
+        """Sets the dimensions of a value; None is an unknown size."""
         self._found["dims"][value] = self._named(value, dims)
 
     def replaced(self, old: ir.Value, new: ir.Value, *, made_anew: bool) -> None:
@@ -196,7 +196,7 @@ class Shapes:
             stack.pop()
 
     def _needs_no_rule(self, fact: Fact, value: ir.Value) -> bool:
-        """Adds a fact that needs no rule; returns whether there is one."""
+        """Stores a fact that can be found without a rule; returns whether the fact is known."""
         found = self._found[fact]
         if fact == "dims":
             declared = self._graph.declared(value)
@@ -316,5 +316,5 @@ def _size(declared: Dim) -> Size:
         return Size.of(declared)
     if PRODUCT.fullmatch(declared):
         return product([Size.of(int(f)) if f.isdigit() else Size.symbol(f) for f in declared.split("*")])
-    # Names with one leading question mark are ours.
+    # Our own symbols start with one question mark, so a declared name that starts with one gets another.
     return Size.symbol(f"?{declared}" if declared.startswith("?") else declared)

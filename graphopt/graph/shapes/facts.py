@@ -17,9 +17,9 @@ from graphopt.graph.shapes.sizes import MAX_BITS, Size
 from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN
 
-# The domain of ONNX Runtime's operators; keys of rules are "com.microsoft.Gelu".
+# The domain of ONNX Runtime's operators; a key in the tables of rules is, for example, "com.microsoft.Gelu".
 MICROSOFT = "com.microsoft"
-# The most elements of a tensor with known elements: shapes, axes and scalars, but not weights.
+# Elements are inferred for tensors of at most this size: shapes, axes and scalars, but not weights.
 MAX_ELEMENTS = 64
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 # Type -> the largest number of bits of an integer that it always represents exactly.
@@ -64,7 +64,7 @@ class Elements:
             return None
 
     def bounded(self) -> Elements:
-        """Returns the elements with None for those that are too large."""
+        """Returns the elements, with None in place of elements that are too large."""
         if all(map(_is_bounded, self.items.flat)):
             return self
         return Elements(items([e if _is_bounded(e) else None for e in self.items.flat], self.items.shape), self.dtype)
@@ -182,8 +182,8 @@ class Rule:
 
     Attributes:
         infer: the function that infers the fact.
-        dims: the inputs with dimensions that it reads, or EVERY.
-        elements: the inputs with elements that it reads, or EVERY.
+        dims: indices of the inputs whose dimensions it reads, or EVERY.
+        elements: indices of the inputs whose elements it reads, or EVERY.
         every_output: whether it applies to all outputs of the node instead of the first only.
         branches: whether it reads the dimensions of the outputs of the node's branches.
     """
@@ -201,7 +201,7 @@ def _all_known(found: Sequence[tuple[Size, ...] | None]) -> list[tuple[Size, ...
 
 
 def returned(node: ir.Node, index: int) -> list[ir.Value]:
-    """Returns the output of that index of each branch of an If."""
+    """Returns output `index` of each branch of an If."""
     return [branch.outputs[index] for branch in bodies(node)]
 
 

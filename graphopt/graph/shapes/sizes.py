@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# Larger sizes are unknown to the engine, because repeated multiplication would grow them exponentially.
+# The engine treats larger sizes as unknown, because repeated multiplication would make them grow exponentially.
 MAX_TERMS, MAX_SYMBOLS, MAX_BITS, MAX_NAME = 64, 64, 2048, 1000
 # The symbols of a product, sorted; a square has its symbol twice.
 Product = tuple[str, ...]
@@ -63,7 +63,7 @@ class Size:
         return True
 
     def exceeds(self, other: Size) -> bool:
-        """Returns whether it is larger for every input."""
+        """Returns whether this size is larger than `other` for every input of the model; False if that is unknown."""
         difference = self - other
         return difference.never_negative and any(not product for product, _ in difference.terms)
 
