@@ -4,8 +4,8 @@
     x clip(x / 6 + 1 / 2, 0, 1) -> HardSwish;  x tanh(softplus(x)) -> Mish;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu
 
 Why it is legal: the operators are defined by these equations (ONNX operator specification); constants agree with the
-definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1, as in
-Mish.
+definition within a relative tolerance for the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is
+1, as in Mish.
 
 Conditions: no other node reads a value between x and the result; x is float or float16; constants do not broadcast x;
 Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of four. SiLU and quick Gelu

@@ -1,16 +1,16 @@
-"""Fuses the scale and shift of each image after a LayerNorm into it (AdaLN of diffusion transformers).
+"""Fuses a LayerNorm and the scale and shift of each image that follow it (AdaLN of diffusion transformers).
 
     FusedLayerNorm[Add[Sum]](X, gamma, beta) A + B
         = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A, B [N, 1, .., D], computed
 
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", ICCV 2023: A = 1 + scale, B = shift.
 
-Why it is legal: FusedAdaLayerNorm is defined by that equation. gamma A and beta A + B are one row for each image; they
-are not computed if gamma is 1 and beta is 0.
+Why it is legal: FusedAdaLayerNorm is defined by that equation. gamma A and beta A + B are one row for each image. If
+gamma is 1, gamma A is not computed; if beta is 0, beta A + B is not computed.
 
 Conditions: no other node reads the norm or its product with A; A and B have the rank of X, size D along the last axis
-and size 1 along the axes between the first and the last. The first axis has the size of X's, or 1 in both. All have one
-type.
+and size 1 along the axes between the first and the last. Along the first axis both have the size of X, or both have
+size 1. X, A and B have one type.
 """
 
 from __future__ import annotations

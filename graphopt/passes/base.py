@@ -37,7 +37,7 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     numerics: ClassVar[Numerics]
     # Anchors: `match` is called for nodes of these (domain, op_type); (domain, ANY) means every operator of a domain.
     anchors: ClassVar[frozenset[tuple[str, str]]]
-    # Rewrites nodes that other passes have refused: their refusals are reported although the node is removed.
+    # Rewrites nodes that other passes have refused; their refusals are reported although the nodes are removed.
     fallback: ClassVar[bool] = False
     # Emits float32 nodes that the bfloat16 passes cannot read, so it runs after them.
     hides_from_bfloat16: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """A fully connected layer and its activation or residual sum become one node, on GPUs and, if large, on CPUs.
 
-    act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)        and Gemm
+    act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R);  also of a Gemm
 
 Why it is legal: the operators are defined by these equations.
 
@@ -10,8 +10,9 @@ float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our op
 Linear.
 
 Where it pays: on GPUs our provider runs bias, activation and residual sum as separate kernels, and written-out
-activations as several. Linear is the GEMM and one of these, or one call of the vendor's library. On CPUs ONNX Runtime
-fuses them. There our GEMM is faster only in float32 with a large weight, or with many known rows of X (`linear_pays`).
+activations as several. Linear is the GEMM and one more kernel, or one call of the vendor's library. On CPUs ONNX
+Runtime fuses them itself; our GEMM is faster only in float32 with a large weight, or with many known rows of X
+(`linear_pays`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ L is Conv, ConvTranspose, Gemm or MatMul. The arithmetic is in float64 and cast 
 Why it is legal: L is linear, and broadcasting applies one value to each channel.
 
 Conditions: the constant varies along the channel axis only and does not make the result larger (shapes align from the
-right, so for a convolution [C] is the last axis, not the channels); weight and bias are constants; the intermediate
-value is read once and is not a graph output; a shift before a convolution only without padding; the node is not part of
-a written-out activation or norm, which runtimes fuse as a whole. The bias Add of a MatMul is not a candidate, because
-folding would gain nothing.
+right, so a constant [C] varies along the last axis of a convolution's data, not along the channels); weight and bias
+are constants; the intermediate value is read once and is not a graph output; a shift is folded into a following Conv
+only if it has no padding, and never into a following ConvTranspose; the node is not part of a written-out activation or
+norm, which runtimes fuse as a whole. The bias Add of a MatMul is not a candidate, because folding would gain nothing.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Why it is legal: L is linear, and BatchNormalization is an affine map of each ch
 
 Conditions: inference mode; parameters, weight and bias are constants; the intermediate value is read once and is not a
 graph output; the channel axis is that of the operator (MatMul: rank 2, direct neighbours only); folded values are
-finite in the weight's dtype; a shift before a convolution only without padding, which would add zeros that are not
-shifted.
+finite in the weight's dtype; a shift is folded into a following Conv only if it has no padding, because padding adds
+zeros that are not shifted, and never into a following ConvTranspose.
 """
 
 from __future__ import annotations

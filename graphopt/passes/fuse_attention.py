@@ -12,7 +12,7 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
     - Scalar factors commute with MatMul, Transpose and Reshape; their product is `scale`.
     - a tanh(b s) = cap tanh(scale' s / cap) with cap = a, scale' = a b.
     - FusedAttention performs the Transposes of Q, K, V and the result itself: their perms compose.
-    - Additive terms and masks keep their values; several are joined outside, before they broadcast to the scores.
+    - Additive terms and masks keep their values; several are joined before the fused node, which broadcasts the result.
     - s m + c (1 - m) = where(m, s, c) if every element of m is 0 or 1.
     - No kept node reads a removed value, and no removed value is a graph output.
 """
@@ -79,7 +79,7 @@ class FuseAttention(Pass[Attention, Attention]):
         """Returns the attention around a Softmax, or None if the Softmax is not between two MatMuls.
 
         Raises:
-            Refusal: it is, but the fused node cannot compute it.
+            Refusal: the Softmax is between two MatMuls, but the fused node cannot compute them.
         """
         if node.op_type == "Attention":
             found = absorb_operands(read_attention_node(node, editor), editor)
@@ -364,7 +364,8 @@ def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
 class _Placement:
     """Brings the joined value of a group to the shape of the scores: an optional Expand, then a Reshape.
 
-    Each target is constant (with at most one -1), or, if None, the shape that the graph computes for the scores.
+    Each target is constant (with at most one -1), or None, which means the target of the Reshape in the model that
+    creates the view (for `expand`) or restores the shape of the scores (for `reshape`).
     """
 
     expands: bool
@@ -399,7 +400,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += mine
             reshape += [ONE] * len(base[at_base])
         else:
-            # Only axes that must grow have a size: Expand broadcasts in both directions.
+            # Only axes that must grow get their size; the others get 1, which Expand broadcasts as well.
             expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)

@@ -1,4 +1,4 @@
-"""Fuses the residual sum and the activation after one of our nodes into it.
+"""Fuses one of our nodes with the residual sum and the activation that follow it.
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
     act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), also in bfloat16; FusedConvTranspose likewise
@@ -10,7 +10,7 @@ each element before it leaves the registers.
 
 Conditions: only the sum or the activation reads the node's result (SiLU reads it twice), and it is not a graph output;
 R is proven to have the same shape, so nothing broadcasts; the Add is before the activation; bounds of Clip are
-constants. So are the slopes of PRelu, [C, 1, .., 1] or [1, C, 1, .., 1] (a single slope is a LeakyRelu). R cannot
+constants; slopes of PRelu are constants [C, 1, .., 1] or [1, C, 1, .., 1] (a single slope is a LeakyRelu). R cannot
 depend on the node, because no other node reads the node's result.
 """
 
@@ -171,7 +171,7 @@ def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Arr
 
 
 def _as_initializer(slope: Array, prelu: ir.Node, editor: Editor) -> ir.Value:
-    """Returns the PRelu's own slope if it has the shape, or a new initializer."""
+    """Returns the PRelu's own slope if it has the shape of `slope`, or else a new initializer."""
     own = require_input(prelu, 1)
     if own.shape is not None and own.shape.is_static() and tuple(own.shape.numpy()) == slope.shape:
         return own

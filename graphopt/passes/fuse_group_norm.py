@@ -13,8 +13,9 @@ rows; its scale and bias, one for each group, fold into gamma and beta. The seco
 On targets that accept only standard ONNX the rewrite is the reverse: GroupNormalization becomes the form that exporters
 write. ONNX Runtime has no kernel for GroupNormalization and runs its function body; MIGraphX parses only version 18.
 
-Conditions: X has a known rank >= 3 and a static C that G divides; the Reshapes are proven to group and to restore;
-scale, bias, gamma and beta are constants along the channel axis; no other node reads an intermediate value.
+Conditions: X has a known rank >= 3 and a static C that G divides; the first Reshape is proven to group the channels,
+the second to restore X's shape; scale, bias, gamma and beta are constants along the channel axis; no other node reads
+an intermediate value.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
     groups = b.initializer(np.array([0, match.num_groups, -1]), "_groups")
     grouped = b.op("Reshape", match.X, groups, _dtype=FLOAT)
     normalized = b.op("InstanceNormalization", grouped, ones, zeros, epsilon=match.epsilon, _dtype=FLOAT)
-    dims = [0, *(-1 if d.value is None else d.value for d in sizes[1:])]  # 0: that of X
+    dims = [0, *(-1 if d.value is None else d.value for d in sizes[1:])]  # 0 copies X's dimension
     static = dims.count(-1) < 2
     whole = b.initializer(np.array(dims), "_shape") if static else b.op("Shape", match.X, _dtype=ir.DataType.INT64)
     column = (match.gamma.size, *(1 for _ in sizes[2:]))
@@ -226,7 +227,7 @@ def _between_reshapes(
 
 
 def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor) -> Array | None:
-    """Returns a constant that varies along axis 1 only of a tensor of `rank` as [C] in float64; None for another."""
+    """Returns, as [C] in float64, a constant that varies only along axis 1 of a tensor of `rank`; or None."""
     tensor = editor.tensor(value)
     if tensor is None:
         return None

@@ -5,9 +5,10 @@
     factored:  Y = S f + (beta - mean(S) f), f = gamma / sqrt(var(S) + epsilon)   (TensorFlow, Keras)
 
 A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd if its input is a residual sum (AddSum if another
-node reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A standard node becomes the same with its
-residual sum. Without one it does so only on CPUs, where our kernel is faster; on GPU targets it is refused with
-NO_GAIN.
+node reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A LayerNormalization or RMSNormalization
+becomes the same operator if a residual sum is before it. Without a residual sum it does so only on CPUs, where our
+kernel is faster; on GPU targets it is refused with NO_GAIN, unless a scale and shift of each image follow it
+(ada_layer_norm.py).
 
 A LayerNorm over axis 1 (LayerNorm2d of SAM and ConvNeXt), written out or between two Transposes that move the channels
 to the end and back, becomes FusedLayerNorm2d.
@@ -19,8 +20,8 @@ themselves (squares by Pow, then Div, gamma and beta): it is refused with NO_GAI
 opset 23 on.
 
 Why it is legal: LayerNorm of X - c equals that of X for any c that is constant in a row. The fused operators are
-defined by these equations with statistics in at least float32. Half-precision models request that by Casts, which this
-pass removes.
+defined by these equations with statistics in at least float32. Half-precision models request float32 statistics by
+Casts, which this pass removes.
 
 Conditions: both means are over the last axis only, or, for a LayerNorm on targets with our operators, over axis 1 of
 three or more axes; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a
@@ -226,7 +227,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 
 def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
-    """Returns a LayerNormalization with redundant nodes before it that subtract the mean, and their input."""
+    """Returns a LayerNormalization and the redundant nodes before it that subtract the mean, and their common input."""
     centre = made_by(x, "Sub")
     if centre is None or not is_read_once(x):
         return (node,), x
@@ -335,7 +336,7 @@ def _length(length: int | None, what: str, x: ir.Value, node: ir.Node) -> int:
     if length is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"{what} of {x.name} is not known", node)
     if length == 1:
-        # LayerNormalization of onnxruntime 1.22 rejects them.
+        # LayerNormalization of onnxruntime 1.22 rejects rows of one element.
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one element", node)
     if not 0 <= length <= MAX_COLUMNS:
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {length} elements, which are too many", node)
@@ -354,7 +355,7 @@ def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Arra
 
 
 def _is_along_axis(array: Array, D: int, behind: int) -> bool:
-    """Returns whether an array has D elements, all along the axis that `behind` others follow."""
+    """Returns whether an array has D elements, all along the axis before its last `behind` axes."""
     return array.size == D and array.ndim > behind and array.shape[array.ndim - 1 - behind] == D
 
 

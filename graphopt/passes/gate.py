@@ -30,7 +30,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# Anchors that are the whole activation: no written-out activation ends in them.
+# Anchors that are a whole activation: they are not part of a written-out activation that Gated has.
 WHOLE = ("Relu", "Gelu")
 
 
@@ -85,7 +85,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         first, second = half_of(form.x, editor), half_of(other, editor)
         if first is None or second is None or first.X is not second.X or first.index == second.index:
             return match
-        # If other nodes read the halves, these are computed anyway, and GatedHalves saves nothing.
+        # If other nodes read the halves, the halves are computed anyway, and GatedHalves saves nothing.
         if any(reader not in (*form.nodes, product) for v in (form.x, other) for reader in v.consumers()):
             return match
         return GateMatch(form, product, other, first.X, first.index, (first.cut, second.cut))

@@ -14,8 +14,8 @@ Conditions: all moved elements come from one value; no other node reads an inter
 the number of images, may be unknown; then no node moves elements along it, and every image is moved in the same way. A
 row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are small compared to the data.
 
-Where it pays: if the nodes write at least twice as many elements as the Gather. Attention is fused before, because
-FusedAttention reads transposed operands without a copy.
+Where it pays: if the nodes write at least twice as many elements as the Gather. The pass runs after fuse_attention,
+because FusedAttention reads transposed operands without a copy.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
 
 def _row_width(elements: Array, all_of_x: int) -> int:
-    """Returns the largest row width: all runs of consecutive elements start at its multiples in x and the result."""
+    """Returns the largest row width that divides the start of every run of consecutive elements, in x and in y."""
     flat = elements.reshape(-1)
     begins = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
     return math.gcd(all_of_x, flat.size, *np.unique(begins).tolist(), *np.unique(flat[begins]).tolist())

@@ -7,10 +7,11 @@ Why it is legal: each row of X W depends only on the same row of X, and the bias
 Windowed attention on padded images removes the pads after its last MatMul: in Segment Anything 4096 of 4900 rows
 remain. The rewrite also moves the copy of the windows next to the Transpose of the heads, and gather_rows joins both.
 
-Conditions: W is a matrix; b is a constant that is the same for all rows; the indices are constant, along the axis
-before the last; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
+Conditions: W is a matrix; b is a constant that is the same for all rows; the indices are a constant vector along axis 1
+of three axes; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
 
-Where it pays: with fewer rows; with equally many if a copy produces X, because the copies are then joined.
+Where it pays: if the Gather selects fewer rows than it reads; or equally many if a copy produces X, because gather_rows
+then joins both copies.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class RowsOfProduct:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """Consumers first."""
+        """The nodes to remove, consumers first."""
         between = () if self.view is None else (self.view,)
         return (*dict.fromkeys((self.last, self.gather)), *between, *self.linear.nodes)
 

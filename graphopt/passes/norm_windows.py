@@ -1,4 +1,4 @@
-"""Fuses window partition into the LayerNorm before it, and the reverse into the LayerNorm after it.
+"""Fuses a window partition into the LayerNorm before it, and the reverse of a partition into the LayerNorm after it.
 
     windows(norm(X)) = FusedLayerNormIntoWindows(X);  windows(norm(X + R)) = FusedLayerNormAddSumIntoWindows(X, R)
     norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
@@ -104,7 +104,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
     name = "norm_windows"
     equation = "windows(norm(X [+ R])) = FusedLayerNorm[AddSum]IntoWindows;  norm(X + images(R)) = ..FromWindows"
     numerics = Numerics.EXACT
-    # GPUs keep LayerNormalization where it has no residual sum.
+    # For GPUs fuse_row_norm keeps a LayerNormalization without a residual sum.
     anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> WindowNorm | None:
@@ -208,7 +208,7 @@ def _is_plain(node: ir.Node, editor: Editor) -> bool:
 
 
 def _last_behind(y: ir.Value, editor: Editor) -> ir.Node | None:
-    """Returns the last node of the chain that moves the rows of y, or None."""
+    """Returns the last node of the chain of nodes after y that move elements or pad, or None."""
     last = None
     while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):
         last, y = node, node.outputs[0]

@@ -10,8 +10,8 @@ are the same.
 Conditions: X is [N, C, ..] with three axes or more and static C; the slope is a finite constant [C, 1, .., 1] or
 [1, C, 1, .., 1]; float or float16. A PRelu with a single slope is a LeakyRelu (activations.py).
 
-Where it pays: on CPUs. The PRelu kernel of ONNX Runtime 1.31.1 takes five times as long as the three nodes, that of
-1.22.2 as long (docs/measurements/forms_cpu.md). On GPUs our provider has a kernel for PRelu.
+Where it pays: on CPUs. The PRelu kernel of ONNX Runtime 1.31.1 takes five times as long as the three nodes, and that of
+1.22.2 equally long (docs/measurements/forms_cpu.md). On GPUs our provider has a kernel for PRelu.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replaces BatchNormalization and chains of constant affine nodes that folding has left by one ScaleShift.
+"""Replaces a BatchNormalization, or a chain of constant affine nodes, with one ScaleShift if folding was not possible.
 
     BN(X)                              = scale * X + shift
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)
@@ -207,7 +207,7 @@ def _is_ours(node: ir.Node) -> bool:
 
 
 def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
-    """Returns the affine node with `node` as the only reader of its result, without reading constants.
+    """Returns the affine node before `node` if only `node` reads its result; does not read constants.
 
     Raises:
         Refusal: OVERRIDABLE, only if there is such a node: an overridable bias alone is not a candidate.

@@ -33,7 +33,7 @@ from graphopt.remarks import Code, Refusal, became
 
 @dataclass(frozen=True)
 class WrittenPReluMatch:
-    """A written-out PRelu: its slope, negated where the form negates s, and its nodes, the last one last."""
+    """A written-out PRelu: the slope of the PRelu, and the nodes; the last node produces the result."""
 
     X: ir.Value
     slope: Array

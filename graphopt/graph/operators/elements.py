@@ -200,7 +200,7 @@ def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
 
 
 def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
-    """Applies an operation to two elements: exact if they are exact and the type represents the result, else rounded."""
+    """Applies an operation to two elements: exactly if both are exact and the type represents the result."""
     x, y = _as_number(a), _as_number(b)
     if x is None or y is None:
         return None

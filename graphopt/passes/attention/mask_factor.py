@@ -1,6 +1,6 @@
-"""Masks that are factors: s mask + c (1 - mask), as Megatron, GLM, minGPT and the first GPT-2 hide keys.
+"""Masks that multiply the scores: s mask + c (1 - mask). Megatron, GLM, minGPT and the first GPT-2 hide keys like this.
 
-If every element of the mask is 0 or 1, the term equals Where(mask, s, c) bit for bit: s * 1 + c * 0 = s and
+If every element of the mask is 0 or 1, the sum equals Where(mask, s, c) bit for bit: s * 1 + c * 0 = s and
 s * 0 + c = c for every finite score. A mask that is a model input may have other values, so the mask must be computed
 from booleans or constants.
 """
@@ -18,9 +18,9 @@ from graphopt.graph.view import GraphView, attribute_int, made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
-# Each result element is 0 or an element of the first operand, possibly of another type.
+# Operators with results that consist of zeros and elements of the first operand, possibly cast to another type.
 _KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
-# The result is 0 or 1 if all operands are.
+# Operators with results that are 0 or 1 if all operands are 0 or 1.
 _CLOSED = frozenset("Concat Max Min Mul".split())
 
 
@@ -32,7 +32,7 @@ def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
         found = [_zero_or_one_if(v, graph) for v in nearest]
         if any(sources is None for sources in found):
             return False
-        # Each value is visited once: values that are read twice at each step have 2^MAX_PATH paths.
+        # Each value is visited once; if values were read twice at each step, there would be 2^MAX_PATH paths.
         nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in asked))
         if not nearest:
             return True
@@ -65,7 +65,7 @@ def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Val
 
 
 def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView) -> float | None:
-    """Returns the c of s mask + c (1 - mask); None if the term has another form.
+    """Returns the c of s mask + c (1 - mask); None if the expression has another form.
 
     Args:
         mask: the factor of the scores.

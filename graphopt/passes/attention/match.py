@@ -59,8 +59,8 @@ class ScoresView:
 class Term:
     """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
 
-    With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, or where(value, c, 0);
-    `numbers` as in `Condition`.
+    With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, or where(value, c, 0).
+    For `numbers` see `Condition`.
     """
 
     value: ir.Value
@@ -73,7 +73,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Condition:
-    """A boolean mask; true keeps the score if `keeps`, or hides it.
+    """A boolean mask; true keeps the score if `keeps` is set, and hides it otherwise.
 
     With `numbers` the value is not boolean, and every element is 0 or 1.
     """
@@ -119,9 +119,9 @@ class Attention:
     v: Operand
     o_perm: tuple[int, ...]
     output: ir.Value
-    # Always removed; other nodes may read no output of these except `output`.
+    # Nodes that are always removed; other nodes may read none of their outputs except `output`.
     inner: tuple[ir.Node, ...]
-    # Removed if no other node reads them.
+    # Nodes that are removed if no other node reads them.
     outer: tuple[ir.Node, ...] = ()
     scale: float = 1.0
     softcap: float | None = None
@@ -138,7 +138,7 @@ class Attention:
     # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
-    # For Shape nodes that read a removed value: value -> for each dimension, a kept value and an axis of equal size.
+    # For Shape nodes that read a removed value: value -> for each dimension, another value and an axis of equal size.
     axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
     # The types to which the probabilities are cast, with the Casts.
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
@@ -162,7 +162,7 @@ class Attention:
 
 
 def data_readers(value: ir.Value) -> list[ir.Node]:
-    """Returns the readers of a value, once for each use; omits Shape nodes, which can read another value."""
+    """Returns the readers of a value, once for each use; omits Shape nodes, which can read another value instead."""
     return [use.node for use in value.uses() if not is_shape(use.node)]
 
 
@@ -181,7 +181,7 @@ def is_random(value: ir.Value | None) -> bool:
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Returns whether two shapes of one tensor agree. One symbolic size may differ: the others determine it."""
+    """Returns whether two shapes of one tensor agree; one size may be written differently: the others determine it."""
     return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
 
 

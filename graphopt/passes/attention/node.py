@@ -17,7 +17,7 @@ from graphopt.remarks import Code, Refusal
 KNOWN = frozenset(
     ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision")
 )
-# The number of keys that a query sees before and after its own; -1 for all. Attention-25 and later.
+# Attributes of Attention-25 and later: the number of keys that a query sees before and after its own; -1 for all.
 WINDOWS = ("left_window_size", "right_window_size")
 # A size above any sequence length.
 ALL_KEYS = 2**31 - 1
@@ -26,7 +26,8 @@ ALL_KEYS = 2**31 - 1
 def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
     """Reads Attention-23 to -26 as defined by the function body of their specification.
 
-    The body gives 0 for fully masked rows, so a mask selects the Guard variant, which replaces NaN probabilities by 0.
+    The function body gives 0 for fully masked rows. With a mask the Guard variant is therefore used, which replaces NaN
+    probabilities by 0.
 
     Raises:
         Refusal: FusedAttention cannot express the node.
@@ -56,7 +57,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
             prepared.append(made)
         operands.append(operand)
     q_operand, k_operand, v_operand = operands
-    # Sizes without the cache. Causal masks count positions like this: query i sees key j of the call if j <= i.
+    # Sizes without the cache. With a causal mask, query i sees key j of this call if j <= i.
     rows, keys = (graph.shapes.dim(x, 1 if packed else 2) for x in (q, k))
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:

@@ -1,7 +1,7 @@
 """Operands and result of an attention: the meaning of their axes, and the nodes around them that are fused.
 
-MatMuls are read in Einsum notation, so layouts are permutations, which compose. The fused node replaces Transposes,
-scalar factors and repeated key/value heads of the operands, and Transposes of the result.
+MatMuls are read in Einsum notation, so a layout is a permutation of axes, and permutations compose. The fused node
+replaces Transposes, scalar factors and repeated key/value heads of the operands, and Transposes of the result.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
 
 
 def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
-    """Returns the operand as a stack of matrices with the axes `matrix`, over the last axes of `batch`."""
+    """Returns the operand as a stack of matrices with the axes `matrix`; its other axes must be the last of `batch`."""
     own = "".join(c for c in batch if c in letters)
     if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
         raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {letters} and not {batch + matrix}", node)
@@ -141,7 +141,7 @@ class _Repeat:
 
 
 def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
-    """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition, or returns None."""
+    """Matches Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition, or returns None."""
     merge = made_by(value, "Reshape")
     if merge is None or not is_read_once(value):
         return None
@@ -152,7 +152,7 @@ def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
 def _spread(
     wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
-    """Returns the repetition by `wide`, an Expand or Tile along a new axis, reshaped to `merged`, or None."""
+    """Returns the repetition if `wide` is an Expand or Tile along a new axis and is reshaped to `merged`, or None."""
     spread = made_by(wide, "Expand", "Tile")
     if wide is None or spread is None:
         return None
@@ -179,7 +179,7 @@ def _spread(
 
 
 class _Taken:
-    """The nodes fused into the operands so far: the scale, the nodes, and axes equal to those of their results."""
+    """Collects the nodes that are fused into the operands, the scale, and for their results the axes of equal size."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -188,7 +188,7 @@ class _Taken:
         self.axes = dict(found.axes)
 
     def absorb(self, operand: Operand, *, scaled: bool) -> Operand:
-        """Fuses the Transposes before an operand, and with `scaled` its scalar factors."""
+        """Fuses the Identities and Transposes before an operand, and if `scaled` is set its scalar factors."""
         value, perm = operand.value, operand.perm
         while sole_data_reader(value) is not None:
             node = made_by(value)
@@ -235,7 +235,7 @@ def factor_of(node: ir.Node, graph: GraphView) -> tuple[ir.Value, float] | None:
 
 @dataclass(frozen=True)
 class _Flat:
-    """Reshape(Transpose(Reshape(value), [0, 2, 1])): swaps the last two axes of `value` seen as `dims`."""
+    """Reshape(Transpose(Reshape(value), [0, 2, 1])): swaps the last two axes of `value` in the shape `dims`."""
 
     value: ir.Value
     dims: tuple[Size, ...]
@@ -243,7 +243,7 @@ class _Flat:
 
 
 def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
-    """Matches leading dimensions flattened, the last two transposed, and the leading ones restored, or returns None."""
+    """Matches nodes that flatten the leading dimensions, transpose the last two and restore the leading ones."""
     outer = made_by(value, "Reshape")
     transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
     if outer is None or transpose is None or not is_read_once(transpose.outputs[0]):
@@ -267,7 +267,7 @@ def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
 
 
 def absorb_result(found: Attention) -> Attention:
-    """Fuses a Transpose, or a Reshape to the same shape, that is the only reader of the result."""
+    """Fuses Transposes, and Reshapes to the same shape, each the only reader of the result before it."""
     while (node := sole_data_reader(found.output)) is not None:
         if not is_op(node) or node.graph is not found.context.graph:
             return found
@@ -294,7 +294,7 @@ def absorb_result(found: Attention) -> Attention:
 
 
 def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:
-    """Returns, for each batch axis of a MatMul, an operand with the full size and its axis; None if that is unknown."""
+    """Returns, for each batch axis of a MatMul, an operand with the full size, and its axis; None if it is unknown."""
     result: list[tuple[ir.Value, int]] = []
     for i in range(-max(len(o.perm) for o in operands), -2):
         candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]

@@ -47,7 +47,7 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
 
 
 def _hide_by(gate: ScoreFactor, term: Step, scores: Scores) -> None:
-    """Joins s mask + c (1 - mask) as a mask; refuses a factor without such a term."""
+    """Adds s mask + c (1 - mask) to the scores as a mask; refuses a factor if `term` is not c (1 - mask)."""
     number = None
     if isinstance(term, Add):
         number = hidden_number(gate.operand, term.operand, term.number, scores.graph)
@@ -72,8 +72,8 @@ def find_causal(found: Attention) -> Attention:
     """Replaces a constant that hides exactly the keys after each query by the Causal step.
 
     Every query sees a key, so no row is fully masked, and -inf has the same effect as the Causal step. Another very low
-    value has the same effect only without other terms and masks: if these hid all visible keys of a row, the original
-    would average over the keys hidden here as well.
+    value has the same effect only without other terms and masks: if these hid all keys of a row that the constant
+    leaves visible, the original would average over the keys that the constant hides as well.
     """
     base = score_dims(found)
     rows, keys = base[-2].value, base[-1].value

@@ -21,7 +21,7 @@ PASSING = frozenset(
 )
 # The MatMul that produces the scores, and the steps from there to the softmax.
 ScorePath = tuple[ir.Node, list[Step]]
-# The most values that are visited above one softmax, nearest first.
+# The largest number of values that are visited before one softmax, nearest first.
 MAX_VISITS = 300
 
 
@@ -125,7 +125,7 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
 
 
 def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
-    """Returns a sort key: paths without refusals first, then without projections, then with fewer steps."""
+    """Returns a sort key: paths without refusals first, then without projections, then fewer Reshapes, fewer steps."""
     product_node, steps = path
     projection = any(graph.is_constant(v) for v in product_node.inputs)
     reshapes = sum(isinstance(s, Reshape) for s in steps)

@@ -4,16 +4,16 @@
     If(true, f, g) = f
 
 Why it is legal: the results are equal bit for bit. Only operators that IEEE 754 and the ONNX operator specification
-define exactly are computed (graph/operators/evaluation.py). Dimensions are followed through integer arithmetic only
-(graph/shapes).
+define exactly are computed (graph/operators/evaluation.py). Integers that follow from dimensions are exact: none
+depends on a rounded float (graph/shapes).
 
 Conditions:
 - Random operators, also Bernoulli, are neither computed nor merged. A Dropout in training mode is kept. Quantization
   nodes are not merged, because runtimes expect one pair for each reader. Nodes of other domains are kept.
 - Initializers that callers may override are not constants.
 - Casts of float16 matrices and filters are not computed, because the file would grow.
-- A constant must not make the file larger: it has at most 64 KiB, or at most the bytes of the inputs that are then
-  unused. Tile, Expand, ConstantOfShape and Transposes of shared weights are kept if the file would grow.
+- A computed constant has at most 64 KiB, or at most the bytes of the inputs that become unused. Tile, Expand,
+  ConstantOfShape and Transposes of shared weights are kept if their results are larger, because the file would grow.
 - Graph inputs and outputs keep names, order, types and dimensions. Unused functions of the model, opset imports,
   metadata and doc strings are kept.
 """
@@ -54,17 +54,17 @@ class CleanUp(ModelPass):
         if cast := cast_before_transposing(editor):
             done["Cast between Transpose and MatMul, moved before the Transpose"] += cast
         if tells_more:
-            # Inference may find more shapes with the new constants, as a second run would.
+            # Inference may find more shapes with the new constants; otherwise only a second run would find them.
             editor.infer_afresh()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in done.items()]
 
 
 def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable], done: Counter[str]) -> bool:
-    """Simplifies a graph in one walk, in topological order; returns whether inference may find more afterwards."""
+    """Simplifies a graph's nodes in topological order; returns whether inference may find more afterwards."""
     constants, equal, inlined = ConstantFolding(editor), EqualNodes(editor, contents), False
     for node in graph:
-        op_type = node.op_type  # read once: this loop takes the most time of a graph without anything to rewrite
+        op_type = node.op_type  # read once: a graph without rewrites spends most of its time in this loop
         if op_type in COMPUTED and constants.compute(node):
             done[f"{op_type} of constants, computed"] += 1
         elif op_type == "If" and is_op(node) and take_branch(node, editor):

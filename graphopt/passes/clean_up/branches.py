@@ -10,7 +10,7 @@ from graphopt.graph.editor import Editor
 def take_branch(node: ir.Node, editor: Editor) -> bool:
     """Inlines the branch that runs; returns False if the condition is not constant.
 
-    The nodes are inserted after the If: a walk over the graph that is at the If visits them next.
+    The nodes are inserted after the If, so a loop over the graph that has reached the If visits them next.
     """
     condition = editor.tensor(node.inputs[0]) if node.inputs else None
     if condition is None or condition.dtype != ir.DataType.BOOL or condition.size != 1:

@@ -47,7 +47,7 @@ class ConstantFolding:
         )
 
     def compute(self, node: ir.Node) -> bool:
-        """Replaces the node's output by a constant; returns whether it could."""
+        """Replaces the node's output by a constant if it can be computed; returns whether it was replaced."""
         outputs = node.outputs
         if len(outputs) != 1 or outputs[0].is_graph_output() or not use_count(outputs[0]):
             return False
@@ -84,7 +84,7 @@ class ConstantFolding:
 
     def _evaluate(self, node: ir.Node) -> Array | None:
         op_type = node.op_type
-        # `_from_shapes` computes the known Shapes.
+        # `_from_shapes` computes a Shape node if the shape is known.
         if op_type == "Shape" or node.domain != "":
             return None
         if op_type == "CastLike":

@@ -18,7 +18,8 @@ from graphopt.ops import DOMAIN
 
 # Constants of up to this size are compared by content.
 MAX_COMPARED_BYTES = 128
-# Equal inputs and attributes give different outputs, or runtimes expect a node for each reader.
+# Operators whose outputs may differ for equal inputs and attributes, and operators of which runtimes expect one node
+# for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
 # Nodes that may be equal: a single node without a key, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
@@ -42,7 +43,7 @@ class EqualNodes:
         domain, op_type = node.domain, node.op_type
         if op_type in NEVER_MERGED or not _is_known(domain, op_type):
             return False
-        # Contents of constants are compared only for nodes with the same operator and first operand.
+        # Contents of constants are compared only for nodes with the same operator and first computed operand.
         data: ir.Value | None = None
         for value in node.inputs:  # no generator, which takes twice as long
             if value is not None and self.editor.tensor(value) is None:
