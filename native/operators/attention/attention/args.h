@@ -12,10 +12,10 @@ struct AttentionStrides {
 };
 
 struct AttentionSizes {
-  uint32_t rows;  // query rows of one key/value head: those of all query heads that read it
+  uint32_t rows;  // query rows of all query heads that share a key/value head
   int32_t S, T, D, Dv;
-  int32_t split_keys;   // keys of a work-group, a multiple of the block
-  int32_t left, right;  // window: a query sees so many keys before and after its own position
+  int32_t split_keys;   // keys of a work-group, a multiple of the block size
+  int32_t left, right;  // window: keys that a query sees before and after its position
 };
 
 enum AttentionFlags : int32_t {
@@ -23,7 +23,7 @@ enum AttentionFlags : int32_t {
   kAttentionGuard = 2,
   // Keys that causality or a window hides are not read: their probability is 0 for every mask.
   kAttentionSkips = 4,
-  kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
+  kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, offsets in a block also fit in 32 bits
   kAttentionVectorK = 16,
   kAttentionVectorV = 32,
   kAttentionVectorO = 64,
@@ -45,7 +45,7 @@ struct AttentionScores {
 struct AttentionLayout {
   AttentionStrides q, k, v, o, bias, mask;
   AttentionSizes sizes;
-  Divisor queries;     // S: splits a row of a key/value head into head and query
+  Divisor queries;     // S: splits the index of a row into query head and query
   Divisor row_blocks;  // blocks of rows
   Divisor heads;       // key/value heads
   Divisor splits;
@@ -65,8 +65,9 @@ struct AttentionArgs : Arguments<9, 336> {
 
 constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts
-// Keys that a work-item of fused_attention_few_* loads in an iteration, and the LDS buffers for such iterations on
-// devices with direct copies from memory to LDS: 96 KiB, twice on a compute unit.
+// kAttentionFewKeys: keys that a work-item of fused_attention_few_* loads in an iteration. kAttentionFewStages: LDS
+// buffers on devices with direct copies from memory to LDS, one for each iteration in flight. They take 96 KiB, so two
+// work-groups fit on a compute unit.
 constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
@@ -86,8 +87,8 @@ struct AttentionCombineArgs : Arguments<4, 160> {
 // Number of keys for which one work-group of fused_attention_values_* checks the values.
 constexpr int kAttentionValueKeys = 512;
 
-// Finds the last key with a non-finite value in each part of kAttentionValueKeys keys, or -1. A work-group processes
-// one part; `across` work-items, a power of two, read the packs of a row.
+// Finds, for each column of V and each part of kAttentionValueKeys keys, the last key with a non-finite value, or -1. A
+// work-group processes one part; `across` work-items, a power of two, read the packs of a row.
 struct AttentionValuesArgs : Arguments<2, 80> {
   Constant v;
   Out found;  // [key/value heads][parts][Dv]

@@ -2,15 +2,15 @@
 // Gimelshein 2018, arXiv:1805.02867) around two register-blocked GEMMs.
 //
 // A work item is a block of query rows of one key/value head (rows of all query heads that share the head) and
-// one chunk of keys. It walks over the keys in blocks. Each block of K (transposed) and V is packed once into the
-// worker thread's scratch memory and multiplied by all rows of the item, one tile of rows at a time:
+// one chunk of keys. It processes the keys in blocks. Each block of K (transposed) and V is packed once into the worker
+// thread's scratch memory and multiplied by all rows of the item, one tile of rows at a time:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
 // When the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
-// In bfloat16 the multiplications read words of two adjacent values (cpu/microkernels/product.h): along D for
-// Q and K, along the keys for p and V. The sum of p adds the unrounded values. With AMX the multiplications run on
-// its tiles (cpu/microkernels/tiles.h), and the steps are padded with zeros.
+// In bfloat16 the operands of the multiplications are words of two values (cpu/microkernels/product.h), adjacent along
+// D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With AMX the multiplications run
+// in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded with zeros to full tiles.
 //
 // The steps are in scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks);
 // tiling_cpu.h defines the tiling. No result depends on the number of threads.
@@ -109,7 +109,7 @@ struct Attention {
     }
   }
 
-  // The same for words.
+  // The same for bfloat16 words; `steps` is the number of words along the keys.
   void add_pairs(const AttentionScratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
     if constexpr (kHasTiles) {
       if (plan.in_tiles) {
@@ -125,7 +125,8 @@ struct Attention {
     add_values(w, rows, steps, fresh, words(w.v), plan.value_width, out);
   }
 
-  // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1), to w.result, or to o if these are all keys.
+  // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1). Stores them to o if all keys are in one block,
+  // else their unnormalised sums to w.result.
   void item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
@@ -162,8 +163,8 @@ struct Attention {
     Row row = scores.row_at(head, r0);
     for (int64_t i = 0; i < rows; ++i, scores.advance(row)) {
       T* y = o + b * p.o.b + row.h * p.o.h + row.s * p.o.row;
-      // The sum is NaN after a NaN or +inf among the scores and 0 where all were -inf. Then all probabilities
-      // of the plain softmax are NaN; the guard makes them 0, and O a sum of 0 * V.
+      // The sum is NaN if a score is NaN or +inf, and 0 if all scores are -inf. The plain softmax then gives only NaN.
+      // The guard replaces these probabilities by 0, so O is a sum of 0 * V.
       if (p.guard && !(r.sum[i] > 0.0f)) {
         store_row(r.poison, 1.0f, p.Dv, y, p.o.col);
       } else {
@@ -263,7 +264,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  // A plan for one worker runs on this thread, except with several items and a pool of one worker.
+  // A plan for one worker runs on this thread, except if it has several items and the pool has only one worker.
   if (workers <= 1 && (plan.items <= 1 || parallel.workers() > 1)) {
     work(0);
   } else {

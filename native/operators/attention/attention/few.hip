@@ -2,17 +2,17 @@
 // O = softmax(scale Q K^T) V without bias, mask, causality, window or softcap.
 //
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
-// work-items holds one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
-// groups merge in the wave and then through LDS. Devices with direct copies from memory to LDS load the next
-// kStages - 1 iterations into LDS during a computation: registers for as many would leave too few waves. The keys are
-// split among work-groups, and fused_attention_combine_* merges the results. Launch:
-// operators/attention/attention/plan.cpp.
+// work-items loads one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
+// results of the groups are merged within each wave, then between waves through LDS. Devices with direct copies from
+// memory to LDS load the next kStages - 1 iterations into LDS while they compute the current one: registers for so many
+// iterations would leave too few waves on a compute unit. The keys are split among work-groups, and
+// fused_attention_combine_* merges the results. Launch: operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 
 namespace graphopt::hip {
 
-// Keys that a group loads in one iteration: independent loads.
+// Keys that a group loads in one iteration; the loads do not depend on each other.
 constexpr int kKeysAtOnce = kAttentionFewKeys;
 // The CPU has this path only for tests.
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
@@ -61,7 +61,7 @@ struct FewKeys {
     }
   }
 
-  // Whether key u of an iteration exists; `from` keys remain at its start.
+  // Whether key u of an iteration exists; `from` keys remain at the start of the iteration.
   DEVICE static bool inside(int from, int u) { return u * Few::kGroups < from; }
 
   DEVICE void begin() {
@@ -85,7 +85,7 @@ struct FewKeys {
     if constexpr (kFewAhead) end_group_of_copies();
   }
 
-  // Starts the loads of another iteration and returns the oldest one.
+  // Starts the loads of another iteration and returns the keys and values of the oldest one.
   DEVICE void take(Pack<T> (&keys)[kKeysAtOnce], Pack<T> (&values)[kKeysAtOnce]) {
     begin();
     if constexpr (kFewAhead) wait_for_copies_except<kStages - 1>();
@@ -145,7 +145,7 @@ struct FewSoftmax {
   }
 };
 
-// The share of a work-group: the query rows of one image and one head of K and V, over a part of the keys.
+// The work of a work-group: all query rows of one batch element and one head of K and V, over a part of the keys.
 struct FewPlace {
   const AttentionLayout& layout;
   uint32_t id, batch, head, first_head;  // first_head: first head of Q
@@ -169,7 +169,8 @@ struct FewPlace {
   }
 };
 
-// Adds up row r of the waves' results in LDS. Stores it to O, or as a partial result for fused_attention_combine_*.
+// Adds up row r of the waves' results in LDS. Stores the sum to O, or as a partial result for
+// fused_attention_combine_*.
 template <class T, int kHead>
 DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
                       const typename FewRows<T, kHead>::Merge& waves, int r, float highest) {

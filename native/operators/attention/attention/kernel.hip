@@ -1,15 +1,16 @@
 // FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, one kernel,
 // float32 sums; docs/ops.md has the equations.
 //
-// FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group takes a block of query
-// rows of one key/value head (rows of all query heads that share it) and walks over the keys in blocks:
+// FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group processes a block of query rows of
+// one key/value head (rows of all query heads that share the head), and iterates over the keys in blocks:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
 // Each wave owns its rows, so only K and V pass through LDS between waves. On the matrix units p is kept in registers
 // (gemm/pipelines/instruction.h); on the vector unit it passes through LDS of the wave. The next block of K or V is
 // loaded into registers or (kCopiesToLds) LDS during the multiplication of the current one. On NVIDIA's matrix units,
-// without bias, mask, window and softcap, the next blocks of both K and V are loaded then (kAhead). There, two teams of
-// waves can share the keys of the same rows: one team multiplies while the other computes exponentials.
+// without bias, mask, window and softcap, the next blocks of both K and V are loaded during the multiplications of the
+// current ones (kAhead). With kAhead, two teams of waves can share the keys of the same rows: one team multiplies while
+// the other computes exponentials.
 //
 // Files: loading.h assigns rows and keys to work-groups and loads Q, K and V into LDS. matrix_form.h and vector_form.h
 // multiply on the two kinds of units; P is one of these classes, which have the same members, and P::row and P::each
@@ -21,9 +22,10 @@
 // float32 42 of 51. If there are fewer work-groups than the device needs, the keys are split among work-groups and
 // fused_attention_combine_* merges their results.
 //
-// A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. Two cases do not read such keys: keys
-// hidden by causality or a window, and rows with a NaN softmax, which become 0 V under the guard. For these,
-// fused_attention_values_* first finds the non-finite values. Launch: operators/attention/attention/plan.cpp.
+// A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. In two cases the kernel does not read
+// such keys: if causality or a window hides them, and if the softmax of a row is NaN, so that the guard replaces the
+// row by 0 V. For these cases, fused_attention_values_* first finds the non-finite values. Launch:
+// operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 #include "operators/attention/attention/loading.h"
@@ -52,8 +54,9 @@ DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread
   return last;
 }
 
-// Returns the first key that contributes 0 V to O without being read: `seen` if causality hides the keys after it.
-// Returns 0, so O is 0 V only, if the guard replaces a NaN softmax (its sum is NaN or 0).
+// Returns the first of the keys at the end that contribute 0 V to O without being read. This is `seen` (at least 1) if
+// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V,
+// because the guard replaces a NaN softmax (its sum is NaN or 0).
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;
   if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
@@ -77,7 +80,7 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
   }
 }
 
-// Assembles the output in LDS and stores it in entire vectors.
+// Assembles the output in LDS and stores it, in entire vectors if kAttentionVectorO is set.
 template <class T, class P>
 DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
                          const AttentionSoftmax<P>& softmax) {
@@ -140,7 +143,7 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   const AttentionLayout& layout = args.layout;
   AttentionKeys<T, P> keys(args, place, lds);
 
-  // All copies at once: the first block of K, then Q.
+  // Start the loads of the first block of K before those of Q. A direct copy of K must wait if it would overwrite Q.
   if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
     keys.begin_keys(place.begin, thread_x());
   }
@@ -186,8 +189,8 @@ DEVICE void team_barrier() {
   }
 }
 
-// The same for devices with direct copies from memory to LDS, and rows of K and V that are entire vectors. K and V are
-// double-buffered, and each block needs one barrier.
+// The same as multiply_in_turn for devices with direct copies from memory to LDS, if rows of K and V are entire
+// vectors. K and V are double-buffered, and each block needs one barrier.
 template <class T, class P>
 DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                            P& products, AttentionSoftmax<P>& softmax) {
@@ -206,7 +209,7 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
     const int t = first + P::team() * P::kKeys;
     if (first != place.begin) {
       wait_for_copies();
-      team_barrier<P>();  // all have loaded this block and finished the one before
+      team_barrier<P>();  // all waves have loaded this block and finished the previous one
     }
     if (has_rows && t < place.end) {
       typename P::Scores scores;
@@ -219,15 +222,15 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
     }
     at ^= 1;
   }
-  wait_for_copies();  // of the block beyond the last one: the caller may reuse its LDS
+  wait_for_copies();  // copies of the block after the last one: the caller may reuse this LDS
 }
 
-// Adds the two teams' partial sums. Each team keeps half of the rows and receives the other team's sums of them.
+// Adds the two teams' partial sums. Each team keeps half of the rows and receives the other team's sums for these rows.
 template <class P>
 DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
   static_assert(P::kTeams == 2, "exactly one other team");
   const int team = P::team();
-  barrier();  // all have finished with K and V
+  barrier();  // all waves have finished with K and V
   products.hand_output(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     if (P::keeps(slot)) continue;

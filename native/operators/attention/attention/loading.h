@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// Copies a block of any strides, element by element.
+// Copies a block with arbitrary strides, element by element.
 template <class P, class T, class Store>
 DEVICE void copy_elements(const Block<T>& block, bool key_major, const Store& store) {
   NO_UNROLL for (int at = thread_x(); at < P::kKeys * P::kHead; at += P::kThreads) {
@@ -27,16 +27,16 @@ DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
   return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
 }
 
-// The share of a work-group: rows of one image and one head of K and V, over some of the keys.
+// The work of a work-group: rows of one batch element and one head of K and V, over some of the keys.
 template <class P>
 struct AttentionPlace {
   const AttentionLayout& layout;
-  int64_t b, head;         // image; head of K and V
+  int64_t b, head;         // batch element; head of K and V
   int64_t first_head;      // the first head of Q
   uint32_t all_heads, id;  // (b, head) as one index; index of the work-group after reordering by die
   int rows, first_row;     // number of rows that share K and V; the first one of this work-group
   int ahead;               // offset from a query to the last key that it sees
-  int first_hidden;        // the first key that causality hides from one of the rows
+  int first_hidden;        // the first key that causality hides from at least one row
   int begin, end;          // keys
   bool causal;
 
@@ -45,7 +45,7 @@ struct AttentionPlace {
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
   DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
-  // The parts of fused_attention_values_* before all keys that this work-group, or another with its rows, reads.
+  // The number of leading parts of fused_attention_values_* from which no work-group with these rows reads a key.
   DEVICE int unread_parts() const {
     const AttentionRow low = row_at(first_row), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;
@@ -55,7 +55,8 @@ struct AttentionPlace {
   DEVICE explicit AttentionPlace(const AttentionLayout& of)
       : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
     const AttentionSizes& sizes = layout.sizes;
-    // Work-groups are assigned to the dies in turn. Those that share K and V should use the same L2 cache.
+    // The device assigns work-groups to its dies in turn. Renumber them so that those that share K and V are on one die
+    // and use its L2 cache.
     id = static_cast<uint32_t>(block_x());
     if (id < layout.groups_of_die * layout.dies.d) {
       const uint32_t turn = divide(id, layout.dies);
@@ -65,7 +66,7 @@ struct AttentionPlace {
     const auto split = static_cast<int>(id - rest * layout.splits.d);
     all_heads = divide(rest, layout.row_blocks);
     auto row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
-    if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // long ones first
+    if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // longest blocks first
     id = (all_heads * layout.row_blocks.d + static_cast<uint32_t>(row_block)) * layout.splits.d +
          static_cast<uint32_t>(split);
     const uint32_t batch = divide(all_heads, layout.heads);
@@ -74,7 +75,7 @@ struct AttentionPlace {
     first_row = row_block * P::kBlockRows;
     first_head = head * static_cast<int64_t>(divide(sizes.rows, layout.queries));
 
-    // The keys of this work-group, and the queries that bound what causality hides.
+    // The keys of this work-group, and its lowest and highest query, which determine the keys that causality hides.
     const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
     const AttentionRow low = row_at(first_row), high = row_at(last_row);
     const bool one_head = low.head == high.head;
@@ -90,8 +91,8 @@ struct AttentionPlace {
   }
 };
 
-// Loads K and V into LDS, a block at a time. begin_*() starts the loads and overlaps with computation; finish_*()
-// completes them before a barrier.
+// Loads K and V into LDS, a block at a time. begin_*() starts the loads, which overlap with computation; finish_*()
+// completes them and is followed by a barrier.
 template <class T, class P>
 struct AttentionKeys {
   const AttentionLayout& layout;
@@ -157,11 +158,11 @@ struct AttentionKeys {
   }
 };
 
-// Copies blocks of K and V to LDS directly. K and V of a block are copied during the multiplication of the block before
-// (P::kAhead).
+// Copies blocks of K and V to LDS directly. K and V of a block are copied during the multiplication of the previous
+// block (P::kAhead).
 template <class T, class P>
 struct AttentionBlocks {
-  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // distance of a work-item's packs
+  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // distance in rows between a work-item's packs
 
   const AttentionLayout& layout;
   typename P::Lds& lds;
@@ -184,7 +185,8 @@ struct AttentionBlocks {
     return place.begin + P::team() * P::kKeys + row;
   }
 
-  // Starts the copies of one of `parts` parts of the next block; keys beyond the last one are zeros.
+  // Starts the copies of part `part` of `parts` of the next block into buffer `place`. Keys beyond the last one are
+  // zeros.
   DEVICE void begin(int place, int part, int parts) {
     T* const to = P::key_at(lds, row, d, place);
     UNROLL for (int i = 0; i < P::kPacks; ++i) {
@@ -202,7 +204,7 @@ struct AttentionBlocks {
   }
 };
 
-// Loads Q of all rows into LDS, for products.take_queries.
+// Loads Q into LDS for all rows of the work-group. take_queries() reads it.
 template <class T, class P>
 DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionLayout& layout = place.layout;
@@ -233,7 +235,7 @@ DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P:
   }
 }
 
-// Stores the arguments that are used after Q is loaded. All work-items can read them after the next barrier.
+// Stores in LDS the arguments that are used after Q is loaded. All work-items can read them after the next barrier.
 template <class T, class P>
 DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionLayout& layout = args.layout;

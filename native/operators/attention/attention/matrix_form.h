@@ -23,7 +23,7 @@ struct MatrixAttention {
   static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
   static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
                 "entire packs and rows");
-  // Adjacent keys of a work-item, used when V is transposed between memory and LDS.
+  // Number of adjacent keys that a work-item loads if V is transposed between memory and LDS.
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
 
   // The padding places adjacent rows in different banks.
@@ -31,7 +31,7 @@ struct MatrixAttention {
   static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
-  // Whether Q, K and V are copied to LDS directly or through registers.
+  // Whether Q, K and V are copied to LDS directly, not through registers.
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
@@ -66,9 +66,10 @@ struct MatrixAttention {
     return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
            key * (kHead + kPad) + d;
   }
-  // V has the same layout in LDS as in memory if tiles can be loaded from it. Otherwise it is transposed, and packs of
-  // keys are permuted: work-items that write different rows then access different banks. The arguments are split into
-  // tile and position in the tile, because offsets of tiles are then immediate constants of the address.
+  // V has the same layout in LDS as in memory if the instructions can load tiles from it (kLoadsRows). Otherwise V is
+  // transposed, and packs of keys are permuted so that work-items that write different rows access different banks.
+  // Each coordinate is split into tile and position in the tile, so that tile offsets are immediate operands of the
+  // load.
   DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
     T* values = key_at(lds, 0, 0, place) + kKeyCount;
     if constexpr (Instruction::kLoadsRows) {
@@ -106,7 +107,7 @@ struct MatrixAttention {
       }
     }
   }
-  // The same for one slot.
+  // The same for one slot: value = f(key, value)
   template <class F>
   DEVICE static void each_of(Scores& scores, int slot, const F& f) {
     UNROLL for (int n = 0; n < kN; ++n) {
@@ -131,9 +132,9 @@ struct MatrixAttention {
     }
   }
 
-  // Each of two teams keeps half of the rows. For the other half a work-item passes its sums, highest scores and sums
-  // of probabilities to the work-item with the same rows in the other team, through the LDS after Q. One access moves
-  // four elements, and adjacent work-items access different banks.
+  // Each of two teams keeps half of the rows. For the other half, a work-item passes its sums of p V, its highest
+  // scores and its sums of p to the work-item of the other team that has the same rows, through the LDS after Q. One
+  // access moves four elements, and adjacent work-items access different banks.
   static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
   static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
   DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
@@ -145,8 +146,8 @@ struct MatrixAttention {
     float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
     return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
   }
-  // Calls f(m, d, i, which) for each four sums of the tiles that this work-item keeps, or passes on if !kept. `which`
-  // is their index among the passed sums.
+  // Calls f(m, d, i, which) for each group of four sums, in the tiles that this work-item keeps (`kept`) or passes to
+  // the other team. `which` is the index of the first of the four among the passed sums.
   template <class F>
   DEVICE static void each_four(bool kept, const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {
@@ -220,7 +221,7 @@ struct MatrixAttention {
         [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
   }
 
-  // Each work-item loads kTogether adjacent rows, then advances by kThreads / kAcross times as many.
+  // Each work-item loads kTogether adjacent rows, then advances by kTogether * kThreads / kAcross rows.
   template <int kTogether>
   DEVICE static void load(Staged& s, const Block<T>& block, int thread) {
     const int key = thread / kAcross * kTogether, d = thread % kAcross * kSize;
@@ -277,11 +278,11 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
     multiply_keys(lds, scores, 0, [](int) {});
   }
-  // Calls between(d) in each of the kD parts of a head: work that overlaps the matrix units.
+  // Calls between(d) once in each of the kD parts of a head; its work overlaps with that of the matrix units.
   template <class Between>
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
-    // The operands of a step are loaded during the multiplications of the step before.
+    // The operands of a step are loaded during the multiplications of the previous step.
     typename Instruction::Right right[2][kKeyTiles];
     typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
     load_key_tiles(lds, place, 0, right[0]);
@@ -315,8 +316,8 @@ struct MatrixAttention {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
-  // Number of tiles of K in a step, all of the same part of a head. If Q is in LDS, fewer tiles free registers for Q of
-  // the next part.
+  // kKeyTiles: number of tiles of K in a step, all of the same part of a head. kLeftAhead: Q of the next part is loaded
+  // from LDS in advance; fewer tiles of K leave registers for it.
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
   DEVICE static void load_key_tiles(Lds& lds, int place, int step,
@@ -328,8 +329,8 @@ struct MatrixAttention {
     }
   }
 
-  // Number of tiles of V in a step, all of the same keys. RDNA 3 holds operands twice in a wave: with the output of a
-  // head of 256, registers are left for two tiles.
+  // Number of tiles of V in a step, all of the same keys. A wave of RDNA 3 holds each operand twice; with the output of
+  // a head of 256 elements, the remaining registers hold two tiles.
   static constexpr int kStepTiles = (Instruction::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
                                     : kD % 4 == 0                                             ? 4
                                                                                               : 3;

@@ -1,4 +1,4 @@
-// Register tiles of attention's two matrix multiplications, and those of AMX.
+// Attention's two matrix multiplications, in register tiles and in AMX tiles.
 #include "operators/attention/attention/multiply_cpu.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// The multiplication of A by B with elements of type T. Word: two bfloat16 elements, also in A, despite its type.
+// Operations of A B, where B has elements of type T. If T is Word, each word of A and of B holds two bfloat16 values,
+// although A has the type float.
 template <class T>
 struct Factors {
   static Vec spread(const float* a) { return splat(*a); }
@@ -23,7 +24,7 @@ struct Factors<Word> {
   static Vec multiply_add(Words a, Words b, Vec sum) { return Brain::multiply_add(a, b, sum); }
 };
 
-// P [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth].
+// C [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth], stored as specified by `result`.
 template <int kRows, int kVectors, class T>
 void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, Result result, float* c,
               int64_t ldc, float* per_row) {
@@ -45,7 +46,7 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, R
     }
   }
   if (result == Result::kAdd) {
-    // Add the previous blocks last: a sum that starts with them would lose digits with every key.
+    // Add the result of the previous blocks last: a sum that starts with it would lose digits with every key.
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4

@@ -8,7 +8,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 #if defined(__AVX512F__)
-constexpr int kMaxVectors = 4;  // vectors in a row of sums: rows_of() such rows fill the registers
+constexpr int kMaxVectors = 4;  // most vectors in a row of sums; rows_of() rows fill the registers
 constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 #else
 constexpr int kMaxVectors = 2;
@@ -20,12 +20,12 @@ constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 // The destination of a matrix product P.
 enum class Result {
   kStore,  // C = P
-  kMost,   // C = P, and the kWidth maxima in `per_row` of each row are updated with the sums of the row
+  kMost,   // C = P; `per_row` has kWidth running maxima for each row, updated with the row of P
   kAdd,    // C = C * per_row[row] + P
 };
 
 // C [rows, vectors * kWidth] = A B, stored as specified by `result`, for up to kMaxVectors vectors and any number of
-// rows. If B has words, each word of A and of B holds two bfloat16 elements, despite the type of A.
+// rows. If T is Word, each word of A and of B holds two bfloat16 values, although A has the type float.
 template <class T>
 void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
                         int64_t k, Result result, float* c, int64_t ldc, float* per_row);
@@ -33,8 +33,9 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
 #if defined(__AVX512F__)
 constexpr int kHalfRows = 8;
 
-// The same for kHalfRows rows and two and a half vectors, mainly for D = 40: two rows share a vector for their half
-// vectors. The last half vector of a row of B and of C repeats the half before it. Without factors C = P.
+// C = C * factor[row] + A B, or A B if `factor` is null, for kHalfRows rows and two and a half vectors, mainly for Dv =
+// 40. The half vectors of two rows share a vector of sums. In each row of B and of C, the last half vector repeats the
+// half vector before it.
 template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor);

@@ -57,7 +57,7 @@ int64_t broadcast(int64_t x, int64_t y, const char* what) {
   throw Error(what, " do not broadcast: ", x, " and ", y);
 }
 
-// Strides of bias or mask against scores [b, h, rows, cols] of rank `rank`.
+// Returns the strides of bias or mask, broadcast to scores [b, h, rows, cols] of rank `rank`.
 Strides4 broadcast_to_scores(const char* name, const Shape& shape, const int64_t (&scores)[4], size_t rank) {
   int64_t stride[4] = {};
   int64_t elements = 1;
@@ -130,8 +130,8 @@ void FusedAttentionOp::read(const Node& node) {
            "grouped query attention needs Q, K and V of rank 4");
   if (mask_) {
     mask_value_ = node.get_float("mask_value");
-    // The function body casts the attribute to T: float's lowest value becomes -inf in float16, and a row of these
-    // gives NaN.
+    // The function body casts the attribute to T: float's lowest value becomes -inf in float16, and a row with only
+    // masked keys gives NaN.
     if (node.type() == ElementType::kHalf) {
       mask_value_ = static_cast<float>(static_cast<half>(mask_value_));
     }
@@ -337,7 +337,8 @@ class Attention final : public gpu::DeviceKernel {
                    {Ref::input(kQ), from_k, from_v, mask}, {to});
   }
 
-  // Query i has the position of key past + i and sees the keys around it. An AttentionProblem counts from the last key.
+  // Sets the keys that each query sees. In ONNX, query i has the position of key past + i. In an AttentionProblem, the
+  // last query has the position of the last key.
   void set_places(AttentionProblem& p, int64_t past) const {
     const int64_t beyond = p.T - p.S - past, all = p.S + p.T;
     if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys after the last query
@@ -404,7 +405,7 @@ std::string refuse_attention(const Node& node) {
              other = node.outputs.size() > 2 && node.outputs[2].present;
   if (one != other || (node.outputs.size() > 1 && !one)) return "present keys without values, or the reverse";
   const bool causal = node.get_bool("is_causal");
-  // In the first version softcap applies to masked scores.
+  // In version 23 softcap applies to the masked scores.
   if (node.get_float("softcap", 0.0f) != 0.0f && node.version < 24 && (masked || causal)) {
     return "softcap of masked scores";
   }

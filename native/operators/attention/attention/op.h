@@ -30,7 +30,7 @@ struct AttentionProblem {
   int64_t left = 0, right = 0;
   Strides4 q, k, v, o, bias, mask;
   bool has_bias = false;
-  bool has_mask = false;  // bool tensor, true keeps
+  bool has_mask = false;  // bool tensor: true keeps a score, false replaces it by mask_value
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
   bool window = false;    // only if i + T - S - left <= j <= i + T - S + right; the mask applies in addition
   bool guard = false;     // NaN probabilities become 0

@@ -18,7 +18,8 @@ struct Block {
   const T* data;
   int32_t row, column, count, width;
 
-  // The pack at `offset` = key row + d. A position outside is read from inside, which avoids a branch.
+  // The pack at `offset` = key row + d. If the position is outside, the first pack of the block is read instead, which
+  // avoids a branch.
   DEVICE Pack<T> pack(int key, int d, uint32_t offset) const {
     const bool inside = key < count && d < width;
     const auto bits = bit_cast<Bits128>(load_pack(data + (inside ? offset : 0)));
@@ -42,7 +43,7 @@ struct Block {
   }
 };
 
-// Bias or mask of one image.
+// Bias or mask of one batch element.
 template <class T>
 struct AttentionExtra {
   const T* data;
@@ -57,8 +58,8 @@ struct AttentionExtra {
     return data + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// Arguments of the scores and of the code after the loop, stored in LDS. They are uniform: the compiler would keep them
-// in scalar registers, which are too few during the loop.
+// Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. They are uniform, so the
+// compiler would otherwise keep them in scalar registers, of which there are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

@@ -38,7 +38,7 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
 
-// Loads kWidth elements, `stride` apart; element `n` and those after it are zeros.
+// Loads kWidth elements, `stride` apart; elements from `n` on are zeros.
 template <class T>
 inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
   if (stride == 1) return load_range(x, 0, n);
@@ -71,18 +71,19 @@ template <class T>
 void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
                  float* packed);
 
-// pack_keys in words: [steps, width of the panel], zeros after D.
+// The same as pack_keys in bfloat16 words: panels of [steps, width of the panel], with zeros after D.
 template <class T>
 void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
                     Word* packed);
 
-// pack_values in words: [n / 2, width], padded with zeros to full tiles.
+// The same as pack_values in bfloat16 words: [n / 2 rounded up, width], padded with zeros to full AMX tiles if AMX is
+// used.
 template <class T>
 void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed);
 
-// Stores the sum of 0 * V over n keys to poison [width], and returns whether it has a NaN. Keys with probability 0 add
-// this sum to O. It is NaN in columns of V with a NaN or an infinity.
+// Stores the sum of 0 * V over n keys to poison [width], and returns whether an element is NaN. Keys with probability 0
+// add this sum to O. It is NaN in columns of V with a NaN or an infinity.
 template <class T>
 bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison);
 

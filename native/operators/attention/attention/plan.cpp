@@ -15,7 +15,8 @@ using hip::AttentionShape;
 
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
-// NVIDIA has separate kernels for narrow heads in float16: at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128.
+// On NVIDIA GPUs, narrow heads have separate float16 kernels: at most kNarrowHead elements among the heads of up to 64
+// elements, and at most kNarrowHeadOf128 among those of up to 128.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
@@ -59,14 +60,14 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
-// Whether two teams of waves in a work-group should share the keys. They overlap like two work-groups on a compute
-// unit, so they pay when a compute unit has only one work-group and each team has some blocks of keys.
+// Whether two teams of waves in a work-group should share the keys. Two teams overlap like two work-groups on a compute
+// unit. They are therefore faster if a compute unit has only one work-group and each team has several blocks of keys.
 bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
                    int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
   if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
-  // Narrow heads have kernels with fewer rows for fewer work-groups.
+  // For few work-groups, heads of up to 64 elements have kernels with fewer rows (kFew).
   return c.head() > 64 || (c.many && 2 * groups > units);
 }
 
@@ -144,8 +145,8 @@ struct Splits {
 };
 
 // With few rows, reading K and V takes the time. Full bandwidth needs several work-groups on each compute unit, each
-// with some hundred keys. With direct copies to LDS one work-group reaches full bandwidth if it has one row; with more
-// rows the arithmetic needs two work-groups.
+// with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth if it
+// has one row; with more rows, the arithmetic needs two.
 Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
   constexpr int64_t kLeastKeys = 256;
   const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;
@@ -154,9 +155,10 @@ Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool 
   return {divide_up(p.T, keys), keys};
 }
 
-// Splits the keys if the blocks of rows leave compute units idle. With few rows in a block, reading K and V takes the
-// time, and full bandwidth needs several work-groups on each compute unit; a work-group with teams fills one. Each team
-// of a split has at least kLeastBlocks blocks of keys, because a split also costs its share of the merge.
+// Splits the keys if the blocks of rows leave compute units idle. With few rows in a block, reading K and V takes most
+// of the time, and full bandwidth needs several work-groups on each compute unit. A work-group with teams fills a
+// compute unit. Each team of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the
+// merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
@@ -256,7 +258,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                                    : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
-  // A window is clamped to the sequence lengths, beyond which it hides no keys. Window + query index stay below 2^31.
+  // Clamp the window to the sequence lengths: larger bounds do not change which keys it hides. The check keeps window +
+  // query index below 2^31.
   if (p.window) to_i31(p.S + p.T);
   const hip::AttentionSizes sizes{to_u31(rows),
                                   to_i31(p.S),
@@ -305,7 +308,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   Launch& launch =
       plan.launch(kernel_of(choice, p, half), {grid},
                   static_cast<uint32_t>(shape.all_waves() * architecture(device.arch).wave), args);
-  // device/platform.h, LARGE_SHARED
+  // On NVIDIA GPUs the launch requests the memory of LARGE_SHARED (device/platform.h).
   if (choice.copies) {
     launch.lds = static_cast<uint32_t>(
         shape.lds_bytes(choice.matrix, true, choice.matrix && choice.plain, half ? 2 : 4));

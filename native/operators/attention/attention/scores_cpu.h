@@ -18,7 +18,8 @@ inline Vec hide_first(Vec x, int64_t count) {
   return lane_numbers() < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
 }
 
-// Few rows read K in place: it is read once, so packing it would double the traffic.
+// The next two functions read K in place, for few query rows: K is then read only once, so packing it would double the
+// memory traffic.
 
 // scores [n] of one row against keys that are contiguous along D. q is padded with zeros to full vectors.
 template <class T>
@@ -70,7 +71,7 @@ void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t
   }
 }
 
-// Words of bfloat16 that are stored among floats; both are read and written as vectors, which may alias.
+// The bfloat16 words in an array of floats. Both are read and written through vector types, which may alias.
 inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 
 // Keys [first, first + n). A row of the item sees none, some or all of them.
@@ -188,8 +189,8 @@ struct Scores {
     }
   }
 
-  // Returns the number of keys of the block that `rows` rows need. Keys that causality or a window hides from all rows
-  // have probability 0, except if a finite mask_value replaces their scores.
+  // Returns the number of leading keys of the block that `rows` rows need. Keys that causality or a window hides from
+  // all rows have probability 0, except if a finite mask_value replaces their scores.
   int64_t keys_that_count(const KeyBlock<T>& block, Row row, int64_t rows, const float* highest) const {
     if ((!p.causal && !p.window) || block.poisoned) return block.n;
     if (p.window) {

@@ -9,14 +9,14 @@ namespace graphopt::hip {
 // A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head` elements.
 //
 // Matrix units: a wave holds 16-row tiles of the scores and of the output in registers, and those of the queries unless
-// they are in LDS. Each of the `teams` has `waves` waves for all rows, and the teams process the blocks of keys in
-// turn. Vector unit: a wave has wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys / 8 scores and head /
-// 8 outputs.
+// they are in LDS. Each of the `teams` teams has `waves` waves, which have all rows, and the teams process the blocks
+// of keys in turn. Vector unit: the work-items of a wave form a grid of wave / 8 x 8. Each has rows / (wave / 8) rows,
+// and in each row keys / 8 scores and head / 8 outputs.
 struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;    // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
-  int parts = 1;  // p passes through LDS in this many parts on the vector unit
+  int parts = 1;  // vector unit: number of parts in which p passes through LDS
   int teams = 1;
 
   constexpr int block_rows() const { return waves * rows; }
@@ -25,8 +25,8 @@ struct AttentionShape {
   // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
 
-  // The bytes of LDS; the kernel checks them. loads_rows: V has the same layout in LDS as in memory (instruction.h).
-  // ahead: K and V are double-buffered for each team, and Q is stored separately.
+  // The bytes of LDS of a work-group; the kernel checks that they match its buffers. loads_rows: V has the same layout
+  // in LDS as in memory (instruction.h). ahead: K and V are double-buffered for each team, and Q is stored separately.
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
@@ -39,18 +39,18 @@ struct AttentionShape {
 
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
-// Variants of a work-group. kMany rows multiply faster, kFew rows make more work-groups, and a work-group with kTeams
-// fills a compute unit like two others.
+// Variants of a work-group. kMany: more rows, which multiply faster. kFew: fewer rows, which make more work-groups.
+// kTeams: two teams of waves, so that one work-group fills a compute unit like two work-groups without teams.
 enum class AttentionRows { kFew, kMany, kTeams };
 
 // Whether kMany exists. A work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in
-// kMany, and an operand that it reads from LDS is used in twice the products. copies: memory can be copied to LDS
-// directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only.
+// kMany, and an operand that it reads from LDS is used in twice as many multiplications. copies: memory can be copied
+// to LDS directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only.
 constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix ? copies && plain && head == 64 : element == 4 && head <= 128;
 }
 
-// Whether kTeams exists: devices with direct copies to LDS, because K and V are double-buffered there for each team.
+// Whether kTeams exists. It needs direct copies to LDS, because each team double-buffers K and V in LDS.
 constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix && copies && plain && head <= 128 && element == 2;
 }
@@ -85,7 +85,7 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
                   : AttentionShape{head, 8, groups * 4, 64, true, 1};
     return {head, 4, groups * 4, 16, true, 2};
   }
-  // A wave of 64 has the rows of two waves of 32.
+  // A wave of 64 work-items has as many rows as two waves of 32.
   const int waves = wave == 64 ? 1 : 2;
   if (head == 64) return {head, waves, groups * (many ? 8 : 4), 32, true, 1};
   if (head == 128) return {head, waves, groups * (many ? 8 : 4), 16, true, 1};

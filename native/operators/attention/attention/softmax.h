@@ -6,7 +6,8 @@
 
 namespace graphopt::hip {
 
-// Converts the products with the keys from t on to scores.
+// Converts the elements of Q K^T for the keys from t on to scores: applies scale, softcap, bias, causality, mask and
+// window.
 template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
                           const AttentionExtras<T>& extras, int t) {
@@ -53,7 +54,7 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
   }
 }
 
-// The same for plain kernels: scores are the unscaled products, because `exponent` includes the scale.
+// The same for plain kernels: their scores are the unscaled elements of Q K^T, because `exponent` includes the scale.
 template <class P>
 DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
   const int32_t T = place.layout.sizes.T;
@@ -66,18 +67,18 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
   }
 }
 
-// 2^(exponent (score - shift)). In float16 scores are far from overflow, and the rounding of shift * exponent is the
-// same for the entire row: one fused multiply-add saves an instruction. In float32 a mask's value may be the lowest
-// finite number.
+// Returns 2^(exponent (score - shift)). In float16 scores are far from overflow, and the rounding of shift * exponent
+// is the same for the entire row, so a fused multiply-add can save an instruction. In float32 the products could
+// overflow: mask_value may be the lowest finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
   return exp2_fast((score - shift) * exponent);
 }
 
-// The probability for the products and the sum, scaled by 2^10 in float16. The factor cancels and 1,024 is far from
-// overflow, while a score 16 below the highest one is not subnormal yet. Subnormals have few bits, and the matrix
-// units of gfx90a flush them to zero.
+// Returns the unnormalised probability, which p V and the sum use, scaled by 2^10 in float16. The factor cancels in O.
+// The largest value, 1,024, is far from overflow, and the value for a score 16 below the highest one is not yet
+// subnormal. Subnormals have few bits, and the matrix units of gfx90a flush them to zero.
 template <class T>
 DEVICE float probability(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) {
@@ -125,8 +126,9 @@ struct AttentionSoftmax {
     products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
   }
 
-  // The same, with a highest score that is kept while no score of the wave is 2^kSlack times above it: the factor
-  // cancels, and probabilities in float16 stay below 2^(10 + kSlack) (probability()).
+  // The same, but the highest score of a row is only updated if a probability of the wave would exceed 2^kSlack. The
+  // choice of the subtracted score cancels in O, and scaled probabilities in float16 are at most 2^(10 + kSlack)
+  // (probability()).
   template <class T>
   DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
     constexpr float kSlack = 5.0f;

@@ -23,7 +23,8 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
   }
 }
 
-// Replaces the scores of a row by exponentials, as words at its beginning. Returns kWidth partial sums of them.
+// Replaces the scores of a row by their exponentials, as bfloat16 words at the beginning of the row. Returns kWidth
+// partial sums of the unrounded exponentials.
 inline Vec exp_pairs(float* s, float shift, int64_t padded) {
   Vec total{};
   for (int64_t j = 0; j < padded; j += 2 * kWidth) {

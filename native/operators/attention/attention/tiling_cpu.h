@@ -14,16 +14,16 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
 constexpr int64_t kMaxTileRows = 96;             // if their scores fit in the first-level cache
-constexpr int64_t kScoreFloats = 12 * 1024;      // scores in a tile of more than kTileRows
-constexpr int64_t kFewRows = 4;                  // up to so many rows read K and V in place
+constexpr int64_t kScoreFloats = 12 * 1024;      // the most scores in a tile of kMaxTileRows rows
+constexpr int64_t kFewRows = 4;                  // with at most this many rows, K and V are read in place
 constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
 constexpr int64_t kItemFloats = 128 * 1024;      // elements of Q and O in an item, which packs its keys once
-constexpr int64_t kBlockFloats = 64 * 1024;      // elements of K and V in a block: a second-level cache
+constexpr int64_t kBlockFloats = 64 * 1024;      // elements of K and V in a block, for the second-level cache
 constexpr int64_t kBlockKeys = 512;              // the most keys of a block
 constexpr int64_t kChunkKeys = 1024;             // the fewest keys of an item, if the keys are split
-constexpr int64_t kEnoughItems = 16;             // with so many items the keys are not split
+constexpr int64_t kEnoughItems = 16;             // with this many items, the keys are not split
 constexpr int64_t kItemsPerWorker = 3;           // balances the load of the threads
-constexpr int64_t kProductsPerWorker = 400'000;  // with less work, waking another thread does not pay
+constexpr int64_t kProductsPerWorker = 400'000;  // with fewer, waking another thread is slower
 
 // The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.
@@ -38,7 +38,7 @@ struct AttentionTiling {
   int64_t chunks;      // items along the keys
   int64_t items;
   int64_t query_width;  // D, rounded up to entire vectors
-  int64_t query_steps;  // steps of a product along D
+  int64_t query_steps;  // steps of Q K^T along D
   int64_t value_width;  // Dv, rounded up to entire vectors
   int64_t score_stride;
   int64_t tile_rows;
@@ -47,7 +47,7 @@ struct AttentionTiling {
   bool in_tiles;
   bool final_products;  // the softmax reads Q K^T unchanged
   bool half_vector;     // the last panel of values is two and a half vectors
-  bool one_block;       // a tile sees all its keys at once, and its result is stored at once
+  bool one_block;       // a block has all keys, so the result of a tile is final
 
   AttentionTiling(const AttentionProblem& p, int64_t most_workers, bool is_float) {
     rows = p.group * p.S;

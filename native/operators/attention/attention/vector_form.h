@@ -1,4 +1,4 @@
-// The counterpart of matrix_form.h on the vector unit, for types without matrix units.
+// The counterpart of matrix_form.h for the vector unit, which multiplies types that the matrix units do not support.
 #pragma once
 
 #include "device/platform.h"
@@ -6,8 +6,8 @@
 
 namespace graphopt::hip {
 
-// A wave has kDown x 8 work-items. The one at (down, across) has kSlots adjacent rows, and every eighth group of keys
-// (kGroup keys each) and of output columns (four each).
+// A wave has kDown x 8 work-items. The work-item at (down, across) has kSlots adjacent rows, every eighth group of
+// kGroup keys, and every eighth group of four output columns.
 template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts>
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
@@ -52,8 +52,9 @@ struct VectorAttention {
   };
   float output[kSlots][kOutputs] = {};
 
-  // Adjacent work-items differ in `across`, every second one in `down`. An NVIDIA GPU reads 16 bytes for 16 work-items
-  // in a cycle, instead of 8, if either adjacent ones or every second one read the same address.
+  // Lanes that differ only in bit 0 of their index differ in `across`; lanes that differ only in bit 1 differ in
+  // `down`. An NVIDIA GPU reads 16 bytes for 16 lanes in a cycle, instead of for 8, if the lanes that differ in bit 0,
+  // or those that differ in bit 1, read the same address.
   DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
   DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }
@@ -107,8 +108,8 @@ struct VectorAttention {
     }
   }
 
-  // 32 adjacent work-items load 8 rows and 4 packs of each; the next 32 the next rows, then the next packs. Keys are
-  // loaded in the same order.
+  // 32 adjacent work-items load 4 packs of each of 8 rows. The next groups of 32 load the next rows, and after the last
+  // row the next 4 packs. Keys are loaded in the same order.
   DEVICE static int query_row(int at) { return at / 32 % (kBlockRows / 8) * 8 + at % 8; }
   DEVICE static int query_d(int at) { return (at / 32 / (kBlockRows / 8) * 4 + at / 8 % 4) * kSize; }
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
@@ -195,7 +196,7 @@ struct VectorAttention {
     const int r = row(0);
     constexpr int kStep = 8;
     const auto load = [&](int first, int d) {
-      // The permutations move groups of 8 within 32 rows or keys and are the same for four d.
+      // The permutations move groups of 8 within 32 rows or keys and are the same for four adjacent d.
       const float* const rows = &lds.query[first + d][exchange_row(r, first + d / 4 * 4)];
       UNROLL for (int i = 0; i < kSlots; i += 4) load_fours(rows + i, a[d % 2] + i, 4);
       const float* const line = &lds.key[first + d][exchange(key_of(0, across()), first + d / 4 * 4)];
@@ -219,8 +220,8 @@ struct VectorAttention {
     }
   }
 
-  // Row 8 i + item of p holds score i of the work-items with across() == item. Groups of four rows are permuted by
-  // `item`, because the work-items then write to different banks.
+  // Row 8 i + item of p holds score i of the work-items with across() == item. Groups of four query rows are permuted
+  // by `item`, because the work-items then write to different banks.
   DEVICE static float* p_at(Lds& lds, int i, int item, int slot) {
     constexpr int kFours = kSlots / 4;
     const int four = (down() * kFours + slot / 4) ^ (item * kFours / 2 % (kDown * kFours));

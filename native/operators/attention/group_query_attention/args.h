@@ -8,9 +8,9 @@ namespace graphopt::hip {
 constexpr int kGqaThreads = 256;
 constexpr int kGqaMostHead = 256;  // the most elements of a head
 
-// Y [B, heads, length, H]: for sequence b the first `begin` tokens of past, then the S new tokens after rotation, then
-// zeros. begin is 0 in the first call, in which all tokens are new, else lengths[b] + 1 - S. With a weight, a new head
-// x is normalized to weight x / sqrt(mean(x^2) + epsilon) before the rotation.
+// Y [B, heads, length, H] has for sequence b the first `begin` tokens of past, then the S new tokens after rotation,
+// then zeros. begin is 0 in the first call, in which all tokens are new, else lengths[b] + 1 - S. With a weight, a new
+// head x is normalized to weight x / sqrt(mean(x^2) + epsilon) before the rotation.
 struct GqaHeadsArgs : Arguments<8, 144> {
   In x;  // new tokens: element h of head n of token s of b is at offset + b S row + s row + n H + h
   In past;          // [B, heads, past_length, H] or null; may be Y

@@ -1,11 +1,11 @@
 // GroupQueryAttention: queries over a cache of keys and values.
 //
 // gqa_heads_* appends the new tokens of K and V to the cache, rotated by their positions. It is memory-bound: each
-// element is read once and written once. With normalization each work-item sums the squares of its entire head, which
-// adjacent work-items read as well: for one new token a separate launch would cost more.
+// element is read once and written once. With normalization, each work-item sums the squares of its entire head,
+// although the work-items of a head compute the same sum: for one new token, a separate launch would take longer.
 //
-// gqa_attention_* has one work-group for each query. Each work-item computes the score of one key, then one element of
-// the output over a part of the keys, block by block with the online softmax of Milakov and Gimelshein, "Online
+// gqa_attention_* has one work-group for each query. For each block of keys, a work-item computes the score of one key,
+// then adds a part of the keys to one element of the output, with the online softmax of Milakov and Gimelshein, "Online
 // normalizer calculation for softmax", 2018. With one new token it reads the cache once for each query head. For long
 // prompts FusedAttention's kernels are faster, because they share keys between queries. All arithmetic is float32.
 #include "blocks/gpu/reduce.h"

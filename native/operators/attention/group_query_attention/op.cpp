@@ -30,8 +30,8 @@ enum : size_t {
   kKeyNorm
 };
 
-// Returns the problem of a call. `p`: the node's part of it. `rotates`: whether cos_cache and sin_cache rotate the
-// heads.
+// Returns the problem of a call. `p` has the values that the node's attributes determine. `rotates`: whether cos_cache
+// and sin_cache rotate the heads.
 GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   const Shape& q = call.input(kQuery).shape;
   throw_if(q.rank() != 3, "the query must have rank 3");
@@ -104,7 +104,7 @@ Planner plan_group_query_attention(const Node& node) {
   of_node.interleaved = node.get_bool("rotary_interleaved");
   const int64_t window = node.get_int("local_window_size", -1);
   of_node.window =
-      window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // such a window contains every cache
+      window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // such a window is larger than any cache
   of_node.scale = node.get_float("scale", 0.0f);
   of_node.softcap = node.get_float("softcap", 0.0f);
   const float epsilon = node.get_float("qk_norm_epsilon", 1e-6f);

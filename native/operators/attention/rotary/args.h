@@ -10,7 +10,7 @@ constexpr int kRotaryTogether = 4;  // adjacent elements of a work-item in the *
 
 // X and Y [B, rows, columns, H]: rows are tokens and columns are heads, or the reverse.
 struct RotaryArgs : Arguments<5, 104> {
-  // ids: int64_t [B, S], or one start position for all sequences; null: token b S + s has that position
+  // ids: int64_t [B, S], or one start position for all sequences; null: token s of sequence b has position b S + s
   In x, ids;
   In cos, sin;  // [positions, half]
   Out y;

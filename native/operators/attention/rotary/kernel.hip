@@ -1,6 +1,6 @@
 // RotaryEmbedding and FusedRotary[Interleaved]. Memory-bound: a work-item rotates one element, or kRotaryTogether
-// adjacent ones. X is read twice, as elements and as pair partners of others, the second time from the GPU's cache. A
-// position out of range gives zeros; on other devices it can raise an error.
+// adjacent ones. Each element of X is read twice, for itself and as the pair partner of another element; the second
+// read hits the GPU's cache. A position out of range gives zeros; on other devices it can raise an error.
 #include "blocks/gpu/vec.h"
 #include "device/platform.h"
 #include "operators/attention/rotary/args.h"

@@ -56,8 +56,8 @@ GRAPHOPT_CPU_KERNEL(void, fused_rotary,
 
 namespace graphopt::gpu {
 
-// Inputs X, cos, sin; output Y. Throws std::invalid_argument if one has 2^31 elements or more.
-// `aligned`: all pointers are multiples of 16.
+// Inputs X, cos, sin; output Y. Throws std::invalid_argument if one of them has 2^31 elements or more. `aligned`: all
+// pointers are multiples of 16.
 Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned);
 
 // X [B, S, N, H], or [B, N, S, H] with heads_first; cos and sin [positions, half].

@@ -4,7 +4,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Whether the pair partners and the angles of kRotaryTogether adjacent elements of a head are adjacent, for each group.
+// Whether every group of kRotaryTogether adjacent elements of a head has adjacent pair partners and adjacent angles.
 bool together(int64_t H, int64_t half, bool interleaved) {
   return H % hip::kRotaryTogether == 0 && (interleaved ? 2 * half : half) % hip::kRotaryTogether == 0;
 }

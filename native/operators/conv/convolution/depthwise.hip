@@ -1,8 +1,8 @@
 // Depthwise Conv in float16 and channels last, with its epilogue: y = act(conv(x, w) + bias + r).
 //
 // Memory-bound: X is read once (overlaps of windows come from the cache) and Y is written once, 16 bytes for each
-// work-item and instruction. All pixels of a strip use the weights of a tap. scripts/gpu_session.py measures it in
-// MobileNetV2. Launch: operators/conv/convolution/plan.cpp.
+// work-item and instruction. A work-item loads the weights of a tap once for all pixels of its strip.
+// scripts/gpu_session.py measures it in MobileNetV2. Launch: operators/conv/convolution/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "operators/conv/convolution/depthwise_args.h"
@@ -44,7 +44,7 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   };
   float factor[kSize];
   if constexpr (kSide > 0) {
-    // The weights of 8 channels are entire packs.
+    // The weights of the 8 channels fill entire packs.
     constexpr int kTaps = kSide * kSide;
     Pack<half_t> packs[kTaps];
     UNROLL for (int i = 0; i < kTaps; ++i) packs[i] = load_pack(weights + i * kSize);

@@ -15,8 +15,8 @@ struct ConvolutionAxis {
   int32_t out;     // elements of Y between pixels
 };
 
-// In elements. W: distances of filters, channels and groups, and the offset of the first tap. Y: the offset of the
-// first pixel.
+// Distances between filters, channels and groups of W, the offset of the first tap in W, and the offset of the first
+// pixel in Y; all in elements.
 struct ConvolutionStrides {
   int32_t filter, channel, group, first_tap, first_pixel;
 };

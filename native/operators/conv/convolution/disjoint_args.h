@@ -6,9 +6,9 @@
 
 namespace graphopt::hip {
 
-// A transposed convolution with disjoint windows: its kernel equals its stride, and each pixel of X gives a window of
-// Y. M pixels of X, K channels, w [K, window_h, window_w, filters] with N elements in a row, x [M, K], y and residual
-// [images, rows window_h, columns window_w, filters].
+// A transposed convolution with disjoint windows: the kernel size equals the stride, and each pixel of X determines one
+// window of Y. X has M pixels of K channels: x [M, K], w [K, window_h, window_w, filters] with N elements in a row, y
+// and residual [images, rows window_h, columns window_w, filters].
 struct ConvDisjointArgs : Arguments<5, size_with_epilogue(108)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;

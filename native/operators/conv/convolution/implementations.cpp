@@ -42,7 +42,7 @@ void ConvolutionWork::add_tail() {
 
 namespace {
 
-// Why it is not a pointwise convolution, or null. An output pixel beyond the input would read padding.
+// Returns why p is not a pointwise convolution, or null. Output pixels beyond the input would read padding.
 const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
@@ -66,7 +66,7 @@ Ref gathered_pixels(ConvolutionWork& work) {
   return pixels;
 }
 
-// The GEMM of M rows with each image.
+// Returns the GEMMs that multiply one matrix of M rows by each image.
 gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t images) {
   gpu::GemmProblem p;
   p.M = M;
@@ -109,8 +109,8 @@ const char* refuse_windows(ConvolutionWork& work) {
   return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "three spatial axes";
 }
 
-// A bias and a stride cost the pointwise implementation one more launch each, and the window implementation none. The
-// latter has no split-K, so it is preferred only for problems that fill the device
+// A bias and a stride cost the pointwise GEMM one more launch each; the implicit GEMM (plan_windows) needs neither. The
+// implicit GEMM has no split-K, so it is preferred only for problems that fill the device
 // (docs/measurements/gpu_h200.md, Implementations measured).
 const char* refuse_pixels(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;

@@ -7,7 +7,8 @@
 
 namespace graphopt {
 
-// The convolution of one node. In channels last it has two axes, float16, and bias, residual and activation.
+// The convolution of one node. In channels last it has two spatial axes and float16 elements, and may have a residual
+// and an activation.
 struct ConvolutionWork : GpuWork<ConvolutionProblem> {
   static constexpr size_t kResidual = 3;  // input index, if there is a tail
 
@@ -26,7 +27,7 @@ struct ConvolutionWork : GpuWork<ConvolutionProblem> {
   void add_tail();
 };
 
-// The implementations of convolutions, of transposed ones, and of both in channels last.
+// The implementations of convolutions, of transposed convolutions, and of both in channels last.
 extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsLast[9];
 
 }  // namespace graphopt

@@ -1,5 +1,6 @@
-// Convolutions in channels last as GEMMs with operands in entire packs (gemm/loaders/dense.h), with bias, sum and
-// activation as epilogue. They run in regions if the vendor's library is not installed.
+// Convolutions in channels last as GEMMs with operands in entire packs (gemm/loaders/dense.h), with bias, residual and
+// activation as epilogue. In regions, they run if the vendor's library is not installed or does not support the
+// convolution.
 //
 // A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
 // or zeros outside of X. 2 M N K FLOPs for the elements of X, W and Y; for all taps but the first, X comes from the

@@ -14,7 +14,7 @@
 namespace graphopt {
 namespace {
 
-// Describes all properties that determine the time, except the element type.
+// Returns a text of all properties that determine the run time, except the element type.
 std::string text_of(const ConvolutionProblem& p) {
   std::string text = p.transposed ? "ConvTranspose" : "Conv";
   if (p.channels_last) text += " in channels last";
@@ -189,7 +189,7 @@ class ConvTranspose : public Convolution {
   std::vector<int64_t> output_padding_, output_shape_;
 };
 
-// FusedConv[Add][act] is a Conv with its tail, FusedConvTranspose[Add][act] a ConvTranspose.
+// FusedConv[Add][act] is a Conv with its tail, FusedConvTranspose[Add][act] is a ConvTranspose with its tail.
 template <class Op, class Plain>
 class WithTail final : public Plain {
  public:
@@ -221,20 +221,21 @@ std::string refuse_conv(const Node& node) {
 }
 
 std::string refuse_conv_transpose(const Node& node) {
-  // ONNX does not define the precedence.
+  // ONNX does not define which of the two attributes takes precedence.
   if (node.get_string("auto_pad", "NOTSET") != "NOTSET" && node.find_ints("pads")) {
     return "auto_pad and pads";
   }
   const std::string why = refuse_conv(node);
   if (!why.empty()) return why;
-  // Old exporters give the entire shape.
+  // Old exporters include the batch and channel axes.
   const auto shape = node.find_ints("output_shape");
   const size_t axes = rank_of(node) - 2;
   return shape && !shape->empty() && shape->size() != axes ? "output_shape is not that of the spatial axes"
                                                            : "";
 }
 
-// A pointwise convolution is a GEMM in both layouts, equally fast for one image: neither is worth a copy.
+// A pointwise convolution is a GEMM in both layouts, equally fast for one image: changing the layout of its operands
+// for it would not pay.
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;

@@ -15,15 +15,15 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
                std::optional<GemmTile> wanted = std::nullopt);
 
 // A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels (last.hip).
-// A transposed convolution is supported if its kernel equals its stride. Inputs X, W, B if any, the residual if any
-// (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last returns the
-// reason against it, or null.
+// A transposed convolution is supported if its kernel size equals its stride. Inputs X, W, B if any, the residual if
+// any (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last returns why
+// the convolution is not supported, or null.
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for windows that move by one pixel: each tile copies its pixels of X to LDS once (halo.hip). conv_last_plan
-// uses it if it costs less.
+// The same for strides of 1: each tile copies its pixels of X to LDS once for each block of channels (halo.hip). On
+// devices with direct copies to LDS, conv_last_plan selects this kernel if its estimated cost is lower.
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);

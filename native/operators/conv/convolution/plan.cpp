@@ -189,7 +189,7 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
       return "strides, dilations, or an output of another size than the input";
   }
-  constexpr int64_t kLeast = 6;  // all but a block's last steps copy the next block
+  constexpr int64_t kLeast = 6;  // the last steps of a block copy no part of the next block
   return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
 
@@ -204,7 +204,7 @@ int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
 }
 
-// The kernels have at least three buffers for filters, also on the CPU.
+// The kernels have at least three buffers for filters, also when the CPU emulates them.
 int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   const int64_t rows =
       std::max(shape.stages, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
@@ -224,7 +224,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   const int64_t at_once =
       threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
   if (halo_rows(p, shape) > (p.taps() - std::max(shape.stages, 3) + 1) * at_once) return std::nullopt;
-  // choose_halo() computes K once for all tiles.
+  // choose_halo() uses the same padded K for all tiles.
   const int64_t block = halo_block(arch);
   if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
   const int64_t groups = copies ? tile.groups_per_unit : 1;
@@ -233,7 +233,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
 
-// Pixels of the tallest tiles, which the full rounds of compute units use.
+// Pixels of the tallest tiles. choose_halo() may use them for full rounds, in which every compute unit has a tile.
 constexpr int kMostHaloPixels = [] {
   int most = 0;
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
@@ -242,7 +242,7 @@ constexpr int kMostHaloPixels = [] {
   return most;
 }();
 
-// One tile size for all pixels, or a tall one for the full rounds of compute units and a smaller one for the rest.
+// One tile size for all pixels, or a tall one for the full rounds and a smaller one for the remaining pixels.
 struct HaloTiles {
   AlignedTiling first;
   std::optional<AlignedTiling> rest;

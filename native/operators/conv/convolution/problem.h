@@ -1,4 +1,4 @@
-// The sizes and attributes of a convolution, shared by all operators and libraries that compute one.
+// The sizes and attributes of a convolution, shared by all operators and libraries that compute convolutions.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
   bool bfloat16 = false;        // X and W are rounded to bfloat16
-  bool channels_last = false;   // memory layout of X, Y and W
+  bool channels_last = false;   // X, Y and W have channels last in memory
   bool pairs = false;           // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
   bool residual_pairs = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]
   int64_t N = 1, groups = 1, C = 1, M = 1;

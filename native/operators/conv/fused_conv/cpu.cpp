@@ -10,7 +10,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Joins axes if adjacent elements of x give adjacent elements of y along them.
+// Joins adjacent axes along which the kernel size and the stride are 1 and there is no padding.
 ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
   const auto plain = [&](size_t axis) {
     return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;

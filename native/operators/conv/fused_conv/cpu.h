@@ -16,8 +16,8 @@ enum class FusedConvVectors { kPixels, kChannels, kTiles };
 // Returns the fastest choice; p.in is 0 if unknown.
 GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
-// y = act(conv(x, w) + b + r), summed in float32. With p.bfloat16 both factors are rounded to bfloat16 first. The
-// packed form of w depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
+// y = act(conv(x, w) + b + r), summed in float32. With p.bfloat16, x and w are rounded to bfloat16 first. The packed
+// form of w depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_PRODUCT_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
 // Data that is reused by runs with the same shapes and number of threads. One run at a time may use it.
@@ -40,7 +40,7 @@ GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
                         (p, vectors, workers))
 
-// The same in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
+// scheduled_conv in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
 // number of groups with one input and one output channel each. x is NCHW2c if p.pairs, r if p.residual_pairs, else both
 // are NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
 GRAPHOPT_PRODUCT_KERNEL(void, pairs_conv,
