@@ -1,4 +1,5 @@
-// Groups with one input and one output channel: sums over the window of one plane instead of a GEMM.
+// Convolutions with one input and one output channel in each group. They sum over the window of one plane instead of
+// running a GEMM.
 #include "operators/conv/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -9,10 +10,10 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s for a single plane: half a first-level cache
+constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s (strips.h) for one plane: half a first-level cache
 constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are summed together
 
-// The sums over taps of kVectors vectors; o [kVectors L] as in Finish.
+// Sums kVectors vectors over the taps and applies the epilogue; o [kVectors L] as in Finish.
 template <int kVectors, class T>
 void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
             const Finish<T>& finish) {
@@ -27,15 +28,15 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
   for (int j = 0; j < kVectors; ++j) finish(0, j, sum[j], o + j * L);
 }
 
-// The nearest values in bfloat16.
+// Rounds x to the nearest bfloat16 values.
 Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
 
-// Words of a row of zeros and of two channels of x for each worker thread.
+// Words of memory for each worker thread: a row of zeros and, unless x has the NCHW2c layout, two channels of x.
 int64_t pair_slot(const ConvolutionProblem& p) {
   return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
 }
 
-// Two channels of x as words, packed in `memory` unless x has the NCHW2c layout.
+// Returns two channels of x as words. Packs them in `memory` unless x has the NCHW2c layout.
 const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Word* memory) {
   if (p.pairs) return static_cast<const Word*>(x) + item * p.in_size();
   const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
@@ -59,8 +60,8 @@ int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
 // Vectors of y, in consecutive rows, that are summed together: the sums are independent, and rows of x are read once.
 constexpr int64_t kStacked = 4;
 
-// The words of L adjacent columns of y at one tap: their position in a row of x, and masks of those inside it. A
-// vector of a narrow y has the columns of two rows, L / 2 each.
+// The words of x that one tap reads for L adjacent columns of y: their position in a row of x, and masks of the words
+// inside the row. With kNarrow, a vector has the columns of two rows of y, L / 2 each.
 template <int kStride, bool kNarrow>
 struct Columns {
   int64_t at, lo, hi;
@@ -111,15 +112,15 @@ struct Rows {
   }
 };
 
-// A filter with a compile-time window and stride, or with any if these are 0.
+// A filter with a compile-time window and stride, or with any window and stride if these are 0.
 template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
 struct Filter {
   using TapColumns = Columns<kStride, kNarrow>;
   static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
   static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
 
-  // Adds the products of two channels with the weights w and next to the sums of kStacked vectors of y. The window of
-  // the first vector begins at row `top` of x.
+  // Adds the products of two channels to the sums of kStacked vectors of y. The weights are w for the first channel and
+  // `next` for the second. The window of the first vector begins at row `top` of x.
   static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const TapColumns* columns,
                   const float* w, const float* next, Vec (&sum)[2][kStacked]) {
     if constexpr (kStride > 0) {
@@ -156,7 +157,7 @@ struct Filter {
   }
 
   // Computes images with one input and one output channel in each group, two groups at a time. Rows of x are read in
-  // place; rows of the window outside x read a row of zeros.
+  // place; rows of the window outside x are read from a row of zeros.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
@@ -216,17 +217,17 @@ struct Filter {
   }
 };
 
-// The offset of the interleaved weights of two channels: after the other weights, and a vector that may be read beyond
-// these.
+// The offset of the weights that are interleaved for two channels. Before them are the other weights and a vector that
+// may be read beyond their end.
 int64_t pairs_begin(const ConvolutionProblem& p) { return round_up(p.y_channels() * p.taps() + L, L); }
 
 #if defined(__AVX512F__)
 
 using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
 
-// Interleaves 16-bit values of two vectors, from the first or the second half of each four words. From words with two
-// channels it makes words with one channel: the value of `a` and the value of `b`. The two channels of a pixel
-// alternate.
+// Interleaves 16-bit values of two vectors, from the first or the second half of each group of four words. The words of
+// `a` and `b` hold two channels of a pixel. A word of the result holds one channel: the value of `a` and the value of
+// `b`. The two channels of a pixel alternate.
 template <int kHalf>
 Words interleaved(Words a, Words b) {
   const Shorts x = (Shorts)a, y = (Shorts)b;
@@ -239,16 +240,16 @@ Words interleaved(Words a, Words b) {
   }
 }
 
-// Selects the sums of the first or the second channel from two such vectors.
+// Selects the sums of the first or the second channel from the sums of interleaved<0> and interleaved<1>.
 template <int kChannel>
 struct OfChannel {
   static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
 };
 
-// A window of kKernel x kKernel, an odd number, with padding that keeps the size of the planes. Taps are multiplied two
-// at a time: adjacent ones in a row and, in the last column, in two rows. The last tap is single. A vector has
-// consecutive pixels of a plane, across the ends of rows. Each row of the window is read once, and shifts produce its
-// other columns. Masks remove words outside the row or the plane.
+// A window of kKernel x kKernel taps, where kKernel is odd, with padding that keeps the size of the planes. Taps are
+// multiplied two at a time: adjacent taps of a row and, in the last column, taps of two rows. The last tap is
+// multiplied alone. A vector has consecutive pixels of a plane, across the ends of rows. Each row of the window is read
+// once, and shifts produce its other columns. Masks remove words outside the row or the plane.
 template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
@@ -292,7 +293,8 @@ struct SamePlanes {
     f(std::integral_constant<int, kColumn>());
     if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
   }
-  // Calls product(first tap, second tap) in the order of the sums. The second tap of the last call is -1.
+  // Calls product(first tap, second tap) for all pairs of taps in the order of summation. The second tap of the last
+  // call is -1.
   template <class F>
   [[gnu::always_inline]] static void each_product(const F& product) {
 #pragma GCC unroll 5
@@ -378,7 +380,7 @@ struct SamePlanes {
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
         if (pairs_alone) {
-          // Interleaves two words of the first half of the sums with two of the second half.
+          // Alternates two words of sum[0] with two words of sum[1], which restores the order of the pixels.
           const auto both =
               (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
           const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
@@ -396,7 +398,7 @@ struct SamePlanes {
 
 #endif
 
-// Rows of at most L / 2 columns use half vectors if there are several rows.
+// Selects the function. If y has several rows of at most L / 2 columns, a vector holds two rows.
 template <int kKernelH, int kKernelW, int kStride>
 auto filter_of(const ConvolutionProblem& p) {
 #if defined(__AVX512F__)

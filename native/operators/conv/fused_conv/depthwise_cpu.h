@@ -9,18 +9,19 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Bytes of the packed weights, which both algorithms share.
+// Bytes of the packed weights, which depthwise_planes and depthwise_pairs share.
 size_t depthwise_weights(const ConvolutionProblem& p);
 template <class T>
 void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights);
 
-// NCHW to NCHW, one plane of x at a time, from a packed copy of the plane.
+// Computes a result in NCHW from x in NCHW, one plane of x at a time, from a packed copy of the plane.
 size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t workers);
 template <class T>
 void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weights, const T* b,
                       Residual<T> residual, T* y, Parallel& parallel, void* workspace);
 
-// NCHW, or NCHW2c if p.pairs, to either layout. Computes two groups of one output channel at a time: p.groups is even.
+// Computes a result in NCHW, NCHW2c or both; x is NCHW2c if p.pairs, else NCHW. Computes two groups of one output
+// channel at a time: p.groups must be even.
 size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t workers);
 void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* weights, const float* b,
                      Residual<float> residual, Outputs<float> to, Parallel& parallel, void* workspace);

@@ -59,7 +59,8 @@ struct Finish {
   const Pixels* pixels;  // for each vector
   Bounds bounds;
   bool bounded;  // `bounds` is the entire activation
-  // Only `pairs` is requested, and `bounds` is the entire activation. The sums may begin with the bias.
+  // Only `pairs` is requested, `bounds` is the entire activation, and the residual is not NCHW. The sums may then begin
+  // with the bias.
   bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -95,14 +96,14 @@ struct Finish {
     return Keep::kZeros;
   }
 
-  // Whether register tiles store y.
+  // Whether register tiles store y directly.
   bool stores_numbers() const { return bounded && y != nullptr; }
 
   // Prefetches the residuals of `channels` channels into the first-level cache, and the cache lines of `pairs` that
   // will be written.
   void fetch(int64_t channels) const;
 
-  // Finishes vector j of channel i. Unless `bounded`, leaves it in o for `activate`.
+  // Finishes vector j of channel i. Unless `bounded`, stores its sum to o, from which `activate` completes it.
   void operator()(int64_t i, int64_t j, Vec v, float* o) const {
     v = summed(i, j, v);
     if (!bounded) return store_aligned(o, v);
@@ -112,10 +113,10 @@ struct Finish {
   // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with initial_sums(), not
   // with zeros.
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
-  // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
+  // The same from the sums o [pixels][vectors L] of a block of pixels. These sums began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
   // Completes the epilogue after a register tile, which has stored full vectors to y or to o [channels][kPanelWidth].
-  // It has stored partial vectors in the same place if `parts`, else their sums to o.
+  // If `parts`, it has stored partial vectors to the same place, else only their sums to o.
   void end_panel(int64_t channels, float* o, bool parts) const {
     if (pairs_alone) return;
     const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);
@@ -156,7 +157,7 @@ struct Finish {
   }
 };
 
-// Stores only `pairs`, from sums that include the bias: clamped or, with kSlope, after LeakyRelu.
+// Stores only `pairs`, from sums that include the bias. Clamps them or, with kSlope, applies LeakyRelu.
 template <bool kResidual, bool kSlope = false>
 struct PairsAlone {
   const Word* residual;  // begins with the first channel, like `pairs`
@@ -172,8 +173,8 @@ struct PairsAlone {
   explicit PairsAlone(const Finish<float, true>& of)
       : residual(of.residual.pairs), pairs(of.pairs), plane(of.plane), pixels(of.pixels), bounds(of.bounds) {}
 
-  // Stores vector j of channels i and i + 1. Always inlined, because the inlining budget does not suffice for the
-  // filters.
+  // Stores vector j of channels i and i + 1. Always inlined, because the compiler's inlining budget does not suffice
+  // for the filters.
   [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high) const {
     const Pixels& here = pixels[j];
     const int64_t at = i / 2 * plane + here.at;

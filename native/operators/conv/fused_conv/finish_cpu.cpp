@@ -105,7 +105,7 @@ void Finish<T, kTwo>::end_block(int64_t channels, int64_t vectors, const float* 
   }
 }
 
-// Joins adjacent channels to words before the transposition, which halves its size.
+// Joins adjacent channels to words before the transposition, so that half as many elements are transposed.
 template <class T, bool kTwo>
 void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const {
   const bool adds = residual.pairs != nullptr;

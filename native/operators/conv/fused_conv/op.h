@@ -1,7 +1,7 @@
 // FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with its epilogue.
 // FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvPairs[Add][act]Bf16:
-// the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, optionally, Y.
-// FusedConvFromPairs[Add][act]Bf16: from NCHW2c bf16 to Y.
+// the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, optionally, to Y in NCHW.
+// FusedConvFromPairs[Add][act]Bf16: from NCHW2c bf16 to Y in NCHW.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace graphopt {
 
-// The NCHW2c layout. kBoth: X may have it, and an output has it. kX: X has it.
+// The tensors with the NCHW2c layout. kBoth: the second output, and possibly X. kX: X.
 enum class PairsOf { kNone, kBoth, kX };
 
 // The base of FusedConv and FusedConvTranspose: a window over one to three axes.

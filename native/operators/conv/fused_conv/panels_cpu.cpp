@@ -1,5 +1,6 @@
-// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: full vectors
-// in NCHW, and results in NCHW2c only. Finish computes the other cases from memory (finish_cpu.cpp).
+// Register tiles of FusedConv. They apply the epilogue in the most frequent cases, while the sums are in registers: to
+// full vectors in NCHW, and to results in NCHW2c only. In the other cases Finish applies it to sums in memory
+// (finish_cpu.cpp).
 #include <type_traits>
 
 #include "operators/conv/fused_conv/panels.h"
@@ -9,8 +10,8 @@ namespace {
 
 enum class Added { kNothing, kPlain, kPairs };
 
-// Adds bias and residual, and stores vectors to y or to memory for Finish. Without masked stores, partial vectors take
-// many instructions: their sums are stored to memory.
+// Adds bias and residual, and stores vectors to y or to memory for Finish. Without masked stores, partial vectors would
+// take many instructions; only their sums are stored, to memory.
 template <class T, class To, Added kAdded>
 struct StorePlain : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
@@ -18,7 +19,7 @@ struct StorePlain : Keep {
   const T* residual;
   const Word* residual_pairs;
   To* to;
-  int64_t plane, row;  // strides over channels of the residual and of `to`
+  int64_t plane, row;  // strides between channels of the residual and of `to`
   const Pixels* pixels;
   int64_t to_at[kPanel];
   Bounds bounds;
@@ -138,7 +139,7 @@ struct MultiplyPanels {
       }
     }
   };
-  // Blocks of pairs of channels have an even number of rows.
+  // If channels are finished in pairs, blocks have an even number of rows.
   template <int kRows>
   using Picked = Of<F::kPairs ? kRows + kRows % 2 : kRows>;
 };

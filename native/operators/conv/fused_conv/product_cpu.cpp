@@ -1,8 +1,8 @@
-// A group with several input or output channels, as an implicit GEMM. Each step (a pair of channels, a tap of the
-// window) reads the words of its pixels at an offset in s (strips.h). Output channels are the rows, which gives the
-// result the layout of y. If y has few pixels, vectors of pixels would be partly empty: then the pixels are the rows,
-// with words that are gathered first, and the channels form the vectors. With AMX, tiles compute everything in bfloat16
-// (tiles_cpu.cpp).
+// Groups with several input or output channels, as an implicit GEMM. A step of the GEMM is one tap of the window for
+// one word of channels: a pair in bfloat16, else a single channel. Each step reads the words of the pixels at an offset
+// in s (strips.h). Output channels are the rows, which gives the result the layout of y. If y has few pixels, vectors
+// of pixels would be partly empty. Then the pixels are the rows, whose words may be gathered first, and the channels
+// form the vectors. With AMX, all bfloat16 convolutions run in tiles (tiles_cpu.cpp).
 #include "operators/conv/fused_conv/product_cpu.h"
 
 #include <memory>
@@ -18,11 +18,11 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kGroupBytes = 256 << 10;  // weights that are multiplied by a strip together
+constexpr int64_t kGroupBytes = 256 << 10;  // bytes of weights that are multiplied by a strip together
 // Half a second-level cache: the other half is for panels of weights.
 constexpr int64_t kGatheredBytes = 512 << 10;
 constexpr int64_t kKeptBytes = 128 << 10;  // the largest schedule that is kept for the next run
-constexpr double kFull = 0.9;  // used fraction of vectors of pixels: below, vectors of channels are better
+constexpr double kFull = 0.9;  // used fraction of vectors of pixels; below it, vectors of channels are faster
 
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t workers) {
@@ -35,8 +35,8 @@ int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
   return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
 }
 
-// The number of images that are multiplied in one call of the pool: several if a strip is an entire image and smaller
-// than the caches.
+// The number of images that are multiplied in one call of the thread pool: several if a strip is an entire image and
+// smaller than the caches.
 template <class E>
 int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t workers) {
   if (workers == 1 || strips.most < p.out[strips.axis]) return 1;
@@ -49,8 +49,9 @@ int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
-// Whether the words of pixels are gathered if pixels are the rows of the GEMM. If gathered words would fill the caches
-// and a row of y fills blocks well, each block has pixels of one row instead: their words are adjacent in s.
+// Whether the words of pixels are gathered if pixels are the rows of the GEMM. If the gathered words would exceed
+// kGatheredBytes and a row of y fills blocks well, each block has pixels of one row instead, whose words are adjacent
+// in s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
   const Strip strip = strips.at(p, 0);
@@ -86,8 +87,8 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// The number of gathered words: a strip of each image in blocks of rows, or the tiles of all threads. Zero if words are
-// read from s.
+// The number of gathered words: those of a strip of all images that are multiplied together, or of the AMX tiles of all
+// threads. Zero if words are read from s.
 struct Gathered {
   int64_t words = 0, of_image = 0;
 };
@@ -133,7 +134,7 @@ struct Memory {
         gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
 
-// The loop that multiplies a strip with vectors of pixels.
+// Returns the loop that multiplies a strip, with pixels as the vectors.
 template <class E, class F>
 Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing) {
@@ -148,8 +149,8 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
     const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
     const Word* group = w + g * outputs * steps.count;
     const Panels part_of_strip = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts};
-    // Each block runs over all its panels before the next block. Its output rows are separate regions of memory, and
-    // each is written sequentially.
+    // Each block of channels processes all panels before the next block. The output rows of a block are separate
+    // regions of memory, and each is then written sequentially.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
@@ -166,7 +167,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
   return {p.groups * passes * parts, multiply};
 }
 
-// The loops that multiply a strip with vectors of channels.
+// Returns the loops that multiply a strip, with channels as the vectors.
 template <class E, class F>
 std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSchedule& schedule,
                                       const Steps& steps, const Word* s, const Word* w, const F& image,
@@ -292,7 +293,7 @@ StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& sche
   return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
 }
 
-// The loops of an image's strip; `end` is the epilogue.
+// Returns the loops that pack and multiply the strip of an image; `end` is the epilogue.
 template <class E, class F>
 std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors,
                                  const StripSchedule& schedule, StripOfImage image, const Word* w,

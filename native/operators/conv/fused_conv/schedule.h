@@ -12,12 +12,12 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 // Pixels that are the rows of a GEMM.
 struct PixelBlock {
   Pixels pixels;
-  int64_t first;  // in the order of s
+  int64_t first;  // index of the first one in the order of s
 };
 
 // The location of a tile of columns: in s, or in the gathered words.
 struct Place {
-  int64_t offset, row;  // in words
+  int64_t offset, row;  // offset and stride of rows, in words
   bool gathered;
 };
 
@@ -32,7 +32,7 @@ struct StripSchedule {
   std::vector<int64_t> order = {};      // the order of the steps in tiles
   std::vector<Place> places = {};
 
-  // The memory of the tables.
+  // The size of the tables in bytes.
   int64_t bytes() const {
     const size_t numbers = offsets.size() * (1 + at_end.size()) + order.size();
     return static_cast<int64_t>(numbers * sizeof(int64_t) + pixels.size() * sizeof(Pixels) +

@@ -1,11 +1,12 @@
-// The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as pairs of channels
-// (in bfloat16) or single ones. Elements are sorted by their position modulo the stride: adjacent pixels of y read
-// adjacent words.
+// The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as words of two
+// channels (in bfloat16) or one channel. Elements are sorted by their position modulo the stride, the phase, so that
+// adjacent pixels of y read adjacent words.
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
-// The pixels of y have the same order in s as in y. Between them are the columns and rows that the window needs beyond
-// them. Vectors also compute these, and drop them when they are stored. For kernel files only (see cpu/isa.h).
+// The pixels of y have the same order in s as in y. Between them are additional columns and rows, which the window
+// reads beyond the pixels. Vectors also contain results for these positions, which are dropped when the vectors are
+// stored. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -42,11 +43,11 @@ struct Strip {
       plane *= size[i];
       words *= phases[i];
     }
-    // An odd number of vectors: the words of one pixel are spread over all sets of the cache.
+    // An odd number of vectors, so that the words of one pixel are spread over all sets of the cache.
     words = round_up(words * plane, L) | L;
   }
 
-  // Pixels, in the order of s, from the first to the last one of y.
+  // The number of positions of s from the first to the last pixel of y, including both.
   int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
   // The offset of the words of tap (d, h, w).
   int64_t offset(const ConvolutionProblem& p, const ConvolutionProblem::Axes& tap) const {
@@ -62,8 +63,8 @@ struct Strip {
 
 // The division of y into strips: the s of a strip fits in the caches.
 struct Strips {
-  size_t axis;   // the first one with more than one element
-  int64_t most;  // elements of it
+  size_t axis;   // the first axis with more than one element
+  int64_t most;  // most elements of this axis in a strip
 
   // Strips have at most `bytes` of s, with `depth` planes of words, and at least `least` elements of the axis.
   Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
@@ -83,7 +84,7 @@ struct Strips {
   }
 };
 
-// The threads that share a GEMM, and the images that are multiplied in one call of the pool.
+// The threads that share a GEMM, and the images that are multiplied in one call of the thread pool.
 struct Sharing {
   int64_t workers, images;
 
@@ -93,16 +94,16 @@ struct Sharing {
   }
 };
 
-// Whether the last channel, without a partner, is multiplied by two taps of a row at a time: its words then hold
+// Whether the last channel has no partner and is multiplied by two taps of a row at a time. Its words then hold two
 // adjacent columns of the window.
 template <class E>
 bool pairs_columns(const ConvolutionProblem& p) {
   return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
 }
 
-// Returns the first tap of each word in a row of the window, for a pair of channels. With an odd number of columns the
-// last two words overlap and one column of the second has weight 0. A word beyond the window could hold an infinity,
-// which a zero weight would turn into NaN.
+// Returns the first tap of each word in a row of the window. `last`: for the last pair of channels, which may be a
+// single one. For a single channel with an odd number of columns, the last two words overlap, and one column of the
+// second word has weight 0. A word beyond the window could hold an infinity, which a zero weight would turn into NaN.
 template <class E>
 std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   std::vector<int64_t> columns;
@@ -128,7 +129,8 @@ int64_t steps_of(const ConvolutionProblem& p) {
 struct Steps {
   const int64_t* offsets;
   int64_t count;
-  // Vectors that end beyond `there` words of s would read beyond its memory: they use the offsets `at_end`.
+  // Vectors that end beyond the first `there` words of s would read beyond its memory, so they use the offsets
+  // `at_end`.
   int64_t there = std::numeric_limits<int64_t>::max();
   const int64_t* at_end = nullptr;
 
@@ -234,7 +236,8 @@ inline void store_words(Word* to, Words words, int64_t n) {
 #endif
 }
 
-// The location of a word's second element relative to the first: elements further in x, and columns further in its row.
+// The location of a word's second element, if it exists, relative to the first one: `distance` elements further in x,
+// and `columns` columns further in the row.
 struct Second {
   bool there;
   int64_t distance, columns;

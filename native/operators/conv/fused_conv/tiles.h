@@ -23,7 +23,7 @@ inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   return order;
 }
 
-// Words of a group's weights, in blocks of two tiles of channels: [block][16 steps][tile].
+// Words of a group's weights, in blocks of two tiles of channels: [block][group of 16 steps][tile].
 inline int64_t tiled_group_words(const ConvolutionProblem& p) {
   return round_up(p.M, kTileSide) * round_up(steps_of<Brain>(p), kTileSide);
 }
@@ -41,8 +41,8 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
                              const std::vector<int64_t>& order, bool in_place);
 
 // Returns the loop that multiplies a packed strip of an image. If x is read in place, s points into x, and nothing may
-// be read beyond its last pair of channels. `gathered` has conv_tiles_words words. F is a Finish. p and the schedule
-// must outlive the loop.
+// be read beyond the last pair of channels of x. `gathered` has conv_tiles_words words. F is a Finish. p and the
+// schedule must outlive the loop.
 template <class F>
 Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered);

@@ -1,6 +1,6 @@
-// A group of several channels as an implicit GEMM in AMX tiles: output channels are the rows, pixels the columns. The
-// words of 16 adjacent pairs of channels at a tap form a tile of columns in place in s (strips.h). Other groups of
-// 16 steps, of several taps or few channels, are gathered first, for the columns of one block at a time.
+// Groups of several channels as an implicit GEMM in AMX tiles: output channels are the rows, pixels the columns. The
+// words of 16 adjacent pairs of channels at one tap are loaded as a tile directly from s (strips.h). Other runs of 16
+// steps, with several taps or too few channels, are gathered first, for one panel of pixels at a time.
 #include <type_traits>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-constexpr int64_t kPassBytes = 512 << 10;                    // weights that are multiplied by a strip together
+constexpr int64_t kPassBytes = 512 << 10;                    // bytes of weights that are multiplied by a strip together
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
 // The tiles of columns of a strip.
@@ -33,7 +33,8 @@ bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, 
   return first / pairs == (first + kTileSide - 1) / pairs;
 }
 
-// Gathers the tiles without an even stride, for `vectors` vectors of pixels. from: their first words of s.
+// Gathers the tiles without an even stride, for `vectors` vectors of pixels. from: the words of these pixels at the
+// first step.
 void gather(const std::vector<Place>& places, const int64_t* offsets, const std::vector<int64_t>& order,
             const Word* from, int64_t vectors, Word* to) {
   const auto steps = static_cast<int64_t>(order.size());

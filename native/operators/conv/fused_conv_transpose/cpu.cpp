@@ -1,12 +1,12 @@
-// The elements of y with equal positions, counted with the padding, modulo the stride form a phase of y. A phase is a
-// convolution of x, with stride 1, by the taps k where k dilation leaves the same remainder.
+// Elements of y whose positions, counted with the padding, are equal modulo the stride form a phase of y. A phase is a
+// convolution of x, with stride 1, by the taps k for which k dilation leaves the same remainder.
 //
 //   y[q stride + remainder - pad] = sum of x[q - distance] w[k],   distance stride + remainder = k dilation
 //
 // All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
-// (fused_conv/strips.h). The phases of some channels of y are the rows of a matrix multiplication over its pixels. If
-// the kernel is a multiple of the stride, all phases have the same distances, and a block may mix rows of all phases.
-// The sums of adjacent phases are interleaved in the first-level cache and stored as rows of y.
+// (fused_conv/strips.h). The rows of a matrix multiplication are the phases of some channels of y; its columns are the
+// pixels of the grid. If the kernel is a multiple of the stride, all phases have the same distances, and a block may
+// mix rows of all phases. The sums of adjacent phases are interleaved in the first-level cache and stored as rows of y.
 #include <vector>
 
 #include "cpu/microkernels/workspace.h"
@@ -20,7 +20,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kStepsTogether = 128;  // the words of x for so many steps fit in the first-level cache
+constexpr int64_t kStepsTogether = 128;  // the words of x for this many steps fit in the first-level cache
 constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
 
 // A strip of x and the data shared by all of its items.
@@ -105,7 +105,7 @@ struct FarTable : Table {
   }
 };
 
-// Adds the sums of some steps to the sums of the steps before.
+// Adds the sums of some steps to the sums of the previous steps.
 struct Add {
   bool first;
   Vec begin(int64_t) const { return Vec{}; }
@@ -121,8 +121,8 @@ struct Add {
   }
 };
 
-// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Processing some steps for all rows
-// at a time keeps x in the first-level cache.
+// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Processing kStepsTogether steps for
+// all rows at a time keeps x in the first-level cache.
 void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBundle& bundle, const Word* x,
                      const Word* w, int64_t vectors, float* sums) {
   const PhaseSet& set = plan.sets[bundle.set];

@@ -129,7 +129,7 @@ inline const float* interleave_phases(const PhaseRow& row, const float* sums, in
   return from;
 }
 
-// Computes y if no element has taps.
+// Computes y from sums of 0, which is the result for elements without taps. The caller overwrites the other elements.
 template <class T>
 void end_without_sums(const ConvolutionProblem& p, const FinishedImage<T>& ending, Parallel& parallel) {
   parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {

@@ -17,13 +17,14 @@ constexpr int64_t kMostPhases = 16;  // phases, over all axes, that are computed
 constexpr int64_t kMostSums = 64;    // rows of a bundle
 constexpr int64_t kFullRows = 4;     // rows of a block that keep the multipliers busy
 
-// The taps of the elements of an axis with this remainder, and the distance of each tap from q to its element of x.
+// The taps along an axis for elements of y with this remainder, and for each tap the distance from q to its element of
+// x.
 struct AxisPhase {
   int64_t remainder;
   std::vector<int64_t> taps, distances;
 };
 
-// The phases that have taps.
+// Returns the phases of an axis that have taps.
 inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis) {
   std::map<int64_t, AxisPhase> found;
   for (int64_t k = 0; k < p.kernel[axis]; ++k) {
@@ -57,7 +58,7 @@ struct PhaseSet {
   int64_t phases = 0, taps = 0;
 };
 
-// The phases of a set for `channels` channels of a group of y, from `first` on.
+// The phases of a set for `channels` channels of a group of y, from channel `first` on.
 struct ChannelBundle {
   size_t set;
   int64_t first, channels;
@@ -105,7 +106,8 @@ struct PhasePlan {
   }
 
  private:
-  // Until all phases of a set are known, rows identify a phase by its GEMM and its index there.
+  // Until all phases of a set are known, rows identify a phase by kProductOf times the index of its GEMM, plus its
+  // index in that GEMM.
   static constexpr int64_t kProductOf = int64_t{1} << 32;
 
   void add_row(const ConvolutionProblem& p, PhaseSet& set, const AxisPhase& depth, const AxisPhase& height,

@@ -1,7 +1,7 @@
 // Computes some rows of y at a time: the intermediate results remain in the second-level cache.
 //
 //   s [vectors of M][rows][columns][L]   the first convolution's result, with the window's padding
-//   d [vectors of M][pixels][L]          the second one's
+//   d [vectors of M][pixels][L] the second convolution's result
 //
 // Vectors hold channels, because 7x7 and 14x14 planes would leave vectors of pixels partly empty. The matrix
 // multiplications broadcast one pixel of a channel: the first reads it from the planes of x, the second from d. s is a
@@ -41,10 +41,11 @@ struct RowsOfImage {
     block.d += n * plan.d_numbers(p);
     return block;
   }
-  // The address in a plane of s of row h of x, counted from the first padding row.
+  // The address of row h of x in a plane of s. h counts from the first padding row.
   float* row_of(float* s, int64_t h) const { return s + h % plan.height * plan.width * L; }
 
-  // Computes rows [begin, end) of one panel of the first convolution to s, counted from the first padding row.
+  // Computes rows [begin, end) of one panel of the first convolution and stores them to s. The rows count from the
+  // first padding row.
   template <int kVectors>
   void expand(int64_t panel, int64_t begin, int64_t end, float* to, const float* results,
               int64_t lines) const {
@@ -221,7 +222,7 @@ struct RowsOfImage {
     });
   }
 
-  // Computes the same for `count` pixels and stores them to y.
+  // Computes the third convolution for `count` pixels and a panel of O, adds the residual, and stores the result to y.
   void result(int64_t at, int64_t count, int64_t panel) const {
     alignas(64) float o[L * kPanelWidth], t[L * L];
     const int64_t channels = p.O - panel * kPanelWidth, vectors = panel_vectors(p.O, panel);
@@ -296,7 +297,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   const PackedWeights w(p, packed);
   std::vector<BandState> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
-  // W3 that does not fit into the cache beside d is read once for all pixels.
+  // If W3 does not fit into the cache beside d, it is read once for all pixels.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
   int64_t items = 0;  // number of items in the previous loops
