@@ -47,7 +47,7 @@ struct PhaseProduct {
 
 // The phases of a row of y along the last axis.
 struct PhaseRow {
-  int64_t depth, height;        // remainders
+  int64_t depth, height;        // remainders along the first two axes
   std::vector<int64_t> phases;  // by remainder
 };
 

@@ -17,9 +17,9 @@ constexpr int64_t kTogether = 7;          // pixels of the depthwise convolution
 constexpr int64_t kStepBytes = 20 << 10;  // bytes of s for a panel: most of a first-level cache
 // Fractions of the second-level cache.
 constexpr double kWhole = 0.5;     // for d, if all rows of y are computed at a time
-constexpr double kBlock = 0.1875;  // for d, if they are not
-constexpr double kWeights = 0.375;
-constexpr int64_t kFewestRows = 4;   // rows of a tile of the third convolution, if several threads share them
+constexpr double kBlock = 0.1875;  // for d, if y is computed in blocks of rows
+constexpr double kWeights = 0.375;  // for W3
+constexpr int64_t kFewestRows = 4;   // fewest rows of a tile of the third convolution, if threads share them
 constexpr int64_t kEnoughItems = 8;  // items per thread: more would not balance the load better
 constexpr int64_t kStoring = 4;      // cost of bounds and a store; a multiplication costs 1
 
@@ -60,7 +60,7 @@ struct InvertedResidualPlan {
     bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, workers,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
-  // The number of tiles of `pixels` pixels of the third convolution, for panels of O.
+  // The number of tiles into which the third convolution divides `pixels` pixels. y has panels_of_y panels.
   int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
     const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
     return parts_of_least_cost(
@@ -80,7 +80,7 @@ struct InvertedResidualPlan {
 
 // The progress of a thread in the first two convolutions.
 struct alignas(64) BandState {
-  int64_t next = -1;     // the item, counted over all loops, that continues the rows of the last one
+  int64_t next = -1;     // the item, counted over all loops, that continues the last item's rows
   bool cleared = false;  // the padding columns of s are zeros
 };
 

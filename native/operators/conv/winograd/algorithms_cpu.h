@@ -76,14 +76,14 @@ struct F4x4 {
   }
 };
 
-// Stores weights that are transformed along one axis: 18 values for 9. Each run transforms the other axis.
+// Stores weights that are transformed along one axis: 18 values for each 9 weights. Each run transforms the other axis.
 struct F4x4Rows : F4x4 {};
 
 template <class A>
 constexpr bool kKeepsRows = std::is_same_v<A, F4x4Rows>;
 
-// Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride, or to [row][k][3]
-// with stride k_stride.
+// Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride, or for F4x4Rows to
+// [row][k][3] with stride k_stride.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
   for (int64_t c = 0; c < C; ++c, w += 9) {
@@ -113,7 +113,7 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
   }
 }
 
-// The size of K in the GEMMs of a tile.
+// Returns K of the GEMMs.
 template <class A>
 int64_t depth(const ConvolutionProblem& p) {
   return A::kAlpha == 1 ? 9 * p.C : p.C;
@@ -160,8 +160,8 @@ Geometry geometry(const ConvolutionProblem& p) {
   return g;
 }
 
-// Floats between the points of v of some tiles: an odd number of cache lines, which maps the points to different sets
-// of a cache.
+// Floats between the points of v for `tiles` tiles: an odd number of cache lines, which maps the points to different
+// sets of a cache.
 inline int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 
 // Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.

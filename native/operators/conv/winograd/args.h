@@ -52,7 +52,7 @@ struct WinogradOutputArgs : Arguments<4, 104> {
   int32_t M, OH, OW;
   Tiles tiles;
   Divisor stride;
-  int32_t vectors;  // OW is a multiple of kOut = 4, and Y and the residual are multiples of 16
+  int32_t vectors;  // OW is a multiple of kOut = 4, and the addresses of Y and residual of 16
   Activation act;
 };
 

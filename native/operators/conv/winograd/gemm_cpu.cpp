@@ -8,8 +8,8 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 // o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
-// apart. Prefetches operands of later calls into the second-level cache: next_a, of the same shape as a, and from
-// next_u on kVectors vectors for each k, next_step floats further each time.
+// apart. If `adds`, adds the product to o. Prefetches operands of later calls into the second-level cache: next_a,
+// which has the shape of a, and for each k kVectors vectors at next_u, which then advances by next_step floats.
 template <int kVectors>
 struct MultiplyTiles {
   template <int kRows>
@@ -96,7 +96,7 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
 void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
                       float* points, float* o, int64_t xi_stride) {
   const int64_t width = vectors * L, next_v = v_stride(g, count);
-  // At least one block: without channels it sets the sums to zero.
+  // At least one block, which sets the sums to zero if there are no channels.
   const int64_t blocks = std::max<int64_t>(ceil_div(g.k, kRowChannels), 1);
   for (int64_t row = 0; row < F4x4::kAlpha; ++row) {
     for (int64_t k = 0; k < blocks * kRowChannels; k += kRowChannels) {

@@ -10,8 +10,8 @@ constexpr int64_t kRowChannels = 64;  // channels per transformed block: its poi
 // The stride of the points in floats: an odd number of cache lines, as for v.
 inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineFloats) | 1) * kLineFloats; }
 
-// o [rows][panel] for one point: all tiles of a range times one panel. next_v and next_u are the operands of the next
-// call.
+// Computes o [rows][panel] for one point: `rows` tiles times one panel of weights, added to o if `adds`. Prefetches
+// next_v and next_u, the operands of the next call.
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds = false);
 
@@ -26,7 +26,7 @@ struct TilesByPanels {
   int64_t count, panel, end;
 };
 
-// Computes o of the panels, with stride o_stride.
+// Computes o for each panel of `of`, o_stride floats apart.
 template <class A>
 void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
                      const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,

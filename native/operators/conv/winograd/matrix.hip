@@ -67,7 +67,8 @@ struct MatrixOperands {
   uint32_t line;
   int row, column, channels, depth;
   uint32_t b[Product::kPacksB];
-  // The next step. This work-item's packs are at index `k` of the nine taps' channels, which is `channel` of `tap`.
+  // The position of the next step: this work-item's packs begin at index `k` of the GEMM, which is channel `channel` of
+  // tap `tap`.
   int k, channel, tap = 0;
   PacksToLds<kCopiesToLds, Product::kPacksA> packs_a;
   PacksToLds<kCopiesToLds, Product::kPacksB> packs_b;
@@ -87,7 +88,7 @@ struct MatrixOperands {
     packed = args.packed;
     UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
       uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
-      n = n < args.pixels ? n : args.pixels - 1;  // their sums are not stored
+      n = n < args.pixels ? n : args.pixels - 1;  // the sums of pixels beyond the last one are not stored
       const uint32_t at = divide(n, args.per_image), rest = n - at * args.per_image.d,
                      h = divide(rest, args.across);
       b[i] = at * args.image + h * line + (rest - h * args.across.d) * static_cast<uint32_t>(channels);

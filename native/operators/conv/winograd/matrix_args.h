@@ -8,7 +8,7 @@
 namespace graphopt::hip {
 
 constexpr int kMatrixConvThreads = 256;  // work-group size of matrix_filter_* and matrix_pack_*
-constexpr int kMatrixConvChannels = 32;  // the channels of U and P are padded to a multiple
+constexpr int kMatrixConvChannels = 32;  // the channels of U and P are padded to a multiple of this
 
 // W [M, C, 3, 3] -> U [rows, 9, channels], padded with zeros; `total` elements.
 struct MatrixFilterArgs : Arguments<2, 40> {
@@ -29,7 +29,7 @@ struct MatrixPackArgs : Arguments<2, 80> {
 };
 
 // P [N, PH, PW, Cp] with `image` elements in an image and `line` elements in a row. `pixels` pixels of Y are counted
-// over images, rows and columns. The rows of U are a multiple of the tile.
+// over images, rows and columns. The number of rows of U is a multiple of the tile's rows.
 struct MatrixProductArgs : Arguments<5, 96> {
   In u, packed, bias, residual;  // residual may be null
   Out y;

@@ -73,8 +73,8 @@ struct CpuWork {
   bool half;
 };
 
-// Few channels do not compensate for the transforms. Those of F(2x2) read and write twice as much for each pixel, and
-// it is the only Winograd algorithm for float16.
+// With few channels, the transforms cost more time than the GEMMs save. F(2x2) is the only Winograd algorithm for
+// float16; its transforms read and write twice as much for each pixel as those of F(4x4).
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
 double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {
@@ -82,8 +82,8 @@ double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {
 }
 
 // Returns the number of multiplications divided by C M. Every point of the transform multiplies all tiles by all
-// weights. With few tiles it waits for the weights: as long as 8 tiles take, or 20 with AVX-512 if the weights exceed a
-// last-level cache (docs/measurements/winograd_cpu.md).
+// weights. With few tiles, a point takes as long as reading its weights: as 8 tiles, or with AVX-512 as 20 tiles if the
+// weights exceed a last-level cache (docs/measurements/winograd_cpu.md).
 double product_cost(const ConvolutionProblem& p, int64_t tile) {
   constexpr double kLastLevelCache = 12 << 20;
   const auto points = static_cast<double>((tile + 2) * (tile + 2));
@@ -93,16 +93,17 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
   return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
-// Transformed weights are four times as large as the original ones: a network with many of them would take more than
-// twice the memory of the runtime. Keeping half of them costs a twentieth to a sixth of the time
-// (docs/measurements/winograd_cpu.md).
+// Transformed weights are four times as large as the original weights: with many of them, a network would take more
+// than twice as much memory as in ONNX Runtime. Storing half-transformed weights, half as many, costs a twentieth to a
+// sixth of the time (docs/measurements/winograd_cpu.md).
 constexpr double kMostKept = 24 << 20;  // bytes of completely transformed weights
 
 const char* refuse_f4x4_rows(CpuWork& work) {
   if (work.half) return "the rounding error is too large for float16";
   if (has_few_channels(work)) return "too few channels to pay for the transforms";
   if (work.p.H() == 0 || work.p.W() == 0) return nullptr;
-  // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
+  // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it is preferred if the costs are nearly
+  // equal.
   return product_cost(work.p, 4) < 0.9 * product_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
 }
 

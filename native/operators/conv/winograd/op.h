@@ -1,5 +1,5 @@
-// WinogradConv[Add][act]: a 3x3 convolution with strides, dilations and group 1, NCHW, OIHW weights;
-// WinogradConv[Add]PRelu: with one PRelu slope for each channel.
+// WinogradConv[Add][act]: a 3x3 convolution with strides 1, dilations 1 and one group, of NCHW tensors with OIHW
+// weights; WinogradConv[Add]PRelu: with one PRelu slope for each channel.
 #pragma once
 
 #include <cstdint>

@@ -89,8 +89,8 @@ double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const h
          bytes / (0.7 * d.bytes_per_second);
 }
 
-// Returns the tiles that fit into a workspace of 256 MiB. On an H200, chunks that fit into its 50 MiB of cache lose
-// more by the additional launches than they gain (measured).
+// Returns the number of tiles in a chunk: as many as fit into a workspace of 256 MiB, but at least 512. On an H200,
+// chunks that fit into its 50 MiB of cache lose more by the additional launches than they gain (measured).
 int64_t chunk_tiles(const ConvolutionProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
   const int64_t side = out_of(algorithm) + 2;
   const int64_t chunk = std::max<int64_t>((int64_t{256} << 20) / (side * side * (p.C + p.M) * 4), 512);
@@ -140,7 +140,7 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   Launch& launch = plan.launch(kernel_name({"matrix_product_", row.name, "_f16"}),
                                {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m))},
                                static_cast<uint32_t>(tile.threads(arch.wave)), product);
-  // device/platform.h, LARGE_SHARED
+  // On NVIDIA GPUs the launch requests the memory of LARGE_SHARED (device/platform.h).
   if (arch.matrix == hip::Matrix::kMma) launch.lds = static_cast<uint32_t>(tile.lds_bytes(false));
   return plan;
 }
@@ -157,7 +157,7 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
   if (matrix && !has_matrix_conv(half, device))
     throw std::invalid_argument("no matrix units for this convolution");
   ConvChoice best{algorithm, matrix ? GemmTile::k64x64_f16 : GemmTile::k64x32_f32, 0, 0};
-  // Nothing to compute, or an X smaller than the window, which the operator refuses when it runs.
+  // There is nothing to compute, or X is smaller than the window, which the operator refuses when it runs.
   if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
   if (matrix) {
@@ -263,7 +263,7 @@ Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShap
                     static_cast<uint32_t>(tile.shape.threads()), args);
 }
 
-// Transforms, multiplies and transforms back some of the tiles.
+// Launches the input transform, the GEMMs and the output transform of some tiles.
 void launch_tiles(Plan& plan, const ConvolutionProblem& p, ConvAlgorithm algorithm, bool half,
                   const WeightShape& w, const hip::VectorTile& tile, const hip::Tiles& tiles, bool vectors) {
   const int64_t stride = round_up(tiles.count, 4);

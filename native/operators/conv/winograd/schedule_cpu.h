@@ -16,22 +16,22 @@ constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all threads share:
 constexpr int64_t kStreamBytes = 2 << 20;  // from this size of y per thread on, stores bypass the caches
 constexpr int64_t kFewestTiles = 4;        // tiles of a piece: with fewer, reading weights dominates
 constexpr int64_t kPassing = 2;            // cost of reading a panel's weights; a tile costs 1
-// Panels that share a reading of v when v is not in the second-level cache.
+// Panels that a thread multiplies in one pass over v, if v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
 
 // The division of the tiles among the threads.
 template <class A>
 struct WinogradSchedule {
-  // The limit for the bytes of o of a thread: half of a second-level cache. The direct algorithm has one point, so that
-  // its o fits into 32 KiB of a first-level cache.
+  // The limit for the bytes of o of a thread: half of a second-level cache. The direct algorithm has only one point, so
+  // its o can be limited to 32 KiB, which fit into a first-level cache.
   static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
 
   Geometry g;
   int64_t workers, tiles, panels;
   bool stream;      // stores to y bypass the caches
-  int64_t unit;     // parts of the tiles begin at multiples of it: at a full cache line of y if it streams
-  bool per_worker;  // each thread transforms the tiles that it multiplies: v is half of a second-level cache
-  int64_t blocks;   // else the threads share the transformed tiles of a block
+  int64_t unit;     // parts begin at multiples of this many tiles: at cache lines of y if `stream`
+  bool per_worker;  // each thread transforms the tiles that it multiplies; v fits half a second-level cache
+  int64_t blocks;   // if not `per_worker`: blocks of tiles; the threads share the transformed tiles
   int64_t pieces;   // pieces of all tiles if `per_worker`, else of a block
   int64_t group;    // panels that a thread multiplies at a time
   int64_t largest;  // tiles of a piece
@@ -69,7 +69,7 @@ struct WinogradSchedule {
     largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
   }
 
-  // The first tile of part i of n tiles.
+  // The first tile of part i, if n tiles are divided into `parts` parts.
   int64_t split(int64_t n, int64_t i, int64_t parts) const {
     return std::min(n, round_up(n * i / parts, unit));
   }
@@ -80,7 +80,7 @@ struct WinogradSchedule {
   float* take_v(Workspace& workspace) const {
     return workspace.take<float>(v_floats(largest) * (per_worker ? workers : pieces));
   }
-  // The memory of multiply_by_rows for a thread.
+  // Floats that multiply_by_rows needs for each thread.
   static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
   float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * workers); }
   float* take_o(Workspace& workspace) const {

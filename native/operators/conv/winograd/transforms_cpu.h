@@ -10,7 +10,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Writes k block kb of v for tiles [begin, end).
+// Writes block kb of K, which has L channels, to v for tiles [begin, end).
 template <class A, class T>
 void transform_input(const ConvolutionProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
                      int64_t kb, float* v) {
@@ -123,8 +123,8 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
 }
 
 // Applies bias, residual and activation to n contiguous elements of channel m, and stores them to y at `at`. x is
-// overwritten, and must be readable for L floats beyond them. Storing all elements together writes most cache lines of
-// y once and entirely.
+// overwritten, and must be readable for L floats beyond these elements. Storing all elements together writes most cache
+// lines of y once and entirely.
 template <class T>
 void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m, float* x, int64_t at,
             int64_t n) {
@@ -170,7 +170,7 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
                        output_tile<A>(in + t * vectors * L, xi_stride, by_pixel, t);
                    }
                    for (int64_t i = 0; i < rows; ++i) {
-                     // The next row overwrites the elements that a transposition writes beyond this one.
+                     // The next row overwrites the elements that a transposition writes beyond this row.
                      for (int64_t j = 0; j < pixels; j += L) {
                        if constexpr (A::kAlpha > 1) {
                          transpose(by_pixel[i] + j * L, L, by_channel + i * pixels + j, kStride);
