@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s (strips.h) for one plane: half a first-level cache
 constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are summed together
 
-// Sums kVectors vectors over the taps and applies the epilogue; o [kVectors L] as in Finish.
+// Sums kVectors vectors over the taps and passes the sums to `finish`; o [kVectors L] as in Finish.
 template <int kVectors, class T>
 void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
             const Finish<T>& finish) {

@@ -1,7 +1,7 @@
 // Computes some rows of y at a time: the intermediate results remain in the second-level cache.
 //
 //   s [vectors of M][rows][columns][L]   the first convolution's result, with the window's padding
-//   d [vectors of M][pixels][L] the second convolution's result
+//   d [vectors of M][pixels][L]          the second convolution's result
 //
 // Vectors hold channels, because 7x7 and 14x14 planes would leave vectors of pixels partly empty. The matrix
 // multiplications broadcast one pixel of a channel: the first reads it from the planes of x, the second from d. s is a

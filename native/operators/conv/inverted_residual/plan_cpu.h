@@ -16,9 +16,9 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 constexpr int64_t kTogether = 7;          // pixels of the depthwise convolution that are summed together
 constexpr int64_t kStepBytes = 20 << 10;  // bytes of s for a panel: most of a first-level cache
 // Fractions of the second-level cache.
-constexpr double kWhole = 0.5;     // for d, if all rows of y are computed at a time
-constexpr double kBlock = 0.1875;  // for d, if y is computed in blocks of rows
-constexpr double kWeights = 0.375;  // for W3
+constexpr double kWhole = 0.5;       // for d, if all rows of y are computed at a time
+constexpr double kBlock = 0.1875;    // for d, if y is computed in blocks of rows
+constexpr double kWeights = 0.375;   // for W3
 constexpr int64_t kFewestRows = 4;   // fewest rows of a tile of the third convolution, if threads share them
 constexpr int64_t kEnoughItems = 8;  // items per thread: more would not balance the load better
 constexpr int64_t kStoring = 4;      // cost of bounds and a store; a multiplication costs 1
