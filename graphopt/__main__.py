@@ -1,6 +1,7 @@
 """The entry point of the console command and of `python -m graphopt`. Imports only the standard library.
 
-Ctrl-C during the import of the command line prints one line without a traceback, as later (graphopt/cli/run.py).
+Ctrl-C prints one line without a traceback: `leave` handles it while the command line is imported, and
+graphopt/cli/run.py handles it while a command runs.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT  # the exit code of shells
 
 def main() -> None:
     """Runs the command line."""
-    # A command handles one model and ends, so garbage collection would be wasted.
+    # A command handles one model and ends, so garbage collection would only cost time.
     gc.disable()
     atexit.register(gc.freeze)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let background jobs ignore it
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs of a shell
         signal.signal(signal.SIGINT, leave)
     for stream in ("stdin", "stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the parent process
-            setattr(sys, stream, open(os.devnull, "r" if stream == "stdin" else "w"))  # noqa: SIM115 (as long as we run)
+            setattr(sys, stream, open(os.devnull, "r" if stream == "stdin" else "w"))  # noqa: SIM115 (kept open)
     try:
         from graphopt.cli import main as run
-    except Exception:  # Python's own exit code 1 means a difference
+    except Exception:  # Python would exit with 1, the code of `verify` for different outputs
         import traceback
 
         from graphopt.errors import EXIT_INTERNAL
@@ -38,8 +39,8 @@ def main() -> None:
 
 
 def leave(_signal: int, _frame: FrameType | None) -> None:
-    """Ends the process at once, until `graphopt.cli.run` installs its own handler."""
-    # No work has begun, and an exception in the middle of an import may turn into another one.
+    """Handles SIGINT until `graphopt.cli.run` installs its own handler: ends the process at once."""
+    # There is nothing to clean up yet, and an import may turn a raised exception into another one.
     os.write(2, b"graphopt: interrupted\n")
     os._exit(EXIT_INTERRUPTED)
 

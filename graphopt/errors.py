@@ -104,7 +104,7 @@ def is_out_of_memory(message: str) -> bool:
 
 
 def runtime_says(error: Exception) -> str:
-    """Returns ONNX Runtime's message about a model or its inputs, without parts for its developers."""
+    """Returns ONNX Runtime's message about a model or its inputs, without the parts that only its developers need."""
     text = _STATUS.sub("", " ".join(str(error).split()))
     node = _NODE.match(text)
     text = text[node.end() :] if node else text
@@ -131,7 +131,7 @@ def _behind_signature(text: str) -> str:
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Adds the name of a model to errors of the block.
+    """Adds the name of a model to a VerifyError of the block.
 
     Raises:
         VerifyError: the error of the block, with the name before its message.
@@ -150,7 +150,7 @@ def naming(copies: Mapping[str, str]) -> Iterator[None]:
         copies: path of a temporary copy -> the name of its original; read when an error occurs.
 
     Raises:
-        GraphoptError: the error of the body.
+        GraphoptError: the error of the block, with the original names.
     """
     try:
         yield

@@ -37,7 +37,7 @@ class Lowered:
     Attributes:
         inlined: number of nodes of our domain that were replaced by their function bodies.
         defined: operator -> number of nodes that were replaced by their definitions.
-        kept: refusals, one for each node that was not replaced; the node is the first of its names.
+        kept: refusals, one for each node that was not replaced; `nodes[0]` of a refusal is the name of its node.
         opset: opset of the result.
         files: path -> bytes of each written file, the model first.
         shared_files: path -> bytes of the input's files that the model shares.

@@ -282,7 +282,7 @@ def _job(
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:
-    """Returns whether an outcome is final; a job that was killed or not started runs again, as after any change."""
+    """Returns whether an outcome is final: nothing has changed, and the job was started and ended by itself in time."""
     no_answers = (_TIME_IS_OVER, _NOT_RUN, 130, 143, -2, -9, -15)
     if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
         return False

@@ -90,9 +90,9 @@ def optimize(
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
-            It is not changed. Files that an `onnx.ModelProto` refers to are in the working directory.
-        out: the file to write, with all weights that are not inside it in OUT.data; without it the model comes back in
-            memory.
+            It is not changed. Files that an `onnx.ModelProto` refers to are read from the working directory.
+        out: the file to write, with all weights that are not inside it in OUT.data; without it the model is returned
+            in memory.
         options: all options as one value.
         named: single options by name, `optimize(model, target="cpu")`, which override `options`. The attributes of
             `Options` explain each.
@@ -100,7 +100,8 @@ def optimize(
     Returns:
         The optimized model in the form of `model`, and the report. With `out`, the first value is `out`, and the files
         of the input are not needed afterwards (except with `share_weights`). Without it, a path gives an
-        `onnx_ir.Model`, which reads weights from the input's files at first use; a message contains its weights.
+        `onnx_ir.Model`, which reads weights from the input's files at first use; an `onnx.ModelProto`
+        contains its weights.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -151,7 +152,7 @@ def _listing_options(function: Any) -> inspect.Signature:
     return own.replace(parameters=[*first, *options[1:]])
 
 
-setattr(optimize, "__signature__", _listing_options(optimize))  # noqa: B010 - a function has no such attribute to type
+setattr(optimize, "__signature__", _listing_options(optimize))  # noqa: B010 - the type of functions declares no such attribute
 
 
 def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None:
@@ -316,7 +317,7 @@ def _activation_ranges(
     source: reading.Source, editor: Editor, options: Options, report: Report
 ) -> ActivationRanges | None:
     """Measures the ranges of activations; None if not needed, or, with a note, if they cannot be measured."""
-    if editor.target.device == "cpu":  # computes nothing in float16
+    if editor.target.device == "cpu":  # the converted model computes nothing in float16
         return None
     from graphopt.verification.probes import ranges_of
 
@@ -366,7 +367,7 @@ def _unknown_operators(model: ir.Model) -> str:
 
 
 def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:
-    """Writes the metadata of an optimized model; one that was optimized before keeps the larger class."""
+    """Writes the metadata of an optimized model; a model that was optimized before keeps the larger class."""
     before = model.metadata_props.get(METADATA_NUMERICS, "exact").upper()
     earlier = Numerics[before] if before in Numerics.__members__ else Numerics.EXACT
     model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()

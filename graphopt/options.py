@@ -35,10 +35,10 @@ class Options:
         ignore_cost_model: applies legal rewrites even if they are slower on the target.
         profit: cost model instead of the target's estimates (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass, and not only at the end.
-        external_data: True stores large weights in OUT.data, False in the model; None stores those in OUT.data that the
-            input has in files, or that exceed the size limit of a message.
-        share_weights: OUT refers to the input's weight files instead of a copy, and records their sizes and hashes; it
-            must be in their folder.
+        external_data: True stores large weights in OUT.data, False in the model; None stores them in OUT.data if
+            the input has weights in files, or if they exceed the size limit of a message.
+        share_weights: OUT refers to the input's weight files instead of a copy, and records their sizes and hashes. OUT
+            must be in the folder of these files.
         in_place: allows `out` to be `model`.
         dry_run: reports rewrites, writes nothing, and returns the model unchanged.
         custom_ops: libraries with the model's custom operators, for steps that run the model.

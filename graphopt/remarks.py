@@ -1,6 +1,6 @@
 """Remarks: the rewrites that were applied and those that were refused.
 
-Each candidate of a pass ends as APPLIED, or refused with one of the stable codes below. The codes are part of the
+Each candidate of a pass ends as APPLIED, or is refused with one of the stable codes below. The codes are part of the
 public interface (docs/refusals); a released code keeps its meaning.
 """
 

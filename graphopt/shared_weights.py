@@ -33,7 +33,7 @@ def check(model: Path, metadata: Mapping[str, str]) -> None:
 
     Args:
         model: the file; the shared files are in its folder.
-        metadata: of the model; without a record nothing is compared.
+        metadata: the metadata of the model; without a record nothing is compared.
 
     Raises:
         ModelLoadError: a file is missing or has changed.

@@ -29,7 +29,7 @@ RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 def keep_ranks_apart(editor: Editor) -> None:
     """Adds a leading axis to an operand with a batch that a Transpose moves, if the other operand has another rank.
 
-    Declares equal ranks instead, also of the operands of attention, because its function body contains such nodes.
+    Equal ranks are declared instead, also those of attention's operands: its function body contains such nodes.
     """
     for node in editor.nodes(MATRIX_PRODUCTS):
         for i in (0,) if node.domain else (0, 1):
@@ -67,7 +67,7 @@ def _declare(editor: Editor, value: ir.Value | None, rank: int) -> None:
 
 
 def _moves_batch(perm: Sequence[int]) -> bool:
-    """Returns whether a permutation moves the first axis behind the batch and keeps the last one in the last two."""
+    """Returns whether a permutation moves the first axis behind the batch and keeps the last axis in the last two."""
     rank = len(perm)
     return rank > 2 and tuple(perm[:-2]) == (*range(1, rank - 1),) and rank - 1 in perm[-2:]
 

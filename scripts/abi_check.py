@@ -9,8 +9,8 @@ each slot. Nothing is run.
 
 Headers come from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's driver;
 280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
-Declarations are found by name anywhere in native/: each function that is looked up in a library, and each constant next
-to them, must belong to an interface of tests/native/abi_names.py.
+Declarations are found by name anywhere in native/. Each function that is looked up in a library must belong to an
+interface of tests/native/abi_names.py, and so must each constant of an interface's struct in the same file.
 
 Prints the compared declarations for each interface and folder. The exit code is 1 if a declaration disagrees or belongs
 to no interface.

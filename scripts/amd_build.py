@@ -4,12 +4,12 @@
 
 For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and the numbers of
 128-bit loads and stores, matrix instructions, packed or dual fp32 instructions, LDS, scratch and flat instructions. For
-each kernel with matrix instructions in a loop also the clocks of a wave's inner loop on each unit, its LDS accesses by
+each kernel with matrix instructions in a loop, it also prints the clocks of a wave's inner loop on each unit, its LDS accesses by
 width, waits and barriers, and two bounds of its speed in percent of the matrix units' peak: the busiest unit, and a
 simulation of the waves of a compute unit (tests/hip/inner_loops.py). scripts/amd_triton.py counts
 Triton's kernels in the same way.
 
-Without ARCH, uses those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is
+Without ARCH, uses the architectures that the table (native/device/architectures.h) marks as checked. Occupancy is
 in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
 Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, if it has no matrix

@@ -3,7 +3,7 @@
     python scripts/amd_cases.py OUT [ARCH ...]
 
 Without ARCH, uses the checked architectures of the table (native/device/architectures.h) that have matrix units.
-OUT/manifest.json holds the cases, OUT/<arch>/*.co the code objects (the files that the library contains),
+OUT/manifest.json contains the cases. OUT/<arch>/*.co are the code objects (the files that the library contains), and
 OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, for an emulator of the instruction set
 or a bare HIP module loader. Fails if a kernel in a code object has fewer than eight cases on an architecture.
 

@@ -1,20 +1,20 @@
 """Times optimized models in float32 and bfloat16 against ONNX Runtime's optimizer and OpenVINO.
 
-    python scripts/bench_cpu.py                     # both runtimes; exits 1 when a number is past its limit
+    python scripts/bench_cpu.py                     # both runtimes; exits 1 if a limit is exceeded
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
     python scripts/bench_cpu.py --target cuda       # time on this CPU of a file optimized for a GPU
 
 The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
-ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and by
-default (bfloat16 if the machine has it). They run interleaved in one process with the same number of threads; ours and
+ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and in
+its default precision (bfloat16 if the machine has it). They run interleaved in one process with the same number of threads; ours and
 the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall time on an idle
 machine and ignores other load on a busy one; with several threads wall time.
 
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
 over median), and the peak resident memory of a separate process that loads the model and runs it twice.
 
-The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on others ours
-in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1 times
+The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on other
+processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1 times
 as long as its original.
 
 Threads of one side must not compete with those of another, which spin for a while after their run. A side therefore
@@ -143,7 +143,7 @@ Side = Callable[[dict[str, Any]], list[np.ndarray]]  # a function that runs a mo
 
 
 def _processors(threads: int) -> list[int]:
-    """Returns one processor for each thread if the process may use exactly as many; otherwise none."""
+    """Returns the processors of the process if there are as many as threads; otherwise none."""
     usable = sorted(os.sched_getaffinity(os.getpid()))
     return usable if len(usable) == threads else []
 
@@ -229,7 +229,7 @@ def _errors(want: list[np.ndarray], got: list[np.ndarray]) -> str:
 
 
 def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: Path) -> list[np.ndarray]:
-    """Returns float64 outputs; the second runtime reads the first one's file, since this takes up to a minute."""
+    """Returns float64 outputs, from a file if one runtime has stored them: they take up to a minute."""
     path = cache / f"{row.name.replace('/', ' ')}.npz"
     if not path.exists():
         np.savez(path, *run_in_float64(model, feeds))
@@ -247,7 +247,7 @@ def _rest() -> None:
 
 
 def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
-    """Returns the duration of each run during this many seconds, of at least one."""
+    """Runs a side for this many seconds, at least once, and returns the duration of each run."""
     times: list[float] = []
     while not times or sum(times) < seconds:
         start = time.perf_counter()

@@ -57,8 +57,8 @@ class Case:
         feeds: inputs that need particular values; the others are drawn.
         parts: number of equal operators; times are for one.
         skip: passes to skip, which lets another pass rewrite the operator.
-        bfloat16: adds the column of ours in bfloat16.
-        contrib: the nodes are of com.microsoft, and their definitions are optimized.
+        bfloat16: whether to time ours also in bfloat16.
+        contrib: whether the nodes are of com.microsoft; then their definitions are optimized.
         opset: version of standard ONNX.
     """
 
@@ -149,7 +149,7 @@ def conv_chain(name: str, widths: list[int], H: int, k: int, group: int, activat
 
 
 def inverted_residual() -> Iterator[Case]:
-    """Inverted residual blocks between 1x1 convolutions of ONNX Runtime: channels of X, inside, of Y; size."""
+    """Inverted residual blocks between 1x1 convolutions of ONNX Runtime: channels of X, inside and of Y; size."""
     shapes = (
         *(
             (16, 96, 24, 112, 3, 2, 1),
@@ -224,7 +224,7 @@ def conv_transpose() -> Iterator[Case]:
 
 
 def linear() -> Iterator[Case]:
-    """ROWSxKxN: layers with a common input and different weights, larger than the caches; float32 and bfloat16."""
+    """ROWSxKxN: layers with a common input and weights that exceed the caches; float32 and bfloat16."""
     shapes = (
         "128x3072x768 197x3072x768 512x3072x768 256x4096x1024 512x2048x512 64x3072x768 16x3072x768 4x3072x768 "
         "1x3072x768 1x2048x1000 128x768x3072 512x768x3072 16x768x3072 1x768x3072 128x768x768 512x768x768 197x768x2304 "
@@ -334,7 +334,7 @@ def norms() -> Iterator[Case]:
 
 
 def planes() -> Iterator[Case]:
-    """Softmax over another axis than the last, MaxPool between our nodes, scale and shift with activations."""
+    """Softmax over another axis than the last, MaxPool, scale and shift with activations."""
     for shape, axis in (
         *(((1, 16, 4, 2100), 1), ((1, 21, 64, 64), 1), ((1, 21, 256, 256), 1), ((1, 80, 20, 20), 1), ((4, 512, 64), 1)),
         *(((2, 8, 128, 128), 2), ((2, 12, 197, 197), 2), ((1, 16, 16), 1), ((1, 1000, 4), 1)),
@@ -443,7 +443,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 
 def measure(case: Case, threads: int, rounds: int, library: Path, other: Path | None) -> str:
-    """Measures a case and returns its row; with another build of the library ours runs with both."""
+    """Measures a case and returns its row; ours also runs with the build `other` of the library, if given."""
     model = case.model()
     standard, refused = lowered(model) if case.contrib else (model, [])
     assert not refused, refused

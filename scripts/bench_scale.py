@@ -1,11 +1,12 @@
-"""Measures time and memory of optimizing large graphs and a model of 2.35 GB, with graphopt and with its peers.
+"""Measures time and memory of optimizing large graphs and a model of 2.35 GB, with graphopt and other tools.
 
     .venv/bin/python scripts/bench_scale.py                    # ours, and onnx_ir alone
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
 Each cell, `seconds of CPU / peak MB`, is measured in a separate process that reads a file, optimizes it and writes a
-file; imports are not counted. Peers are installed into temporary environments, hence CI does not run this.
+file; imports are not counted. The other tools are installed into temporary
+environments; hence CI does not run this.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).grou
 print(cpu, time.perf_counter() - wall, peak)
 """
 
-# Optimizes once, then again for each line received, and answers with CPU seconds.
+# Optimizes the model for each line received, and answers with the CPU seconds.
 TURN = """
 import sys, time, graphopt
 source, out = sys.argv[1:]
@@ -100,7 +101,7 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
 
 
 def turn_by_turn(trees: list[Path], model: Path) -> list[list[float]]:
-    """Returns CPU seconds for each tree and turn; one process for each tree, one at a time, without the first turn."""
+    """Returns CPU seconds for each tree and turn but the first. The processes of the trees run by turns."""
     command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
     processes = [
         subprocess.Popen(
@@ -127,7 +128,7 @@ def turn_by_turn(trees: list[Path], model: Path) -> list[list[float]]:
 
 
 def compare(commit: str, nodes: list[int]) -> None:
-    """Compares both trees on the same graphs, alternating in each turn."""
+    """Compares this tree with a commit on the same graphs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = folder / "before"
@@ -179,7 +180,7 @@ def main() -> None:
             for tool in tools:
                 out = path.with_suffix(".out.onnx")
                 shape = title.split(",")[0]
-                # A tool that exceeded the limit for a graph is not measured on a larger one of its kind.
+                # A tool that exceeded the limit for a graph is not measured on a larger graph of that shape.
                 cell = "-" if (tool, shape) in gone else measure(tool, pythons[tool], path, out, arguments.timeout)
                 if cell.startswith("over"):
                     gone.add((tool, shape))

@@ -24,7 +24,7 @@ def install_for_cuda() -> None:
 
 
 def load_vendor_libraries(torch: Any) -> None:
-    """Makes PyTorch load cuBLAS and cuDNN, which our library then finds, and compute without TF32."""
+    """Makes PyTorch load cuBLAS and cuDNN, which our library then finds, and disables TF32 in PyTorch."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     for device in range(torch.cuda.device_count()):
         x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
@@ -32,7 +32,7 @@ def load_vendor_libraries(torch: Any) -> None:
 
 
 def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
-    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
+    """Calls a function of the library that takes no arguments and returns JSON (docs/native_library.md)."""
     describe = getattr(ctypes.CDLL(str(library or library_path())), function)
     describe.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(describe())

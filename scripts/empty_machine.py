@@ -6,7 +6,7 @@
 A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel and MLServer; only the
 tests' client comes from this repository. 16 clients send 1,008 requests of one to three rows; after a quarter of them
 one of the two workers is killed. Every answer must equal the original file's result in a plain session; a client
-repeats a request without an answer. The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
+repeats a request that gets no answer. The model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64.
 
 With --docker it runs the steps of a Dockerfile instead, with only Python, sh and ls on the PATH, then the commands of
 examples/docker/README.md that need no GPU. Steps of the image's package manager are skipped.
@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models import pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+from models import pypi  # noqa: E402 - the zoo is beside this folder, not in the installed package
 
 CLIENTS, EACH = 16, 63
 
@@ -129,7 +129,7 @@ def main() -> None:
             run_dockerfile(arguments.docker, arguments.wheel, machine)
             return
         python = machine / "venv" / "bin" / "python"
-        # Nothing of this environment, and no compiler, which a wheel does not need.
+        # Without the tools of this environment and without a compiler, which a wheel does not need.
         environment = {"PATH": str(python.parent), "HOME": folder, "LANG": "C.UTF-8"}
         kept = ("PIP_", "SSL_", "REQUESTS_")
         environment |= {name: value for name, value in os.environ.items() if name.startswith(kept)}

@@ -1,4 +1,4 @@
-"""Exports PyTorch models to ONNX files with its two exporters, and inputs of two sizes to an .npz file next to each.
+"""Exports PyTorch models with PyTorch's two ONNX exporters, and inputs of two sizes to an .npz file next to each.
 
     venv-torch/bin/python scripts/export.py FOLDER [--only rt_detr,crnn] [--exporters torchscript17,dynamo20]
     venv-torch/bin/python scripts/export.py FOLDER --exporters dynamo20 --external-data

@@ -1,4 +1,4 @@
-"""Writes reports of a few models for the documentation site; scripts/site runs it, scripts/site_hooks.py adds them.
+"""Writes reports of a few models, which scripts/site_hooks.py adds to the documentation site; scripts/site runs it.
 
     .venv-ort/bin/python scripts/gallery.py build/gallery
 
@@ -20,7 +20,7 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+from models import ZOO, pypi  # noqa: E402 - the zoo is beside this folder, not in the installed package
 
 TRAINED = {
     "nudenet": "NudeNet, a YOLOv8, trained",

@@ -1,9 +1,13 @@
 """Times the GPU kernels on an NVIDIA GPU against PyTorch (cuDNN), and checks their floors.
 
-All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--attention`
-times only attention, `--products` GEMMs and then plain convolutions, `--tiles` those in float16 with each of their
-tiles, `--norms` only GroupNorm in both layouts and LayerNorm, `--standard` only the standard operators, or with
-`--only NAME ...` after it only those on 64 MiB with one of these names.
+All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32.
+
+    --attention      time only attention
+    --products       only attention, GEMMs and convolutions
+    --tiles          only GEMMs and channels-last convolutions in float16, also with each tile
+    --norms          only GroupNorm in both layouts, and LayerNorm
+    --standard       only the standard operators
+    --only NAME ...  only the standard operators on 64 MiB with one of these in their name
 """
 
 from __future__ import annotations
@@ -286,7 +290,7 @@ LEAST_OF_COPY, MOST_OF_PYTORCH = 0.5, 2.0
 
 
 def bench_last(r: Runner) -> None:
-    """Times channels-last convolutions against cuDNN's: those that a region runs if cuDNN is not installed."""
+    """Times channels-last convolutions, which a region runs if cuDNN is not installed, against cuDNN's."""
     print("\nConv in channels last, torch.float16 (floor 0.8x at 3x3)")
     ratios = []
     for n, c, h, m, kernel, stride in LAST:
@@ -332,7 +336,7 @@ class Row:
 
 
 class Standard:
-    """x [P, H, W], 64 MiB of a type, and rows of standard operators on it; None for an unsupported type."""
+    """A tensor x [P, H, W] of 64 MiB, and rows of standard operators on it; None for an unsupported type."""
 
     H = W = 64
 
@@ -550,7 +554,7 @@ class Standard:
 
 
 def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
-    """Compares the provider's kernels for standard operators, on 64 MiB read and written once, with a copy."""
+    """Compares the provider's kernels for standard operators, on 64 MiB read and written once, with the rate of a copy."""
     print(f"\nStandard operators, 64 MiB, float32 and float16: fraction of copy (floor {LEAST_OF_COPY:.0%})")
     both = (Standard(r, torch.float32), Standard(r, torch.float16))
     for columns in zip(*(given.rows() for given in both), strict=True):

@@ -44,7 +44,7 @@ def open_device() -> tuple[Harness, Device]:
     return harness, harness.open("cuda")
 
 
-# N, C, groups, spatial shape. The last ones: groups of one channel, one group, odd channels.
+# N, C, groups, spatial shape. The last three: groups of one channel, one group, odd channels.
 LAST_NORMS = (
     (4, 256, 32, (56, 56)),
     (1, 320, 32, (64, 64)),
@@ -159,7 +159,7 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 
 
 def sanitize(tool: str, arguments: Sequence[str]) -> bool:
-    """Whether a tool of compute-sanitizer finds no errors in any part of the cases."""
+    """Returns whether a tool of compute-sanitizer finds no errors in any part of the cases."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     # A kernel is searched in one module after the other: "not found" is not an error.
     options = ["--report-api-errors", "no"] if tool == "memcheck" else []

@@ -129,7 +129,7 @@ def beside_pytorch() -> str:
 
 
 def kept_apart() -> str:
-    """Runs sessions of one model alternately on both devices, and one of them after the other is closed."""
+    """Runs sessions of one model alternately on both devices, then one of them after the other is closed."""
     model = optimized("resnet50")
     before = [in_use(device) for device in range(2)]
     sessions = [session_on(model, device) for device in range(2)]

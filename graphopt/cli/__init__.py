@@ -1,7 +1,7 @@
 """The command line: parses arguments, calls the API and prints results; one file for each command.
 
 Exit codes are in graphopt.errors; 1 means that `verify` found a difference. Slow imports are delayed: --version and
---help import nothing, and a usage error only the parser and its command.
+--help import neither the parser nor a command; a usage error imports only the parser and the command it is about.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ def tell(
     """Prints an annotation, and appends a summary to the file `GITHUB_STEP_SUMMARY` if it is set.
 
     Args:
-        report: of `optimize`.
-        accuracy: of `verify`; None if not run.
-        times: of `bench`; None if not run.
+        report: the result of `optimize`.
+        accuracy: the result of `verify`; None if it did not run.
+        times: the result of `bench`; None if it did not run.
         model: the input file, to which annotations refer.
         out: the output file; None if not written.
     """

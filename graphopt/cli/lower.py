@@ -25,7 +25,7 @@ def lower(
 ) -> None:
     """Write our operators as standard ONNX, for other runtimes.
 
-    With --to standard also operators of com.microsoft.
+    With --to standard, also write operators of com.microsoft as standard ONNX.
     """
     from graphopt.lower import lower as lower_model
     from graphopt.report.layout import say

@@ -195,11 +195,11 @@ class _Found:
     """The results of rewriting, verifying and timing.
 
     Attributes:
-        report: of the rewrite.
-        accuracy: None if verification was not requested or failed.
-        times: likewise.
-        unverified: the error of the comparison.
-        untimed: the error of timing.
+        report: the result of the rewrite.
+        accuracy: the result of verification; None if it was not requested or raised an error.
+        times: the result of timing; None if it was not requested or raised an error.
+        unverified: the error that verification raised, or None.
+        untimed: the error that timing raised, or None.
     """
 
     report: Report
@@ -250,7 +250,7 @@ class _Timing:
 def _comparisons(
     verify: bool | None, bench: bool | None, page: Path | None, shown: Path | None, *, in_place: bool
 ) -> tuple[bool, bool]:
-    """Returns whether OUT is verified and whether it is timed; a page needs both unless disabled.
+    """Returns whether OUT is verified and whether it is timed; a page needs both unless they are disabled.
 
     Raises:
         OptionError: IN is replaced, so there is nothing to compare with.
@@ -326,7 +326,7 @@ def _optimized(
 
 
 def _compare(found: _Found, model: Path, written: Path | None, timing: _Timing, *, verify: bool, bench: bool) -> None:
-    """Verifies and times OUT; an error is kept, to be raised once everything else is printed.
+    """Verifies and times OUT; stores an error, which `_end` raises after everything else is printed.
 
     An unchanged model is not timed: both files are the same.
     """

@@ -32,7 +32,7 @@ class Loaded(UserDict[str, Any]):
 
 
 class Commands(TyperGroup):
-    """A group that imports only the called command, and prints its help without importing any."""
+    """A group that imports only the called command, and prints its own help without importing any command."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -45,11 +45,11 @@ class Commands(TyperGroup):
         return OVERVIEW.rstrip()
 
 
-# Help without boxes fits into 80 columns, and does not load rich, which would double the time.
+# Help without boxes fits into 80 columns, and does not load rich, which would double the start-up time.
 app = typer.Typer(
     cls=Commands,
-    # typer loads pydantic for options without a default, which would double the time. --help has a default here,
-    # typer's options for completion have theirs below.
+    # typer loads pydantic for options without a default, which would double the start-up time. This map gives --help
+    # a default; `main_options` gives one to each of the other options, including completion.
     context_settings={"default_map": {"help": False}},
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -80,7 +80,7 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         import logging
 
-        # `load` reports the same problems as onnx_ir's warnings, as one error.
+        # onnx_ir warns of problems that `load` reports as one error.
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         return super().invoke(ctx)
 
@@ -147,4 +147,4 @@ def _configured(context: typer.Context) -> tuple[Path | None, dict[str, config.O
 
 
 def _commands(context: typer.Context) -> dict[str, object]:
-    return dict(getattr(context.command, "commands"))  # noqa: B009  (typer's type for groups has no such name)
+    return dict(getattr(context.command, "commands"))  # noqa: B009  (typer's type of a command declares no `commands`)

@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-# Whether the command has finished or rolled back its work, so interrupts are ignored.
+# Whether the command has finished or rolled back its work, so that interrupts are ignored.
 _ended = False
 
 
@@ -37,13 +37,13 @@ def run() -> None:
             _take_interrupts()
             code = _exit_code()
         finally:
-            _ended = True  # Python handles signals at calls and backward jumps only, so none arrives just before this
+            _ended = True  # no signal is handled before this: Python does so at calls and backward jumps
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:
         code = int(terminated.code or 0)
     finally:
-        # During its shutdown Python has no handlers, and a signal would kill the process.
+        # Python removes signal handlers during its shutdown, when a signal would kill the process.
         for late in (signal.SIGINT, signal.SIGALRM):
             signal.signal(late, signal.SIG_IGN)
         streams.reset()
@@ -71,10 +71,10 @@ def _exit_code() -> int:
         what = f" ({error})" if str(error) else ""
         advice = "give smaller sizes (--dim, --input-shape) or use a machine with more memory"
         return _fail(f"not enough memory{what}: {advice}", GraphoptError.exit_code)
-    except BrokenPipeError:  # the exit code of a process that SIGPIPE ended
+    except BrokenPipeError:  # returns the exit code of a process that SIGPIPE ended
         _let_go_of_stdout()
         return 128 + signal.SIGPIPE
-    except OSError as error:  # from a report or a cache; models have their own error classes
+    except OSError as error:  # writing a report or a cache failed; errors of models are GraphoptErrors
         _let_go_of_stdout()
         return _fail(str(error), ModelSaveError.exit_code)
     except typer.Abort:
@@ -105,21 +105,21 @@ def _fail(message: str, code: int) -> int:
 
 def _show_usage(error: Exception) -> int:
     """Prints a usage error and the command for help in one line, and returns the exit code."""
-    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]  # of all usage errors
+    context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]  # all usage errors have it
     path = context.command_path if context is not None else "graphopt"
     print(f"graphopt: {' '.join(message.split()).rstrip('.')} (see {path} --help)", file=sys.stderr)
     return int(getattr(error, "exit_code", 2))
 
 
 def _take_interrupts() -> None:
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let background jobs ignore it
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs of a shell
         signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)
     sys.unraisablehook = _unraisable
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Raises an exception, which removes unfinished files; during an import it is delayed."""
+    """Handles a signal by an exception, so that unfinished files are removed; during an import, tries again later."""
     if _ended:
         return
     if _importing(frame):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# sympy takes twice as long to load as everything else. onnx_ir imports it for symbolic dimensions, for which graphopt
-# has graphopt.graph.shapes. onnx imports the two protobuf modules for models as JSON and text, which graphopt does not
-# use.
+# sympy takes twice as long to load as everything else. onnx_ir imports it for symbolic dimensions, which graphopt
+# computes in graphopt.graph.shapes instead. onnx imports the two protobuf modules for models in JSON and text formats,
+# which graphopt does not use.
 LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes", "google.protobuf.json_format", "google.protobuf.text_format"})
 
 

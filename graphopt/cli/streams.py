@@ -1,8 +1,8 @@
 """`-` and named pipes as files: a model from stdin or a pipe, and a model or a report to stdout.
 
-An input is copied into a temporary folder, because graphopt reads files several times. An output is written there first
-and copied to stdout when it is complete. The folder is removed at the end. A model on a
-stream cannot have external data.
+An input is copied into a temporary folder, because graphopt reads files several times. An output is first
+written to a temporary folder, and copied to stdout when it is complete. These folders are removed at the end. A model
+on a stream cannot have external data.
 """
 
 from __future__ import annotations

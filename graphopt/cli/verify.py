@@ -127,8 +127,8 @@ def exit_with_verdict(verdict: Verdict, *, uncovered: bool = False) -> None:
     """Ends the command with the exit code of a verdict; returns if it is 0.
 
     Args:
-        verdict: of `verify`.
-        uncovered: whether incomplete coverage of an equal model is an error.
+        verdict: the verdict of `verify`.
+        uncovered: whether an equal verdict gives EXIT_NOT_COVERED, because the inputs do not cover everything.
     """
     from graphopt.verification.verify import Verdict
 

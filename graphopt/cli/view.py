@@ -43,7 +43,7 @@ def view_command(
 ) -> None:
     """Show MODEL and its rewrite side by side in the browser.
 
-    With search, folding by layer, and the cost, change and reason of each node.
+    The page can search and fold by layer, and shows the cost, change and reason of each node.
     """
     from graphopt.report.text import plain
 

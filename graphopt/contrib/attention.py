@@ -3,8 +3,8 @@
     O = softmax(scale Q K^T + attention_bias + mask) V for each head; the default scale is 1 / sqrt(head size)
 
 Q, K and V are [batch, sequence, heads * head size]. Attention projects its input to them; the other operators take them
-as inputs. A mask has one element for each key, or for each query and key, or holds sequence lengths. The operators add
-`mask_filter_value` to the scores of masked keys. `past` keys and values precede the new ones.
+as inputs. A mask has one element for each key, or for each query and key, or contains sequence lengths. The operators
+add `mask_filter_value` to the scores of masked keys. `past` keys and values precede the new ones.
 A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
 
@@ -95,7 +95,7 @@ def additive_mask(
 
 
 def causal_mask(w: Writer, queries: ir.Value, total: ir.Value, T: ir.DataType) -> ir.Value:
-    """Returns the causal term [S, total] of the scores: -inf for later keys. The last row is the newest token."""
+    """Returns the causal term [S, total] of the scores: -inf for later keys. The last row is the newest query."""
     row = w.unsqueeze(w.add(w.arange(queries), w.sub(total, queries)), 1)
     beyond = w.op("Greater", w.unsqueeze(w.arange(total), 0), row)
     return w.op("Where", beyond, w.number(-math.inf, T), w.number(0.0, T))

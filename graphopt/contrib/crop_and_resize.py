@@ -51,7 +51,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _positions(w: Writer, rois: ir.Value, axis: int, count: ir.Value, extent: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Returns the image row (or column) of each row of each crop, float [R, count], and the index of the last one."""
+    """Returns the image row (or column) of each row of each crop, float [R, count], and the last index."""
     last = w.cast(w.sub(extent, w.ints(1)), FLOAT)
     begin = w.mul(w.slice(rois, 1, axis, axis + 1), last)
     end = w.mul(w.slice(rois, 1, axis + 2, axis + 3), last)

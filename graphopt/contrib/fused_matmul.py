@@ -13,7 +13,7 @@ from graphopt.ops.schema import Array
 
 
 def _perm(rank: int, transposed: bool, batch: bool) -> tuple[int, ...]:
-    """Returns an operand's permutation: from [M, B.., K] to [B.., M, K] if `batch`, then swapped if `transposed`."""
+    """Returns a permutation: [M, B.., K] to [B.., M, K] if `batch`, then the last two axes swapped if `transposed`."""
     perm = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
     if transposed:
         perm[-2:] = perm[:-3:-1]

@@ -24,8 +24,8 @@ from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
 
-# The first onnxruntime with a window of n tokens for local_window_size n, and with queries in the padding that read
-# only keys of their sequence. In 1.22 a window holds n + 1 tokens, and these queries read uninitialized memory.
+# The first onnxruntime in which local_window_size n is a window of n tokens, and in which queries in the padding read
+# only keys of their sequence. In 1.22 a window has n + 1 tokens, and queries in the padding read uninitialized memory.
 WINDOW_AS_DEFINED = (1, 31)
 
 
@@ -92,7 +92,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         sink = w.number(0.0, T)
     if sink is None:
         p = w.softmax(masked)
-        if call.attribute("local_window_size") > 0:  # without keys the softmax is NaN, the kernel's output 0
+        if call.attribute("local_window_size") > 0:  # no visible key: softmax gives NaN, the kernel 0
             p = w.op("Where", w.unsqueeze(seen, 1), p, w.number(0.0, T))
     else:  # the sink is one more key with value 0
         column = w.op("Expand", sink, w.op("Concat", B, w.ints(N), S, w.ints(1), axis=0))
@@ -130,8 +130,9 @@ def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.
 def _ends_at_last_key(call: Call[Any]) -> bool:
     """Returns whether a query in the padding after a sequence has the window of the sequence's last token.
 
-    onnxruntime 1.32 has two CPU kernels. Its flash attention runs in float32 without soft cap and sink if the cache is
-    an output. It moves the window beyond the sequence, until no key is left and the output is 0.
+    onnxruntime 1.32 has two CPU kernels, and this is true of the one without flash attention. The flash-attention
+    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query it
+    moves the window past the end of the sequence, until no key is left and the output is 0.
     """
     return bool(
         call.attribute("softcap", 0.0)

@@ -1,4 +1,4 @@
-"""Trilu: the upper or lower triangle of matrices. Inverse: of square matrices."""
+"""Trilu: the upper or lower triangle of matrices. Inverse: the inverse of square matrices."""
 
 from __future__ import annotations
 

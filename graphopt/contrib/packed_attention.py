@@ -1,7 +1,8 @@
 """PackedAttention and PackedMultiHeadAttention: concatenated sequences of different lengths, without padding.
 
-`token_offset` [B, S] begins with the index of each token in the padded [B S], and `cumulative_sequence_length` [B + 1]
-is the index of each sequence's first token. Padding is neither query nor key.
+The first elements of `token_offset` [B, S] are the indices of the tokens in the padded sequences [B S].
+`cumulative_sequence_length` [B + 1] contains the index of each sequence's first token, then the number of tokens.
+Padding is neither query nor key.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list
         w: writes the nodes.
         call: the node.
         values: Q, K and V, each [tokens, size].
-        sizes: their last dimensions.
+        sizes: the last dimensions of `values`.
     """
     N, T = call.attribute("num_heads"), w.dtype(*call.inputs.values())
     tokens = w.dim(values[0], 0)

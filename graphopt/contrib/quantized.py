@@ -23,7 +23,7 @@ from graphopt.graph.operators.arguments import flattens
 from graphopt.remarks import Code
 
 INTEGERS = "its kernel computes with integers, the definition with floats"
-# The folder of native/operators with their kernels, and the form of their definitions.
+# The folder of native/operators with the kernels of these operators, and the form of their definitions.
 KERNELS, FORM = "quantized/quantized", "DequantizeLinear, .., QuantizeLinear"
 
 

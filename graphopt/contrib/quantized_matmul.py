@@ -1,4 +1,4 @@
-"""Quantized matrix multiplications and convolutions: sums are exact in int32 before they are scaled.
+"""Quantized matrix multiplications, with exact sums in int32 before scaling, and quantized convolutions.
 
     QLinearConv(x, w)           = quantize(Conv(dequantize(x), dequantize(w), B scale(x) scale(w)))
     MatMulIntegerToFloat(A, B)  = (A - zero(A)) (B - zero(B)) scale(A) scale(B) + bias
@@ -48,7 +48,7 @@ def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _matmul_integer(w: Writer, a: ir.Value, b: ir.Value, *points: ir.Value | None) -> ir.Value:
-    """Multiplies 8-bit matrices less their zero points; the exact int32 result as float32."""
+    """Subtracts zero points from 8-bit matrices, multiplies exactly in int32, and casts the result to float32."""
     given = list(points)
     while given and given[-1] is None:
         given.pop()

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: rotates pairs of each head's first `rotary_embedding_dim` elements by an angle of the position.
+"""RotaryEmbedding: rotates pairs of each head's first `rotary_embedding_dim` elements by angles of the position.
 
 The two elements of a pair are half the dimension apart, or adjacent if `interleaved`.
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
@@ -27,7 +27,7 @@ def rotate(
         sin: [B, S, 1, dim / 2].
         dim: the number of rotated elements.
         head_size: H; None if it equals `dim`.
-        interleaved: the elements of a pair are adjacent.
+        interleaved: whether the elements of a pair are adjacent.
     """
     rest: list[ir.Value] = []
     if head_size is not None and head_size != dim:

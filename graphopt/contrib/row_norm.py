@@ -1,7 +1,7 @@
 """SkipLayerNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, EmbedLayerNormalization.
 
 Normalization of a sum over the last axis: S = input + skip + bias, Y = norm(S) gamma + beta. "Simplified" is RMSNorm.
-SimplifiedLayerNormalization is in ONNX's own domain, but only ONNX Runtime has it.
+SimplifiedLayerNormalization is in ONNX's own domain, but only ONNX Runtime defines it.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class ContribOp:
         kept_on_gpu: the same for GPUs.
         on_provider: the folder of native/operators with the kernels that compute kept nodes on our provider; "" if
             there are none.
-        quantized: the kernel computes with integers and the definition with floats, so the pass keeps the node.
-        domain: the operator's domain; one contrib operator is in ONNX's own.
+        quantized: whether the kernel computes with integers and the definition with floats, so the pass keeps the node.
+        domain: the operator's domain; one contrib operator is in ONNX's own domain.
     """
 
     signature: str

@@ -235,8 +235,8 @@ def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
             ((1, 1), (0, 1), (1, 1), (0, 1)),
             ((2, 3, 17, 33), (0, 1, 2, 3), (2, 3, 33, 29), (0, 1, 2, 3)),
             ((2, 19, 3, 24), (0, 2, 1, 3), (2, 41, 3, 24), (0, 2, 3, 1)),  # attention layout [B, S, H, D]
-            ((5, 31, 7), (0, 1, 2), (70, 7), (1, 0)),  # one B for all
-            ((37, 6), (0, 1), (4, 3, 6, 1), (0, 1, 2, 3)),  # one A for all
+            ((5, 31, 7), (0, 1, 2), (70, 7), (1, 0)),  # one B for all batches
+            ((37, 6), (0, 1), (4, 3, 6, 1), (0, 1, 2, 3)),  # one A for all batches
             ((3, 1, 2, 9), (0, 1, 2, 3), (1, 4, 5, 9), (0, 1, 3, 2)),
             ((2, 4, 5, 7), (1, 0, 2, 3), (1, 2, 7, 6), (0, 1, 2, 3)),
             ((16, 40, 70), (0, 1, 2), (16, 70, 33), (0, 1, 2)),
@@ -273,7 +273,7 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # All activations share one implementation; only these operators run every geometry.
     every = spec.name.removesuffix("Bf16") in (
         *(f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")),
-        "FusedConvAddPRelu",  # has an additional input
+        "FusedConvAddPRelu",  # because it has an additional input
     )
     chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)
     for i in chosen:

@@ -23,7 +23,7 @@ def to_pairs(y: Array) -> Array:
 def channels_of(x: str) -> str:
     """Returns statements that compute x_float, float32 [N, C, H, W], from x in NCHW or NCHW2c layout.
 
-    They use the values x_C (int64 [1], the number of channels) and `spatial` (int64 [2], 2 and 3).
+    The statements use the values x_C (int64 [1], the number of channels) and `spatial` (int64 [2], 2 and 3).
     """
     return (
         dim(f"{x}_N", x, 0)

@@ -2,15 +2,15 @@
 
 FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window: each query attends to its own position, `left` keys before it
 and `right` keys after it. As in Causal, the last query is at the position of the last key. A `left` or `right` longer
-than the sequence excludes no key. Causal is right = 0 with such a `left`.
+than the sequence excludes no key. Causal is equivalent to right = 0 and a `left` longer than the sequence.
 
 FusedAttention[Bias][Mask][Causal][Guard]Bf16, CPU only: the operands of both matrix multiplications (scale Q, K, the
 probabilities, V) are rounded to bfloat16, to nearest, ties to even. Products, sums, the softmax and all tensors are
 float. A kernel may round the exponentials instead of the probabilities; they differ by one factor for each row.
 
 The perms are those of Transpose: q_perm transposes Q to [B, H, S, D], k_perm K to [B, H, D, T], v_perm V to
-[B, H, T, Dv]; o_perm is applied to [B, H, S, Dv]. Rank 3 has no H, rank 2 has no H and B. float and float16; scores and
-softmax are computed in float32 at least. docs/ops.md has the equations.
+[B, H, T, Dv]; o_perm is applied to [B, H, S, Dv]. Rank 3 has no H; rank 2 has neither B nor H. Tensors are float or
+float16; scores and softmax are computed at least in float32. docs/ops.md has the equations.
 T. Dao et al., "FlashAttention", NeurIPS 2022; A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
 
@@ -72,10 +72,10 @@ def _body(v: Variant, dialect: Dialect) -> str:
         + "v_heads = Transpose <perm: ints = @v_perm> (V)\n"
     )
     if v.gqa:
-        # The query heads of one key/value head are consecutive and fold into the query rows.
+        # The query heads of one key/value head are consecutive and are folded into the query rows.
         body += "".join(dim(f"q_{i}", "q_scaled", i) for i in range(4))
         body += dim("kv_heads", "k_heads", 1) + dim("kv_len", "k_heads", 3) + dim("v_dim", "v_heads", 3)
-        # Computed, because Reshape cannot infer -1 for an empty batch.
+        # The number of rows is computed, because Reshape cannot infer -1 for an empty batch.
         body += "q_rows = Mul(q_1, q_2)\nall_rows = Div(q_rows, kv_heads)\n"
         body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
         body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
@@ -212,7 +212,7 @@ def _spec(v: Variant) -> OpSpec:
 
 
 def _has_name(v: Variant) -> bool:
-    """Returns whether a variant exists: Window excludes Causal (right = 0), and has Guard exactly with Bias or Mask."""
+    """Returns whether a variant exists: Window excludes Causal (right = 0), and has Guard iff it has Bias or Mask."""
     return not v.window or (not v.causal and v.guard == (v.bias or v.mask))
 
 

@@ -1,4 +1,4 @@
-"""Gated<act>: Y = act(A) B. GatedHalves<act>: A and B are the halves of X's last axis; A is half `gate` (0 or 1).
+"""Gated<act>: Y = act(A) B. GatedHalves<act>: A and B are the halves of X's last axis; `gate` is A's index, 0 or 1.
 
 A and B of one shape; X [.., 2 D]. float and float16.
 N. Shazeer, "GLU Variants Improve Transformer", 2020: SwiGLU (Silu), GEGLU (Gelu, GeluTanh), ReGLU, GLU (Sigmoid).

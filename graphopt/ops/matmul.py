@@ -1,7 +1,7 @@
 """MatMulBf16: Y = alpha A B, a matrix multiplication of two activations, rounded to bfloat16.
 
-Transposed by `a_perm` and `b_perm`, A is [.., M, K] and B is [.., K, N], both of rank 2 or more; batch axes broadcast
-as MatMul's. a_perm keeps A's last axis last, and b_perm keeps B's last axis among the last two.
+`a_perm` transposes A to [.., M, K] and `b_perm` transposes B to [.., K, N]. Both have rank 2 or more, and batch axes
+broadcast as in MatMul. a_perm keeps A's last axis last, and b_perm keeps B's last axis among the last two.
 
 A and B are rounded to nearest, ties to even. Their products are exact in float32 and are summed in float32. All tensors
 are float. CPU only, as LinearBf16.

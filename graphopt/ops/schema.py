@@ -44,7 +44,7 @@ class Dialect:
 
     @property
     def follows_type(self) -> bool:
-        """Whether a body works for every element type, by CastLike."""
+        """Whether a body works for every element type, because it uses CastLike."""
         return self.opset >= CAST_LIKE_OPSET
 
 
@@ -97,7 +97,7 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: no masks, and no X and R with X_types."""
+        """The indices of the inputs with the operator's element type: not masks, nor X and R if X_types is set."""
         others = ("mask", "X", "R") if self.X_types else ("mask",)
         return [i for i, name in enumerate(self.inputs) if name not in others]
 

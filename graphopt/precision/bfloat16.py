@@ -1,4 +1,4 @@
-"""Matrix multiplications round their operands to bfloat16 where that pays (`--precision bf16`, AVX512-BF16 CPUs).
+"""Rounds the operands of matrix multiplications to bfloat16 where this is faster (`--precision bf16`, AVX512-BF16).
 
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
@@ -9,8 +9,8 @@
 These passes run after all others, and only with `--precision bf16`. Tensors are float32 in the file and between nodes,
 except where every reader rounds them. A node rounds its own operands; their products are exact in float32, and sums are
 accumulated in float32. Statistics, residual sums, activations and the model's interface lose no precision. Nothing
-overflows, because bfloat16 has the range of float32. Weights are rounded here, in such a way that the errors of a sum
-cancel (rounded_weight). The operators round them again, which changes nothing.
+overflows, because bfloat16 has the range of float32. The passes round weights so that the errors of a sum cancel
+(rounded_weight). The operators round them again, which changes nothing.
 
 Conditions: those of `feed_forward`; float32; opset 13, which the function bodies need.
 """
@@ -93,7 +93,7 @@ class Convolution(ConvMatch):
 
     Attributes:
         name: the operator that replaces it.
-        rest: its inputs after the bias.
+        rest: the inputs after the bias, without the slope.
         slope: slope of the fused PRelu, which becomes a separate node; None without one.
     """
 
@@ -275,10 +275,10 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
     def match(self, node: ir.Node, editor: Editor) -> MatrixProduct | None:
         a, b = require_input(node, 0), require_input(node, 1)
         if any(editor.is_constant(v) or v.is_initializer() for v in (a, b)):
-            return None  # a layer: LinearToBf16 has refused it
+            return None  # a fully connected layer, which LinearToBf16 has refused
         A, B = _factor(a, node, 1, editor), _factor(b, node, 2, editor)
         if _sizes(A, editor)[-1:] == [1]:
-            return None  # no sum to accumulate: mostly the angles of rotary positions, which rounding would change
+            return None  # K is 1: mostly the angles of rotary positions, which rounding would change
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
         factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor)
         behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])

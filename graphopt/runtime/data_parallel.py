@@ -37,7 +37,7 @@ class DataParallel:
         Args:
             model: as for `session`.
             providers: the argument of `session` for each session. None selects all devices of our provider; integrated
-                GPUs only if there are no others.
+                GPUs only if there are no discrete ones.
             options: as for `session`.
 
         Raises:

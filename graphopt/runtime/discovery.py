@@ -17,7 +17,7 @@ from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
-# Contains the reason if the library could not be built; stored in its place.
+# This file replaces a library that could not be built; it contains the reason.
 _MISSING = "missing.txt"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
 

@@ -35,7 +35,7 @@ class Findings:
         problems: messages about missing or broken parts.
         routes: routes to GPUs, with the reasons why some cannot be used.
         target: the target that `--target auto` selects here.
-        target_reason: why.
+        target_reason: why it selects that target.
 
     """
 

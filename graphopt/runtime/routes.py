@@ -154,7 +154,7 @@ def routes(
     Args:
         described: the result of `describe`.
         provider: the name of our provider.
-        provider_missing: why this ONNX Runtime cannot load it; None if it can.
+        provider_missing: why this ONNX Runtime cannot load our provider; None if it can.
         rocm_provider: the library of ONNX Runtime's ROCm provider; None if this runtime has none.
     """
     code = tuple(described["code"])
@@ -178,7 +178,7 @@ _ROCM = "ROCMExecutionProvider"
 
 
 def _with_reason(route: Route, provider: Reason | None) -> Route:
-    """Adds the reason why the provider is missing, unless the GPU itself is missing, which is the first problem."""
+    """Adds the reason why the provider is missing, unless no GPU is found, which must be solved first."""
     if provider is None or (route.reason is not None and not route.devices):
         return route
     return replace(route, reason=provider)

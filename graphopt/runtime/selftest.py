@@ -274,7 +274,7 @@ REFUSAL = " refuses this call: "  # native/operators/implementations.h
 def _by(
     spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], number: int, name: str
 ) -> KernelResult:
-    """Tests one implementation on the inputs that it supports; empty inputs, which need none, are skipped."""
+    """Tests one implementation on the inputs that it supports; skips empty inputs, for which no kernel runs."""
     name_of, options = (providers[0], {}) if isinstance(providers[0], str) else providers[0]
     where: list[Provider] = [(name_of, {**options, "implementation": number}), *providers[1:]]
     cases = [case for case in cases if all(x.size for x in case.inputs)]

@@ -67,18 +67,18 @@ def configure(
 ) -> list[Provider]:
     """Prepares session options for optimized models and returns the providers for `InferenceSession`.
 
-    Registers the native library, unless a provider compiles whole graphs (MIGraphX) and therefore needs the function
-    bodies of the model. Disables kernels that failed the last self-test on this GPU (`graphopt doctor --selftest`) with
+    Registers the native library, unless a provider compiles whole graphs (such as MIGraphX) and therefore needs the
+    function bodies of the model. Disables kernels that failed the last self-test on this GPU (`graphopt doctor --selftest`) with
     one warning; their function bodies run instead.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
-        providers: as for `InferenceSession`. None selects the best provider of this machine: the ROCm provider, our own
-            (`DEVICE_PROVIDER`, docs/provider.md) or the CPU. Our provider has the options `device`, `memory_limit`,
-            `min_nodes`, `libraries`, `regions`, `capture` and `measured`. It is added to the session options, and the
-            returned list is empty.
-        disable: our operators that run by their function bodies instead of kernels. Applies to the whole process from
-            the first registration on, like the environment variable GRAPHOPT_DISABLE.
+        providers: as for `InferenceSession`. None selects the best provider of this machine: our own
+            (`DEVICE_PROVIDER`, docs/provider.md), else the ROCm provider, else the CPU. Our provider has the options
+            `device`, `memory_limit`, `min_nodes`, `libraries`, `regions`, `capture` and `measured`. If it is used, it
+            is added to the session options, and the returned list is empty.
+        disable: our operators that run by their function bodies instead of kernels. Like the environment variable
+            GRAPHOPT_DISABLE, this applies to the whole process from the first registration on.
         libraries: settings of the GPU vendor's libraries for our provider, for instance {"miopen": "off"}: "off" or
             "on" (even if the default is off). "miopen" also accepts "build" (may compile kernels) and "find" (also
             measures them). Overrides the environment variable GRAPHOPT_LIBRARIES.
@@ -86,7 +86,7 @@ def configure(
             device leaves to the CPU, which are known only once the session exists.
         ignore_selftest: run kernels that failed the self-test as well.
         model: the model of the session: a path, serialized bytes or `onnx.ModelProto`. Only its operators are
-            registered then. The runtime creates a schema of each in every session, which takes 45 ms for all operators.
+            registered then. The runtime creates their schemas in every session, which takes 45 ms for all operators.
 
     Returns:
         The `providers` argument of `InferenceSession`; empty with our own provider.
@@ -180,9 +180,9 @@ def session(
         require_device: fail if a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             report the placement of nodes, so only a missing device is detected there.
         ignore_selftest: run kernels that failed the self-test as well.
-        warm_up: the shape of every input, or several such mappings. The session runs once for each on zeros, and GPU
-            libraries load their kernels for these shapes (MIOpen) before the first request. One line on stderr reports
-            the time. No run compiles anything, with or without `warm_up`.
+        warm_up: the shape of every input, or several such mappings. The session runs for each on zeros, up to 5
+            times until GPU libraries such as MIOpen have loaded their kernels for these shapes. One line on stderr
+            reports the time. No run compiles anything, with or without `warm_up`.
         custom_ops: your own operator libraries, which are registered as well.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 

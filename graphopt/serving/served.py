@@ -142,7 +142,7 @@ def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
     The operating system releases a process's lock even if it is killed, so a new worker gets the index of a dead one.
 
     Returns:
-        The index, and the locked file, which must stay open; without a free index, one by process id and None.
+        The index, and the locked file, which must stay open; if no index is free, one from the process id, and None.
     """
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     for place in range(places):

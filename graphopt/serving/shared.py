@@ -38,7 +38,7 @@ FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
 _MOST_MIB = 16384
 _HASHES, _WHY_NOT = "hashes.json", "why-not"
 _UNFINISHED, _ABANDONED = "unfinished-", 3600.0
-# Seconds that a worker waits for another one that writes.
+# Seconds that a worker waits while another worker writes.
 _PATIENCE = 300.0
 
 
@@ -108,7 +108,8 @@ def _key(model: Path) -> str:
 def _files(model: Path) -> list[Path]:
     """Returns the model and its data files: all files in the version's folder except those of engines.
 
-    Reading the names from the model would be exact, but costs each worker half a second and 30 MiB for packages.
+    Reading the names from the model would be exact, but would cost each worker half a second and 30 MiB to
+    import packages.
     """
     found = (path for path in sorted(model.parent.rglob("*")) if path.is_file())
     return [path for path in found if path.name != SETTINGS and path.suffix not in (".py", ".pyc")]
@@ -139,7 +140,7 @@ def _make_room(folder: Path, more: int) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         elif (path / _HASHES).exists() or (path / _WHY_NOT).exists():
             places.append((path.stat().st_mtime, sum(p.stat().st_size for p in path.iterdir()), path))
-    # A form holds packed weights besides the original ones.
+    # A form contains packed weights besides the original ones.
     total = sum(size for _, size, _ in places) + 2 * more
     if 2 * more > most:
         raise OSError(f"{2 * more >> 20} MiB of weights exceed the limit {LIMIT}={most >> 20}")

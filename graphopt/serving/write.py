@@ -21,7 +21,7 @@ from graphopt.runtime.sessions import session
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, Tensor
 
-# Allowed difference of rows in a batch and alone, relative to the RMS; kernels may sum in another order.
+# Allowed difference between a row in a batch and alone, relative to the RMS; kernels may sum in another order.
 _ROUNDING = {"FP16": 2e-2, "FP32": 1e-3, "FP64": 1e-6}
 # The largest total number of elements of the inputs with which merging is tested.
 _MOST_ELEMENTS = 1 << 24
@@ -169,7 +169,7 @@ def _warm_up(
 
 
 def _text_input(proto: onnx.ModelProto) -> str:
-    """Returns the first input that holds strings; "" if none does."""
+    """Returns the first input that contains strings; "" if none does."""
     found = (v.name for v in required_inputs(proto) if v.type.tensor_type.elem_type == onnx.TensorProto.STRING)
     return next(found, "")
 

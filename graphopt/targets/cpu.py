@@ -16,7 +16,7 @@ WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared l
 TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
-# Smallest problems that gain.
+# The smallest problems for which a rewrite is faster.
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: fewer do not pay for the call
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
 FEWEST_TERMS = 64  # length K of the sums of such a MatMul: two AMX tiles; shorter sums gained nothing
@@ -29,13 +29,14 @@ FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # It also pays from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# It also pays with Strassen's algorithm, which needs the multiples
+# It also pays with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are these multiples
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
-# ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements; a rule for 16 would be wrong.
+# ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
+# rule for 16 would be wrong there.
 _LANES_OF_LAYOUT = 8
 
 
@@ -117,7 +118,7 @@ def fused_conv_transpose_no_gain(
         group: number of groups.
         windows: kernel, stride and dilation of each spatial axis.
         sizes: sizes of X along these axes; None where unknown.
-        activated: an activation follows, which the runtime computes separately.
+        activated: whether an activation follows, which the runtime computes separately.
     """
     known = [n for n in sizes if n is not None]
     if len(known) != len(windows):
@@ -163,7 +164,7 @@ def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], wi
         M: output channels.
         taps: elements of the window.
         pixels: sizes of the result's spatial axes; unknown sizes count as 56.
-        winograd: the convolution is a WinogradConv, not a Conv or FusedConv.
+        winograd: whether the convolution is a WinogradConv, not a Conv or FusedConv.
     """
     count = C * M * taps * math.prod(n or 56 for n in pixels)
     if count < FEWEST_PRODUCTS:
@@ -212,7 +213,7 @@ def bfloat16_depthwise_no_gain(
         kernel: sizes of the window.
         strides: strides of the window.
         dilations: dilations of the window.
-        sizes: channels, height and width of the result; one with an unknown size counts as large.
+        sizes: channels, height and width of the result; a result with an unknown size counts as large.
 
     Returns:
         The reason, or "" if it is not slower.

@@ -10,8 +10,8 @@ from graphopt.targets.cpu import winograd_gain
 from graphopt.targets.target import Target
 
 # The smallest estimated speedup for WinogradConv on a CPU with fewer than WINOGRAD_SURE_CHANNELS. There the estimate
-# is accurate to about 10 %. With more channels the estimate is below the measured speedup on both machines, most of all
-# for small planes (docs/measurements/winograd_cpu.md).
+# is accurate to about 10 %. With more channels the estimate is below the measured speedup on both measured machines,
+# most of all for small planes (docs/measurements/winograd_cpu.md).
 WINOGRAD_MIN_GAIN = 1.1
 WINOGRAD_SURE_CHANNELS = 32
 # With fewer channels the tile transforms on a GPU cost as much as they save. Derived from arithmetic intensity; not

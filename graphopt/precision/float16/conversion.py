@@ -83,7 +83,7 @@ class Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
-        # Bypassed last: until here the readers must see values that the model itself declares as float16.
+        # These Casts are bypassed last: until here, readers must see values that the model itself declares as float16.
         for cast in [c for c in self.idle if c.graph is graph]:
             assert cast.inputs[0] is not None
             self.editor.bypass(cast, cast.inputs[0])
@@ -113,7 +113,7 @@ class Conversion:
             new.metadata_props.update(value.metadata_props)
             inference.declare_like(self.editor.model, new, value)
             inference.retype(self.editor.model, new, wanted)
-            inference.declare(self.editor.model, value)  # no longer an output, which may declare dimensions of -1
+            inference.declare(self.editor.model, value)  # outputs may declare dimensions of -1
             graph.outputs[i] = restored[value] = new
 
     def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
@@ -187,10 +187,10 @@ class Conversion:
     def _scale_down(self, node: ir.Node, takes: Sequence[int]) -> bool:
         """Divides weight and bias of x W + b by 2^k, and multiplies the result by 2^k in float32.
 
-        For results that are too large for float16. A residual of LinearAdd is added in float32.
+        This is for results that are too large for float16. A residual of LinearAdd is added in float32.
 
         Returns:
-            False, without a change, if the node is another one, x is too large or the scaled constants underflow.
+            False, without a change, if the node has another form, x is too large or the scaled constants underflow.
         """
         ours = node.domain == DOMAIN and node.op_type in ("Linear", "LinearAdd")
         linear = node.domain == "" and node.op_type in LINEAR
@@ -236,8 +236,8 @@ class Conversion:
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
         """Replaces a FusedAttention bias that hides keys by a bias and a mask with the value -65504.
 
-        A Cast of -3.4e38 would be -inf, and a row that is hidden everywhere would be NaN. Adding -65504 to the score
-        would not absorb it; the mask replaces the score.
+        A Cast of -3.4e38 would be -inf, and the softmax of a row without visible keys would be NaN. Adding -65504 would
+        not cancel the score; the mask replaces it.
         """
         bias = node.inputs[index]
         assert bias is not None
@@ -370,7 +370,7 @@ class Conversion:
         return HalfPrecisionResult(remarks, ranges, self.notes)
 
     def _range_note(self) -> str:
-        """Names the nodes that keep float32 for their activations, and the share of multiply-adds in float16."""
+        """Names the nodes that keep float32 because of their activations, and the share of multiply-adds in float16."""
         kept = [(node_label(n), detail) for (code, detail), ns in self.stays.items() if code == Code.RANGE for n in ns]
         scaled = [node_label(node) for node in self.scaled]
         said = []

@@ -8,9 +8,9 @@ from pathlib import Path
 from graphopt.serving.configs import bentoml, kserve, litserve, mlserver, ray, triton
 from graphopt.serving.deployment import Deployment
 
-# The deployment and where the engine sees the folder -> relative paths and texts.
+# (deployment, path of the folder as the engine sees it) -> relative path -> text.
 Files = Callable[[Deployment, Path], Mapping[str, str]]
 _MODULES = {module.__name__.rpartition(".")[2]: module for module in (triton, kserve, mlserver, litserve, bentoml, ray)}
 ENGINES: Mapping[str, Files] = {name: module.files for name, module in _MODULES.items()}
-# What starts the engine, and where from.
+# Engine -> the command that starts it; `{folder}` is the written folder.
 COMMANDS: Mapping[str, str] = {name: module.COMMAND for name, module in _MODULES.items()}

@@ -17,7 +17,7 @@ CMD ["python", "-m", "graphopt.serving.engines.kserve", "/models"]
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """Returns the image, and the service that runs it, as JSON, which is valid YAML; instances are replicas."""
+    """Returns the Dockerfile, and the service as JSON, which is valid YAML; instances are replicas."""
     service = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",

@@ -42,7 +42,7 @@ def _config(deployment: Deployment, backend: Iterable[str]) -> str:
         f"max_batch_size: {deployment.max_batch if merged else 0}",
         *(f"input {_tensor(tensor, merged)}" for tensor in deployment.inputs),
         *(f"output {_tensor(tensor, merged)}" for tensor in deployment.outputs),
-        # `Served` selects the GPU of an instance, not the engine.
+        # `Served`, not the engine, selects the GPU of an instance.
         f"instance_group {{ count: {deployment.instances} kind: KIND_CPU }}",
         "version_policy { all { } }",
     ]

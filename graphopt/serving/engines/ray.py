@@ -1,4 +1,4 @@
-"""Ray Serve: `serve run graphopt.serving.engines.ray:application folder=FOLDER`, or the written config."""
+"""Ray Serve: `serve run graphopt.serving.engines.ray:application folder=FOLDER`, or the config of serve-config."""
 
 from __future__ import annotations
 
