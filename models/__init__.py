@@ -28,9 +28,9 @@ class Builder(Protocol):
 
     Args:
         batch: the static batch size.
-        small: a few channels and layers, for tests.
-        dynamic: batch and sequence lengths are symbolic ("batch", "sequence").
-        seed: of the weights; equal arguments give equal bytes.
+        small: whether to build few channels and layers, for tests.
+        dynamic: whether batch and sequence lengths are symbolic ("batch", "sequence").
+        seed: seed of the weights; equal arguments give equal bytes.
     """
 
     def __call__(
@@ -53,7 +53,7 @@ ZOO: dict[str, Builder] = {
 }
 
 
-# What tables of results call them.
+# Names of the models in tables of results.
 TITLES = {
     "resnet18": "ResNet-18 224",
     "resnet50": "ResNet-50 224",
@@ -70,7 +70,7 @@ TITLES = {
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
-    """Inputs of a model of known sizes: normal draws, masks of ones, and indices of 0 and 1."""
+    """Returns inputs for a model with known sizes: normal draws, masks of ones, and indices of 0 and 1."""
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for value in model.graph.input:

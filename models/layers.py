@@ -31,7 +31,7 @@ class Net:
     Args:
         name: graph name; part of the seed, hence two models never share weights.
         batch: the static batch size, ignored if `dynamic`.
-        dynamic: the batch dimension is the symbol "batch", sequence lengths are "sequence".
+        dynamic: whether the batch dimension is the symbol "batch", and sequence lengths are "sequence".
         seed: seed of the weights.
     """
 
@@ -129,7 +129,7 @@ class Net:
         bias: bool = False,
         gain: float = 2.0,
     ) -> gs.Variable:
-        """Conv, square kernel, "same" padding unless `pad` is given; `gain` is 2 before a ReLU and 1 before nothing."""
+        """Conv, square kernel, "same" padding unless `pad` is given; `gain` is 2 before a ReLU, else 1."""
         name = self._name("conv")
         channels = self.features(x) // group
         std = math.sqrt(gain / (channels * kernel * kernel))
@@ -240,10 +240,10 @@ class Net:
             q: queries.
             k: keys.
             v: values.
-            heads: how many; D is split among them.
+            heads: the number of heads; D is split among them.
             scale: where exporters put 1 / sqrt(d): "div" or "mul" on the scores, "qk" its root on both Q and K.
             bias: added to the scores.
-            causal: bool, false positions get the lowest float32.
+            causal: boolean mask; scores at false positions become the lowest float32.
         """
         features = self.features(q)
         d = features // heads

@@ -105,7 +105,7 @@ def _hide_gpus() -> None:
 
 
 def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
-    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns why it cannot, else ""."""
+    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns an error or ""."""
     import onnxruntime as ort
 
     faulthandler.enable()
@@ -165,7 +165,7 @@ class Model:
 
     @functools.cached_property
     def nothing(self) -> list[list[Array]]:
-        """Contents of the outputs before a run on the device, which show unwritten elements."""
+        """Contents of the outputs before a run on the device; NaN or 1 remains in unwritten elements."""
         return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
 
 

@@ -1,4 +1,4 @@
-"""Models of any number of nodes, and one of any number of bytes: what `scripts/bench_scale.py` and its test measure."""
+"""Models of any number of nodes, and one of any number of bytes, for `scripts/bench_scale.py` and its test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ D = HEADS * HEAD
 
 
 class _Graph:
-    """Nodes and weights of a graph that grows block by block; `next(op, ...)` gives the name of a new value."""
+    """Nodes and weights of a graph that grows block by block; `next(op, ...)` appends a node and returns its output."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -47,7 +47,7 @@ class _Graph:
 
 
 def chain(nodes: int) -> onnx.ModelProto:
-    """Mul, Relu, Identity, Add, and again; 2 weights for each 4 nodes."""
+    """Mul, Relu, Identity and Add, repeated; 2 weights for each 4 nodes."""
     g, x = _Graph(), "x"
     while len(g.nodes) < nodes:
         x = g.next("Relu", g.next("Mul", x, g.weight(4)))
@@ -176,7 +176,7 @@ def large_weights(folder: Path, side: int = 14_000, batch_norm: bool = False) ->
     Args:
         folder: the output folder.
         side: rows and columns of each weight.
-        batch_norm: adds a BatchNormalization after a Gemm, which makes one weight be rewritten; otherwise none is.
+        batch_norm: whether to add a BatchNormalization after a Gemm; then one weight is rewritten, otherwise none.
     """
     bytes_each = 4 * side * side
     with (folder / "weights.data").open("wb") as file:

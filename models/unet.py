@@ -1,4 +1,4 @@
-"""U-Net with BatchNorm after every Conv and ConvTranspose (Ronneberger et al., 2015, with padding as common since)."""
+"""U-Net with BatchNorm after every Conv and ConvTranspose (Ronneberger et al., 2015, but with padding)."""
 
 from __future__ import annotations
 

@@ -6,16 +6,16 @@
 
 The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
 ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and in
-its default precision (bfloat16 if the machine has it). They run interleaved in one process with the same number of threads; ours and
-the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall time on an idle
-machine and ignores other load on a busy one; with several threads wall time.
+its default precision (bfloat16 if the machine has it). They run interleaved in one process with the same number of
+threads; ours and the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall
+time on an idle machine and ignores other load on a busy one. With several threads wall time is measured.
 
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
 over median), and the peak resident memory of a separate process that loads the model and runs it twice.
 
 The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on other
-processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1 times
-as long as its original.
+processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may
+take 1.1 times as long as its original.
 
 Threads of one side must not compete with those of another, which spin for a while after their run. A side therefore
 begins when all threads of the process sleep. Its first runs, while threads wake up and migrate, do not count. Then

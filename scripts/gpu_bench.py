@@ -554,7 +554,7 @@ class Standard:
 
 
 def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
-    """Compares the provider's kernels for standard operators, on 64 MiB read and written once, with the rate of a copy."""
+    """Compares the provider's kernels for standard operators, on 64 MiB read and written once, with a copy's rate."""
     print(f"\nStandard operators, 64 MiB, float32 and float16: fraction of copy (floor {LEAST_OF_COPY:.0%})")
     both = (Standard(r, torch.float32), Standard(r, torch.float16))
     for columns in zip(*(given.rows() for given in both), strict=True):

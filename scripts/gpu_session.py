@@ -19,9 +19,9 @@ again.
 node of a long chain. With `--kernels` also the kernels with the most device time in a captured run, ours and those of
 PyTorch's captured graph.
 `--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
-the first run of a size with the second, with a memory limit that makes plans be dropped, and with one that fits all
-kept plans. Fails if the ratio is above its floor, if a session held more device memory than its limit, or if memory
-outside of the library (the driver's for graphs, the vendor's libraries') grew over the sizes.
+the first run of a size with the second, with a memory limit that evicts plans, and with one that fits all kept
+plans. Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more device memory than
+its limit, or if memory outside of the library (the driver's for graphs, the vendor's libraries') grew over the sizes.
 GRAPHOPT_BUILT names the folder of another build of the library.
 """
 
@@ -62,7 +62,7 @@ MODELS = tuple(ZOO)
 BATCHES = (1, 8, 32)
 DTYPES = ("float32", "float16")
 ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
-# Our time over the best of PyTorch, at most; a row without a floor is only shown.
+# The largest allowed ratio of our time to the best of PyTorch; a row without a floor is only shown.
 FLOORS = {
     "float32": dict.fromkeys(MODELS, 1.0)
     | dict.fromkeys(("mobilenet_v2", "unet", "yolo", "chess", "vgg16_bn", "gpt2"), 1.1),
@@ -73,8 +73,8 @@ FLOORS = {
 # In float16 without vendor libraries.
 FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
 SIDES = ("eager", "graph", "compile")
-# For --sizes: the first run of a size over the second, and the maximum growth of memory of the driver and the vendor's
-# libraries meanwhile, mainly for graphs.
+# For --sizes: the largest allowed ratio of the first run of a size to the second, and the maximum growth of memory of
+# the driver and the vendor's libraries meanwhile, mainly for graphs.
 SIZES_RATIO = 1.3
 MOST_GROWTH = 128 << 20
 # The number of sets of shapes with plans that a region keeps (kMostPlans of native/runtime/provider/region_cache.h).
@@ -114,7 +114,7 @@ class Row:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than the best of PyTorch."""
+        """The ratio of the best time of PyTorch to ours."""
         return 1 / self.ratio
 
     def left_out(self) -> list[str]:
@@ -239,7 +239,8 @@ def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Calla
 
     works: dict[str, Callable[[], object]] = {"eager": eager}
     # PyTorch 2.11 captures all graphs on one stream, and a destroyed graph frees the cuBLAS workspace of that stream,
-    # although other graphs use it (pytorch issue 193402). So graphs of earlier rows must be gone before a capture.
+    # although other graphs use it (pytorch issue 193402). So graphs of earlier rows must be destroyed before a
+    # capture.
     gc.collect()
     try:
         stream = torch.cuda.Stream()
@@ -304,7 +305,7 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
 
 
 def results(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each model its speed-up at batch 1 with the vendor's libraries, by precision."""
+    """Returns for each model its speed-up at batch 1 with the vendor's libraries, by precision."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         if row.batch == 1 and row.libraries and row.peers:
@@ -418,7 +419,7 @@ class SizesRun:
         return statistics.median(a / b for a, b in zip(self.first, self.second, strict=True))
 
     def misses(self, bites: bool) -> list[str]:
-        """Describes the missed limits. With `bites` the limit makes plans be dropped, and times are not judged."""
+        """Describes the missed limits. With `bites` the memory limit must evict plans, and times are not judged."""
         found = []
         if self.held > self.limit:
             found.append(f"the session held {mib(self.held)}, above its limit of {mib(self.limit)}")
@@ -457,7 +458,7 @@ def device_memory(library: Path) -> tuple[int, dict[str, Any]]:
 
 
 def random_sizes(count: int, library: Path) -> bool:
-    """Whether different sizes run within the memory limit, and each first run takes about as long as the second."""
+    """Returns whether different sizes run within the memory limits, and first runs are about as fast as second runs."""
     model, _ = graphopt.optimize(dynamic_detector(), target="cuda")
     fine = True
     for limit, bites in ((256 << 20, True), (1 << 30, False)):
@@ -510,7 +511,7 @@ def dynamic_detector() -> onnx.ModelProto:
 
 
 def rows_of(only: list[str]) -> list[tuple[str, int, str]]:
-    """Returns all rows, or those named by MODEL, MODEL:BATCH or MODEL:BATCH:DTYPE."""
+    """Returns all rows, or those named by MODEL, MODEL:BATCH, MODEL:BATCH:DTYPE or MODEL::DTYPE."""
     found = []
     for name in MODELS:
         for batch in BATCHES:

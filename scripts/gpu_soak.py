@@ -126,7 +126,7 @@ class Live:
     device: int
     limit: int  # bytes, 0: none
     bindings: dict[int, Any] = field(default_factory=dict)  # by input
-    turn: threading.Lock = field(default_factory=threading.Lock)  # for a limit, which holds one run at a time
+    turn: threading.Lock = field(default_factory=threading.Lock)  # for a limit, which fits one run at a time
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.precision} on {self.device}{', limited' if self.limit else ''}"
@@ -267,7 +267,7 @@ class Soak:
     # -- PyTorch ---------------------------------------------------------------------------------------------------
 
     def _step(self, device: int) -> tuple[Any, Callable[[], Any]]:
-        """A stream, and a computation with fixed inputs."""
+        """Returns a stream, and a computation with fixed inputs."""
         torch = self.torch
         made = torch.Generator().manual_seed(0)
         x, w = (torch.randn(2, 16, 32, 32, generator=made).cuda(device) for _ in range(2))
@@ -326,7 +326,7 @@ class Soak:
                 self.torch.cuda.empty_cache()
 
     def memory(self) -> list[int]:
-        """Bytes in use on each device; without PyTorch the bytes that the library has allocated."""
+        """Returns the bytes in use on each device; without PyTorch the bytes that the library has allocated."""
         self.release_idle()
         if self.torch is None:
             return [int(statistics_of("GraphoptMemory")["bytes"])]

@@ -3,12 +3,12 @@
     .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
 Made for third-party files, such as test suites of other projects; docs/measurements/outside_files.md describes the
-comparison and the outcomes. Inputs are those of onnx's test data layout next to the model, or are made
-from the declared types and shapes; if the original runs on none of those, inputs that `graphopt verify` finds. Files
-that only run at the default level are compared there. A log has one line of JSON for each file; a run skips the files
-that its log has. With --seed the files come in a random order with each project (a folder of FOLDER), operator and
-opset early, which makes an interrupted run a representative sample. Files are written to TMPDIR: a folder in memory
-saves most of a run's time.
+comparison and the outcomes. Inputs are those of onnx's test data layout next to the model, or are made from the
+declared types and shapes; if the original runs on none of those, inputs that `graphopt verify` finds. Files that run
+only at ONNX Runtime's default optimization level are compared at that level. A log has one line of JSON for each file;
+a run skips the files that its log has. With --seed the files come in a random order with each project (a folder of
+FOLDER), operator and opset early, which makes an interrupted run a representative sample. Files are written to TMPDIR:
+a folder in memory saves most of a run's time.
 
 Exit code 0: no file failed.
 """

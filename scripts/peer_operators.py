@@ -5,9 +5,9 @@ python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
 with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
 Only facts are taken: names of operators, their listed types, and limits. For MIGraphX they come from the table of
-docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the parsers register; and
-from the names and types that ONNX Runtime's MIGraphX provider accepts, which are fewer. For hip-ep they come from its
-list and from the patterns that its conversions register; their limits were read by hand.
+docs/dev/onnx_operators.rst and, for operators that it lacks or marks as unsupported, from the names that the parsers
+register; and from the names and types that ONNX Runtime's MIGraphX provider accepts, which are fewer. For hip-ep they
+come from its list and from the patterns that its conversions register; their limits were read by hand.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def migraphx(checkout: Path) -> dict[str, Any]:
         text = git(checkout, "show", f"HEAD:{path}") if re.search(r"/parse_\w+\.cpp$", path) else ""
         for body in re.findall(r"operators\(\)\s*const[^{]*\{\s*return\s*\{(.*?)\};", text, re.S):
             parsed |= set(re.findall(r'\{\s*"(\w+)"', body))
-    # The table is incomplete: a parser may support an operator that the table denies.
+    # The table is incomplete: a parser may support an operator that the table marks as unsupported.
     for operator in sorted(o for o in parsed if not table.get(o, {"taken": False})["taken"]):
         table[operator] = {"taken": True, "types": [], "limits": ""}
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}

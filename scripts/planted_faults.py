@@ -5,7 +5,8 @@
 
 docs/measurements/planted_faults.md describes the faults, which tests/verification/planted makes. The effect of a fault
 on the outputs is measured independently of verify, on other inputs, in units of the measured rounding error of the pair
-of files. A fault that moves some slice of an output by more than ten times that is visible, and must be caught. With
+of files. A fault that moves some slice of an output by more than ten times this error is visible, and must be
+caught. With
 --honest, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
@@ -265,7 +266,7 @@ class Run:
     _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
 
     def all(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, list[tuple[str, str, str]]]]:
-        """Yields each task with its result, in order of completion; a process that dies only loses its task.
+        """Yields each task with its result, in order of completion; if a process dies, only its current fault is lost.
 
         Raises:
             Stopped: the deadline has passed.

@@ -6,7 +6,7 @@
 
 The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all models
 that the tests of passes and the conformance tests pass to graphopt. The zoo and the trained models are optimized with
-all option sets of WAYS, the others at all sites and with one more set. A commit's results are kept with DIR's models.
+all option sets of WAYS, the others with "cpu, all sites" and one more set. A commit's results are stored in DIR.
 Files that differ are listed with the rewrites that only one side has. The exit code is 1 if there are any.
 """
 
@@ -37,7 +37,7 @@ from models.scale import SHAPES
 from scripts.timing import check_out
 
 ROOT = Path(__file__).resolve().parent.parent
-# Name -> arguments of `optimize`.
+# Name of an option set -> arguments of `optimize`.
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"target": "cpu"},
     "cpu, all sites": {"target": "cpu", "ignore_cost_model": True},
@@ -69,7 +69,7 @@ for path, way, arguments in json.load(sys.stdin):
 """
 
 
-# (model, way) -> digest, rewrites
+# (model, key in WAYS) -> digest, rewrites
 Results = dict[tuple[str, str], tuple[str, Counter[str]]]
 
 
@@ -89,7 +89,7 @@ class Harvest:
                 (self._folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
             return load_unseen(original, progress, copy=copy)
 
-        # Before the tests import it.
+        # Replaced before the tests import it.
         reading.load = load
         os.chdir(ROOT)
         pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
@@ -118,7 +118,7 @@ def make_models(folder: Path, random: int) -> None:
 
 
 def work_list(folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """Returns path of a model, name of a way, arguments of `optimize`."""
+    """Returns path of a model, key in WAYS, arguments of `optimize`."""
     work = []
     first, *others = [way for way in WAYS if way != "cpu"]
     for i, path in enumerate(sorted(folder.glob("*.onnx"))):

@@ -87,7 +87,7 @@ class Store(Generic[Row]):
     Args:
         path: the file; None keeps the rows only in memory.
         read: makes a row from the members of a JSON object.
-        key: a row replaces a row with an equal key.
+        key: returns the key of a row; a row replaces a row with an equal key.
     """
 
     def __init__(self, path: Path | None, read: Callable[..., Row], key: Callable[[Row], Hashable]) -> None:
@@ -120,7 +120,7 @@ def write_results(
         columns: member -> the column's title, unless the file has another one.
         machine: its name, unless the file has a better one.
         runtime: ONNX Runtime's version.
-        facts: what else says how the ratios were measured.
+        facts: further facts about the measurement.
     """
     kept = json.loads(place.read_text()) if place.exists() else {}
     commit = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import graphopt  # noqa: E402
-from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+from models import ZOO, pypi  # noqa: E402 - the zoo is beside this folder, not in the installed package
 
 MAX_LINES = 32
 STARTS = 11
@@ -138,7 +138,7 @@ def cpu_seconds(starts: list[list[str]], folder: Path) -> list[float]:
 
 
 def start_up(folder: Path) -> Iterator[str]:
-    """The section about the start of a process."""
+    """Yields the section about the start of a process."""
     command = ["-m", "graphopt"]
     starts = {
         "Python alone (`python -c pass`)": ["-c", "pass"],

@@ -8,8 +8,8 @@ the sum X + R; Sum makes the sum S the second output. FusedAdaLayerNorm has gamm
 IntoWindows: X [N, H, W, D] or [N, H W, D] contains images of size `image` = (H, W). Each is padded with zeros at its
 end to a multiple of `window` = (h, w), rolled by -`shift` (row shift[0] and column shift[1] come first), and
 partitioned into windows. Y [N windows, h w, D] is the norm of X in window order, 0 in the padding. With AddSum there is
-no padding, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w, D] is in window order; X, the sum S and its norm Y are
-in image order, without padding.
+no padding, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w, D] is in window order; X, the sum S and its
+norm Y are in image order, without padding.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", 2023 (adaLN); Z. Liu et al., "Swin Transformer",

@@ -68,8 +68,8 @@ def configure(
     """Prepares session options for optimized models and returns the providers for `InferenceSession`.
 
     Registers the native library, unless a provider compiles whole graphs (such as MIGraphX) and therefore needs the
-    function bodies of the model. Disables kernels that failed the last self-test on this GPU (`graphopt doctor --selftest`) with
-    one warning; their function bodies run instead.
+    function bodies of the model. Disables kernels that failed the last self-test on this GPU (`graphopt doctor
+    --selftest`) with one warning; their function bodies run instead.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.

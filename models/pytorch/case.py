@@ -16,7 +16,7 @@ class Case:
     Attributes:
         module: takes its inputs by position, in the order of `inputs`.
         inputs: name -> tensor.
-        axes: name -> {axis: symbol}; axes of one symbol have one size.
+        axes: name -> {axis: symbol}; axes with the same symbol have the same size.
 
     """
 
@@ -26,7 +26,7 @@ class Case:
 
 
 class Call(torch.nn.Module):  # type: ignore[misc]
-    """A module that calls a function of itself and the inputs, and owns the modules that it uses."""
+    """A module that passes itself and its inputs to a function, and owns the modules that the function uses."""
 
     def __init__(self, function: Callable[..., Any], **modules: torch.nn.Module) -> None:
         super().__init__()

@@ -113,7 +113,7 @@ def ada_ln_residual() -> Case:
 
 
 class Heads(nn.Module):  # type: ignore[misc]
-    """Queries and keys of `heads` heads, rotated and multiplied."""
+    """Queries and keys of two heads, rotated by `turn` and multiplied."""
 
     def __init__(self, turn: Callable[..., Any], heads_first: bool = True, dim: int = 8) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def enliven(module: nn.Module) -> None:
 
 
 def network(architecture: str, config: Mapping[str, Any], part: str = "") -> nn.Module:
-    """Returns a model of transformers by its class and the arguments of its configuration; or one of its modules."""
+    """Returns a model of transformers by its class and the arguments of its configuration, or its module `part`."""
     published = getattr(transformers, architecture)
     made = published(published.config_class(**config))
     return getattr(made, part) if part else made

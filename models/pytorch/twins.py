@@ -1,6 +1,6 @@
 """The zoo's architectures in idiomatic PyTorch, with different random weights.
 
-`twin(name)` returns the module and the names of its parameters, in the order of the ONNX model's inputs.
+`twin(name)` returns the module, and the names of the ONNX model's inputs in the order of the module's parameters.
 """
 
 from __future__ import annotations
