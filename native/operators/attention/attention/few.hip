@@ -14,7 +14,7 @@ namespace graphopt::hip {
 
 // Keys that a group loads in one iteration; the loads do not depend on each other.
 constexpr int kKeysAtOnce = kAttentionFewKeys;
-// The CPU has this path only for tests.
+// The CPU emulates this path only for tests.
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
 constexpr int kStages = kCopiesToLds ? kAttentionFewStages : 2;
 

@@ -1,5 +1,5 @@
-// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, one kernel,
-// float32 sums; docs/ops.md has the equations.
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V in one kernel, with float32
+// sums. docs/ops.md has the equations.
 //
 // FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group processes a block of query rows of
 // one key/value head (rows of all query heads that share the head), and iterates over the keys in blocks:
@@ -143,7 +143,8 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   const AttentionLayout& layout = args.layout;
   AttentionKeys<T, P> keys(args, place, lds);
 
-  // Start the loads of the first block of K before those of Q. A direct copy of K must wait if it would overwrite Q.
+  // Start the loads of the first block of K before those of Q. Direct copies of K start later if Q is loaded through
+  // registers: K may share the buffer of Q.
   if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
     keys.begin_keys(place.begin, thread_x());
   }

@@ -84,7 +84,7 @@ struct MatrixAttention {
     return value_at(lds, key / 16, key % 16, d / 16, d % 16);
   }
 
-  // 0 if the work-group has one team.
+  // The index of the team; 0 if the work-group has one team.
   DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
   DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
   // The row of the work-group that a slot holds.
@@ -208,7 +208,8 @@ struct MatrixAttention {
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
     store_pack(query_at(lds, r, d), pack);
   }
-  // Called between two barriers: all queries are in LDS, and K and V may then overwrite them.
+  // Called between two barriers: after the first one all queries are in LDS, and after the second one K and V may
+  // overwrite them unless kQueriesInLds.
   DEVICE void take_queries(Lds& lds) {
     if constexpr (!kQueriesInLds) {
       UNROLL for (int m = 0; m < kM; ++m) {

@@ -95,7 +95,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
-  // With few rows, reading K and V takes the time.
+  // With few rows, reading K and V takes most of the time.
   c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
   if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
@@ -144,9 +144,9 @@ struct Splits {
   int64_t count, keys;
 };
 
-// With few rows, reading K and V takes the time. Full bandwidth needs several work-groups on each compute unit, each
-// with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth if it
-// has one row; with more rows, the arithmetic needs two.
+// With few rows, reading K and V takes most of the time. Full bandwidth needs several work-groups on each compute unit,
+// each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth
+// if it has one row; with more rows, the arithmetic needs two.
 Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
   constexpr int64_t kLeastKeys = 256;
   const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;

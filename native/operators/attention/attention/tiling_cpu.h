@@ -13,7 +13,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;             // if their scores fit in the first-level cache
+constexpr int64_t kMaxTileRows = 96;             // rows of a tile if their scores fit in the first-level cache
 constexpr int64_t kScoreFloats = 12 * 1024;      // the most scores in a tile of kMaxTileRows rows
 constexpr int64_t kFewRows = 4;                  // with at most this many rows, K and V are read in place
 constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
@@ -23,7 +23,7 @@ constexpr int64_t kBlockKeys = 512;              // the most keys of a block
 constexpr int64_t kChunkKeys = 1024;             // the fewest keys of an item, if the keys are split
 constexpr int64_t kEnoughItems = 16;             // with this many items, the keys are not split
 constexpr int64_t kItemsPerWorker = 3;           // balances the load of the threads
-constexpr int64_t kProductsPerWorker = 400'000;  // with fewer, waking another thread is slower
+constexpr int64_t kProductsPerWorker = 400'000;  // multiplications; with fewer, another thread is slower
 
 // The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.

@@ -52,7 +52,7 @@ const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "not a pointwise convolution";
 }
 
-// Returns the pixels of X that the strides select, contiguous.
+// Returns a contiguous copy of the pixels of X that the strides select, or X itself if they select all pixels.
 Ref gathered_pixels(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.in == p.out) return Ref::input(0);
@@ -109,7 +109,7 @@ const char* refuse_windows(ConvolutionWork& work) {
   return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "three spatial axes";
 }
 
-// A bias and a stride cost the pointwise GEMM one more launch each; the implicit GEMM (plan_windows) needs neither. The
+// A bias and a stride each add a launch to the pointwise GEMM, but not to the implicit GEMM (plan_windows). The
 // implicit GEMM has no split-K, so it is preferred only for problems that fill the device
 // (docs/measurements/gpu_h200.md, Implementations measured).
 const char* refuse_pixels(ConvolutionWork& work) {
@@ -124,7 +124,7 @@ const char* refuse_pixels(ConvolutionWork& work) {
 }
 void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 
-// A transposed convolution with disjoint windows (the kernel equals the stride) is also one matrix multiplication:
+// A transposed convolution with disjoint windows (the kernel size equals the stride) is also one matrix multiplication:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
 // gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
 const char* refuse_unless_disjoint(const ConvolutionProblem& p) {

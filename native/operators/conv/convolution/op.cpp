@@ -122,7 +122,7 @@ class Convolution : public gpu::DeviceKernel {
   // The index of the slopes if the tail is PRelu.
   size_t slopes_input() const { return ConvolutionWork::kResidual + (tail_->has_residual ? 1 : 0); }
 
-  // Sets C and M. Throws Error if the channels of W do not divide into the groups.
+  // Returns a problem with C, M and `transposed`. Throws Error if the channels of W do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;
   virtual void place(ConvolutionProblem& p, size_t d, size_t i) const = 0;
 

@@ -22,8 +22,9 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for strides of 1: each tile copies its pixels of X to LDS once for each block of channels (halo.hip). On
-// devices with direct copies to LDS, conv_last_plan selects this kernel if its estimated cost is lower.
+// The same for strides and dilations of 1 and images of Y as large as those of X: each tile copies its pixels of X to
+// LDS once for each block of channels (halo.hip). On devices with direct copies to LDS, conv_last_plan selects this
+// kernel if its estimated cost is lower.
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);

@@ -41,8 +41,8 @@ GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (p, vectors, workers))
 
 // scheduled_conv in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
-// number of groups with one input and one output channel each. x is NCHW2c if p.pairs, r if p.residual_pairs, else both
-// are NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
+// number of groups with one input and one output channel each. x is NCHW2c if p.pairs, else NCHW; r is NCHW2c if
+// p.residual_pairs, else NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
 GRAPHOPT_PRODUCT_KERNEL(void, pairs_conv,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                          const void* x, const void* weights, const T* b, const void* r, T* y, void* pairs,

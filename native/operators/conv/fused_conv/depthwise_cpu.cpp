@@ -57,7 +57,8 @@ int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
 
 // --- Two channels at a time, from or to the NCHW2c layout
 
-// Vectors of y, in consecutive rows, that are summed together: the sums are independent, and rows of x are read once.
+// Number of vectors of y, in consecutive rows, that are summed together: their sums are independent, and each row of x
+// is read once for all of them.
 constexpr int64_t kStacked = 4;
 
 // The words of x that one tap reads for L adjacent columns of y: their position in a row of x, and masks of the words

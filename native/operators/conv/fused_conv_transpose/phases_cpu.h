@@ -13,9 +13,9 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kMostPhases = 16;  // phases, over all axes, that are computed together
-constexpr int64_t kMostSums = 64;    // rows of a bundle
-constexpr int64_t kFullRows = 4;     // rows of a block that keep the multipliers busy
+constexpr int64_t kMostPhases = 16;  // most phases, over all axes, that are computed together
+constexpr int64_t kMostSums = 64;    // most rows of a bundle of several channels
+constexpr int64_t kFullRows = 4;     // fewest rows of a block that keep the multipliers busy
 
 // The taps along an axis for elements of y with this remainder, and for each tap the distance from q to its element of
 // x.
@@ -48,7 +48,7 @@ struct PhaseProduct {
 // The phases of a row of y along the last axis.
 struct PhaseRow {
   int64_t depth, height;        // remainders along the first two axes
-  std::vector<int64_t> phases;  // by remainder
+  std::vector<int64_t> phases;  // in the order of their remainders
 };
 
 // Phases that are computed together, numbered GEMM by GEMM.

@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kWinogradThreads = 256;  // work-group size of the transforms
 
-// The size of an image of X, and the padding before it.
+// The size of an image of X, and the padding at its top and left.
 struct PaddedImage {
   int32_t C, H, W, pad_top, pad_left;
 };
@@ -27,8 +27,8 @@ struct Tiles {
   Divisor per_image, across;
 };
 
-// X [N, C, H, W] -> V [t, C, stride]. One work-item for each (c, p), p fastest; `stride` >= tiles.count is a
-// multiple of 4, and columns without a tile become 0.
+// X [N, C, H, W] -> V [t, C, stride]. One work-item for each channel c and tile p, p fastest; `stride` >= tiles.count
+// is a multiple of 4, and columns without a tile become 0.
 struct WinogradInputArgs : Arguments<2, 80> {
   In x;
   Out v;
@@ -44,7 +44,7 @@ struct WinogradProductArgs : Arguments<3, 48> {
   int32_t M, C, rows, columns, stride;
 };
 
-// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each (m, p), p
+// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each channel m and tile p, p
 // fastest.
 struct WinogradOutputArgs : Arguments<4, 104> {
   In z, bias, residual;  // residual may be null

@@ -14,7 +14,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all threads share: part of a last-level cache
 constexpr int64_t kStreamBytes = 2 << 20;  // from this size of y per thread on, stores bypass the caches
-constexpr int64_t kFewestTiles = 4;        // tiles of a piece: with fewer, reading weights dominates
+constexpr int64_t kFewestTiles = 4;        // fewest tiles of a piece: with fewer, reading weights dominates
 constexpr int64_t kPassing = 2;            // cost of reading a panel's weights; a tile costs 1
 // Panels that a thread multiplies in one pass over v, if v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
@@ -30,7 +30,7 @@ struct WinogradSchedule {
   int64_t workers, tiles, panels;
   bool stream;      // stores to y bypass the caches
   int64_t unit;     // parts begin at multiples of this many tiles: at cache lines of y if `stream`
-  bool per_worker;  // each thread transforms the tiles that it multiplies; v fits half a second-level cache
+  bool per_worker;  // each thread transforms the tiles that it multiplies; v fits in half an L2 cache
   int64_t blocks;   // if not `per_worker`: blocks of tiles; the threads share the transformed tiles
   int64_t pieces;   // pieces of all tiles if `per_worker`, else of a block
   int64_t group;    // panels that a thread multiplies at a time

@@ -1,4 +1,4 @@
-// Transforms of tiles: of the input, and from sums to finished output.
+// Transforms of tiles: the input transform, and the output transform with the epilogue.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
