@@ -338,7 +338,7 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
 
 
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
-    """Yields each (x, scalar, nodes) with `value` = x * scalar: `value` * 1, and those of the Mul or Div before it."""
+    """Yields (x, scalar, nodes) with `value` = x * scalar: (`value`, 1), then from the Mul or Div that produces it."""
     yield value, 1.0, ()
     node = made_by(value, "Mul", "Div")
     if node is None:

@@ -26,7 +26,7 @@ class Modulation:
 
 
 def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
-    """Returns the Mul that is y's only reader and the Add that is the Mul's, if both other operands are computed."""
+    """Returns the Mul that alone reads y and the Add that alone reads the Mul; None if an operand is constant."""
     scaled = sole_reader(y, "Mul")
     shifted = None if scaled is None else sole_reader(scaled.outputs[0], "Add")
     if scaled is None or shifted is None:

@@ -19,9 +19,9 @@ from graphopt.remarks import Code, Refusal
 
 COPIES = ("Concat", "Gather", "Slice", "Transpose")
 VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-MAX_ROWS = 2**18  # of an image
-MAX_ELEMENTS = 2**23  # of an image: the indices of each node's result take up to 32 MiB during the rewrite
-MOST_NODES = 64  # between x and the result, so the time for a long chain is linear in its length
+MAX_ROWS = 2**18  # rows of an image
+MAX_ELEMENTS = 2**23  # elements of an image: the indices of each node's result take up to 32 MiB during the rewrite
+MOST_NODES = 64  # nodes between x and the result, so the time for a long chain is linear in its length
 PADDED = -1  # the index of an element that padding added
 
 Dims = dict[ir.Value, tuple[Size, ...]]

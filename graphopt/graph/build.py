@@ -104,7 +104,7 @@ class Builder:
     def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:
         """Creates a node of our domain and adds its function body to the model.
 
-        The pass must call `require_op` in `legal`, which checks that the model may contain the operator.
+        In `legal` the pass must call `require_op`, which checks that the model may contain the operator.
         """
         spec, editor = OPS[name], self.editor
         assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"

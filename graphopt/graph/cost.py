@@ -26,7 +26,7 @@ from graphopt.targets.target import Target
 # of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_TURNS = 16
-# Operators that read only part of a large input: one element and one index, GATHERED reads, for each written element.
+# Operators that read only part of a large input, and the reads for each written element: one element and one index.
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
 USUAL_BYTES = 4

@@ -121,7 +121,9 @@ class Editor(GraphView):
         *,
         op_type: str | None = None,
     ) -> None:
-        """Replaces the inputs of a node in the graph, and removes producers and initializers that became unused.
+        """Replaces the inputs of a node in the graph, and optionally attributes and the operator.
+
+        Producers and initializers that became unused are removed.
 
         The node's outputs have other elements afterwards, so pass the node to `replace` in `new`.
         """
@@ -273,7 +275,7 @@ class Editor(GraphView):
         self.touched += [n for n in neighbours if n.graph is not None]
 
     def interpose(self, value: ir.Value, nodes: Sequence[ir.Node], result: ir.Value) -> None:
-        """Inserts `nodes` after the producer of `value`, which they use, and redirects its other uses to `result`.
+        """Inserts `nodes`, which read `value`, after its producer; the other readers of `value` get `result` instead.
 
         `value` and `result` exchange their names.
         """

@@ -61,8 +61,8 @@ _LARGEST_DIM = 2**31 - 2
 def known_dim(dim: int | str | ir.SymbolicDim | None) -> int | str | None:
     """Returns a declared dimension, or None if it does not mean a definite size.
 
-    Integers below 1 and beyond 2^31 - 2 mean any size; an empty tensor is treated as unknown. Symbols without a letter
-    ("?", "-1") and the words of _ANY_SIZE mean any size as well.
+    Integers below 1 and beyond 2^31 - 2 mean any size, so the 0 of an empty tensor counts as unknown. Symbols without a
+    letter ("?", "-1") and the words of _ANY_SIZE mean any size as well.
     """
     if isinstance(dim, int):
         return dim if 0 < dim <= _LARGEST_DIM else None

@@ -111,7 +111,7 @@ def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelP
     message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):
-            # The checker stops at an absent shape; an empty message satisfies it.
+            # The checker refuses an absent shape, but accepts an empty one.
             value.type.tensor_type.shape.SetInParent()
     return message
 

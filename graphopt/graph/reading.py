@@ -1,7 +1,7 @@
 """Reads any form of a model into an `onnx_ir.Model`; writing.py returns it in the same form.
 
 Forms: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, the program object of `torch.onnx.export` (any object with an
-`onnx_ir.Model` as `.model`) and an `onnx_graphsurgeon.Graph`. Weights are memory-mapped until a rewrite reads them.
+`onnx_ir.Model` as `.model`) and an `onnx_graphsurgeon.Graph`. Weights in data files are not read until they are needed.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _normalize_imports(imports: dict[str, int], in_order: Iterable[tuple[str, in
 
 
 def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
-    """Reads the protobuf message of a file without external data.
+    """Reads the protobuf message in a file, but not its external data.
 
     Args:
         path: the file.
@@ -464,7 +464,7 @@ def _require_text(what: str, texts: Collection[str | None]) -> None:
 
 @contextmanager
 def blamed_on_the_model(source: Source) -> Iterator[None]:
-    """Converts an exception in its body to a ModelLoadError if ONNX's checker refuses the model.
+    """Converts an exception in the `with` block to a ModelLoadError if ONNX's checker refuses the model.
 
     Raises:
         ModelLoadError: the model is not valid, with the checker's message.

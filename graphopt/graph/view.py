@@ -36,7 +36,10 @@ ANY = "*"
 
 
 class GraphView:
-    """A model with queries for passes. Every query is O(1) or linear in its result."""
+    """A model with queries for passes.
+
+    Queries are O(1) or linear in their result, except that `nodes` indexes the whole graph again after a change.
+    """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
         self.model = model

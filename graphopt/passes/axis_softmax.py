@@ -3,12 +3,12 @@
     Softmax(X, axis) = AxisSoftmax(X, axis)
 
 Why it is legal: AxisSoftmax is defined by this equation. ONNX Runtime transposes the axis to the end and back, element
-by element; our kernel vectorizes over the axes after it.
+by element; our kernel vectorizes over the axes after that axis.
 
 Conditions: Softmax over one axis (opset 13 and later) that is not the last; float32.
 
-Where it pays: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md): the boxes of
-YOLOv8, the classes of segmentation models.
+Where it pays: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md), as in the boxes of
+YOLOv8 and the classes of segmentation models.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
     equation = "Softmax(X, axis) = AxisSoftmax(X, axis), not over the last axis"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Softmax")})
-    fallback = True  # of fuse_attention
+    fallback = True  # rewrites nodes that fuse_attention has refused
 
     def match(self, node: ir.Node, editor: Editor) -> SoftmaxMatch | None:
         x = require_input(node, 0)

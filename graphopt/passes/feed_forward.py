@@ -56,7 +56,7 @@ class LinearMatch:
         bias: the Add after a MatMul, or `product` itself.
         b: the bias; None without one.
         form: the activation, or None.
-        add: the Add of the residual, or None; never with `form`.
+        add: the Add of the residual, or None; never set together with `form`.
         precision: suffix of the operator's name.
     """
 

@@ -9,9 +9,9 @@ cast once (Ioffe and Szegedy, ICML 2015).
 Why it is legal: L is linear, and BatchNormalization is an affine map of each channel.
 
 Conditions: inference mode; parameters, weight and bias are constants; the intermediate value is read once and is not a
-graph output; the channel axis is that of the operator (MatMul: rank 2, direct neighbours only); folded values are
-finite in the weight's dtype; a shift is folded into a following Conv only if it has no padding, because padding adds
-zeros that are not shifted, and never into a following ConvTranspose.
+graph output; BatchNormalization and the operator have the same channel axis (a MatMul needs data of rank 2); folded
+values are finite in the weight's dtype; a shift is folded into a following Conv only if it has no padding, because
+padding adds zeros that are not shifted, and never into a following ConvTranspose.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Equation:
     MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any combination of scaling, soft cap,
     additive terms and masks that the steps of FusedAttention (docs/ops.md) can express.
 
-The anchor is the Softmax. The nodes between the MatMul that produces its input (the scores) and the MatMul that reads
-its output (the context) are read as a list of steps, which is reordered to the steps of the fused node. The pass does
-not look for fixed operator sequences or model families.
+The anchor is a Softmax, or a node of ONNX's operator Attention (attention/node.py). The nodes between the MatMul that
+produces the Softmax's input (the scores) and the MatMul that reads its output (the context) are read as a list of
+steps, which is reordered to the steps of the fused node. The pass does not look for fixed operator sequences or model
+families.
 
 Why it is legal: each step is rewritten by an identity of real numbers, or refused.
     - Scalar factors commute with MatMul, Transpose and Reshape; their product is `scale`.
@@ -76,10 +77,10 @@ class FuseAttention(Pass[Attention, Attention]):
     anchors: ClassVar[frozenset[tuple[str, str]]] = frozenset({("", "Softmax"), ("", "Attention")})
 
     def match(self, node: ir.Node, editor: Editor) -> Attention | None:
-        """Returns the attention around a Softmax, or None if the Softmax is not between two MatMuls.
+        """Returns the attention of an Attention node or around a Softmax; None if a Softmax is not between two MatMuls.
 
         Raises:
-            Refusal: the Softmax is between two MatMuls, but the fused node cannot compute them.
+            Refusal: the fused node cannot compute the Attention node, or the Softmax and the two MatMuls.
         """
         if node.op_type == "Attention":
             found = absorb_operands(read_attention_node(node, editor), editor)
@@ -400,7 +401,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += mine
             reshape += [ONE] * len(base[at_base])
         else:
-            # Only axes that must grow get their size; the others get 1, which Expand broadcasts as well.
+            # Only axes that must grow get their full size; the others get 1, for which Expand keeps the value's size.
             expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)

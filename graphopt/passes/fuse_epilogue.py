@@ -6,7 +6,7 @@
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
-each element before it leaves the registers.
+each element before it stores the element.
 
 Conditions: only the sum or the activation reads the node's result (SiLU reads it twice), and it is not a graph output;
 R is proven to have the same shape, so nothing broadcasts; the Add is before the activation; bounds of Clip are

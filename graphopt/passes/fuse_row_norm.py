@@ -6,7 +6,7 @@
 
 A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd if its input is a residual sum (AddSum if another
 node reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A LayerNormalization or RMSNormalization
-becomes the same operator if a residual sum is before it. Without a residual sum it does so only on CPUs, where our
+with a residual sum before it becomes the same fused operator. Without a residual sum it does so only on CPUs, where our
 kernel is faster; on GPU targets it is refused with NO_GAIN, unless a scale and shift of each image follow it
 (ada_layer_norm.py).
 
@@ -68,7 +68,7 @@ class RowNormMatch:
         centred: X - mean(X), after the Cast, of a written-out LayerNorm; mean(X) - X if `mean_first`.
         Y: the result, with scale and shift.
         residual: the Add that produces X, if it can be fused.
-        standard: whether the match is one standard node.
+        standard: whether the norm is a standard node, not written out.
         channels: whether it normalises over axis 1 instead of the last.
     """
 
@@ -360,7 +360,7 @@ def _is_along_axis(array: Array, D: int, behind: int) -> bool:
 
 
 def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) -> Array | None:
-    """Returns the constant operand of a Mul or Add as [D], or None if the node does not keep the shape of y."""
+    """Returns the operand of a Mul or Add as [D]; None unless it is constant, one row, and keeps the shape of y."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
     if array is None or (array.size != 1 and not _is_along_axis(array, D, _behind_axis(core))):

@@ -7,8 +7,9 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
-Where it pays: for groups with few channels, which ONNX Runtime runs one after the other. Its other convolutions run at
-peak, keep the NCHWc layout from one to the next, and fuse most activations (docs/measurements/fused_conv_cpu.md).
+Where it pays: for groups with few channels, which ONNX Runtime runs one after the other. Other convolutions of ONNX
+Runtime run at peak, keep the NCHWc layout from one to the next, and fuse most activations
+(docs/measurements/fused_conv_cpu.md).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ConvMatch:
 
     @property
     def depthwise(self) -> bool:
-        """Each group has one channel."""
+        """Whether each group has one input channel."""
         return self.C == 1 and self.attributes["group"] > 1
 
 
@@ -62,7 +63,7 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
     equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>(X, W, B, R)"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Conv")})
-    fallback = True  # of winograd_conv
+    fallback = True  # rewrites nodes that winograd_conv has refused
 
     def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
         if editor.target.device != "cpu":

@@ -8,8 +8,8 @@ Conditions: one to three spatial axes, float or float16, no negative pads or out
 are resolved), a constant weight, which the kernel packs once.
 
 Where it pays: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
-convolution for each step of the stride and writes its sums as rows of Y. It is faster with few channels and many
-elements, over three axes and in groups; with many channels the runtime's GEMM is faster
+convolution for each step of the stride and writes its sums as rows of Y. Our kernel is faster with few channels and
+many elements, over three axes and in groups; with many channels ONNX Runtime's GEMM is faster
 (docs/measurements/conv_transpose_cpu.md).
 """
 

@@ -30,7 +30,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# Anchors that are a whole activation: they are not part of a written-out activation that Gated has.
+# Anchors that are always a whole activation: no written-out form of an activation of Gated contains them.
 WHOLE = ("Relu", "Gelu")
 
 

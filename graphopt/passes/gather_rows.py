@@ -1,4 +1,4 @@
-"""Replaces Slices, Concats and Transposes that move whole rows of one value by one Gather of these rows.
+"""Replaces Slices, Concats and Transposes that move whole rows of one value with one Gather of these rows.
 
     f_n(... f_1(x)) = Reshape(Gather(Reshape(x), rows)), each f one of Slice, Concat, Transpose, Gather, Reshape
 
@@ -125,7 +125,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
 
 def _row_width(elements: Array, all_of_x: int) -> int:
-    """Returns the largest row width that divides the start of every run of consecutive elements, in x and in y."""
+    """Returns the largest row width that divides the start of each run of consecutive elements, in x and the result."""
     flat = elements.reshape(-1)
     begins = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
     return math.gcd(all_of_x, flat.size, *np.unique(begins).tolist(), *np.unique(flat[begins]).tolist())

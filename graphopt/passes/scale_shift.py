@@ -4,7 +4,7 @@
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)
 
 On targets that accept only standard ONNX the chain becomes fewer standard nodes: one BatchNormalization if the chain
-has one, or one Mul and one Add.
+has one, or else at most one Mul and one Add.
 
 Why it is legal: at inference BatchNormalization is an affine map of each channel (Ioffe and Szegedy, ICML 2015), and
 affine maps compose; they are combined in float64 and cast once.
@@ -50,7 +50,7 @@ AFFINE = ELEMENTWISE | {SCALE_SHIFT}
 
 @dataclass(frozen=True)
 class ScaleShiftMatch:
-    """A BatchNormalization, or affine nodes in a row.
+    """A BatchNormalization, or a chain of affine nodes.
 
     Attributes:
         nodes: the nodes, producers first.

@@ -102,7 +102,7 @@ class Size:
         return outside if inside.value is not None else outside + Size.symbol(Floor(inside, number))
 
     def evaluate(self, sizes: Mapping[str, int]) -> int | None:
-        """Returns the integer for these sizes of the symbols; None if one is missing."""
+        """Returns the integer for these sizes of the symbols; None if a symbol is missing."""
         result = 0
         for symbols, number in self.terms:
             for symbol in symbols:

@@ -179,7 +179,7 @@ def _spread(
 
 
 class _Taken:
-    """Collects the nodes that are fused into the operands, the scale, and for their results the axes of equal size."""
+    """Collects the nodes fused into the operands, the scale, and for each removed value its source's equal axes."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -267,7 +267,7 @@ def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
 
 
 def absorb_result(found: Attention) -> Attention:
-    """Fuses Transposes, and Reshapes to the same shape, each the only reader of the result before it."""
+    """Fuses Transposes, and Reshapes to the same shape, as long as one of these is the only reader of the result."""
     while (node := sole_data_reader(found.output)) is not None:
         if not is_op(node) or node.graph is not found.context.graph:
             return found

@@ -142,7 +142,7 @@ def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 def _factor(
     node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, graph: GraphView
 ) -> Iterable[Reading]:
-    """Yields the interpretation of `main` as scores times or divided by `other`; `number` is the factor, if known."""
+    """Yields `main` as the scores if the node multiplies or divides them by `other`; `number`: the factor, if known."""
     if number is not None:
         yield main, Scale(node=node, number=number)
     elif not graph.is_constant(main):

@@ -9,7 +9,8 @@ depends on a rounded float (graph/shapes).
 
 Conditions:
 - Random operators, also Bernoulli, are neither computed nor merged. A Dropout in training mode is kept. Quantization
-  nodes are not merged, because runtimes expect one pair for each reader. Nodes of other domains are kept.
+  nodes are not merged, because runtimes expect one pair for each reader. Nodes of domains other than ONNX's,
+  com.microsoft and ours are kept, because they may have side effects.
 - Initializers that callers may override are not constants.
 - Casts of float16 matrices and filters are not computed, because the file would grow.
 - A computed constant has at most 64 KiB, or at most the bytes of the inputs that become unused. Tile, Expand,

@@ -1,4 +1,4 @@
-"""Removes unused nodes, initializers and definitions."""
+"""Removes unused nodes and initializers."""
 
 from __future__ import annotations
 
