@@ -13,7 +13,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;             // rows of a tile if their scores fit in the first-level cache
+constexpr int64_t kMaxTileRows = 96;             // rows of a tile if its scores fit in the first-level cache
 constexpr int64_t kScoreFloats = 12 * 1024;      // the most scores in a tile of kMaxTileRows rows
 constexpr int64_t kFewRows = 4;                  // with at most this many rows, K and V are read in place
 constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
