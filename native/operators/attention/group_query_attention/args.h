@@ -12,9 +12,9 @@ constexpr int kGqaMostHead = 256;  // the most elements of a head
 // then zeros. begin is 0 in the first call, in which all tokens are new, else lengths[b] + 1 - S. With a weight, a new
 // head x is normalized to weight x / sqrt(mean(x^2) + epsilon) before the rotation.
 struct GqaHeadsArgs : Arguments<8, 144> {
-  In x;  // new tokens: element h of head n of token s of b is at offset + b S row + s row + n H + h
-  In past;          // [B, heads, past_length, H] or null; may be Y
-  In cos, sin;      // [positions, half]; null: no rotation
+  In x;         // new tokens: element h of head n of token s of b is at offset + b S row + s row + n H + h
+  In past;      // [B, heads, past_length, H] or null; may be Y
+  In cos, sin;  // [positions, half]; null: no rotation
   In lengths, ids;  // int32_t [B]; int64_t [B, S] or null: positions count from begin
   In weight;        // [H]; null: no normalization
   Out y;

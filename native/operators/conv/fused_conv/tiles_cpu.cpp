@@ -12,7 +12,7 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-constexpr int64_t kPassBytes = 512 << 10;                    // bytes of weights that are multiplied by a strip together
+constexpr int64_t kPassBytes = 512 << 10;  // bytes of weights that are multiplied by a strip together
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
 // The tiles of columns of a strip.
