@@ -81,7 +81,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Folded:
-    """New weight and bias of a linear operator, in its weight's dtype; `bias` is None if it has and needs no bias."""
+    """New weight and bias of a linear operator, in its weight's dtype; `bias` is None if no bias is needed."""
 
     W: Array | ScaledWeight
     bias: Array | None
@@ -174,7 +174,7 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def output_rank(linear: Linear, editor: Editor) -> int | None:
-    """Returns the rank of Y, or None if unknown. A convolution's weight has the same rank, even if X's is unknown."""
+    """Returns the rank of Y, which for a convolution is the rank of its weight; None if it is unknown."""
     if linear.node.op_type in ("Conv", "ConvTranspose"):
         return editor.shapes.rank(linear.W)
     return 2 if linear.node.op_type == "Gemm" else editor.shapes.rank(linear.Y) or editor.shapes.rank(linear.X)

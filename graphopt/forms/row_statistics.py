@@ -205,7 +205,7 @@ def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
-    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum, one operand a mean of squares."""
+    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum with a mean of squares as operand."""
     add = made_by(sqrt.inputs[0], "Add")
     if add is None:
         return False

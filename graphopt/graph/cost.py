@@ -211,11 +211,12 @@ class _Walk:
         return (made * first[-1] if first and node.op_type in MATMULS else 0), 0
 
     def _attention(self, node: ir.Node) -> tuple[int, int]:
-        """Returns the multiply-adds of Q K^T and P V, and the bytes of the scores Q K^T and of P.
+        """Returns the multiply-adds of Q K^T and P V, and the bytes of the scores Q K^T and the probabilities P.
 
-        Both have the shape [batch, heads, queries, keys].
+        Scores and probabilities have the shape [batch, heads, queries, keys].
         """
-        key = 0 if node.domain and node.op_type == "Attention" else 1  # com.microsoft.Attention: Q and K of one input
+        # com.microsoft.Attention computes Q, K and V from its first input.
+        key = 0 if node.domain and node.op_type == "Attention" else 1
         places = (0, key, PAST_KEYS[node.op_type])
         shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in places]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]

@@ -360,7 +360,7 @@ def _is_along_axis(array: Array, D: int, behind: int) -> bool:
 
 
 def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) -> Array | None:
-    """Returns the operand of a Mul or Add as [D]; None unless it is constant, one row, and keeps the shape of y."""
+    """Returns the operand of a Mul or Add as [D]; None unless it is a constant scalar or row and keeps y's shape."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
     if array is None or (array.size != 1 and not _is_along_axis(array, D, _behind_axis(core))):

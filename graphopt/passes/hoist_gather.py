@@ -5,7 +5,7 @@
 Why it is legal: each row of X W depends only on the same row of X, and the bias is the same for all rows.
 
 Windowed attention on padded images removes the pads after its last MatMul: in Segment Anything 4096 of 4900 rows
-remain. The rewrite also moves the copy of the windows next to the Transpose of the heads, and gather_rows joins both.
+remain. The rewrite also moves the Gather of the windows next to the Transpose of the heads, and gather_rows joins both.
 
 Conditions: W is a matrix; b is a constant that is the same for all rows; the indices are a constant vector along axis 1
 of three axes; at most a Reshape is between MatMul and Gather; no other node reads a value between them.

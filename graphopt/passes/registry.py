@@ -37,10 +37,11 @@ from graphopt.precision.channel_pair_pools import PoolsOfPairs
 from graphopt.precision.channel_pairs import PairsOfChannels
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
-    # First: all other passes match its nodes, and CleanUp folds its constants (a causal mask of known length).
+    # First: the other passes match the nodes that Contrib creates, and CleanUp folds its constants (a causal mask of
+    # known length).
     Contrib(),
     CleanUp(),
-    # Norms come before folding and ScaleShift, which would fuse their scale and shift.
+    # Before folding and ScaleShift, which would fuse the scale and shift of a norm.
     FuseGroupNorm(),
     FuseRowNorm(),
     AdaLayerNorm(),

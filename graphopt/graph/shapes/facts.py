@@ -84,7 +84,7 @@ def items(elements: Sequence[Element], shape: Sequence[int] | None = None) -> It
 
 
 def constant(tensor: ir.TensorProtocol) -> Elements | None:
-    """Returns the elements of a constant; None if it is large or has another element type."""
+    """Returns the elements of a constant; None if it is large or its type is in neither INTEGERS nor EXACT_BITS."""
     if tensor.size > MAX_ELEMENTS or not (tensor.dtype in INTEGERS or tensor.dtype in EXACT_BITS):
         return None
     return exact(tensor.numpy(), tensor.dtype)

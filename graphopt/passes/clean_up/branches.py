@@ -1,4 +1,4 @@
-"""Replaces an If of a constant condition by its branch."""
+"""Replaces an If with a constant condition by the branch that it runs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX_COMPARED_BYTES = 128
 # Operators whose outputs may differ for equal inputs and attributes, and operators of which runtimes expect one node
 # for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Nodes that may be equal: a single node without a key, or key -> node.
+# Nodes that may be equal: a single node, for which no key has been computed, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
