@@ -1,1 +1,1 @@
-"""Whether two models compute the same, judged by how far rounding alone moves the first."""
+"""Compares the outputs of two models, with the measured rounding errors of the first one as limits."""

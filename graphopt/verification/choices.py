@@ -1,16 +1,17 @@
 """Compares discrete intermediate values: the indices of TopK, ArgMax and NonMaxSuppression, and quantized values.
 
-Scores that differ by less than rounding error may be ordered differently in two correct runs. Everything gathered by
-their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices as inputs, and two questions are left:
+Scores that differ by less than their rounding error may be ordered differently in two correct runs. All values that are
+gathered by these indices then differ by whole rows. Therefore a copy of BEFORE takes AFTER's indices as inputs, and two
+questions are answered:
 
-- Could BEFORE have chosen these indices? They must be in order and leave no higher score out, up to the measured
-  rounding error of the scores (`mistake`).
-- Does BEFORE compute the outputs of AFTER with them: scores, gathered rows, indices of a second choice, labels? This
-  comparison needs no allowance for choices.
+- Could BEFORE have chosen these indices? They must be in order and must not leave out a higher score, up to the
+  measured rounding error of the scores (`mistake`).
+- With these indices, does BEFORE compute the outputs of AFTER: scores, gathered rows, indices of a second choice,
+  labels? This comparison needs no allowance for choices.
 
-In a quantized model, rounding may change an early value by one level, which moves the outputs as far as a fault may. If
-all quantized values before a value are equal in both models, rounding changes that value by at most one level: its
-input is off by a few units in the last place, and a level is thousands of them (`level_difference`).
+In a quantized model, rounding may change an early value by one level, which changes the outputs as much as a fault may.
+If all quantized values before a value are equal in both models, rounding changes that value by at most one level: its
+input differs by a few units in the last place, and a level is thousands of units wide (`level_difference`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from graphopt.verification.run import (
 from graphopt.verification.variants import editor_of_copy, kept_in_half, with_outputs
 
 Array = npt.NDArray[Any]
-# Operator -> its output of indices and its inputs of scores or boxes, counted from 0.
+# Operator -> position of its output of indices, and positions of its inputs of scores or boxes.
 CHOOSE = {"ArgMax": (0, (0,)), "ArgMin": (0, (0,)), "NonMaxSuppression": (0, (0, 1)), "TopK": (1, (0,))}
 OLDEST_OPSET = 11  # GatherElements, and TopK with `sorted`.
 _PREFIX = "graphopt_choice"
@@ -79,8 +80,8 @@ class Choice:
 def choices_of(before: ir.Model, after: ir.Model) -> list[Choice]:
     """Finds the nodes of BEFORE's main graph that choose among floats, and their counterparts in AFTER.
 
-    A counterpart makes a value of the same name. Without such names, nodes of one operator correspond by order. The
-    list is empty if a node has no counterpart.
+    A counterpart produces a value of the same name. Without such names, nodes of one operator correspond by order, if
+    both models have equally many. The list is empty if a node has no counterpart.
     """
     if before.opset_imports.get("", 0) < OLDEST_OPSET:
         return []
@@ -110,7 +111,10 @@ def _chooses(node: ir.Node) -> bool:
 
 
 def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
-    """Makes the copy of BEFORE that takes indices as inputs. It also outputs the inputs of these nodes."""
+    """Returns a copy of BEFORE that takes the indices of choices as inputs.
+
+    The copy also outputs the inputs of the nodes that choose.
+    """
     editor = editor_of_copy(before)
     made = {_made(node): node for node in editor.model.graph}
     for choice in choices:
@@ -134,7 +138,7 @@ def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
 
 
 def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
-    """Adds the inputs of that copy to AFTER, which does not read them: both then take the same inputs."""
+    """Returns a copy of AFTER with the same added inputs as `with_given_choices`; it does not use them."""
     editor = editor_of_copy(after)
     for choice in choices:
         editor.add_input(choice.given, ir.DataType.INT64)
@@ -142,7 +146,7 @@ def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
 
 
 def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
-    """Adds the indices of AFTER to its outputs, one for each choice."""
+    """Returns a copy of AFTER that also outputs its indices, one output for each choice."""
     editor = editor_of_copy(after)
     graph = editor.model.graph
     nodes = list(graph)
@@ -180,14 +184,14 @@ def _made(node: ir.Node) -> tuple[str | None, ...]:
 def mistake(
     choice: Choice, indices: Array, read: Mapping[str, Array], draws: Sequence[Mapping[str, Array]], slack: float = 0.0
 ) -> str:
-    """Names the indices that BEFORE could not have chosen; "" if it could have chosen all.
+    """Describes indices that BEFORE could not have chosen; "" if it could have chosen all of them.
 
     Args:
         choice: the node.
         indices: AFTER's.
-        read: output of the copy -> the input of the node in BEFORE, given AFTER's choices.
+        read: output of the copy of BEFORE -> the value of the node's input, computed with AFTER's choices.
         draws: the same in runs that round at random; empty where rounding could not be measured.
-        slack: how far scores may be off besides, relative to their RMS, and overlaps of boxes.
+        slack: an additional tolerance: of scores relative to their RMS, and of the overlaps of boxes.
     """
     inputs = [read.get(name) for name in choice.reads]
     drawn = [[draw.get(name) for name in choice.reads] for draw in draws]
@@ -225,13 +229,13 @@ def _order_mistake(
 
 
 def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) -> str:
-    """Describes the first row with wrong indices, where the largest scores are to be chosen.
+    """Describes the first row with wrong indices; the largest scores should be chosen.
 
     Args:
         rows: scores, [rows, scores]; rows with NaN are ignored.
         chosen: indices, [rows, chosen].
         noise: the rounding error of each score.
-        in_order: whether the largest comes first.
+        in_order: whether the indices must be sorted, with that of the largest score first.
     """
     if not rows.size or not chosen.size:
         return ""
@@ -258,7 +262,7 @@ def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) 
 
 
 def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
-    """Estimates the rounding error of each score by its own and those of its neighbours in order.
+    """Estimates the rounding error of a score as the largest change of this score and its neighbours in sorted order.
 
     Args:
         rows: [rows, scores].
@@ -273,7 +277,7 @@ def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
         moved = np.nan_to_num(np.max([np.abs(draw - rows) for draw in draws], axis=0), nan=0.0, posinf=0.0)
     order = np.argsort(rows, axis=1, kind="stable")
     smooth = np.take_along_axis(moved, order, 1)
-    for step in (1, 2, 4, 8, 1):  # 16 neighbours on either side, because one draw may miss a score
+    for step in (1, 2, 4, 8, 1):  # 16 neighbours on either side, because a draw may hardly change a score by chance
         wide = np.pad(smooth, ((0, 0), (step, step)), mode="edge")
         smooth = np.max([wide[:, : -2 * step], smooth, wide[:, 2 * step :]], axis=0)
     result = np.empty_like(moved)
@@ -350,13 +354,13 @@ def _overlaps(boxes: Array, picked: Array, centred: bool) -> Array:
 
 @dataclass
 class RunGroup:
-    """Runs that are compared with one BEFORE.
+    """Runs of AFTER that are compared with the same copy of BEFORE.
 
     Attributes:
         pair: the models.
-        errors: the rounding errors of this BEFORE.
+        errors: the rounding errors of this copy.
         runs: of AFTER.
-        choices: those that BEFORE takes from AFTER; empty if it makes its own.
+        choices: the choices that the copy takes from AFTER as inputs; empty if BEFORE makes its own choices.
     """
 
     pair: Pair
@@ -365,7 +369,10 @@ class RunGroup:
     choices: Sequence[Choice] = ()
 
     def mistake(self, run: ComparedRun, numerics: Numerics) -> tuple[str, set[str]]:
-        """Describes a choice of AFTER that BEFORE could not have made, "" if none, and the outputs behind it."""
+        """Describes a choice of AFTER that BEFORE could not have made; "" if there is none.
+
+        Also returns the outputs that depend on this choice.
+        """
         names, approximated = self.pair.names, self.pair.rewritten.approximated
         read = {n: np.asarray(o) for n, o in zip(names, self.errors.wanted[run.case.name]) if n in self.errors.kept}
         draws = self.errors.values_of(numerics, run.case.name)
@@ -382,7 +389,11 @@ class RunGroup:
 def grouped(
     pair: Pair, errors: RoundingErrors, runs: Sequence[ComparedRun], compared: Collection[str]
 ) -> list[RunGroup]:
-    """Groups runs by the BEFORE that they are compared with: its own choices, or the first, second, ... of a case."""
+    """Groups runs by the copy of BEFORE that they are compared with.
+
+    The first group is compared with BEFORE's own choices, if it has runs. In each further group BEFORE takes the
+    choices of AFTER; runs of one case with different choices are in different groups.
+    """
     plain = RunGroup(pair, errors)
     doubtful: set[ComparedRun] = set()
     if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
@@ -417,7 +428,7 @@ def _makes_choices(pair: Pair) -> bool:
 
 
 class _Following:
-    """The models that follow AFTER's choices, and their sessions."""
+    """The copies of both models for comparisons with AFTER's choices, and their sessions."""
 
     def __init__(self, pair: Pair, choices: Sequence[Choice]) -> None:
         self.choices = choices
@@ -431,7 +442,11 @@ class _Following:
 
     @staticmethod
     def of(pair: Pair) -> _Following | None:
-        """Returns None if BEFORE chooses by no scores, or the models do not correspond or are too large."""
+        """Creates the copies of both models.
+
+        Returns None if no node of BEFORE chooses by scores, if the models' choices do not correspond, or if the models
+        are too large.
+        """
         if max(weights_in_files(pair.before.model), weights_in_files(pair.after.model)) > MAX_WEIGHTS_READ:
             return None
         try:
@@ -446,7 +461,10 @@ class _Following:
         return RunGroup(self.pair, own, choices=self.choices)
 
     def run(self, run: ComparedRun) -> tuple[ComparedRun, Outputs] | None:
-        """Compares the run with BEFORE by the run's choices; also returns BEFORE's outputs. None if either fails."""
+        """Compares a run with BEFORE given the run's choices, and also returns BEFORE's outputs.
+
+        Returns None if a model does not run.
+        """
         got = self._after(run)
         if isinstance(got, str):
             return None
@@ -492,7 +510,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
     ours, theirs = (_quantizers(model.model) for model in (pair.before, pair.after))
     made = {value.name for node in pair.after.model.graph for value in node.outputs}
     shared = [name for name in ours if name in made]
-    # Values of one name that the models quantize differently cannot be compared.
+    # A value that the two models quantize differently cannot be compared.
     if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
         return ""
     try:
@@ -501,7 +519,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
     except VerifyError:
         return ""
     moved = {name for name in shared if not np.array_equal(want[name], got[name])}
-    # Values behind a quantized value that differs, or that AFTER does not have under its name.
+    # Quantized values that differ or cannot be compared, and all values that depend on them.
     unsure: set[ir.Value] = set()
     for node in pair.before.model.graph:
         result = str(node.outputs[0].name) if node.outputs else ""
@@ -519,7 +537,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
 
 
 def _quantizers(model: ir.Model) -> dict[str, tuple[Any, ...]]:
-    """Returns the quantization of each quantized value; without those with a computed scale or zero point."""
+    """Returns the quantization of each quantized value; values with a computed scale or zero point are left out."""
     view = GraphView(model, Target("cpu"))
     found: dict[str, tuple[Any, ...]] = {}
     for node in model.graph:

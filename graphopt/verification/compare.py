@@ -5,9 +5,9 @@ an output may hold values of different kinds (boxes in pixels beside scores from
 the largest error, which shows a local fault, and the RMS of the error, which shows a small fault everywhere.
 
 The limit of an output or slice is the *measured rounding error*: the change of BEFORE when all its values are rounded
-at random (`noise.py`), by FACTOR times the unit of their precision. It is at least FLOOR. Beyond LARGEST_LIMIT the
-output is inconclusive. LIMITS replace rounding errors that cannot be measured. All of these are relative to the RMS of
-the output or slice. A model's metadata may name a class of rewrites, never a number.
+at random (`noise.py`), by FACTOR times the unit of their precision. It is at least FLOOR. A difference within its limit
+but beyond LARGEST_LIMIT is inconclusive. LIMITS replace rounding errors that cannot be measured. All of these are
+relative to the RMS of the output or slice. A model's metadata may name a class of rewrites, never a number.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy.typing as npt
 from graphopt.metadata import Numerics
 from graphopt.verification.report import NOISE, excess
 
-# The limit over the measured rounding error. With four draws each, over the zoo's small models and six seeds, a rewrite
-# moved outputs by at most 0.31 of this limit, and the worst slice by at most 0.55.
+# The ratio of the limit to the measured rounding error. With four draws each, over the zoo's small models and six
+# seeds, a rewrite changed outputs by at most 0.31 of this limit, and the worst slice by at most 0.55.
 FACTOR = 4.0
-# Eight units in the last place of float32, which kernels with another order of two additions reach.
+# Eight units in the last place of float32: kernels that do two additions in another order may differ by this much.
 FLOOR = 1e-6
 
 
@@ -36,7 +36,7 @@ class Rounding:
 
     Attributes:
         unit: noise relative to a value; includes FACTOR.
-        floor: the noise of x is unit * (|x| + floor), because the unit does not shrink below this size.
+        floor: the noise of x is unit * (|x| + floor), because the errors of values below floor do not shrink further.
         coarse: whether elementwise operators are rounded as well.
         dtype: numpy's name of a coarse type.
     """
@@ -47,7 +47,7 @@ class Rounding:
     dtype: str = ""
 
 
-# Results are rounded to nearest: by half a unit in the last place.
+# Rounding to nearest changes a result by at most half a unit in the last place.
 SINGLE = Rounding(FACTOR * 2.0**-24)
 # Values of float16 below 2**-14 are 2**-24 apart.
 HALF = Rounding(FACTOR * 2.0**-11, floor=2.0**-14, coarse=True, dtype="float16")
@@ -55,20 +55,20 @@ BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
 
 
 def stored(rounding: Rounding) -> Rounding:
-    """Returns the rounding of weights: another computation or conversion changes one by a whole unit, not by half.
+    """Returns the rounding of weights: other conversions change them by a whole unit in the last place, not by half.
 
     With half a unit, MobileNet with every weight changed by one unit reached 1.9 of its limit.
     """
     return replace(rounding, unit=2 * rounding.unit)
 
 
-# The rounding of a sum's partial sums on both sides, in units times the root of the number of terms. Without it, folded
-# BatchNormalizations in the zoo's YOLO reached 1.8 of their limit; with it 0.5.
+# The rounding of a sum's partial sums in both models, in units times the root of the number of terms. Without it,
+# folded BatchNormalizations in the zoo's YOLO reached 1.8 of their limit; with it 0.5.
 PARTIAL_SUMS = 0.7
-# Polynomials for tanh, erf, exp, ... are exact to units of 1, even where their results are small.
+# Polynomials for tanh, erf, exp, ... have errors of units in the last place of 1, even where the results are small.
 FUNCTION_FLOOR = FACTOR * 2.0**-22
-# Functions inside recurrent layers: an almost closed gate has steps of 2**-24. Without this floor, states of 1e-4 in
-# silero_vad reached 1.3 of their limit when inputs moved by a twelfth of the noise.
+# The same for functions inside recurrent layers: neighbouring values of an almost closed gate are 2**-24 apart. Without
+# this floor, states of 1e-4 in silero_vad reached 1.3 of their limit when inputs changed by a twelfth of the noise.
 GATE_FLOOR = FACTOR * 2.0**-24
 
 # Limits of the largest error if the rounding error cannot be measured.
@@ -87,7 +87,8 @@ LARGEST_LIMIT: dict[Numerics, float] = {
     Numerics.BF16: 0.2,
 }
 
-# One draw may miss a slice with fewer elements: more draws judge it, or those of other input sets.
+# A slice with fewer elements may hardly change in one draw by chance: its limit is larger after few draws, and the
+# draws of other input sets count as well.
 SMALL_SLICE = 8
 MEASURES = ("largest", "rms")
 NAN_EVERYWHERE = "NaN in every element, where BEFORE is finite"
@@ -120,10 +121,10 @@ class Deviation:
     Attributes:
         structure: a difference of type, shape or NaN positions, or "".
         slices: the whole output first, then each axis of size 2 or more; empty if there are no values to compare.
-        typical: the size that limits refer to: the output's RMS; for probabilities the RMS of the norms of the rows.
-        discrete: whether the values are integers or booleans, with an error of 0 or 1.
+        typical: the size that LARGEST_LIMIT refers to: the output's RMS, for probabilities the RMS of the rows' norms.
+        discrete: whether the values are integers or booleans; the error of an element is then 0 or 1.
         snr_db: signal to noise ratio in dB; inf if all bits are equal.
-        cosine: cosine of the angle between the two as vectors; 0 if one is all zeros.
+        cosine: cosine of the angle between output and reference as vectors; 0 if one is all zeros.
     """
 
     structure: str
@@ -134,14 +135,14 @@ class Deviation:
     cosine: float = 1.0
 
     def has_slices_of(self, other: Deviation) -> bool:
-        """Returns whether both have values to compare, from outputs of one shape."""
+        """Returns whether both deviations have slices, of outputs of the same shape."""
         if self.structure or not self.slices or len(self.slices) != len(other.slices):
             return False
         return all(a.scale.size == b.scale.size for a, b in zip(self.slices, other.slices))
 
     @property
     def max_abs(self) -> float:
-        """The largest error; inf for another structure."""
+        """The largest error; inf if the structure differs."""
         if self.structure:
             return math.inf
         return float(self.slices[0].largest[0]) if self.slices else 0.0
@@ -234,10 +235,10 @@ def _of_sequences(want: Any, got: Any) -> Deviation:
 
 # -- judgement ---------------------------------------------------------------------------------------------------------
 
-# Smaller values of float32 lose bits, and kernels flush them to zero.
+# Errors below this are accepted: intermediate results of such small values underflow in float32.
 UNDERFLOW = 1e-30
-# From SPREAD_DRAWS draws on, a rare draw is estimated: RARE standard deviations above the mean of the logarithms, at
-# most MOST_SPREAD times the largest draw. Ten rounding errors are beyond that.
+# With SPREAD_DRAWS or more draws, the limit is the estimate of a rare draw: RARE standard deviations above the mean of
+# the logarithms, but at most MOST_SPREAD times the largest draw. A difference of ten rounding errors is beyond it.
 SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
 
 
@@ -245,7 +246,8 @@ SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
 class Judgement:
     """The judgement of one output of one case; the attributes are those of `OutputComparison`.
 
-    If it is equal with the reason NOISE, rounding may explain the difference, but is too large for any evidence.
+    If `equal` is true and the reason is NOISE, rounding may explain the difference, but the rounding error is too large
+    to prove that the models compute the same.
     """
 
     equal: bool
@@ -263,13 +265,13 @@ class Judgement:
         return self.reason == NOISE
 
 
-# (axis, its size, measure) -> the largest movement of each slice relative to that of the whole output in the same draw;
-# the number of draws.
+# (axis, its size, measure) -> the largest error of each slice, relative to that of the whole output in the same draw;
+# and the number of draws.
 Shares = Mapping[tuple[int, int, str], tuple[Numbers, int]]
 
 
 def shares_of(draws: Iterable[Deviation]) -> Shares:
-    """Measures the likely movement of small slices, because one draw may miss the elements of a slice."""
+    """Measures how much rounding changes small slices; a single draw may hardly change a slice by chance."""
     found: dict[tuple[int, int, str], tuple[Numbers, int]] = {}
     for draw in draws:
         for slices in draw.slices[1:] if not draw.discrete else ():
@@ -284,7 +286,7 @@ def shares_of(draws: Iterable[Deviation]) -> Shares:
 
 
 def is_negligible(found: Deviation) -> bool:
-    """Returns whether the difference is within FLOOR, so its rounding error need not be measured."""
+    """Returns whether the difference is within FLOOR; BEFORE's rounding error need not be measured then."""
     return not found.structure and all(
         bool((getattr(s, measure) <= FLOOR * s.scale).all()) for s in found.slices for measure in MEASURES
     )
@@ -301,12 +303,12 @@ def judge(
     """Judges one output of one case.
 
     Args:
-        found: the difference of AFTER.
+        found: the deviation of AFTER from BEFORE.
         numerics: the class of the rewrites.
-        draws: of BEFORE with random rounding, which includes FACTOR; empty if it could not be measured.
-        approximation: of another implementation of the approximating nodes; it is added to the limit.
-        shares: the movement of small slices in other cases.
-        fixed: of BEFORE's own sums and norms, the same in every run, without FACTOR.
+        draws: deviations of BEFORE with random rounding, which include FACTOR; empty if there are none.
+        approximation: deviation of another implementation of the approximating nodes; it is added to the limit.
+        shares: how much rounding changes small slices in all cases (`shares_of`).
+        fixed: deviations of BEFORE with exact sums and written-out norms, the same in every run; without FACTOR.
     """
     if numerics == Numerics.EXACT:
         same = not found.structure and found.max_abs == 0
@@ -332,7 +334,7 @@ def judge(
     judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
     worst = max(judgements, key=lambda j: (not j.equal, j.is_noise, excess(j.slice_error, j.slice_limit)))
     if worst.is_noise and not judgements[1].is_noise:
-        # Some slices, or the largest error, are no evidence, but the RMS error of the whole output is.
+        # Some slices, or the largest error, prove nothing, but the RMS of the error of the whole output does.
         worst = replace(worst, reason="")
     return replace(worst, limit=judgements[0].slice_limit)
 
@@ -342,13 +344,16 @@ def _differs(equal: bool) -> str:
 
 
 def _usual(limit: Numbers, scale: Numbers) -> float:
-    """Returns the lower median of an axis' limits relative to their slices, because a few draws may miss a slice."""
+    """Returns the lower median of an axis' limits relative to the RMS of their slices.
+
+    After few draws, the limit of a single slice may be too small.
+    """
     known = scale > 0
     return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
 
 
 def _largest(draws: Numbers) -> Numbers:
-    """Estimates the largest movement of each slice by rounding from several draws, [draws, slices]."""
+    """Estimates the largest change of each slice by rounding from several draws, [draws, slices]."""
     most = draws.max(axis=0)
     if len(draws) < SPREAD_DRAWS:
         return np.asarray(most)
@@ -387,7 +392,7 @@ def _by_slices(
                 largest = LIMITS[Numerics.APPROXIMATE] * slices.scale
                 limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), largest)
             measured = limit / FACTOR
-            # A slice of zeros has no scale: there one unit of the whole output is negligible.
+            # A slice of zeros has no scale: one unit in the last place of the whole output's RMS is negligible there.
             least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
             least = np.maximum(least, _usual(limit, slices.scale) * slices.scale)
             limit = np.maximum(limit, least + UNDERFLOW)
@@ -400,7 +405,7 @@ def _by_slices(
             else:
                 # Where rounding decides, the limit of the whole output is more reliable than a slice's few draws.
                 limit = np.where((limit > largest) & positive, np.maximum(limit, relative * slices.scale), limit)
-            # A slice that rounding moves by more than its size consists of rounding errors, in AFTER as well.
+            # A slice that rounding changes by more than its RMS consists of rounding errors, also in AFTER.
             limit = np.where((limit > slices.scale) & positive, 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
             # Slices beyond their limit come first, then those within a limit that is too large for evidence.

@@ -11,12 +11,12 @@ from typing import Any
 from graphopt.report.text import fitted
 from graphopt.strict_json import dumps
 
-# The reason of rows without evidence: rounding alone moves BEFORE too far.
+# The reason of rows that prove nothing, because rounding alone changes BEFORE too much.
 NOISE = "rounding noise"
 
 
 class Verdict(Enum):
-    """The result of a comparison; RANDOM if BEFORE differs from itself and there is no other difference."""
+    """The result of a comparison; RANDOM if runs of BEFORE differ and there is no other difference."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -30,7 +30,7 @@ class OutputComparison:
     Attributes:
         name: the output.
         case: name of the input set.
-        library: whether AFTER ran with our kernels; otherwise by its function bodies.
+        library: whether our kernels ran AFTER's nodes, instead of the nodes' function bodies.
         provider: the first provider of AFTER's session.
         optimized: whether the runtime's own optimizations were on, which is its default.
         max_abs: largest absolute difference.
@@ -44,7 +44,7 @@ class OutputComparison:
         measure: the error of that slice: "largest", or "rms" for the RMS of the error.
         slice_error: that error, relative to the slice's RMS.
         slice_limit: limit of `slice_error`.
-        noise: the measured rounding error of BEFORE there, relative to the slice's RMS; None if it is unknown.
+        noise: the measured rounding error of BEFORE in that slice, relative to the slice's RMS; None if it is unknown.
         unmeasured: whether a fixed limit of the whole output replaced a rounding error that could not be measured.
     """
 
@@ -69,12 +69,12 @@ class OutputComparison:
 
     @property
     def severity(self) -> float:
-        """The error over its limit."""
+        """The error divided by its limit."""
         return excess(self.slice_error, self.slice_limit)
 
 
 def excess(error: float, limit: float) -> float:
-    """Returns an error over its limit; inf for any error over a limit of 0."""
+    """Returns an error divided by its limit; inf for an error above a limit of 0."""
     return 0.0 if error == 0 else error / limit if limit else math.inf
 
 
@@ -125,15 +125,15 @@ class VerifyReport:
         return self.equal
 
     def worst_outputs(self) -> list[OutputComparison]:
-        """Returns the worst row of each output: a different one before an equal one, then the one nearest its limit."""
+        """Returns the worst row of each output: a different row if there is one, with the largest error over limit."""
         names = dict.fromkeys(row.name for row in self.rows)
         return [max((row for row in self.rows if row.name == name), key=severity) for name in names]
 
     @property
     def worst(self) -> OutputComparison | None:
-        """The row with the largest error relative to its limit; None if nothing was compared.
+        """The worst row: a different one, if any, with the largest error over limit; None if nothing was compared.
 
-        It need not have the largest difference, which is no evidence where rounding decides.
+        Another row may have a larger difference: if rounding decides, a large difference proves nothing.
         """
         return max(self.rows, key=severity, default=None)
 
@@ -147,18 +147,18 @@ class VerifyReport:
 
 
 def without_numbers(name: str, case: str, mode: tuple[bool, str, bool], reason: str) -> OutputComparison:
-    """Returns the row of a difference that has no size: a failed run, another shape."""
+    """Returns the row of a difference without a numeric error, such as a failed run or another shape."""
     nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
     return OutputComparison(name, case, *mode, *nothing, False, reason, slice_error=math.inf)
 
 
 def severity(row: OutputComparison) -> tuple[bool, float]:
-    """Sorts rows: equal before different ones, then by error over limit."""
+    """Returns a sort key of rows: equal rows come before different ones, then the error over its limit decides."""
     return not row.equal, row.severity
 
 
 def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
-    """Returns a sentence for each output for which rounding decides on some input set."""
+    """Returns a sentence for each output that is inconclusive on some input set."""
     said = []
     for name in dict.fromkeys(row.name for row in rows if row.reason == NOISE):
         noise = [row for row in rows if row.name == name and row.reason == NOISE]

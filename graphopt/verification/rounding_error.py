@@ -1,4 +1,7 @@
-"""Measures rounding errors: runs BEFORE with random rounding and compares it with itself."""
+"""Measures the rounding errors of BEFORE by comparing its outputs with those of runs with random rounding.
+
+One run of one case with random rounding is a draw.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from graphopt.verification.pair import ComparedModel, Rewritten
 from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case
 from graphopt.verification.variants import has_sums, with_outputs
 
-# Draws of the rounding of weights, each in another session. Every run in a session rounds the activations anew.
+# The number of random roundings of the weights, each in its own session. Every run rounds the activations anew.
 SESSIONS = 4
 # Maximum bytes of weights in all open sessions; one session is always kept.
 KEPT_BYTES = 400_000_000
@@ -44,12 +47,12 @@ class RoundingErrors:
 
     Attributes:
         before: the model.
-        wanted: its outputs by case.
-        rewritten: decides the precision of the rounding.
-        half_io: whether inputs are rounded to float16.
+        wanted: its outputs without random rounding, by case.
+        rewritten: the rewrites of AFTER, which determine the precision of the rounding.
+        half_io: whether AFTER takes float16 inputs, so that the inputs of BEFORE are rounded to half precision.
         optimized: whether BEFORE runs only with the runtime's own optimizations.
         elsewhere: whether `wanted` comes from a provider other than the CPU.
-        kept: names of outputs with values to keep for each draw (`values_of`).
+        kept: names of the outputs whose values are kept for each draw (`values_of`).
         compared: inputs that both models only move and compare, so no rewrite rounds them.
     """
 
@@ -68,11 +71,11 @@ class RoundingErrors:
     _sessions: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[int, Shares]] = field(default_factory=dict)
     _refused: dict[Key, str] = field(default_factory=dict)
-    _noisy: Mapping[tuple[Any, ...], Noisy] = field(default_factory=dict)  # the last one
+    _noisy: Mapping[tuple[Any, ...], Noisy] = field(default_factory=dict)  # the last one that was made
 
     @property
     def has_steps(self) -> bool:
-        """Whether BEFORE rounds to a grid, chooses or compares somewhere."""
+        """Whether a node of BEFORE rounds to a grid, chooses among values or compares them."""
         return noise.has_steps(self.before.whole.graph)
 
     @property
@@ -104,7 +107,7 @@ class RoundingErrors:
         return self._drawn[numerics, case.name]
 
     def shares(self, numerics: Numerics, output: int) -> Shares:
-        """Returns the movement of small slices in all draws of all cases."""
+        """Returns how much rounding changes small slices in all draws of all cases."""
         count = sum(map(len, self._found.values()))
         if self._shares.get((numerics, output), (-1, {}))[0] != count:
             draws = (draw[output] for (n, _), many in self._found.items() if n == numerics for draw in many)
@@ -114,12 +117,12 @@ class RoundingErrors:
     # -- measurements --------------------------------------------------------------------------------------------------
 
     def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int, steps: float = 1.0) -> float:
-        """Draws each case a number of times more, and returns the CPU seconds.
+        """Makes more draws of each case, and returns the CPU seconds that they took.
 
         Args:
             numerics: the class of the judged outputs.
             cases: the input sets.
-            draws: number of draws of each.
+            draws: number of draws of each case.
             steps: as for `Noisy`.
         """
         began = time.process_time()
@@ -153,9 +156,10 @@ class RoundingErrors:
     def measure_fixed(self, numerics: Numerics, case: Case) -> None:
         """Measures the part of BEFORE's error that is the same in every run.
 
-        It writes norms out and computes sums exactly (`variants.py`). It also rounds weights that AFTER stores in half
-        precision, if AFTER computes nothing in that precision or if there are steps: few draws of weights would show
-        the effect on steps. Unlike noise, the result does not include FACTOR.
+        A copy of BEFORE writes norms as elementary operators and computes sums exactly (`variants.py`). It also rounds
+        the weights that AFTER stores in half precision, if AFTER computes nothing in that precision or if BEFORE has
+        steps: few random draws of the weights would change the result of a step. Unlike noise, the measured error is
+        not multiplied by FACTOR.
         """
         key, graph = (numerics, case.name), self.before.whole.graph
         drawn = self.rewritten.coarse and not noise.has_steps(graph)
@@ -168,19 +172,19 @@ class RoundingErrors:
         if isinstance(outputs, str):
             return
         references = [self.wanted[case.name]]
-        if self.elsewhere:  # AFTER's sums may be as far off as the CPU's
+        if self.elsewhere:  # the rounding errors of AFTER's sums may be as large as the CPU's
             plain = run_case(open_session(self.before.source, self._mode), case)
             references += [plain] if not isinstance(plain, str) else []
         for reference in references:
             self._fixed[key].append([deviation(w, o) for w, o in zip(reference, outputs)])
 
     def values(self, numerics: Numerics, names: Sequence[str], case: Case) -> dict[str, Any]:
-        """Returns values of BEFORE's main graph by name, rounded at random; an empty dict if that does not run."""
+        """Returns values of BEFORE's main graph by name, rounded at random; an empty dict if the copy does not run."""
         outputs = self._run_once(numerics, case, names)
         return {} if isinstance(outputs, str) else dict(zip(names, outputs))
 
     def overflows(self, numerics: Numerics, case: Case) -> list[Deviation]:
-        """Measures BEFORE with the range of half precision; returns an empty list if that does not run."""
+        """Measures BEFORE with infinities beyond float16's range; returns an empty list if the copy does not run."""
         found = deviations(self.wanted[case.name], self._run_once(numerics, case, overflows=True))
         return [] if isinstance(found, str) else found
 
@@ -225,7 +229,7 @@ class RoundingErrors:
         Args:
             numerics: the class of the judged outputs.
             seed: of the noise.
-            names: values of the main graph that replace the outputs, if there are any.
+            names: values of the main graph that replace the outputs; empty to keep the outputs.
             how: options of `Noisy`.
 
         Returns:

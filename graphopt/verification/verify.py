@@ -63,8 +63,8 @@ def verify(
     `provider`, if there is one; BEFORE always runs on the CPU. A few cases also run at the runtime's default
     optimization level, in another process. If BEFORE runs only at that level, both run at it, and a note reports it.
 
-    With two `providers`, BEFORE runs on the first and AFTER on the second, and nothing else runs. They may be the same
-    model. On the CPU, our nodes then run by their function bodies.
+    With two `providers`, BEFORE runs on the first and AFTER on the second, and nothing else runs. BEFORE and AFTER may
+    be the same model. On the CPU, our nodes then run by their function bodies.
 
     Args:
         before: the original, in any form that `optimize` takes.
@@ -76,7 +76,7 @@ def verify(
         seed: of the generated inputs.
         probe_nan: also tries inputs with NaN and infinities. A correct rewrite may spread them further than the
             original: one NaN fills a whole tile of a Winograd convolution.
-        provider: "rocm", "graphopt", ... or a full name, where AFTER also runs.
+        provider: an additional provider for AFTER: "rocm", "graphopt", ... or a full name.
         effort: "quick", "normal" or "thorough" (`EFFORTS`).
         sizes: symbolic dimension -> the sizes to try.
         batch: sizes to try for symbolic first axes.
@@ -89,7 +89,8 @@ def verify(
 
     Raises:
         ModelSaveError: the inputs cannot be written to `save_inputs`.
-        OptionError: an unknown name, a range beyond an input's type, a missing provider, not two `providers`.
+        OptionError: an unknown name, a range beyond an input's type, a missing provider, or `providers` that are not
+            two.
         ModelLoadError: a model cannot be read.
         VerifyError: the models cannot be compared: the runtime refuses a model, or every case.
         MemoryError: AFTER needs more memory than this machine has.
@@ -250,7 +251,8 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
 
 # -- the first difference ----------------------------------------------------------------------------------------------
 
-# Most values that are outputs at once. Of more values every n-th is one, and then those between two of them.
+# The most values that become outputs of one run. If there are more, every n-th value is compared first, and then the
+# values between the first one that differs and the compared one before it.
 AT_ONCE = 32
 
 
@@ -314,8 +316,9 @@ def _first_of(
 
 # -- queries without visible keys --------------------------------------------------------------------------------------
 
-# If a mask hides every key of a query, a softmax over no keys has no meaning. Exports of one module may differ there:
-# adding the lowest number to hidden scores gives the mean of all values, adding minus infinity gives NaN, or 0.
+# If a mask hides every key of a query, the query's softmax is over no keys and has no meaning. Two exports of one
+# module may differ for such a query: if the lowest number is added to hidden scores, the result is the mean of all
+# values; if minus infinity is added, the result is NaN, or 0.
 
 Flags = npt.NDArray[np.bool_]
 
@@ -360,7 +363,7 @@ def _differing(want: Any, got: Any, limit: float) -> Flags | None:
 def hides_all(mask: npt.NDArray[Any]) -> Flags:
     """Returns the sequences [B], or queries [B, S], for which a mask [B, T] or [B, ..., S, T] hides every key.
 
-    A mask is 0 at hidden keys, or a low float that is added to scores.
+    The elements of hidden keys are 0, or large negative floats that are added to the scores.
     """
     shown = mask > -HIDES if mask.dtype.kind in "fV" and (mask < 0).any() else mask != 0
     seen = shown.any(axis=-1)
@@ -369,7 +372,7 @@ def hides_all(mask: npt.NDArray[Any]) -> Flags:
 
 
 def hides_all_before(mask: npt.NDArray[Any]) -> Flags:
-    """Returns the queries [B, T] of a causal model that see no key up to their own, by a mask [B, T]."""
+    """Returns the queries [B, T] of a causal model for which a mask [B, T] hides every key up to their own position."""
     return ~np.logical_or.accumulate(mask != 0, axis=-1)
 
 
@@ -381,7 +384,10 @@ def _reasons(flags: Flags, name: str, mask: npt.NDArray[Any]) -> list[str]:
 
 
 def _are_in(flags: Flags, queries: Flags) -> bool:
-    """Returns whether all differences are in these sequences or queries; axis 0 is the batch, another the position."""
+    """Returns whether all differences are in these sequences or queries.
+
+    Axis 0 of the output is the batch, and axis 1 or 2 the position of the query.
+    """
     queries = queries[: len(flags)]  # a mask may have unused rows
     if len(queries) < len(flags):
         return False
