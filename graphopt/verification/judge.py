@@ -25,23 +25,25 @@ from graphopt.verification.rounding_error import Budget, RoundingErrors
 from graphopt.verification.run import BODIES, Outputs, open_session, run_case, run_cases, run_optimized
 from graphopt.verification.variants import widened, with_winograd
 
-# Random draws of rounding for each case. A case that looks different gets twice as many, and again, up to MOST_DRAWS.
+# The number of draws of each case. For a case that looks different it is doubled repeatedly, up to MOST_DRAWS.
 DRAWS, MOST_DRAWS = 1, 24
-# Factors for the noise before steps if a case still looks different, and draws of each: another level of a quantized
-# value or another choice of a TopK is an effect of rounding of any size.
+# If a case still looks different, the noise on the inputs of steps is raised to these multiples of float32's, with
+# STEP_DRAWS draws of each: rounding of any size may cause another level of a quantized value or another choice of a
+# TopK.
 STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
-# If the budget ends before a case is decided, differences up to so many limits are no finding, because few draws give
-# too small a limit. Cases beyond it are decided without a budget.
+# If the budget ends before a case is decided, differences of up to UNDECIDED times the limit are inconclusive, because
+# few draws give too small a limit. Cases with larger differences are decided without a budget.
 UNDECIDED = 2.0
-# Differences of so many limits, of the output as a whole or after ENOUGH_DRAWS, are certain.
+# A difference of more than BEYOND_LUCK times the limit is certain for the output as a whole, and for a slice after
+# ENOUGH_DRAWS draws.
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 # The number of repeated runs of BEFORE on a case that looks different.
 SAME_RUNS = 3
-# The number of cases with comparisons of quantized intermediate values, if outputs look equal.
+# The number of cases on which quantized intermediate values are compared, if the outputs look equal.
 LEVELS_CASES = 3
-# The number of cases with comparisons of ranges: those with the largest inputs.
+# The number of cases on which ranges of values are compared: those with the largest elements.
 RANGE_CASES = 2
-# An additional share of the budget for the test of nodes without effect.
+# The time to look for untested nodes, as a share of the budget, in addition to it.
 UNTESTED_SHARE = 0.2
 
 Rows = list[OutputComparison]
@@ -50,10 +52,10 @@ Rows = list[OutputComparison]
 def judge_runs(
     pair: Pair, runs: Sequence[ComparedRun], errors: RoundingErrors, report: VerifyReport, budget: Budget
 ) -> None:
-    """Appends the rows of all runs to the report, and notes.
+    """Judges all runs, and appends their rows and notes to the report.
 
     Raises:
-        VerifyError: BEFORE does not run again.
+        VerifyError: BEFORE cannot be run again.
     """
     compared = [name for name in pair.names if name not in report.random]
     judges = [_Judge(group, compared, report, budget) for group in grouped(pair, errors, runs, compared)]
@@ -68,19 +70,19 @@ def judge_runs(
 
 @dataclass
 class _Judge:
-    """Judges runs that are compared with one BEFORE.
+    """Judges the runs of one group, which are compared with the same BEFORE.
 
     Attributes:
         group: the runs.
         compared: outputs that are the same in each run of BEFORE.
         report: gets notes and random outputs.
-        budget: for more draws.
+        budget: the CPU time for more draws.
         rows: the current judgement of each run.
-        classes: class -> indices of the compared outputs that rounding errors judge.
+        classes: class of rewrites -> indices of the compared outputs that are judged by rounding errors.
         approximation: case -> deviations of another implementation of approximating nodes.
-        overflown: (case, output, whether AFTER ran in half) where BEFORE leaves the range of half precision as well.
-        allowed: case -> the number of limits that is no finding.
-        unsteady: (case, output) where BEFORE differs from itself.
+        overflown: (case, output, whether AFTER ran in half) for which BEFORE also leaves the range of half precision.
+        allowed: case -> the multiple of the limit up to which a difference is inconclusive.
+        unsteady: (case, output) for which runs of BEFORE differ.
     """
 
     group: RunGroup
@@ -134,7 +136,7 @@ class _Judge:
             return Judgement(equal, found.structure or ("" if equal else "differs"), found.relative, limit, limit=limit)
         own = numerics = pair.rewritten.classes[name]
         if run.mode.provider != CPU or run.mode.optimized:
-            numerics = max(numerics, Numerics.REASSOCIATED)  # they may add in another order, also without a rewrite
+            numerics = max(numerics, Numerics.REASSOCIATED)  # these may add in another order even without a rewrite
         approximation = None
         if name in pair.rewritten.approximated and _has_kernels(pair, run):
             numerics = max(numerics, Numerics.APPROXIMATE)
@@ -154,7 +156,8 @@ class _Judge:
             doubtful = {run.case.name: run.case for run in given if run.is_doubtful(outputs)}
             self.errors.measure(numerics, doubtful.values(), DRAWS)
         different = [run for run in given if self.update(run)]
-        # Most models remain within rounding errors even with approximating kernels.
+        # The approximation is measured only if runs differ: most models remain within rounding errors even with
+        # approximating kernels.
         beyond = [run for run in different if _has_kernels(self.pair, run)] if self.pair.rewritten.approximated else []
         self.approximation |= _approximation(self.pair, list({r.case.name: r.case for r in beyond}.values()))
         for run in beyond:
@@ -173,10 +176,10 @@ class _Judge:
             self._judge_choices()
 
     def _drop_runs_where_baseline_differs(self) -> None:
-        """Drops runs in which the runtime's optimizations move BEFORE as far from itself as AFTER.
+        """Drops runs in which the runtime's optimizations change BEFORE's outputs as much as AFTER's differ.
 
-        One example is its fusion of a LayerNormalization up to 1.31, which uses an epsilon of 1e-5 if the epsilon is
-        the first operand of the addition.
+        For example, ONNX Runtime up to 1.31 fuses a LayerNormalization with an epsilon of 1e-5 if the model's epsilon
+        is the first operand of its addition.
         """
         bad = [run for run in self.rows if run.mode.optimized and not all(row.equal for row in self.rows[run])]
         if not bad:
@@ -192,7 +195,7 @@ class _Judge:
                 self.report.notes.append(at_default_level(run.case, "its outputs change"))
 
     def _measure_again(self) -> None:
-        """Measures cases that look different again, the worst first, until one remains different."""
+        """Measures cases that look different more precisely, the worst first, until one remains different."""
         again: set[str] = set()
         for run in sorted(self.rows, key=lambda run: max([0.0, *(r.severity for r in self.rows[run] if not r.equal)]))[
             ::-1
@@ -223,7 +226,7 @@ class _Judge:
             self.errors.measure_fixed(numerics, run.case)
 
     def _differs_from_itself(self, run: ComparedRun) -> set[tuple[str, str]]:
-        """Runs BEFORE again; returns (case, output) of differences, which uninitialized memory may cause."""
+        """Runs BEFORE again; returns (case, output) of outputs that change, for example by uninitialized memory."""
         before, wanted = runner_of_before(self.pair), self.errors.wanted[run.case.name]
         others = list({r.case.name: r.case for r in self.rows if r.case is not run.case}.values())
         found = set()
@@ -235,7 +238,7 @@ class _Judge:
         return found
 
     def _draw_again(self, run: ComparedRun, budget: Budget | None) -> bool:
-        """Draws until the case is equal or certainly different; returns False if the budget ends before."""
+        """Makes draws until the case is equal or certainly different; returns False if the budget ends before that."""
 
         def spend(draws: int, steps: float = 1.0) -> None:
             for numerics in self.classes:
@@ -252,7 +255,7 @@ class _Judge:
             if bad and drawn >= ENOUGH_DRAWS:
                 self._measure_fixed(run)
                 bad = self.update(run)
-            # A choice that no draw made has no limit.
+            # An infinite error over limit is not certain: the limit of a choice is 0 until a draw makes that choice.
             certain = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
             if not bad or drawn >= MOST_DRAWS or (certain and drawn >= ENOUGH_DRAWS):
                 break
@@ -269,10 +272,10 @@ class _Judge:
         return True
 
     def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
-        """Returns (case, output, whether AFTER ran in half) where AFTER may leave the range of half precision.
+        """Returns (case, output, whether AFTER ran in half) for which AFTER may leave the range of half precision.
 
-        It may if BEFORE does so in AFTER's precision, on inputs of unusual size. If BEFORE itself is not finite, AFTER
-        may also have the values that BEFORE has in float32.
+        AFTER may do so if BEFORE does in AFTER's precision, on generated inputs of unusual size. If BEFORE's own output
+        is not finite, AFTER may also have the values that BEFORE has in float32.
         """
         pair, found = self.pair, set()
         usual = pair.given or is_usual(run.case)
@@ -297,7 +300,7 @@ class _Judge:
         return found
 
     def _judge_choices(self) -> None:
-        """Marks runs with choices that BEFORE could not have made by its scores and their rounding errors."""
+        """Marks runs as different if BEFORE could not have made their choices, given its scores and rounding errors."""
         numerics = max(self.pair.rewritten.classes[name] for name in self.compared)
         for run, rows in self.rows.items():
             why, behind = self.group.mistake(run, numerics)
@@ -309,7 +312,7 @@ class _Judge:
                 rows[rows.index(worst)] = replace(worst, equal=False, reason=why, slice="", slice_error=math.inf)
 
     def compare_levels(self) -> None:
-        """Compares quantized intermediate values on cases with outputs that differ and look equal, the worst first."""
+        """Compares quantized intermediate values on cases with differences within the limits, the worst first."""
         single = max(self.pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
         if not single or not has_levels(self.pair.before.model):
             return
@@ -330,8 +333,8 @@ class _Judge:
     def compare_ranges(self) -> None:
         """Compares ranges of intermediate values if both models are in float16 and their outputs look equal.
 
-        ONNX Runtime computes most float16 nodes in float32 on the CPU, which hides values that exceed float16 only in
-        AFTER.
+        ONNX Runtime computes most float16 nodes in float32 on the CPU. This hides values that exceed float16 in AFTER,
+        but not in BEFORE.
         """
         pair = self.pair
         if not pair.before_halves or not pair.after_halves:
@@ -359,7 +362,7 @@ def _is_certain(rows: Rows) -> bool:
 
 
 def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:
-    """Runs both models; returns whether each output of AFTER is BEFORE's in float32, within half precision."""
+    """Runs both models, BEFORE in float32; returns whether each output agrees within the limit of float16."""
     got = run_case(open_session(pair.after.source, run.mode), run.case, half_io=pair.half_io)
     if isinstance(got, str):
         return []
@@ -370,7 +373,7 @@ def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:
         wide = str(error)
     agrees = []
     for want, have in zip(wide, got) if not isinstance(wide, str) else ():
-        # AFTER may be infinite or exact beyond its range.
+        # BEFORE's values beyond the range of a half-precision output of AFTER become infinite.
         arrays = isinstance(want, np.ndarray) and isinstance(have, np.ndarray)
         narrow = arrays and have.dtype.kind in "fV" and have.dtype.itemsize == 2
         with np.errstate(over="ignore"):
@@ -380,7 +383,7 @@ def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:
 
 
 def _approximation(pair: Pair, cases: Sequence[Case]) -> dict[str, list[Deviation]]:
-    """Compares another implementation of approximating nodes with the function bodies, case by case."""
+    """Runs approximating nodes by Winograd's algorithm; returns case -> deviations from their function bodies."""
     if not cases:
         return {}
     mode = replace(BODIES, optimized=pair.reference.optimized)
@@ -430,7 +433,7 @@ def unmeasured_outputs(pair: Pair, report: VerifyReport, errors: RoundingErrors)
 def untested(
     pair: Pair, cases: Sequence[Case], errors: RoundingErrors, report: VerifyReport, effort: Effort
 ) -> list[str]:
-    """Returns sentences on our nodes that could return zeros, and tables with changed rows that no case reads."""
+    """Returns sentences on nodes that could return zeros unnoticed, and on changed table rows that no case reads."""
     budget = Budget(effort.seconds * UNTESTED_SHARE, spent=2 * pair.opening)
     judging = _Judge(RunGroup(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
 

@@ -1,8 +1,8 @@
 """Runs BEFORE on each case, and AFTER in every mode on the cases that BEFORE accepts.
 
-One case is an empty batch: a detector without detections passes it to the next model. Some CPU kernels of ONNX Runtime
-crash on it. AFTER therefore runs it in another process, with the cases at the default optimization level. BEFORE also
-runs it there if AFTER's outputs do not have the declared types and sizes.
+One case is an empty batch, which a detector without detections passes to the next model. Some CPU kernels of ONNX
+Runtime crash on an empty batch. AFTER therefore runs this case in another process, together with the cases at the
+default optimization level. BEFORE runs it there only if AFTER's outputs do not have the declared types and sizes.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ from graphopt.verification.run import (
 )
 from graphopt.verification.variants import kept_in_half
 
-# The number of cases at the runtime's default optimization level; the smallest cases.
+# The number of cases that run at the runtime's default optimization level; the smallest ones are taken.
 DEFAULT_LEVEL_CASES = 3
-# The number of cases with the largest inputs that run with every float16 result rounded; a usual case is added.
+# The number of cases that run with every float16 result rounded: those with the largest elements. A case with elements
+# of usual size is added.
 HALF_CASES = 2
 # The relative weight of BEFORE's runs with random rounding in the progress.
 RUNS = 5.0
 # Operators with results that may differ in each run.
 MAY_BE_RANDOM = RANDOM | {"Dropout"}
-# A larger relative difference at the default level is not rounding.
+# At the default level, a larger relative difference is not explained by rounding.
 FAR = 1e-3
 # The most symbols or inputs, and the most sizes, that a sentence lists.
 NAMED, LISTED = 4, 16
@@ -97,7 +98,8 @@ def run_before(
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """Runs BEFORE; returns its outputs by case, and the accepted cases.
 
-    If BEFORE runs only after the runtime's optimizations have removed nodes without a kernel, they are enabled.
+    If BEFORE runs only after the runtime's optimizations have removed nodes without a kernel, these optimizations are
+    enabled.
     """
     try:
         return _tried(pair, report, inputs, wishes, allowance)
@@ -113,7 +115,7 @@ def run_before(
 
 
 def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
-    """Returns a function that runs BEFORE on a case; with the runtime's optimizations, in another process.
+    """Returns a function that runs BEFORE on a case; with the runtime's optimizations on the CPU, in another process.
 
     Raises:
         VerifyError: the runtime refuses the model.
@@ -129,7 +131,7 @@ def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
 def _tried(
     pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
-    """Does the work of `run_before`; also reports outputs that differ in a second run."""
+    """Runs BEFORE in the mode `pair.reference` for `run_before`; also reports outputs that differ in a second run."""
     run, proto = runner_of_before(pair), pair.before.proto
     wanted: dict[str, Outputs] = {}
     cases: list[Case] = []
@@ -213,7 +215,7 @@ def _sizes_of(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[dict[str, i
 
 
 def _sizes_tried(combinations: Sequence[Mapping[str, int]]) -> list[str]:
-    """Returns a sentence with the tried sizes of each symbolic dimension; the result is valid for these only."""
+    """Returns a sentence with the tried sizes of each symbolic dimension; the verdict is valid for these only."""
     tried: dict[str, set[int]] = {}
     for sizes in combinations:
         for symbol, size in sizes.items():
@@ -378,7 +380,8 @@ def is_usual(case: Case) -> bool:
 def farthest(cases: Sequence[Case], count: int) -> list[Case]:
     """Returns the cases with the largest elements.
 
-    The key of a case is the sum of its inputs' decimal exponents. Of equal keys the smallest case is returned.
+    Cases are sorted by the sum of the decimal exponents of their inputs' largest elements. Of cases with an equal sum,
+    only the one with the fewest elements is returned.
     """
     best: dict[int, tuple[int, Case]] = {}
     for case in cases:
@@ -397,7 +400,7 @@ def farthest(cases: Sequence[Case], count: int) -> list[Case]:
 def run_at_default_level(
     pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport, empty: Case | None
 ) -> tuple[list[ComparedRun], list[OutputComparison]]:
-    """Runs AFTER on a few cases as users run it, and on an empty batch.
+    """Runs AFTER at the runtime's default optimization level, as users do, on a few cases and on an empty batch.
 
     A run is left out if the runtime's optimizations also change the outputs of BEFORE. All runs are left out if BEFORE
     runs only with these optimizations.
@@ -436,8 +439,8 @@ def _rows_of_empty(
 ) -> list[OutputComparison]:
     """Returns a report row for each output that differs in size or type between BEFORE and AFTER on an empty batch.
 
-    If AFTER refuses the empty batch, it is reported as not covered. This is not a difference, because two exports of
-    one module may accept different inputs.
+    If AFTER refuses the empty batch, the empty batch is reported as not covered. This is not a difference, because two
+    exports of one module may accept different inputs.
 
     Args:
         pair: the models.
@@ -455,7 +458,7 @@ def _rows_of_empty(
     if isinstance(got, str):
         report.not_covered.append(f"an empty batch was not compared: BEFORE accepts it, and AFTER does not: {got}")
         return []
-    # Only sizes, because some kernels leave their output uninitialized if they read nothing.
+    # Only types and sizes are compared: some kernels leave their output uninitialized if their input is empty.
     found = zip(pair.names, (deviation(w, g).structure for w, g in zip(want, got)))
     return [without_numbers(n, EMPTY, mode.key, words) for n, words in found if words.startswith(("shape", "type"))]
 
@@ -473,7 +476,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, wishes: Wishes) -> Case | No
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output is empty and has the declared sizes; symbolic ones are 0 or those of a usual batch."""
+    """Returns whether an output is empty and has the declared sizes; its sizes are 0 or those of a usual batch."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

@@ -1,10 +1,11 @@
-"""Copies of a model with additional outputs or inputs, which show its ranges, its branches and its untested nodes.
+"""Copies of a model with additional outputs or inputs: they show value ranges, unused branches and untested nodes.
 
-A probe is a scalar that is computed beside a node. Inside a branch it becomes another output of the If, which is 0 if
-the other branch runs. Inside the body of a Loop or Scan it becomes another scan output, which is reduced to a scalar.
+A probe is a scalar that is computed from the values of a node. A probe inside a branch becomes an additional output of
+the If, which is 0 if the other branch runs. A probe inside the body of a Loop or Scan becomes an additional scan
+output, which is reduced to a scalar.
 
-`--precision fp16` and `verify` measure ranges: the smallest and largest element of every float32 value. Only scalars
-leave a run, so it takes no more memory than a run of the model.
+`--precision fp16` and `verify` measure ranges: the smallest and largest element of every float32 value. The copy
+outputs only scalars, so its runs take no more memory than runs of the model.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Prober:
         return value
 
     def _of_bodies(self, b: Builder, node: ir.Node) -> list[Probe]:
-        """Returns the probes of a node's bodies to its graph."""
+        """Passes the probes of a node's bodies on to the graph that contains the node, and returns them."""
         if node.domain != "" or node.op_type not in CONTROL_FLOW:
             return []
         branches = bodies(node)
@@ -141,7 +142,7 @@ MOST_SECONDS = 60.0
 # Maximum number of elements of all inputs of a case; ranges depend little on sizes. The second is used if the model
 # accepts no case within the first.
 ELEMENTS = (1 << 12, 1 << 16)
-# Weights in memory beyond this are not copied into a session.
+# A model with more bytes of weights in memory is not measured, because a session would copy them.
 MOST_BYTES = 2 << 30
 
 
@@ -224,7 +225,7 @@ class _Ranges:
         return ActivationRanges(self.largest, self.dims)
 
     def _accepts(self, case: Case) -> bool:
-        """Runs only cases of usual magnitude: inputs 1,000 times as large take any layer beyond float16."""
+        """Runs only cases of usual magnitude, because inputs 1,000 times as large take any layer beyond float16."""
         late = time.monotonic() - self.began > MOST_SECONDS or (self.taken and self.spent > SECONDS)
         enough = late or self.taken >= CASES
         if enough or not case.name.startswith("normal") or not self.run(case):
@@ -233,7 +234,7 @@ class _Ranges:
         return True
 
     def run(self, case: Case) -> bool:
-        """Runs a case and merges its ranges; returns whether the model takes it."""
+        """Runs a case and merges its ranges; returns whether the model accepts it."""
         began = time.process_time()
         outputs = run_case(self.session, case)
         self.spent += time.process_time() - began
@@ -294,7 +295,8 @@ def observed(
 
     Args:
         model: the model; its functions are ignored.
-        floats: names of float32 values, including those in bodies; one name in several bodies is one value.
+        floats: names of float32 values, including those in bodies; values of the same name in several bodies count as
+            one.
         products: also outputs the dimensions of operands and results of matrix multiplications of the main graph.
 
     Returns:
@@ -406,14 +408,16 @@ def untested_nodes(
 ) -> list[str]:
     """Returns a sentence for each of our nodes in the main graph that could return zeros unnoticed.
 
-    Nodes beyond the budget are not tested. If it suffices for less than half of the nodes, none is tested.
+    When the budget is spent, the remaining nodes are not tested. If it suffices for less than half of the nodes, none
+    is tested.
 
     Args:
         after: the rewritten model (AFTER).
         cases: the cases that both models accept.
-        differs: whether outputs of a case differ from those of the original model (BEFORE) by more than rounding.
+        differs: returns whether outputs of a case differ from those of the original model (BEFORE) by more than
+            rounding.
         budget: the CPU time for this test.
-        seconds: CPU seconds of a quick run of AFTER.
+        seconds: CPU seconds of AFTER's quickest run.
     """
     ours = sum(node.domain == DOMAIN for node in after.graph)
     if not ours or budget.spent + ours / 2 * seconds >= budget.seconds:

@@ -1,7 +1,7 @@
 """Runs a model for comparison, by default with all of the runtime's optimizations off.
 
-At the runtime's default optimization level a model runs in another process, because a crash there is a result. The
-process serves all calls; after a crash the next call starts a new one.
+At the runtime's default optimization level a model runs in another process, so that a crash of the runtime can be
+reported. One process serves all calls; after a crash the next call starts a new process.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
 
 Outputs = list[Any]
-# glibc raises its threshold for separate mappings to 32 MiB. Freed tensors below it remain in the heap between used
-# blocks: up to 0.9 GiB in SAM's image encoder. Mappings have a cost: from 8 MiB on, ResNet-50 took 4 % longer.
+# Tensors of at least this size get a separate memory mapping. glibc raises its own threshold up to 32 MiB. Freed
+# tensors below the threshold remain in the heap between used blocks: up to 0.9 GiB in SAM's image encoder. Mappings
+# take time: with a threshold of 8 MiB, ResNet-50 took 4 % longer.
 MAPPED_BYTES = 10 << 20
-# Free memory at the end of the heap; glibc's own choice is twice the threshold.
+# Bytes of free memory that are kept at the end of the heap; glibc's own choice is twice the threshold.
 HEAP_SLACK = 64 << 20
 # Parameters of mallopt, as glibc numbers them.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -48,9 +49,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 _OF_NUMPY = frozenset(
     ir.DataType[name] for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
-# Weights in external files are not read if they are larger together.
+# Weights in external files are not read if they have more bytes than this together.
 MAX_WEIGHTS_READ = 1_500_000_000
-# Larger weights are handed to a session outside the message, which would be written and read again with them.
+# Weights of at least this many bytes are passed to a session outside of the model's message; this saves the time to
+# write and read them.
 LARGE = 1 << 16
 
 
@@ -59,8 +61,8 @@ class Mode:
     """The configuration of a session.
 
     Attributes:
-        library: whether our kernels run our nodes (on the CPU; other providers decide with `graphopt.configure`).
-        provider: the first provider; the CPU runs the rest.
+        library: whether our kernels run our nodes (on the CPU; for other providers `graphopt.configure` decides).
+        provider: the first provider; the CPU runs the nodes that it does not support.
         optimized: whether the runtime's optimizations are on, which is its default.
         in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).
     """
@@ -72,7 +74,7 @@ class Mode:
 
     @property
     def key(self) -> tuple[bool, str, bool]:
-        """The mode as rows of a report have it."""
+        """The attributes of the mode that rows of a report contain."""
         return self.library, self.provider, self.optimized
 
 
@@ -89,7 +91,7 @@ def open_session(
         mode: the configuration.
         threads: number of threads of a node; 0 for the runtime's choice.
         reuse: whether buffers of freed tensors are kept for later tensors of the same shape. Without reuse, SAM's image
-            encoder takes 0.9 GiB less and 1.5 times as long, and ResNet-50 10 % longer.
+            encoder needs 0.9 GiB less memory and takes 1.5 times as long, and ResNet-50 takes 10 % longer.
 
     Raises:
         VerifyError: the runtime refuses the model; the message is the runtime's.
@@ -143,7 +145,7 @@ def weights_in_files(model: ir.Model) -> int:
 
 @contextmanager
 def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[str, ir.TensorProtocol]]:
-    """Replaces the large initializers of the main graph by references to files of their names; restores them later.
+    """Replaces the large initializers of the main graph by references to files of their names; restores them on exit.
 
     Initializers in files of `folder`, and of types that numpy lacks, are kept.
     """
@@ -193,16 +195,16 @@ def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | st
     try:
         feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
         outputs = _run(session, feeds)
-    except Exception as error:  # as above
+    except Exception as error:  # the runtime's exception classes share no public base
         return runtime_says(error)
     return [_widened(o) for o in outputs] if half_io else outputs
 
 
 def require_memory(outputs: Outputs | str) -> None:
-    """Checks that the machine had enough memory for a run; too little is no difference.
+    """Raises an error if the machine had too little memory for a run, because this is no difference of the models.
 
     Raises:
-        MemoryError: the runtime's message reports it.
+        MemoryError: the runtime's message reports too little memory.
     """
     if isinstance(outputs, str) and is_out_of_memory(outputs):
         raise MemoryError(outputs)
@@ -250,7 +252,8 @@ def run_optimized(
     Arguments are those of `open_session` and `run_case`.
 
     Returns:
-        Outputs, or a message, by name of the set. After a crash its message is that of the remaining sets as well.
+        Outputs, or a message, by name of the set. After a crash, the message about it is also that of the remaining
+        sets.
     """
     refused, results = _in_own_process(model, cases, library, half_io, threads)
     return results if refused is None else {case.name: refused for case in cases}

@@ -1,9 +1,10 @@
 """Copies of a model with other arithmetic: exact sums, another Winograd algorithm, float16 rounded or widened.
 
 Exact sums measure the rounding error of BEFORE's own sums, which is the same in every run. A kernel that adds n values
-one by one rounds n times. If the values are alike it rounds in the same direction each time: a mean over the pixels of
-a constant image, a softmax of one large and thousands of tiny scores. The error is up to n units. No random rounding
-shows it, and a kernel that adds in parts has another one. With E for the result of exact sums,
+one by one rounds n times. If the values are alike, it may round in the same direction each time, for example in the
+mean of a constant image or in a softmax of one large and thousands of tiny scores. The error is then up to n units in
+the last place. Random rounding does not show this error, and a kernel that adds in parts has another error. With E for
+the result of exact sums,
 
     |AFTER - BEFORE| <= |AFTER - E| + |E - BEFORE|
 
@@ -66,9 +67,9 @@ def values_in_half(model: ir.Model) -> frozenset[str]:
 def kept_in_half(model: ir.Model) -> ir.Model:
     """Returns a copy in which the CPU rounds every float16 result to float16, as GPUs do.
 
-    ONNX Runtime has few CPU kernels for float16. It casts to float32 before a node and back after it, and removes pairs
-    of casts that meet, which also removes the limits of float16. Two Identities after each result prevent that; one
-    Identity between two casts would become one of float32.
+    ONNX Runtime has few CPU kernels for float16. It casts the inputs of a node to float32 and the result back, and then
+    removes adjacent casts that cancel each other; the rounding to float16 is lost with them. Two Identity nodes after
+    each result prevent this. A single Identity between two casts would become an Identity of float32.
     """
     editor = editor_of_copy(model)
     for graph in with_subgraphs(editor.model.graph):
@@ -109,11 +110,12 @@ IN_DOUBLE: dict[str, tuple[int, ...]] = dict.fromkeys(
     "ReduceSumSquare Softmax".split(),
     (0,),
 ) | {"Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1)}
-# Operators without them, which are written out: means over the pixels of channels, or of groups of channels,
+# Operators without such kernels, which are written as elementary operators: means over the pixels of a channel or of a
+# group of channels,
 OF_PLANES = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))
-# and over the last axis. ONNX Runtime has the second one in ONNX's domain.
+# and means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
 OF_ROWS = frozenset(("RMSNormalization", "SimplifiedLayerNormalization"))
-# A convolution is split into at most so many equal parts of its channels, which are added exactly.
+# The input channels of a convolution are split into at most this many equal parts, and the results are added exactly.
 MOST_PARTS = 8
 EPSILON = 1e-5
 
@@ -225,8 +227,8 @@ def with_winograd(model: ir.Model) -> ir.Model:
 
         Y = A^T [(G W G^T) * (B^T X B)] A
 
-    (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). It shows the rounding error of
-    F(4x4, 3x3) in float32. Nodes for which it cannot be written keep their definition.
+    (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). The copy shows the rounding
+    error of F(4x4, 3x3) in float32. Nodes for which the algorithm cannot be written keep their definition.
 
     Args:
         model: a model with inferred types.
@@ -297,7 +299,7 @@ def _convolution(b: Builder, conv: ir.Node, pads: list[int], size: tuple[int, in
     shape = b.op("Shape", x)
     n, c, h, width = (b.op("Gather", shape, ints(i)) for i in range(4))
     m = b.op("Gather", b.op("Shape", w), ints(0))
-    # All 36 elements of B^T X B are one Conv with stride 4 over each channel, [N C, 36, tiles down, tiles across].
+    # One Conv with stride 4 over each channel computes all 36 elements of B^T X B, [N C, 36, tiles down, tiles across].
     tile = kernel(np.einsum("ai,bj->abij", _BT, _BT))
     reach = [top, left, bottom + 3, right + 3]
     tiles = b.op("Conv", reshape(x, minus, one, h, width), tile, strides=[4, 4], pads=reach)
@@ -308,7 +310,7 @@ def _convolution(b: Builder, conv: ir.Node, pads: list[int], size: tuple[int, in
     u = b.cast(b.matmul(half, b.array(np.ascontiguousarray(_G.T))), FLOAT)
     product = b.matmul(b.transpose(reshape(u, m, c, parts), 2, 0, 1), v)  # [N, 36, M, T]
     product = reshape(b.transpose(product, 0, 2, 1, 3), minus, parts, down, across)
-    # A^T . A is one ConvTranspose.
+    # One ConvTranspose computes the multiplication by A^T from the left and by A from the right.
     y = b.op("ConvTranspose", product, kernel(np.einsum("ia,jb->abij", _AT, _AT)), strides=[4, 4])
     rows, columns = (b.mul(d, ints(4)) for d in (down, across))
     y = reshape(y, n, m, rows, columns)
