@@ -1,17 +1,18 @@
 """Copies of a model that round at random, to measure its rounding error.
 
-All values that a computation rounds are rounded at random: weights once, results of nodes in each run. The change of
-the outputs estimates the rounding error of an equivalent model with another order of summation or a smaller precision.
-It is measured for this model and these inputs, for each output and each slice.
+All values that a computation rounds are rounded at random: weights once for each seed, results of nodes in each run.
+The change of the outputs estimates the rounding error of an equivalent model with another order of summation or a
+smaller precision. It is measured for this model and these inputs, for each output and each slice.
 
 Noise is relative to a value, as rounding is. These values get none, because no computation rounds them:
 - values that depend on no floating-point input and no weight: shapes, positions, masks made from integers;
-- multiples of 0.5 directly from a floating-point input: masks of 0 and 1, time steps, thresholds;
+- tensors that are inputs, or computed from inputs without weights, and hold only multiples of 0.5: masks of 0 and 1,
+  time steps, thresholds;
 - zeros, infinities, and the lowest values of a type, which mean "masked".
 
-Noise of a common source cancels in the difference of two close values, but their rounding errors do not. Operands of a
-sum with noise of one source (`_Kind.sources`) therefore get separate noise. So do the inputs of norms and softmaxes,
-which compute such differences inside one operator.
+If two close values have noise of a common source, the noise cancels in their difference, but real rounding errors do
+not. Operands of a sum with noise of the same source (`_Kind.sources`) therefore get separate noise. The inputs of norms
+and softmaxes get separate noise as well, because these operators compute such differences internally.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from graphopt.verification.variants import editor_of_copy, with_exact_sums
 
 Array = npt.NDArray[Any]
 
-# Sums of products. The rounding of each partial sum is relative to the terms, not to the result. Noise on one operand
-# models it, with a unit that grows with the root of the number of terms.
+# Sums of products. The rounding error of each partial sum is relative to the terms, not to the result. Noise on one
+# operand models these errors; its unit grows with the root of the number of terms.
 SUMS_OF_PRODUCTS = frozenset(
     "Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split()
 )
@@ -78,15 +79,15 @@ FUNCTIONS = frozenset(
 GATED = RECURRENT | {"DynamicQuantizeLSTM"}
 # Operators without sums. Their error is at most that of their inputs, so they get noise in a smaller precision only.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
-# Steps: operators that round to a grid, choose or compare -> indices of the inputs concerned. Small changes of these
-# inputs have no effect or a large one.
+# Steps: operators that round to a grid, choose or compare -> indices of the inputs that they round, choose from or
+# compare. A small change of such an input has no effect or a large effect.
 STEPS: dict[str, tuple[int, ...]] = dict.fromkeys(
     "ArgMax ArgMin Cast Ceil DynamicQuantizeLSTM DynamicQuantizeLinear DynamicQuantizeMatMul Floor Hardmax "
     "QuantizeLinear Round TopK".split(),
     (0,),
 ) | dict.fromkeys("Greater GreaterOrEqual Less LessOrEqual NonMaxSuppression".split(), (0, 1))
 INTEGERS = frozenset(ir.DataType[f"{sign}INT{bits}"] for sign in ("", "U") for bits in (8, 16, 32, 64))
-# Smaller constants are probably epsilons, bounds and scales of a Resize, not weights.
+# Constants of at most this many elements are probably epsilons, bounds and scales of a Resize, not weights.
 SMALL_CONSTANT = 8
 FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
 # Limit of the noise. It is too small to change infinities and the lowest values of a type.
@@ -102,7 +103,7 @@ _POOL = 1 << 20
 
 @dataclass(frozen=True)
 class Precision:
-    """The rounding of a model's values in the model that it is compared with.
+    """How the other model of a comparison rounds the values of this model.
 
     Attributes:
         activations: name of a value -> its rounding.
@@ -116,7 +117,7 @@ class Precision:
 
 
 def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
-    """Guesses the types of results of ONNX Runtime's operators that inference does not know: the type of an input."""
+    """Guesses the types of results that inference does not know: that of the node's first floating-point input."""
     found: dict[ir.Value, ir.DataType] = {}
     for node in graph:
         for body in bodies(node):
@@ -215,10 +216,10 @@ class _Kind:
     """Properties of a value.
 
     Attributes:
-        noisy: rounding changes it.
-        raw: it comes from a floating-point input without weights.
+        noisy: whether rounding changes it.
+        raw: whether it is computed from floating-point inputs without weights.
         sources: the values at which its last noise was added; empty if it may have no noise.
-        rounded: a kernel has rounded it since that noise was added.
+        rounded: whether a kernel has rounded it since that noise was added.
     """
 
     noisy: bool = False
@@ -236,7 +237,7 @@ class Noisy:
         guess: whether results of unknown type get the type of an input (`guessed`).
         overflows: whether values that are rounded to half precision become infinite beyond float16's range.
         steps: the least noise on inputs of STEPS, in units of SINGLE. More than 1 shows the effect of another step or
-            choice: with usual noise a value near a threshold crosses it in few draws.
+            choice, because with usual noise a value near a threshold crosses it in few draws only.
         still: whether there is no random noise: norms are written out, sums are exact, and weights in `stored` rounded.
         stored: names of weights that are rounded to nearest in the precision of weights, if `still` is set.
     """
@@ -263,11 +264,12 @@ class Noisy:
         # Functions of a generator and its seed that draw the noise, in order.
         self._draws: list[Callable[[np.random.Generator, int], None]] = []
         self._known: dict[ir.Value, _Kind] = {}
-        # Weights that noise changes. Weights of zeros count as changed; small constants and multiples of 0.5 do not.
+        # Weights that noise changes. Weights of zeros only count as changed; small constants, and weights with only
+        # multiples of 0.5, do not.
         self._changed: set[ir.Value] = set()
         # Constants by which multiplication is exact.
         self._exact: set[ir.Value] = set()
-        # Scalars that the noise of a graph shares, and the graphs with noise.
+        # Scalar constants that the noise of a graph shares, and the graphs that got noise.
         self._scalars: dict[tuple[ir.Graph | None, float, ir.DataType], ir.Value] = {}
         self._touched: set[ir.Graph | None] = set()
         for value in self._model.graph.inputs:
@@ -279,7 +281,7 @@ class Noisy:
 
     @contextmanager
     def drawn(self, seed: int) -> Iterator[ir.Model]:
-        """Returns the model with the noise of a seed; restores its weights afterwards."""
+        """Yields the model with the noise of a seed; restores its weights on exit."""
         rng = np.random.default_rng(seed)
         tensors = [(value, value.const_value) for value in self._model.graph.initializers.values()]
         try:
@@ -336,8 +338,8 @@ class Noisy:
         if node.op_type in NORMS:
             node = self._write_out(node, kind)
         if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._still:
-            # Products of integers are exact. All products may be 0, and a result that is only the bias has no noise if
-            # the bias has none.
+            # The result has noise of its own source, with two exceptions. Products of integers are exact. And if all
+            # products are 0, the result is the bias, which may have no noise.
             if self._round_operand(node) and not kind.raw and self._changed.issuperset(node.inputs[2:3]):
                 kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)
             else:
@@ -350,7 +352,7 @@ class Noisy:
             self._known[y] = kind if is_float(y) or y.dtype is None else _Kind()
             if y.name and kind.noisy and is_float(y) and self._is_rounded(node, y):
                 moved_ = self._round_behind(y, self._unit_of(y), node.op_type, kind.raw)
-                # Integers remain integers.
+                # Values without weights may be integers, which get no noise, so their sources are kept.
                 self._known[moved_] = kind if kind.raw else replace(kind, sources=frozenset((moved_,)), rounded=False)
 
     def _round_behind(self, y: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
@@ -390,10 +392,11 @@ class Noisy:
     def _draw_weight(
         self, tensor: ir.TensorProtocol, keeps: bool, put: Callable[[Array], None], rng: np.random.Generator, seed: int
     ) -> None:
-        """Adds noise to a weight unless `keeps`, and in the draw of seed 0 the error of rounding to a smaller type.
+        """Adds noise to a weight unless `keeps` is set.
 
-        That error is added twice, or once without noise (`still`). It may have a pattern, for example in weights that
-        grow evenly, and then adds up; noise does not.
+        The draw of seed 0 also adds the error of rounding to a smaller type: twice, or once without noise (`still`).
+        This error may have a pattern, for example in evenly increasing weights, and then accumulates in sums; random
+        noise does not.
         """
         weights, array = self._precision.weights, tensor_array(tensor)
         result = array if keeps else _noise_on(array, weights.unit, rng)
@@ -460,9 +463,10 @@ class Noisy:
                 self._round_before(node, i, rounding, raw)
 
     def _round_values(self, node: ir.Node) -> None:
-        """Rounds V of an attention in half precision once more, because its internal probabilities cannot be rounded.
+        """Rounds V of an attention in half precision once more, in place of its probabilities.
 
-        Both have the same effect on the sum of products: each product changes by one unit, independently.
+        The probabilities are internal values and cannot be rounded. The effect on the sum of products is the same: each
+        product changes by one unit, independently.
         """
         place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
         if place < len(node.inputs) and is_float(node.inputs[place]):
@@ -474,8 +478,8 @@ class Noisy:
     def _round_bias(self, node: ir.Node) -> None:
         """Rounds the bias of an attention, at masked keys, as coarsely as the sum of bias and masking value.
 
-        Kernels may add the bias to the scores first, or to the mask. The order has an effect in rows with masked keys
-        only: there the masking value cancels, and the bias remains, rounded in its sum with -10000.
+        Kernels may add the bias to the scores first, or to the mask. The order matters only in rows in which every key
+        is masked: there the softmax cancels the masking value, and the bias remains, rounded in its sum with -10000.
         """
         mask, bias = (node.inputs[i] if i < len(node.inputs) else None for i in MASKED[node.op_type])
         if mask is None or bias is None or bias.dtype not in RUNTIME_FLOATS or self._opset < EQUAL_OF_FLOATS_OPSET:
@@ -511,8 +515,8 @@ class Noisy:
         """Writes a (Skip)LayerNormalization over the last axis as elementary operators.
 
         The variance is the mean of squared differences from the mean. A kernel may compute it as a difference of two
-        means. That error is the same in every draw, and large if a row's mean is large compared with its
-        deviation.
+        means. The error of that difference is the same in every draw, and large if a row's mean is large compared with
+        its standard deviation.
 
         Returns:
             The node with the result; the original if it is not written out.
@@ -546,7 +550,7 @@ class Noisy:
         return b.nodes[-1]
 
     def _move_step(self, node: ir.Node) -> None:
-        """Adds noise to the inputs of a step, which may change its choice; consumers of a TopK get original values."""
+        """Adds noise to the inputs of a step, which may change its choice, but not to the values of a TopK."""
         for place in STEPS[node.op_type]:
             x = node.inputs[place]
             kind = self._kind(x)
@@ -565,7 +569,7 @@ class Noisy:
         return replace(rounding, unit=max(rounding.unit, self._steps * SINGLE.unit))
 
     def _move_scores(self, body: ir.Graph) -> None:
-        """Adds noise to the scores of a search, which may change its choice."""
+        """Adds noise to the scores of a search, which may change the choice of the search."""
         for node in list(body):
             for y in node.outputs:
                 if y.is_graph_output() and is_float(y):
@@ -638,7 +642,7 @@ class Noisy:
 
 
 def _terms(node: ir.Node, operand: int) -> int:
-    """Returns how many products with an operand are summed, from the shape of the weight."""
+    """Returns the number of products in each sum, from the shape of the weight that is multiplied by an operand."""
     weights = (v.const_value for v in node.inputs[1 - operand :] if v is not None and v.is_initializer())
     shape = next((tensor_dims(tensor) for tensor in weights if tensor is not None), ())
     if node.op_type == "Conv" and len(shape) > 2:

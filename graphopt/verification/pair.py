@@ -40,14 +40,14 @@ FLOAT, FLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of the number of runs.
+    """Limits of the runs of a comparison.
 
     Attributes:
-        seconds: approximate CPU seconds for more draws of cases with differences. The worst case, and each that looks
-            far off, is decided without this limit.
-        work: multiply-adds of one run of BEFORE on each case, all cases together, as estimated.
-        draws: largest number of cases with drawn sizes.
-        longest: largest length.
+        seconds: approximate CPU seconds for more draws of cases with differences. The worst case, and each case with a
+            large difference, is decided without this limit.
+        work: estimated multiply-adds of one run of BEFORE on every case, in total.
+        draws: largest number of cases with random sizes.
+        longest: largest size of a symbolic length.
         elements: the most elements of all inputs of a case together.
     """
 
@@ -68,7 +68,7 @@ EFFORTS = {
     "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
     "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
-# The most bytes of all runs of a case, if that is less than a quarter of the memory.
+# The most bytes of all runs of a case; a quarter of the machine's memory if that is less.
 MEMORY_OF_A_SET = 3 << 30
 
 
@@ -125,11 +125,11 @@ class Pair:
         notes: remarks for the report.
         tables: rows of tables that differ.
         before_halves, after_halves: names of values in float16.
-        large: whether even the smallest case takes so much memory that its sessions do not reuse buffers.
+        large: whether even the smallest case takes so much memory that sessions are opened without reuse of buffers.
         alone: whether AFTER runs only on the second of two providers.
         given: whether the inputs are the caller's.
         opening: CPU seconds to open a session of AFTER.
-        running: CPU seconds of its quickest run.
+        running: CPU seconds of the quickest run of AFTER.
     """
 
     before: ComparedModel
@@ -198,7 +198,7 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
     inference.infer(old.model)
     inference.infer(new.model)
     change = rewritten(old.model, new.model)
-    if two:  # another provider may add in another order, also without a rewrite
+    if two:  # another provider may add in another order even without a rewrite
         change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
     halves = values_in_half(old.model), values_in_half(new.model)
     notes = _notes_on_windows(old.model, new.model)
@@ -226,7 +226,7 @@ def _read(model: Any) -> ComparedModel:
     outside = sum(tensor.nbytes for tensor in traversal.external_tensors(traversal.graphs(source.model)))
     if outside > writing.MAX_EMBEDDED_BYTES:
         raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
-    if outside:  # a session of a message would look for them in the current folder
+    if outside:  # a session of a message would look for the files in the current folder
         ir.external_data.load_to_model(source.model)
     elif isinstance(model, onnx.ModelProto):
         return ComparedModel(model, model, source.model)
@@ -383,7 +383,7 @@ def _fixed_sizes(before: ir.Model, after: ir.Model) -> dict[str, int]:
 
 # -- rewrites ----------------------------------------------------------------------------------------------------------
 
-BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs, attention also the third
+BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs to bfloat16; attention also rounds the third
 ATTENTION = "FusedAttention"
 _COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 # Operators that compute nothing in the type of their input or output.
@@ -395,10 +395,11 @@ class Rewritten:
     """The rewrites between two models.
 
     Attributes:
-        classes: output -> class of the rewrites behind it, by function bodies.
-        approximated: outputs behind nodes with kernels that approximate, unlike their function bodies.
-        coarse: names of values of BEFORE that AFTER rounds to half precision. A value that AFTER lacks counts as its
-            consumers, and one that BEFORE lacks as its sources.
+        classes: output -> class of the rewrites that it depends on, if our nodes run by their function bodies.
+        approximated: outputs that depend on nodes with approximating kernels; their function bodies do not approximate.
+        coarse: names of values of BEFORE that AFTER rounds to half precision. A value that only BEFORE has is included
+            if a consumer is rounded. For a rounded value that only AFTER has, the values of BEFORE from which it is
+            computed are included.
         stored: names of weights that AFTER reads in half precision, or casts to it.
         has_ours: whether an output depends on one of our nodes.
     """
@@ -420,7 +421,7 @@ class Rewritten:
 
 
 def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
-    """Finds the rewrites between two models with inferred types, from the nodes behind each output."""
+    """Finds the rewrites between two models with inferred types, from the nodes that each output depends on."""
     exact = after.metadata_props.get(METADATA_NUMERICS, "").lower() == "exact"
     classes, approximated = {}, set()
     rounded: set[ir.Value] = set()
@@ -429,7 +430,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     attentions: set[ir.Node] = set()
     for old, new in zip(before.graph.outputs, after.graph.outputs):
         (values, _), (new_values, nodes) = _behind(old), _behind(new)
-        # Float16 counts if something is computed or stored in it, and bfloat16 likewise.
+        # Float16 counts only if a value is computed or stored in it; the same is true of bfloat16.
         halves = {v for v in values | new_values if v.dtype in _COARSE}
         used = {v.dtype for v in halves if _is_used(v)}
         halves = {v for v in halves if v.dtype in used}
@@ -473,7 +474,7 @@ def _behind(output: ir.Value) -> tuple[set[ir.Value], set[ir.Node]]:
 
 
 def _upstream(values: Iterable[ir.Value], stops: Collection[str | None]) -> Iterator[ir.Node]:
-    """Yields the nodes behind values, up to values with these names."""
+    """Yields the nodes that values depend on; the search stops at values with the names in `stops`."""
     waiting = list(values)
     seen: set[ir.Node] = set()
     while waiting:
@@ -502,9 +503,9 @@ def _names_before(rounded: Collection[ir.Value]) -> set[str]:
 
 
 def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]:
-    """Returns the nearest values of BEFORE behind values that only AFTER has.
+    """Returns the nearest values of BEFORE from which values that only AFTER has are computed.
 
-    They are inside an operator of BEFORE that AFTER writes as several nodes.
+    The values that only AFTER has are internal to an operator of BEFORE that AFTER writes as several nodes.
     """
     known = {str(v.name) for graph in traversal.graphs(before) for v in graph.inputs}
     known |= {str(v.name) for v in _results(before)}
@@ -513,9 +514,9 @@ def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]
 
 
 def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
-    """Returns the operands of products behind results, as far as AFTER lacks the values between.
+    """Returns the operands of the matrix multiplications that results depend on, up to values that AFTER also has.
 
-    Attention rounds the probabilities, which only BEFORE has.
+    Fused attention rounds the probabilities, which only BEFORE has as values.
     """
     left = {v.name for v in _results(after)}
     nodes = _upstream([v for v in _results(before) if v.name in results], left)
@@ -523,7 +524,7 @@ def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
 
 
 def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
-    """Adds the values that AFTER lacks and that only these values depend on; all names are BEFORE's."""
+    """Adds the values of BEFORE that AFTER lacks and from which values with these names are computed."""
     left = {v.name for v in _results(after)} if names else set()
     for graph in [*traversal.with_subgraphs(before.graph)] if names else ():
         for node in reversed(graph):
@@ -534,7 +535,7 @@ def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str
 
 
 def _is_used(value: ir.Value) -> bool:
-    """Returns whether something is computed or stored in the value's type; a cast to it and back is an error."""
+    """Returns whether a value is computed or stored in its type, not only cast to it and back, which is a fault."""
     producer = value.producer()
     if producer is None or value.is_graph_output():
         return True
@@ -593,7 +594,7 @@ class ChangedRows:
 
 
 def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
-    """Finds tables of Gather and LabelEncoder nodes of which some rows, but not all, differ."""
+    """Finds tables of Gather nodes with some, but not all, rows different, and LabelEncoders with different labels."""
     others = after.graph.initializers
     found = {}
     for node in before.graph:
