@@ -16,7 +16,7 @@ from graphopt.graph.reading import ONNX_DOMAIN
 from graphopt.graph.shapes.sizes import Size, total
 from graphopt.graph.traversal import is_external
 
-# Parts of the names of a decoder's cache.
+# Words in the names of inputs and symbols of a decoder's cache.
 PAST = ("past", "cache", "prev", "history")
 # Element types without numpy arrays in ONNX Runtime.
 _NO_ARRAYS = frozenset(
@@ -80,9 +80,10 @@ def required_inputs(model: onnx.ModelProto) -> list[Input]:
 
 
 def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """Returns the size or symbol of each axis; nothing for an unknown rank.
+    """Returns the size or symbol of each axis; an empty tuple for an unknown rank.
 
-    An axis without either (also with the size -1, unlike 0) has the symbol of `unnamed`.
+    An axis without size and symbol gets the symbol of `unnamed`. A negative size counts as missing, a size of 0 does
+    not.
     """
     dims = value.type.tensor_type.shape.dim
     return tuple(

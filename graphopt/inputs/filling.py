@@ -19,7 +19,7 @@ from graphopt.inputs.uses import Use
 Array = npt.NDArray[Any]
 Feeds = dict[str, Any]
 
-# Kind of a case -> its description. The first five values and three masks are tried first.
+# Kind of a case -> its description. The first five of VALUES and the first three of MASKS are tried first.
 VALUES = {
     "zeros": "all floats are 0",
     "unit": "floats are uniform between 0 and 1",
@@ -55,7 +55,7 @@ FREE_INTEGERS = {
     "negative integers": "integers are between minus a million and a million",
     "integers to the limits": "integers span the range of their type",
 }
-# The operands of rounding operators are integers, or halfway between two integers.
+# The kind in which operands of rounding operators are integers, or halfway between two integers.
 TIES = "ties"
 TREES = "tree thresholds"
 # Kinds of masks that add HIDDEN_LOW instead of HIDDEN to scores -> the kind of `MASKS` with the same hidden keys.
@@ -75,21 +75,23 @@ ABOUT = {
     TIES: "operands of rounding are integers, or halfway between two integers",
     TREES: "elements are thresholds of tree ensembles and their neighbours",
 }
-# If a model refuses some indices of a table, they are limited to its first rows; divisors of the number of rows.
+# If a model refuses some indices of a table, indices are limited to its first rows: to the number of rows divided by
+# one of these.
 NARROWER = (1, 4, 16)
-# Cases read every row of a table, or every key, before one repeats, if there are at most this many.
+# If there are at most this many rows of a table, or keys, an input contains each of them before one is repeated.
 ALL_KEYS = 1 << 10
-# How inputs that are sizes are chosen. The first cases find those that the model accepts.
+# How the elements of inputs that are sizes are chosen. The first cases find the fillings that the model accepts.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
-# Low enough to hide and finite in float16; the usual element in float32 models.
+# HIDDEN is low enough to hide a key, and finite in float16. HIDDEN_LOW is the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
 # Trip counts of Loops, chosen by case number; TURNS are large enough for most bodies to end by their own condition.
 USUAL_TURNS, TURNS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
 # The largest product of an input's symbolic dimensions; the most elements of a tensor if an input is its shape.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
-# The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for any size, and runtimes allocate it.
+# The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for an unknown size, and runtimes
+# allocate it.
 LARGEST_INPUT = 1 << 30
 # The most elements of an integer list that may be a shape.
 LONGEST_SHAPE = 8
@@ -344,7 +346,7 @@ class Filler:
             return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
         if use.divisor:
             return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
-        # A time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
+        # Time steps, counts or labels: 0 and 1, or integers below 1000, as the time steps of diffusion models.
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
     def _sizes(self, shape: tuple[int, ...], use: Use, attempt: Attempt, rng: np.random.Generator) -> Array:
@@ -481,7 +483,8 @@ def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
     """Returns rows of one value each, or with a single 1."""
     if kind == "equal rows":
         first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
-        # The squares must add up exactly: else a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
+        # The squares must add up exactly; otherwise a variance computed as E[x^2] - E[x]^2 may be negative and its root
+        # NaN.
         return np.array(np.broadcast_to(np.round(8 * first) / 8, values.shape))
     places = rng.integers(0, values.shape[-1], values.shape[:-1])
     return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)

@@ -3,9 +3,9 @@
 A file NAME.npz has arrays by the names of the inputs. A folder has one or several sets:
 - NAME.npy for each input, one set;
 - *.npz, one set each;
-- input_0.pb, input_1.pb, ... in the order of the graph's inputs, one set, or folders test_data_set_0, ... of them. This
-  is the layout of ONNX's own test data. The type of the input decides whether a file is a TensorProto, a SequenceProto
-  or an OptionalProto.
+- input_0.pb, input_1.pb, ... in the order of the graph's inputs, one set, or folders test_data_set_0, ... with such
+  files. This is the layout of ONNX's own test data. The type of the input decides whether a file is a TensorProto, a
+  SequenceProto or an OptionalProto.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphopt import files
 from graphopt.errors import ModelSaveError, VerifyError
 from graphopt.inputs.plan import Case
 
-# The names of folders of ONNX's test data, before their number.
+# The start of the names of folders of ONNX's test data; a number follows.
 SET = "test_data_set_"
 
 
@@ -127,7 +127,7 @@ def _arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _protos(paths: list[Path], model: onnx.ModelProto) -> dict[str, Any]:
-    """Reads messages; a message without the name of an input belongs to the input at its place."""
+    """Reads messages; a message that does not name an input belongs to the input with the same index."""
     initializers = {t.name for t in model.graph.initializer}
     values = sorted(model.graph.input, key=lambda value: value.name in initializers)
     types = {value.name: value.type.WhichOneof("value") for value in values}

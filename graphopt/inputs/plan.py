@@ -1,13 +1,13 @@
 """Plans the inputs of a model that are likely to show a wrong rewrite.
 
 Elements: signed, negative, zero, large and tiny floats, pixels, equal rows and rows of different magnitude, ties; NaN
-and infinity on request; padded masks, masks with holes, of one key and of none; integers of the whole valid range
-(`uses`), thresholds of trees (`trees`), other values of overridable initializers.
+and infinity on request; padded masks, masks with holes, with one key and without keys; integers of the whole valid
+range (`uses`), thresholds of trees (`trees`), other values of overridable initializers.
 
-Sizes: nodes determine some of them from the others (`relations`). The first sets have a batch of 3, a length of 1, the
-longest accepted length and their combinations. Steps of a decoder with a short and a long past, a list of sizes and
-drawn sizes follow. The estimated cost of a set (`graph/cost.py`) decides whether it runs, so a model has the same sets
-on any machine.
+Sizes: the nodes of the model determine some of the sizes from the others (`relations`). The first sets have a batch of
+3, a length of 1, the longest accepted length and their combinations. Steps of a decoder with a short and a long past, a
+list of sizes and random sizes follow. The estimated cost of a set (`graph/cost.py`), not its time, decides whether it
+runs, so with the same limits a model has the same sets on any machine.
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ class RoleSizes(NamedTuple):
 # The sizes that are tried first.
 FIRST, SECOND = RoleSizes(1, 64, 64, 7), RoleSizes(2, 96, 96, 16)
 USUAL = RoleSizes(2, 64, 64, 16)
-# If both are refused: lengths that are constants of the model, then growing sizes, then one size for all symbols.
+# If both are refused, lengths that are constants of the model are tried, then growing sizes, then one size for all
+# symbols.
 MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.
 USUAL_GROWN, MOST_GROWN = 5, 33
 # Image sizes are divided by up to MOST_DIVISOR if ALWAYS_TRIED sets of the usual size would exceed the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
-# Lengths that `taken_sizes` combines with a state of one row.
+# Lengths that `taken_sizes` combines with a recurrent state of batch 1.
 BESIDE_A_STATE = (128, 224, 576)
 # Batches that are tried first, with each length: kernels often have special paths for a single row.
 CORNER_BATCHES = (1, 3)
-# Larger than a tile of any kernel, not a multiple of 8 or 32, smaller than a tile; images are wide or high.
+# Further sizes. Some are larger than a tile of any kernel, some are smaller, some are no multiples of 8 or 32; some
+# images are wide or high.
 MORE_SIZES = (
     RoleSizes(3, 64, 96, 10),
     RoleSizes(1, 128, 128, 33),
@@ -82,34 +84,38 @@ MORE_SIZES = (
     RoleSizes(1, 63, 65, 65),
     RoleSizes(3, 96, 96, 32),
 )
-# The kinds of masks of these and of drawn sizes, in turn.
+# The kinds of masks that are used with these sizes and with random sizes, in turn.
 MASKS_OF_SIZES = ("padded both", "holes", "", "padded right", "one key")
-# The length of a frame of sound; the longest length up to it with an allowed cost is tried.
+# The largest length, that of a frame of sound. The longest length up to this one with an allowed cost is tried.
 LONGEST = 576
 # Long images of low cost.
 LONG_IMAGES = tuple(RoleSizes(1, *size, 7) for size in ((64, 512), (512, 64), (64, 2048), (2048, 64)))
-# Cached tokens of a decoder when one more token arrives.
+# Numbers of cached tokens of a decoder when one more token arrives.
 PASTS = (17, 129, 1025)
-# Drawn sizes: the largest batch and image, the largest product of all, and the share with one size for all symbols.
+# Random sizes: the largest batch and image, the largest product of all sizes, and the share of cases with one size for
+# all symbols.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 # A model with symbolic batches only gets fewer draws, by this factor.
 FEWER_BATCHES = 8
-# The largest share of drawn sizes in all work, and the share of decoder steps among drawn sizes.
+# The largest share of random sizes in all work. Of a decoder's random sizes, the share with one new token, and the
+# share with one sequence.
 DRAWN_SHARE, DECODING = 0.2, 0.3
-# After a refusal multiples of GRAIN are drawn; a role is not drawn again after this many refusals.
+# If a model refuses random sizes and accepts multiples of GRAIN, only multiples are drawn after that. After
+# MOST_REFUSED refusals the sizes of a role are not drawn again.
 GRAIN, MOST_REFUSED = 32, 3
-# A batch that meets rare cases: an entry of a table, an element near a threshold.
+# A batch that is large enough for rare cases: an entry of a table, an element near a threshold.
 MANY_ROWS = 70
-# Rows for decisions of trees, in one batch and in several cases.
+# The most rows for decisions of trees in one batch, and the most cases with such rows.
 MOST_TREE_ROWS, TREE_CASES = 2048, 16
-# Discontinuous operators: their results jump at integers or between them.
+# Discontinuous operators: a small change of an input may change the result by a step.
 DECISIONS = COMPARISONS | {"Ceil", "Floor", "If", "Loop", "Mod", "Round", "Where"}
 # The types of inputs that may hide keys.
 MASK_TYPES = frozenset(getattr(onnx.TensorProto, name) for name in ("BOOL", "INT32", "INT64", "FLOAT", "FLOAT16"))
 # The most elements of all inputs together.
 ELEMENTS = 1 << 24
-# The memory of all runs of a set as a multiple of one run's, and of its outputs: copies of BEFORE with random rounding
-# have several tensors for each of BEFORE's, sums in float64 twice the bytes, and outputs are compared in float64.
+# All runs of a set need MEMORY_OF_RUNS times the memory of one run, plus MEMORY_OF_OUTPUTS times that of its outputs.
+# Copies of BEFORE with random rounding have several tensors for each tensor of BEFORE, sums in float64 take twice the
+# bytes, and outputs are compared in float64.
 MEMORY_OF_RUNS, MEMORY_OF_OUTPUTS = 4, 16
 
 
@@ -160,7 +166,7 @@ class Allowance:
     Attributes:
         work: multiply-adds of one run of each set, all sets together. The first few sets of each kind always run.
         bytes: memory of the runs of one set.
-        draws: the number of drawn sizes, in addition to the fixed ones.
+        draws: the number of cases with random sizes, in addition to those with listed sizes.
         longest: the longest length.
     """
 
@@ -182,7 +188,7 @@ def plan(
     has_numbers: Callable[[str], bool] = lambda _: True,
     other: ir.Model | None = None,
 ) -> dict[str, str]:
-    """Generates cases in the order of their value for a comparison, and learns from those that the model refuses.
+    """Generates cases, the most useful ones for a comparison first, and learns from those that the model refuses.
 
     The same model, wishes and allowance give the same cases on any machine.
 
@@ -192,7 +198,7 @@ def plan(
         accepts: runs the model; returns whether it accepts the case.
         allowance: the allowed cost of the cases.
         has_numbers: returns whether each float output of an accepted case, by name, has a finite element.
-        other: the model that it is compared with; elements are also chosen by its indices and comparisons.
+        other: the model that `model` is compared with; its comparisons, roundings and trees also determine elements.
 
     Returns:
         The sizes that were left out, and their estimated cost.
@@ -210,10 +216,10 @@ class _Trial:
     """A case to try.
 
     Attributes:
-        name: of the case; "" for its sizes.
+        name: of the case; "" to name it by its sizes.
         size: sizes of the symbols by role.
         kind: the special elements.
-        turn: above 0, lengths and first axes of different names differ.
+        turn: if above 0, the lengths of different symbols differ; in every fourth turn their batches do as well.
         own: sizes of some symbols, instead of those by role.
     """
 
@@ -233,15 +239,15 @@ class _Plan:
         one_size: the size of all symbols, if the model accepts nothing else.
         longest: the longest accepted length.
         grown: the factor of the first accepted sizes, if smaller ones are refused.
-        divisor: reduces the image sizes that are always tried.
+        divisor: image sizes are divided by it.
         grain: drawn lengths and image sizes are its multiples.
         refused: role -> number of refused draws.
-        work, drawn: multiply-adds of all sets, and of those with drawn sizes.
+        work, drawn: multiply-adds of all sets, and of those with random sizes.
         cheapest: the least work of a set.
         must_fit: bytes of the first set, which always runs.
         made: the number of cases.
         tried: name and sizes of a case -> whether the model accepts it.
-        learnt: whether a case was accepted, so that the parts of tables and the fillings of sizes are known.
+        learnt: whether a case was accepted, so that valid parts of tables and fillings of sizes are known.
         attempt: the last parameters of the filler.
         left_out: the result of `plan`.
     """
@@ -379,7 +385,7 @@ class _Plan:
         return taken
 
     def _named_lengths(self) -> list[int]:
-        """Returns lengths in small constants: a model with the length of its example reshapes to it."""
+        """Returns the lengths in small constants: a model that was exported for one length may reshape to it."""
         named = (
             n
             for t in tensors([self.model.graph])
@@ -416,7 +422,7 @@ class _Plan:
 
         Args:
             usual: sizes of all other dimensions.
-            reserved: work of the cases that always run.
+            reserved: the work to leave for cases that always run.
         """
         lengths = self._lengths()
         batches = CORNER_BATCHES if "batch" in self.roles.values() else (usual.batch,)
@@ -544,10 +550,10 @@ class _Plan:
         self._try(_Trial("overridden initializers", usual), extra=given)
 
     def _more_sizes(self, usual: RoleSizes) -> Iterator[Callable[[], object]]:
-        """Yields trials of a list of sizes, then of drawn ones."""
+        """Yields trials of a list of sizes, then of random sizes."""
         if not self.roles:
             return
-        if usual != USUAL:  # a model with the length of its example may still accept any batch
+        if usual != USUAL:  # a model for one length may still accept any batch
             for batch in (2, 3, 4):
                 yield partial(self._within, _Trial(f"normal, batch {batch}", usual._replace(batch=batch)))
         masks = itertools.cycle(MASKS_OF_SIZES if self.filler.has_masks else ("",))
@@ -565,7 +571,7 @@ class _Plan:
             yield partial(self._drawn, rng, Kind(mask=next(masks)), usual)
 
     def _drawn(self, rng: np.random.Generator, kind: Kind, usual: RoleSizes) -> None:
-        """Tries drawn sizes, halved until they are within the allowed memory and work."""
+        """Tries random sizes; the largest ones are halved until all are within the allowed memory and work."""
         if self._work_left() < self.cheapest:
             return
         own = self._draw(rng, usual)
@@ -607,7 +613,7 @@ class _Plan:
             power = (1 << int(rng.integers(0, max(high.bit_length(), 1)))) + int(rng.integers(-1, 2))
             size = power if rng.random() < 0.5 else size
             if role == "image":
-                # Networks that halve images several times need multiples.
+                # Networks that halve images several times need multiples of a power of two.
                 if rng.random() >= 0.4 or self.grain > 1:
                     size = GRAIN * int(rng.integers(1, high // GRAIN + 1))
             elif role == "length" and self.grain > 1:
@@ -616,7 +622,8 @@ class _Plan:
                 size = alike
             own[symbol] = min(max(size, low), high)
         if self.relations.kept and (chance := rng.random()) < 2 * DECODING:
-            # One new token, or one sequence: some kernels compute several tokens after a past for one sequence only.
+            # One new token, or one sequence: some kernels support several tokens after a past only for a single
+            # sequence.
             one = self.relations.new if chance < DECODING else [s for s in own if self.roles[s] == "batch"]
             own |= {s: 1 for s in one if s in own}
         return own
@@ -624,7 +631,7 @@ class _Plan:
     # -- one case ----------------------------------------------------------------------------------------------------
 
     def _within(self, trial: _Trial, reserved: float = 0.0) -> bool:
-        """Tries a case if the remaining work allows it; records it in `left_out` if it takes over half of all work."""
+        """Tries a case if the remaining work allows it; records it in `left_out` if it needs over half of all work."""
         left = self._work_left() - reserved
         if left < self.cheapest:
             return False
@@ -690,9 +697,11 @@ class _Plan:
         return not self._fits(cost) or cost.work > max(self.allowance.work, 1e9) / 4
 
     def _attempts(self, kind: Kind, sizes: Mapping[str, int]) -> list[Attempt]:
-        """Returns parts of tables and fillings of sizes to try, until a case was accepted; then the known ones.
+        """Returns the parameters to try for a case.
 
-        Indices that are computed from an input may be those of another table, and a size may have to match another one.
+        They are parts of tables and fillings of sizes until a case is accepted, and then another filling of sizes
+        followed by the accepted parameters. The model may use indices that it computes from an input for a smaller
+        table, and a size may have to match another size.
         """
         usual = replace(self.attempt, number=self.made, sizes=sizes, kind=kind)
         indexed = any(u.low is not None for u in self.uses.values())
@@ -717,7 +726,7 @@ class _Plan:
         return {s: "length" if role == "image" and s in kept else role for s, role in symbols(self.message).items()}
 
     def _chosen(self, size: RoleSizes, turn: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Returns all sizes of a case, with determined sizes, small enough together."""
+        """Returns all sizes of a case, including determined ones, reduced until the inputs are small enough."""
         free = {s: n for s, n in (own or {}).items() if not self._is_wished(s)}
         return self._bounded(self._completed({**self._sizes(size, turn), **free}))
 
@@ -757,7 +766,7 @@ class _Plan:
         return {**found, **self.wishes.fixed}
 
     def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Replaces the determined sizes, except those that the caller chose."""
+        """Replaces the sizes that relations determine, except those that the caller chose."""
         if not self.linked or self.one_size is not None:
             return sizes
         wished = {*self.wishes.fixed, *self.wishes.sizes}
@@ -839,6 +848,7 @@ def taken_sizes(
     found = {dim: size for dim, size in itertools.chain(*dims) if isinstance(dim, str)}
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}
     tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
-    # A state has its batch on a later axis, where other inputs have their length.
+    # The batch of a recurrent state may be on an axis that is a length in other inputs: one symbol is 1, the others are
+    # n.
     tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in BESIDE_A_STATE for name in sorted(free)]
     return next((tried for tried in tries if takes(normal_feeds(model, tried))), {**sizes, **others})

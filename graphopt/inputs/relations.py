@@ -1,7 +1,8 @@
 """Derives the relations between the sizes of a model's inputs from its nodes.
 
-The shape engine represents the dimensions of inputs as symbols, and nodes need equal sizes: broadcasting, the sums of a
-MatMul, Concat, attention. The mask of an attention is as long as cached and new keys together, T = P + S.
+The shape engine represents the dimensions of inputs as symbols. Nodes require that sizes are equal, for example in
+broadcasting, along the summed axis of a MatMul, in Concat and in attention; these equations are solved for symbols. The
+mask of an attention, for example, is as long as cached and new keys together, T = P + S.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
 
 @dataclass(frozen=True)
 class Length:
-    """An input with the number of keys of a GroupQueryAttention.
+    """An input that holds numbers of keys of a GroupQueryAttention.
 
     Attributes:
         kept, new: sizes of the cache and of the new steps.
@@ -47,7 +48,7 @@ class Length:
     def fill(
         self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
-        """Returns lengths of sequences; with the name of a padded mask, all but the first are shorter."""
+        """Returns lengths of sequences; if `mask` names a kind of mask, all but the first may be shorter."""
         kept, new = (size.evaluate(sizes) or 0 for size in (self.kept, self.new))
         array = np.full(shape, kept + new - self.last)
         if self.last and mask and array.size > 1:
@@ -55,9 +56,9 @@ class Length:
         return array
 
     def least(self, sizes: Mapping[str, int]) -> int:
-        """Returns the least number of keys of a sequence: all new ones after cached keys, or one of a prompt.
+        """Returns the least number of keys of a sequence: the number of new keys if there are cached keys, else 1.
 
-        With fewer keys the runtime's kernel reads outside of the cache, or does not end.
+        With fewer keys the runtime's kernel reads outside of the cache, or does not terminate.
         """
         return (self.new.evaluate(sizes) or 1) if self.kept.evaluate(sizes) else 1
 
@@ -103,7 +104,8 @@ def relations_of(message: onnx.ModelProto, free: Sequence[str], model: ir.Model 
 
     Args:
         message: functions inlined.
-        free: the symbols that may be chosen; of two related symbols the later one is determined by the other.
+        free: the symbols that may be chosen; of two related symbols, the later one in this list is determined by the
+            other.
         model: `deserialized(message)`, if the caller has it. The shapes of its results are removed.
     """
     return _Reader(message, model or deserialized(message)).read(list(free))
@@ -130,7 +132,7 @@ class _Reader:
         for value, sizes in self.outputs:
             dims = self.shapes.dims(value)
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
-                # A symbol of outputs only has no relation to inputs.
+                # A symbol that only outputs have has no relation to inputs.
                 if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
                     self._same(size, dim)
         self._solve(free)
@@ -178,7 +180,7 @@ class _Reader:
                 self._same(shapes[0][axis], other[axis])
         sources = [self._source(value, _MOVES) for value in node.inputs]
         given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
-        # The first of several inputs is the cache: new steps are appended.
+        # The first operand that is an input or initializer is the cache, to which the others are appended as new steps.
         if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
             self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 
@@ -281,7 +283,7 @@ def _solved(equation: Size, free: Sequence[str]) -> tuple[str, Size] | None:
         if len(terms) == 1 and abs(coefficient) == 1 and terms[0] in free and _appears(terms[0], equation) == 1:
             alone = Size(((terms, coefficient),))
             size = alone - equation if coefficient == 1 else equation - alone
-            # A sum can always be had; a difference may be below 0.
+            # A sum of sizes is always a valid size; a difference may be negative.
             choices.append((size.never_negative, free.index(terms[0]), terms[0], size))
     if not choices:
         return None

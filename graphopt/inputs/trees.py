@@ -1,8 +1,8 @@
 """Rows that reach each decision of a tree ensemble, at its threshold and next to it.
 
-Random rows rarely satisfy all decisions above a deep one. In a row for a decision, the features on its path have values
-between the path's thresholds. The compared feature is the threshold, one of its two neighbours in float32, or halfway
-to the next threshold of either model.
+Random rows rarely satisfy all decisions above a deep decision. In the rows for a decision, the features that the
+decisions above it compare have values between their thresholds. The feature that the decision itself compares is the
+threshold, one of its two neighbours in float32, or halfway to the next threshold of either model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphopt.graph.view import attribute_int
 MOST_COLUMNS = 4096
 # The most decisions with rows; if there are more, every nth one gets rows.
 MOST_DECISIONS = 512
-# Modes by their number in TreeEnsemble (ai.onnx.ml 5).
+# Modes by their integer value in TreeEnsemble (ai.onnx.ml 5).
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _BELOW = frozenset(("BRANCH_LEQ", "BRANCH_LT"))
 _ABOVE = frozenset(("BRANCH_GTE", "BRANCH_GT"))
@@ -94,7 +94,7 @@ class Ensemble:
 
 
 def columns_of(value: ir.Value) -> Columns:
-    """Returns the columns of an input of rank 2 with a known width, or of rank 1, which is one column; else none."""
+    """Returns the columns of an input of rank 2 and known width, or the one column of an input of rank 1; else none."""
     dims = value.shape.dims if value.shape is not None else ()
     width = 1 if len(dims) == 1 else dims[1] if len(dims) == 2 else 0
     if not isinstance(width, int) or width > MOST_COLUMNS:

@@ -1,8 +1,8 @@
 """How a graph uses its inputs: as indices of a table, masks, sizes, or operands of comparisons.
 
 Values are followed from the inputs through casts, moves and arithmetic with constants as a x + b. The nodes that read
-them tell which elements are valid (Gather), where the result changes (Equal, Clip, Mod) and which elements hide
-positions (Where, large factors).
+these values determine which elements are valid (Gather), where the result changes (Equal, Clip, Mod) and which elements
+hide positions (Where, large factors).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphopt.targets.target import Target
 
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
-# Operators with elements of their first input as results; other inputs do not tell how the elements are used.
+# Operators whose results are elements of their first input; only this input is followed.
 PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
 # Operators that compute sizes from sizes.
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
@@ -33,9 +33,9 @@ SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
 )
 # com.microsoft operator -> inputs that are counts.
 COUNTS = {"BeamSearch": (1, 2, 3, 4), "GreedySearch": (1, 2), "Sampling": (1, 2)}
-# Float types and the bits of their integers.
+# Float type -> bits of the integers that it holds exactly.
 FLOAT_BITS = EXACT_BITS | {ir.DataType.BFLOAT16: 8}
-# Marks of a size that depend on its operator.
+# Operator -> the attributes of `Use` that its input of sizes sets, if they differ from ("size",).
 SIZE_MARKS = {"Loop": ("size", "turns"), "Reshape": ("size", "rest")}
 
 
@@ -58,14 +58,16 @@ class Use:
         turns: whether it is the trip count of a Loop.
         condition: whether it is the condition of an If.
         keys: the keys of a LabelEncoder that reads it.
-        bits: of the integers that survive a conversion to a float and back; None without such a conversion.
+        bits: number of bits of the integers that survive its conversion to a float and back; None without such a
+            conversion.
         cache: whether an operator appends new steps to it, as to a decoder's cache.
         multiplied: whether a MatMul reads its unchanged elements.
-        ties: (factor, offset, tie): factor x + offset is rounded to an integer, and an integer + tie is halfway: tie is
-            0.5, or 0 for operators that round one way.
+        ties: (factor, offset, tie): factor * x + offset is rounded to an integer, and the result changes at integer +
+            tie. The tie is 0.5, or 0 for operators that round in one direction.
         divisor: whether it divides integers.
         loops: whether the condition of a Loop depends on it: a large element would cause too many iterations.
-        foreign: whether an operator outside of ONNX's domains reads it; ONNX Runtime's do not check lengths.
+        foreign: whether an operator outside of ONNX's domains reads it; ONNX Runtime's own operators do not check
+            lengths.
         trees: the tree ensembles that read its columns.
         computed: whether nodes other than moves, comparisons and tree ensembles read it.
     """
@@ -113,7 +115,7 @@ class _Trace:
     Attributes:
         factors: (x, a).
         offset: b.
-        free: whether a Mod or Clip limits the value, so that any x is valid.
+        free: whether a Mod, Clip, Max or Min limits the value, so that any x is valid.
         folded: whether it is the absolute value of the sum.
     """
 
@@ -150,7 +152,10 @@ def uses_of(model: ir.Model) -> dict[str, Use]:
 
 
 def only_compared(model: ir.Model) -> frozenset[str]:
-    """Returns the inputs that the graph only moves and compares; a call of a function counts as another use."""
+    """Returns the inputs that nodes only move, compare or pass to tree ensembles.
+
+    A call of a function counts as another use.
+    """
     return frozenset(name for name, use in uses_of(model).items() if not use.computed)
 
 
@@ -160,7 +165,7 @@ class _Tracer:
     Attributes:
         uses: by input.
         traces: values that are affine functions of inputs.
-        origins: integer values, and values that integers are computed from -> the inputs that they depend on.
+        origins: inputs, and values that SIZE_ARITHMETIC or bodies compute from them -> the inputs that they depend on.
         bits: values that were converted to a float -> bits of the integers that it holds exactly.
         columns: values with known columns of inputs.
     """
@@ -263,7 +268,7 @@ class _Tracer:
         return tensor_array(tensor).reshape(-1)
 
     def _number(self, value: ir.Value | None) -> float | None:
-        """Returns the element of a constant of size 1, also behind moves."""
+        """Returns the element of a constant of size 1, also of one that is cast or reshaped."""
         array = self._constant(_behind(value, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
         return float(array[0]) if array is not None and array.size == 1 and array.dtype.kind in "fiub" else None
 
@@ -412,7 +417,7 @@ class _Tracer:
         return None
 
     def _limit(self, trace: _Trace, rows: int) -> None:
-        """Limits the inputs of a trace that is an index into so many rows."""
+        """Limits the inputs of a trace that is an index into this many rows."""
         if trace.free or rows < 1:
             return
         share = len(trace.factors)
@@ -461,7 +466,8 @@ def _sum(op: str, left: _Trace, right: _Trace) -> _Trace | None:
     if op not in ("Add", "Sub"):
         return None
     other = right if op == "Add" else right.scaled(-1.0)
-    # One factor for each input: a chain of values that are added to themselves would double their number each time.
+    # One factor for each input, because a chain of values that are added to themselves would double the number of
+    # factors each time.
     factors = dict(left.factors)
     for x, factor in other.factors:
         factors[x] = factors.get(x, 0.0) + factor
