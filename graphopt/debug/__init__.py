@@ -1,1 +1,1 @@
-"""Where two models differ: their nodes, the rewrite or the node that changes an output."""
+"""Finds where models differ: their nodes, the rewrite that changes an output, the first value of two providers."""

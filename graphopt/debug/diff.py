@@ -40,8 +40,9 @@ class ModelDiff:
         before, after: statistics of each model.
         neighbourhoods: the nodes that only one model has, grouped.
         removed_initializers, added_initializers: names that only one model has. A constant with the same elements in
-            both models is not listed: renamed, or a Constant in one model and an initializer in the other.
-        changed_initializers: names in both models with another type, shape or other data.
+            both models is not listed, even if it is renamed, or is a Constant node in one model and an initializer in
+            the other.
+        changed_initializers: names that both models have, with different types, shapes or data.
     """
 
     before: ModelStats
@@ -182,7 +183,7 @@ def _neighbourhoods(
         side = "old" if i < len(removed) else "new"
         for value in node.inputs:
             producer = value.producer() if value is not None else None
-            # Unrelated nodes may read one constant.
+            # A common constant does not connect nodes, because unrelated nodes may read the same constant.
             if value is None or producer is None or producer.op_type == "Constant":
                 continue
             source = owner.get((side, value.name or ""))

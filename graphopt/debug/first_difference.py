@@ -30,7 +30,7 @@ class FirstDifference:
         values: the number of values of the model.
         verdict: of `verify` on the whole model; if it is RANDOM, no provider is at fault.
         value: the first value that differs; None if the outputs are equal.
-        node: its node, as "Conv 'layer1.conv'".
+        node: the node that computes it, as "Conv 'layer1.conv'".
         alone: whether it differs only as the single output, because a provider fuses its node with consumers.
         summary: of `verify` with this value as the output, or of the whole model if the outputs are equal.
         minimal: a model of that node alone; None if it cannot be cut out.

@@ -1,1 +1,1 @@
-"""Times and memory of a model, and the tuning that rests on them."""
+"""Measures the time and memory of models, and tunes rewrites by measured times."""

@@ -70,7 +70,8 @@ from graphopt.strict_json import dumps
 
 WARM_UP_RUNS = 3
 MIN_ROUNDS, MAX_ROUNDS = 9, 1000
-# Two sessions of the same file differ by up to this share, because of their memory addresses (docs/measuring.md).
+# The times of two sessions of the same file differ by up to this share, because of their memory addresses
+# (docs/measuring.md).
 NOISE_FLOOR = 0.02
 KNEE = 0.95
 # Default sizes of symbolic dimensions, by role.
@@ -394,7 +395,9 @@ def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], sec
 
 
 def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str, Any]:
-    """Returns generated inputs that the model accepts, name -> array; a trial run rejects invalid integers and ranks.
+    """Returns generated inputs that the model accepts, name -> array.
+
+    Inputs of integers or of unknown rank are found by trial runs.
 
     Raises:
         VerifyError: an input has a type that is not a tensor of numbers.
@@ -497,7 +500,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
     """
     ratios = sorted(a / b for a, b in zip(before, after, strict=True))
     n = len(ratios)
-    # The largest k such that fewer than k of n fair coins show heads with a probability of at most 2.5 %.
+    # The largest k for which the probability of fewer than k heads of n fair coins is at most 2.5 %.
     tail, k = 0.0, 0
     while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
         k += 1
@@ -506,7 +509,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
 
 
 def verdict(speedup: float, low: float, high: float) -> str:
-    """Returns "faster", "slower" or "within noise": the interval contains 1, or the difference is below 2 %."""
+    """Returns "faster" or "slower"; "within noise" if the interval contains 1 or the difference is below 2 %."""
     if low <= 1.0 <= high or abs(speedup - 1.0) < NOISE_FLOOR:
         return "within noise"
     return "faster" if speedup > 1.0 else "slower"

@@ -1,4 +1,4 @@
-"""`doctor --selftest --bench`: times the shapes behind the planner's choices, and tests captured graphs."""
+"""`doctor --selftest --bench`: times shapes for which the planner chooses an implementation; tests captured graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ SECONDS = 150.0  # for all shapes
 SECONDS_OF_SHAPE = 0.25
 MIN_RUNS = 5
 SOAK_SECONDS = 30.0
-# Operations of one run, at least: a shorter node is repeated, because a run itself takes about 0.05 ms.
+# The least number of operations in one run. A smaller node is repeated up to MAX_REPEATS times in the model, because
+# the overhead of a run is about 0.05 ms.
 WORK = 4e9
 MAX_REPEATS = 8
 MAX_CPU_WORK = 5e9
@@ -46,9 +47,9 @@ class Shape:
 
     Attributes:
         name: kind and sizes.
-        op: operator; those of com.graphopt have a capital letter that ONNX's lack, hence `domain`.
+        op: operator in `domain`, "" for ONNX's.
         inputs: shapes of the inputs; the first `variable` ones are inputs of the model, the others constant.
-        flops: operations of one run, a multiply-add is two.
+        flops: operations of one run; a multiply-add counts as two.
         attributes: of the node.
     """
 
@@ -91,7 +92,7 @@ def attention(B: int, H: int, S: int, D: int) -> Shape:
 
 
 def rows(N: int, D: int) -> Shape:
-    """Returns FusedLayerNorm of N rows of D elements, which the memory limits."""
+    """Returns FusedLayerNorm of N rows of D elements, which is limited by memory bandwidth."""
     inputs, attributes = ((N, D), (D,), (D,)), (("epsilon", 1e-5),)
     return Shape(f"FusedLayerNorm {N}x{D}", "FusedLayerNorm", inputs, 1, (N, D), 8.0 * N * D, attributes, DOMAIN)
 
@@ -117,8 +118,8 @@ class ShapeTime:
 
     Attributes:
         implementation: the forced implementation; "" for the one that the planner chose.
-        milliseconds: median time of the node; None if `refused` says why there is none.
-        share: of the peak that limits the node, operations or memory; None if the peaks are unknown.
+        milliseconds: median time of the node; None if it did not run, for the reason `refused`.
+        share: the achieved share of the peak that limits the node, operations or memory; None if the peaks are unknown.
     """
 
     name: str
@@ -193,7 +194,7 @@ def bench_kernels(
     Args:
         provider: where to run.
         progress: called with the name of each shape.
-        shapes: what to time, the most important first; None for the planner's.
+        shapes: what to time, the most important first; None for SHAPES.
         seconds: shapes that are not reached in this time are skipped.
         soak_seconds: duration of the comparison; only our provider has captured graphs.
 
@@ -262,7 +263,7 @@ def _runner(shape: Shape, dtype: str, provider: Provider, repeats: int) -> Calla
     """Returns a function that runs the node `repeats` times, with inputs and outputs in a device's memory."""
     generator = np.random.default_rng(0)
     names = [f"x{i}" for i in range(len(shape.inputs))]
-    # Products of many elements stay in float16's range.
+    # The division keeps sums of many products in float16's range.
     values = [(generator.standard_normal(s) / 16).astype(dtype) for s in shape.inputs]
     nodes = [
         helper.make_node(shape.op, names, [f"y{i}"], domain=shape.domain, **dict(shape.attributes))
@@ -293,7 +294,7 @@ def _session(graph: Any, provider: Provider) -> Any:
 
 
 def soak(provider: tuple[str, dict[str, Any]], seconds: float) -> Soak:
-    """Creates, runs and destroys sessions on two threads; captured graphs must give the bits of launches."""
+    """Creates, runs and destroys sessions on two threads; captured graphs must give the same bits as launches."""
     found, lock = Soak(), threading.Lock()
     _soak_round(provider, np.random.default_rng(0))  # the first sessions also load code and reserve memory
     replays, memory = _counts("GraphoptRegions").get("replayed", 0), _counts("GraphoptMemory").get("bytes", 0)
@@ -355,7 +356,7 @@ def _network() -> tuple[Any, int]:
 
 
 def _counts(function: str) -> dict[str, int]:
-    """Returns the numbers that a function of the native library describes."""
+    """Returns the counters that a function of the native library reports as JSON."""
     describe = getattr(ctypes.CDLL(str(library_path())), function)
     describe.restype = ctypes.c_char_p
     text = describe()

@@ -42,7 +42,7 @@ def open_session(
         options: attributes to set on the `SessionOptions`.
         record: file in which our provider stores the fastest implementation of each convolution; None measures none.
         regions: whether our provider compiles adjacent nodes into regions, its default. A profile of single nodes needs
-            them separate.
+            nodes that are not compiled into regions.
 
     Raises:
         GraphoptError: the runtime rejects the model, or falls back to another provider.

@@ -30,7 +30,8 @@ class NodeTime:
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
         site: its place in the original models (`site_names`); "" if unknown.
-        on_device: whether the time is that of its GPU kernels; otherwise it is the host's, for a GPU the launch alone.
+        on_device: whether the time is that of the node's GPU kernels. Otherwise it is time on the host: for a node on a
+            GPU, only the time of the launch.
     """
 
     name: str
@@ -157,7 +158,7 @@ def read_events(profile: str) -> list[dict[str, Any]]:
 def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
     """Returns the median time of each node over the runs after the warm-up.
 
-    The time of a control-flow node is the sum of its inner nodes, which have their own events, so it is left out.
+    Control-flow nodes are left out: their time is the sum of their inner nodes, which have their own events.
     """
     nodes: dict[str, Mapping[str, Any]] = {}
     host: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -232,7 +233,8 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
 def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
     """Returns all nodes of a session on our provider, including the nodes inside its regions.
 
-    A profile shows a region as one node. Nodes on our provider are therefore returned with time 0.
+    A profile shows a region as one node, so the times of the nodes inside are unknown: nodes on our provider are
+    returned with time 0.
 
     Args:
         session: a session with profiling enabled; its profiling ends.

@@ -1,12 +1,13 @@
 """`tune`: measures on this machine which rewrites are faster.
 
-A class of candidates has the same operator, element type, shapes and neighbours. One candidate of each class is cut out
-of the model with its surroundings, which are rewritten by estimates. It gets the inputs that the model computes at that
-place, and is timed with and without the rewrite on the provider of the target. Finally the whole model is timed in
-three variants: by measurements, by estimates, and without rewrites that the cost model decides.
+The candidates of a class have the same operator, element type, shapes and neighbours. One candidate of each class is
+cut out of the model with its surroundings, in which the cost model's estimates decide about other rewrites. The cut-out
+model gets the inputs that the whole model computes at that place, and is timed with and without the rewrite on the
+provider of the target. Finally the whole model is timed in three variants: by measurements, by estimates, and without
+rewrites that the cost model decides on.
 
-Our provider has several implementations of a convolution. With a cache file it measures these as well and stores the
-results in a second file for later sessions (docs/provider.md, Measured choices).
+Our provider has several implementations of a convolution. If a cache file is given, the provider measures these as well
+and stores the results in a second file for later sessions (docs/provider.md, Measured choices).
 """
 
 from __future__ import annotations
@@ -439,7 +440,7 @@ def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _choose(work: _Work, tuning: Tuning, seconds: float) -> None:
-    """Times the whole model with three cost models; another replaces the measurements if it is faster beyond noise."""
+    """Times the whole model with three cost models; chooses "measurements" unless another is faster beyond noise."""
     models: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _DeclineAll()}
     runs = {name: work.runner(work.rewritten(profit, name), work.feeds) for name, profit in models.items()}
     times = dict(zip(runs, interleave(list(runs.values()), seconds), strict=True))

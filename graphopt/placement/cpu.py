@@ -22,7 +22,7 @@ class CpuKernels:
     """The CPU kernels of the installed runtime.
 
     Attributes:
-        unknown: why the registry is not available; "" if it is. onnxruntime-rocm has none without ROCm.
+        unknown: why the registry is not available; "" if it is. onnxruntime-rocm has no registry without ROCm.
 
     Raises:
         RuntimeMissingError: no ONNX Runtime is installed.
@@ -56,9 +56,10 @@ class CpuKernels:
         return max(known, key=lambda s: s.since_version, default=None)
 
     def refuse(self, node: ir.Node, opset: int) -> tuple[str, str]:
-        """Returns why there is no kernel for a node ("" if there is one), and how an indirect kernel runs it.
+        """Returns why the CPU provider cannot run a node, or else how it runs the node; "" for the other text.
 
-        A node is run directly (both are ""), by its definition, or in float32 between Casts.
+        Both are "" if a kernel runs the node directly. Otherwise the runtime runs the node's definition, or a float32
+        kernel between Casts.
         """
         if self.unknown:
             return "", ""
@@ -76,7 +77,7 @@ class CpuKernels:
         inside = [n for n in self.definition(node, opset) if n.op_type != "Constant"]
         if inside and all(not self.refuse(n, opset)[0] for n in inside):
             return "", "by its definition"
-        # The runtime then inserts Casts around nodes with a float32 kernel only.
+        # If there is a kernel for float32 only, the runtime inserts Casts around the node.
         if any(self._accepts(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
             return "", "in float32, between Casts that the runtime adds"
         if not known:
@@ -111,13 +112,14 @@ class CpuKernels:
                     model, [("", node.op_type)], inline_schema_functions=True
                 )
             model = onnx.shape_inference.infer_shapes(model)
-        except Exception:  # onnx has no exception class for failures of inference and inlining
+        except Exception:  # onnx has no common exception class for failures of inference and inlining
             return []
         nodes = list(ir.serde.deserialize_model(model).graph)
         if any(n.op_type == node.op_type for n in nodes):
             return []
-        # The runtime uses a definition only while none of its operators has a newer version than the definition's
-        # opset. A definition that depends on the node is written for every opset.
+        # The runtime uses a definition only if none of its operators has a newer version in the model's opset than in
+        # the opset for which the definition is written. A definition that depends on the node is written for every
+        # opset.
         written = max((v for v in schema.function_opset_versions if v <= opset), default=opset)
         since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
         return [] if any(a != b for a, b in since) else nodes

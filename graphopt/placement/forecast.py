@@ -1,10 +1,10 @@
-"""Predicts the nodes of a model that a provider will claim, with the reasons for the others.
+"""Predicts the nodes of a model that a provider will claim, and the reasons why it will not claim the other nodes.
 
 The sources are: for `graphopt` the native library, with the provider's own table and rules; for `cpu` the runtime's
 registry of kernels; for `migraphx` and `hip-ep` tables of their sources at a given commit (`peers/`).
 
 The forecast folds constants and inlines functions, as the runtime does before it queries providers. It does not predict
-other fusions and removals. It lists the nodes of the file.
+other fusions and removals: the result lists the nodes of the file.
 """
 
 from __future__ import annotations
@@ -134,14 +134,15 @@ def forecast(
 
     Args:
         model: in any form that `optimize` accepts.
-        provider: "graphopt", "cpu", "migraphx" or "hip-ep". Nodes that it does not claim run on the CPU, if it has a
-            kernel.
+        provider: "graphopt", "cpu", "migraphx" or "hip-ep". Nodes that it does not claim run on the CPU, if the CPU
+            provider has a kernel.
         input_shapes: fixed dimensions of inputs, by input name.
 
     Raises:
         ModelLoadError: the model cannot be read.
         OptionError: an unknown provider, or an unknown input.
-        RuntimeMissingError: ONNX Runtime or the native library is missing or has no registry of kernels.
+        RuntimeMissingError: ONNX Runtime or the native library is missing, or ("cpu") the runtime does not list its
+            kernels.
     """
     if provider not in PROVIDERS:
         raise OptionError(f"unknown provider '{provider}'; choose {', '.join(PROVIDERS)}")
@@ -212,8 +213,8 @@ class _Placement:
     def find_open_shapes(self, model: ir.Model) -> None:
         """Finds the shapes of the main graph that the runtime does not know during constant folding.
 
-        The runtime folds a shape computation only if it knows every element; results are constants when it infers
-        shapes again. Our inference also knows single elements.
+        The runtime folds a shape computation only if it knows every element, and uses the results as constants when it
+        infers shapes again. Our inference also tracks single elements of a shape.
         """
         asked = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
         self.open_shapes = {v for v in asked if v is not None and v.shape is not None and v.shape.is_static()}

@@ -1,4 +1,4 @@
-"""Queries the native library for the nodes that our provider claims; it uses the provider's own table and rules.
+"""Queries the native library, which has the provider's own table and rules, for the nodes that our provider claims.
 
 native/runtime/provider/forecast.h defines the structs.
 """
@@ -153,7 +153,7 @@ def refusals(
 
     Args:
         nodes: the nodes in topological order.
-        versions: the versions of their operators.
+        versions: the versions of the nodes' operators.
         constant: the values that are constant.
         small: the elements of small constants.
         same: outputs of folded nodes -> the values that replace them.
@@ -163,7 +163,7 @@ def refusals(
         elsewhere: nodes that another provider has claimed.
 
     Raises:
-        RuntimeMissingError: no native library, one without this function, or an error in it.
+        RuntimeMissingError: there is no native library, it lacks this function, or the function fails.
     """
     path = library_path()
     function = getattr(ctypes.CDLL(str(path)), "GraphoptForecastGraph", None)

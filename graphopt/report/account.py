@@ -1,7 +1,7 @@
 """Accounts for every node of a model: its multiply-adds and bytes, its rewrites, and the reasons for refusals.
 
-Every node is in one group. Sites with names that differ only in numbers (layers) form one group. Groups with the
-largest potential gain come first.
+Every node is in one group. Similar nodes with names that differ only in numbers, as in repeated layers, form one group.
+Groups with the largest potential gain come first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import operators
 from graphopt.targets.target import Target, TargetName
 
-# Operators that return their input, possibly with another shape.
+# Operators that process no elements: they return their input with another shape, a shape or a constant.
 _VIEWS = frozenset("Constant Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
 _MOVES = frozenset(
     "Concat DepthToSpace Expand Gather GatherElements GatherND Pad Resize ScatterElements ScatterND Slice SpaceToDepth "
@@ -43,7 +43,7 @@ _MOVES = frozenset(
 _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
 # How often the default sizes of images and lengths are doubled if a kernel is larger than its input.
 MAX_DOUBLINGS = 8
-# The name of a node or value in a detail; sizes begin with a digit.
+# The name of a node or value in the detail of a remark; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
 _ACTIVATIONS = frozenset(
     "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
@@ -142,7 +142,7 @@ class Account:
     report: Report = field(default_factory=lambda: Report(""))
 
     def share_of(self, fate: Fate) -> tuple[float, float]:
-        """Returns the shares of multiply-adds and of bytes of all groups with a result."""
+        """Returns the shares of multiply-adds and of bytes of all groups with this result."""
         mine = [g for g in self.groups if g.first.fate == fate]
         return sum(g.share for g in mine), sum(g.byte_share for g in mine)
 

@@ -31,7 +31,7 @@ def answer(
         accuracy: of `verify`; None if not run.
         times: of `bench`; None if not run.
         written: the output file, named at the end; "" to omit it.
-        failed: why the outputs could not be compared; "" if they were, or were not to be.
+        failed: why the comparison of the outputs failed; "" if it did not fail, or was not requested.
     """
     measured = speed(times) if times is not None else ""
     shown = replace(report, doubt="") if measured else report  # a measurement replaces the estimate

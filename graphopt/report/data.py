@@ -24,8 +24,8 @@ class ModelStats:
     Attributes:
         nodes: operator type -> count, in all graphs except the function bodies of our domain.
         initializer_bytes: bytes of all initializers.
-        multiply_adds: number for convolutions, matrix multiplications and attention by their equations (a Winograd
-            convolution counts like a direct one); None if one of them has an unknown size.
+        multiply_adds: number in convolutions, matrix multiplications and attention, by their equations (a Winograd
+            convolution counts like a direct convolution); None if a size of such a node is unknown.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Report:
         tuning: measurements of `--tune` or its cache; None without them.
         initializer_ranges: with a precision, the effect of float16 on initializers outside its range.
         files: path -> bytes of each written file, the model first.
-        shared_files: path -> bytes of the input's files to which the model refers.
+        shared_files: path -> bytes of the original's data files to which the written model refers.
     """
 
     target: str

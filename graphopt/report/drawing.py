@@ -1,7 +1,7 @@
 """Layered drawing of a small graph: rows by longest path, data flow from top to bottom, few edge crossings.
 
 Method: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures", IEEE SMC 1981. An
-edge over several rows has a bend in each. Sweeps order each row by the medians of neighbours, and then exchange
+edge that crosses rows has a bend in each of them. Sweeps order each row by the medians of neighbours, and then exchange
 adjacent cells while this removes crossings.
 """
 

@@ -264,9 +264,10 @@ def _bars(sites: Sequence[TimedPlace]) -> list[Bar]:
 
 
 def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | None) -> list[Card]:
-    """Returns a card for each kind of changed subgraph, by operators and connections; the largest saving comes first.
+    """Returns a card for each kind of changed subgraph, the largest saving of time first.
 
-    Cards with equal savings, as without measurements, are sorted by frequency.
+    Subgraphs with equal operators and connections are of one kind. Cards with equal savings, also all cards without
+    measurements, are sorted by frequency.
 
     Args:
         difference: the differences of the two models.

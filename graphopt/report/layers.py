@@ -62,7 +62,7 @@ def where(names: Sequence[str]) -> str:
     if len({len(n) for n in numbers}) != 1:
         return f"{distinct[0]}, ..."
     columns = [list(dict.fromkeys(column)) for column in zip(*numbers)]
-    # Numbers that vary together, like node counters, would suggest combinations that do not exist.
+    # For numbers that vary together, such as counters of nodes, a pattern would suggest combinations that do not exist.
     if len([c for c in columns if len(c) > 1]) > 1 and _product(columns) != len(distinct):
         return f"{distinct[0]} ... {distinct[-1]}"
     parts = iter([_span(column) for column in columns])

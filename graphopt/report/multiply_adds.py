@@ -50,7 +50,7 @@ def _is_set(node: ir.Node, name: str) -> bool:
     return attribute is not None and bool(attribute.as_int())
 
 
-# Operator -> formula, and indices of the inputs with dimensions that the formula takes after those of the output.
+# Operator -> formula, and indices of the inputs whose dimensions the formula takes after those of the output.
 _Formula = tuple[Callable[..., int | None], tuple[int, ...]]
 _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("", "Attention"): (_standard_attention, (0, 1)),
@@ -66,7 +66,8 @@ _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("com.microsoft", "FusedGemm"): (_gemm, (0,)),
     ("com.microsoft", "FusedMatMul"): (_gemm, (0,)),
 }
-# Our operators by the stem of their names, since suffixes add no multiplications. The longest stem is first.
+# Our operators by the stem of their names, because suffixes add no multiplications. Longer stems come before their
+# prefixes.
 _OURS: Mapping[str, _Formula] = {
     "FusedConvTranspose": (_conv_transpose, (0, 1)),
     "FusedConv": (_conv, (1,)),
@@ -76,7 +77,7 @@ _OURS: Mapping[str, _Formula] = {
     "Linear": (_matmul, (0,)),
     "MatMulBf16": (_matmul, (0,)),
 }
-# Operators that passes rewrite into some of the above; no formula counts their multiply-adds.
+# Operators that passes rewrite into some of those above; no formula counts their multiply-adds.
 _UNKNOWN = frozenset(
     {
         ("com.microsoft", name)

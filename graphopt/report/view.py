@@ -36,7 +36,7 @@ class View:
         title: names of the files.
         layers: names of the layers in the order of execution.
         before, after: the nodes of each model.
-        map: drawing of the layers of BEFORE, with repeated layers as one box.
+        map: drawing of the nodes of BEFORE, or of its layers with repeated layers as one box (`_map`).
     """
 
     title: str

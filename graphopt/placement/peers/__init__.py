@@ -23,7 +23,7 @@ class Peer:
         repository: the source repository.
         commit: the commit of the list.
         date: the date of the commit.
-        list: the path of the list.
+        list: the path of the file with the list of operators.
         any_domain: whether operators are looked up by name without domain.
         operators: name ("DOMAIN::NAME" outside ONNX's domain) -> whether it is supported ("taken"), the supported input
             types (empty: not listed), and the supported forms ("limits"; "" for all).
@@ -53,7 +53,7 @@ class Peer:
             return "its list says that the operator is not supported"
         if self.provider and node.op_type not in self.provider["operators"]:
             return f"its provider of {self.provider['date']} does not pass the operator on"
-        if self.provider:  # for types that it passes on, the compiler supports the node or ends the session
+        if self.provider:  # if the provider passes all types on, the compiler supports the node or ends the session
             values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.dtype is not None]
             others = [t for t in map(_type, values) if t not in self.provider["types"]]
             return f"its provider of {self.provider['date']} does not pass {others[0]} on" if others else ""
