@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-# Exit codes of `verify` besides 1 (different): BEFORE differs from itself; with --strict, incomplete coverage.
+# Exit codes of `verify` besides 1 (different): two runs of BEFORE differ; with --strict, the coverage is incomplete.
 EXIT_RANDOM = 8
 EXIT_NOT_COVERED = 9
 # An unexpected exception, which is a bug of graphopt.
@@ -147,7 +147,7 @@ def naming(copies: Mapping[str, str]) -> Iterator[None]:
     """Names the caller's files in errors about copies of them.
 
     Args:
-        copies: path of a temporary copy -> the name of its original; read when an error occurs.
+        copies: path of a temporary copy -> the name of its original; read only if an error occurs.
 
     Raises:
         GraphoptError: the error of the block, with the original names.

@@ -21,8 +21,8 @@ from graphopt.errors import ModelSaveError
 def cache_folder() -> Path:
     """Returns graphopt's folder in the user's cache by the XDG specification; it may not exist.
 
-    platformdirs is not used, because every session would import it. For a user without a home,
-    platformdirs before 4.12 returns a folder "~" in the working directory.
+    platformdirs is not used, because every session would import it. For a user without a home, platformdirs before 4.12
+    returns a folder "~" in the working directory.
 
     Raises:
         FileNotFoundError: the user has no home, as in some containers.
@@ -115,7 +115,7 @@ def write_with_data(
         place: the file; a link is followed.
         data: its data file, in the folder of the file that `place` leads to. A link is replaced.
         fill: writes the data file.
-        content: the file's bytes for the name of a data file; called after `fill`.
+        content: returns the file's bytes, given the name of the data file; called after `fill`.
 
     Raises:
         ModelSaveError: a path is not a regular file, or a file cannot be written.

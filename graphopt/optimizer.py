@@ -100,8 +100,8 @@ def optimize(
     Returns:
         The optimized model in the form of `model`, and the report. With `out`, the first value is `out`, and the files
         of the input are not needed afterwards (except with `share_weights`). Without it, a path gives an
-        `onnx_ir.Model`, which reads weights from the input's files at first use; an `onnx.ModelProto`
-        contains its weights.
+        `onnx_ir.Model`, which reads weights from the input's files at first use; an `onnx.ModelProto` contains
+        its weights.
 
     Raises:
         ModelLoadError: the model cannot be read.

@@ -33,7 +33,7 @@ class Options:
         freeze_initializers: removes initializers from the graph inputs. Callers can then not override them, and passes
             may treat them as constant (old exporters list every weight as an input).
         ignore_cost_model: applies legal rewrites even if they are slower on the target.
-        profit: cost model instead of the target's estimates (`graphopt.tune` measures one).
+        profit: cost model that replaces the target's estimates (`graphopt.tune` returns a measured one).
         check: checks the model's invariants after each pass, and not only at the end.
         external_data: True stores large weights in OUT.data, False in the model; None stores them in OUT.data if
             the input has weights in files, or if they exceed the size limit of a message.

@@ -79,8 +79,8 @@ def run(
     """Runs `passes` over the editor's model until none of them finds a candidate.
 
     Args:
-        editor: the editor of a model with inferred types and shapes; the model, its types and its
-            shapes are changed in place.
+        editor: the editor of a model with inferred types and shapes; the model, its types and its shapes are
+            changed in place.
         passes: the passes, in order.
         after_pass: called with the name of each pass that changed something (invariant checks).
         limit: stop after this many rewrites (bisection); a `ModelPass` counts as one.

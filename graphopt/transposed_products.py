@@ -29,7 +29,8 @@ RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 def keep_ranks_apart(editor: Editor) -> None:
     """Adds a leading axis to an operand with a batch that a Transpose moves, if the other operand has another rank.
 
-    Equal ranks are declared instead, also those of attention's operands: its function body contains such nodes.
+    If the ranks are equal, declares them instead. Also declares the ranks of attention's operands, because its function
+    body contains such nodes.
     """
     for node in editor.nodes(MATRIX_PRODUCTS):
         for i in (0,) if node.domain else (0, 1):

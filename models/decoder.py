@@ -1,4 +1,4 @@
-"""A decoder as onnxruntime-genai's builder writes them: com.microsoft operators, weights of 2, 4 or 8 bits, a cache."""
+"""A decoder like those of onnxruntime-genai's builder: com.microsoft operators, weights of 2, 4 or 8 bits, a cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Net:
         packed = self.const(f"{name}.weight", self.rng.integers(0, 256, (N, blocks, 32 // per_byte), np.uint8))
         scale = (self.rng.uniform(0.5, 1.5, (N, blocks)) * 4 / 2**bits / np.sqrt(K)).astype(np.float32)
         scales = self.const(f"{name}.scales", scale)
-        # The middle of the range, plus or minus one.
+        # The middle of the range, or one less.
         middle = self.rng.integers(2 ** (bits - 1) - 1, 2 ** (bits - 1) + 1, (N, -(-blocks // per_byte) * per_byte))
         points = sum(middle[:, i::per_byte] << (bits * i) for i in range(per_byte))
         zero = self.const(f"{name}.zero_points", np.asarray(points).astype(np.uint8))

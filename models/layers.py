@@ -187,7 +187,7 @@ class Net:
     # Token layers, X [B, S, D] or [B, D]
 
     def linear(self, x: gs.Variable, out: int, *, bias: bool = True, gain: float = 1.0) -> gs.Variable:
-        """MatMul and Add, how exporters write a linear layer on rank 3."""
+        """MatMul and Add, as exporters write a linear layer on rank 3."""
         name = self._name("linear")
         features = self.features(x)
         weight = self.const(self.normal((features, out), math.sqrt(gain / features)), f"{name}.weight")
@@ -197,7 +197,7 @@ class Net:
         return y
 
     def gemm(self, x: gs.Variable, out: int, *, gain: float = 1.0) -> gs.Variable:
-        """Gemm with transB = 1, how exporters write a linear layer on rank 2."""
+        """Gemm with transB = 1, as exporters write a linear layer on rank 2."""
         name = self._name("fc")
         features = self.features(x)
         weight = self.const(self.normal((out, features), math.sqrt(gain / features)), f"{name}.weight")

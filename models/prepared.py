@@ -47,7 +47,7 @@ TRANSFORMERS = ("distilbert_base", "whisper_base_encoder")
 
 
 def relative_error(got: Array, want: Array) -> float:
-    """Returns the largest absolute error of the finite elements, divided by their root mean square."""
+    """Returns the largest absolute error of the finite elements, over the root mean square of `want` there."""
     finite = np.isfinite(want) & np.isfinite(got)
     x, y = want[finite].astype(np.float64), got[finite].astype(np.float64)
     scale = float(np.sqrt(np.mean(x**2))) if x.size else 0.0

@@ -1,6 +1,6 @@
 """Times optimized models in float32 and bfloat16 against ONNX Runtime's optimizer and OpenVINO.
 
-    python scripts/bench_cpu.py                     # both runtimes; exits 1 if a limit is exceeded
+    python scripts/bench_cpu.py                     # both runtimes; exits 1 if a model misses a limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
     python scripts/bench_cpu.py --target cuda       # time on this CPU of a file optimized for a GPU
 

@@ -5,8 +5,7 @@
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
 Each cell, `seconds of CPU / peak MB`, is measured in a separate process that reads a file, optimizes it and writes a
-file; imports are not counted. The other tools are installed into temporary
-environments; hence CI does not run this.
+file; imports are not counted. The other tools are installed into temporary environments; hence CI does not run this.
 """
 
 from __future__ import annotations

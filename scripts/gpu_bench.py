@@ -1,4 +1,4 @@
-"""Times the GPU kernels on an NVIDIA GPU against PyTorch (cuDNN), and checks their floors.
+"""Times the GPU kernels on an NVIDIA GPU against PyTorch (cuDNN), and prints their floors.
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32.
 
@@ -58,7 +58,7 @@ PRODUCTS = (
     (6304, 768, 768, 3), (6304, 3072, 768, 1), (6304, 768, 3072, 1),
 )  # fmt: skip
 
-# The tiles for whole packs, from the largest; `--tiles` times each.
+# The aligned tiles for dense operands, from the largest; `--tiles` times each.
 ALIGNED = [tile.number for tile in (*tiles.DENSE_COPYING, *tiles.DENSE)]
 # In channels-last layout: images, channels, height and width, filters, kernel, stride
 LAST = (

@@ -161,7 +161,7 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 def sanitize(tool: str, arguments: Sequence[str]) -> bool:
     """Returns whether a tool of compute-sanitizer finds no errors in any part of the cases."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    # A kernel is searched in one module after the other: "not found" is not an error.
+    # The loader searches each module for a kernel, so an API call that does not find the kernel is not an error.
     options = ["--report-api-errors", "no"] if tool == "memcheck" else []
     command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, *arguments]
     parts = os.cpu_count() or 1

@@ -69,7 +69,7 @@ def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
 
 
 class _Worker:
-    """A process that examines files one after the other, and is restarted if it dies."""
+    """A process that examines files one after the other in a child, which it replaces if the child dies."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ that repeat code or other pages: operators, activations, architectures and codes.
+"""Writes the parts of pages that repeat code or data: operators, activations, architectures, codes and results.
 
 .venv/bin/python scripts/pages.py      # tests/test_docs.py fails where it would change a page
 """

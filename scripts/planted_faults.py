@@ -6,8 +6,7 @@
 docs/measurements/planted_faults.md describes the faults, which tests/verification/planted makes. The effect of a fault
 on the outputs is measured independently of verify, on other inputs, in units of the measured rounding error of the pair
 of files. A fault that moves some slice of an output by more than ten times this error is visible, and must be
-caught. With
---honest, files that differ only by rounding are compared, and none may raise an alarm.
+caught. With --honest, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
 fault: a run that was stopped, by --seconds or by a signal, prints the table of its results, and the next run continues
@@ -47,7 +46,7 @@ from tests.verification.planted.subjects import Subject, inputs, subjects
 
 VISIBLE = 10.0
 ZOO_NAMES = set(ZOO)
-# Number of faults in one task.
+# The largest number of faults in one task.
 CHUNK = 8
 
 

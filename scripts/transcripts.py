@@ -1,9 +1,9 @@
-"""Writes docs/transcripts.md: the output of each command on a terminal of 80 columns, and the start-up time.
+"""Writes docs/transcripts.md: the output of commands on a terminal of 80 columns, and the start-up time.
 
     .venv/bin/python scripts/transcripts.py
 
-Every command runs on resnet50 and bert (BERT-base) of the zoo and on nudenet from PyPI. `optimize` also runs on nine
-other models, one for each kind of result. It takes some minutes.
+The commands of COMMANDS run on resnet50 and bert (BERT-base) of the zoo and on nudenet from PyPI. `optimize` also runs
+on nine other models, one for each kind of result; `passes` and `doctor` run without a model. This takes some minutes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMMANDS = (
 
 
 def made_of(graph: str, weights: Mapping[str, Any] = MappingProxyType({})) -> Callable[[Path], None]:
-    """Writes a model of ONNX's text syntax to a path."""
+    """Returns a function that writes a model in ONNX's text syntax to a path."""
 
     def write(path: Path) -> None:
         model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "acme" : 1]> {graph}')
@@ -56,7 +56,7 @@ def made_of(graph: str, weights: Mapping[str, Any] = MappingProxyType({})) -> Ca
 
 
 def of_zoo(name: str) -> Callable[[Path], None]:
-    """Writes a model of the zoo to a path."""
+    """Returns a function that writes a model of the zoo to a path."""
     return lambda path: onnx.save(ZOO[name](dynamic=True), path)
 
 

@@ -28,7 +28,7 @@ def doctor(
 ) -> None:
     """Show installed parts, routes to a GPU and missing parts.
 
-    Exit code 1 if the self-test fails.
+    Exit code 1: the self-test failed, 7: a part is missing or broken.
     """
     if bench is not None and not selftest:
         raise OptionError("--bench needs --selftest: times of wrong kernels have no meaning")

@@ -62,7 +62,7 @@ def explain_command(
 ) -> None:
     """Show for each part of IN whether it is rewritten, and why.
 
-    Each group of nodes has its share of multiply-adds and of bytes.
+    Groups of nodes are listed with their shares of multiply-adds and of bytes.
     """
     if not model.suffix and not model.exists() and model.name == str(model):
         from graphopt.cli.docs import pages, show

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# A constant, because importing the parser takes ten times as long as starting Python. A test compares it with the
-# parser's text.
+# This text is a constant, because importing the parser takes ten times as long as starting Python. A test compares it
+# with the parser's text.
 OVERVIEW = """\
 Usage: graphopt [OPTIONS] COMMAND [ARGS]...
 

@@ -37,7 +37,7 @@ def run() -> None:
             _take_interrupts()
             code = _exit_code()
         finally:
-            _ended = True  # no signal is handled before this: Python does so at calls and backward jumps
+            _ended = True  # Python handles signals only at calls and backward jumps, so not just before this
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:

@@ -23,7 +23,7 @@ _diverted = False
 
 
 def reset() -> None:
-    """Recreates the consoles for the current stdout and stderr. Each run of the command line starts with this."""
+    """Recreates the consoles for the current stdout and stderr. Each run of the command line calls this first."""
     global _diverted
     _diverted = False
     out.cache_clear()

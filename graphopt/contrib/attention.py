@@ -286,7 +286,7 @@ def _select_beams(w: Writer, x: ir.Value, indirection: ir.Value) -> ir.Value:
     chosen = w.concat([chosen, own], 2)
     first = w.mul(w.reshape(w.arange(w.dim(indirection, 0)), -1, 1, 1), beams)
     row = w.reshape(w.add(chosen, first), rows, total)
-    flat = w.add(w.mul(row, total), w.unsqueeze(w.arange(total), 0))  # into [B W T, N, H]
+    flat = w.add(w.mul(row, total), w.unsqueeze(w.arange(total), 0))  # indices into [B W T, N, H]
     by_token = w.transpose(x, 0, 2, 1, 3)
     table = w.op("Reshape", by_token, w.shape([-1, w.dim(x, 1), w.dim(x, 3)]))
     return w.transpose(w.op("Gather", table, flat, axis=0), 0, 2, 1, 3)

@@ -131,8 +131,8 @@ def _ends_at_last_key(call: Call[Any]) -> bool:
     """Returns whether a query in the padding after a sequence has the window of the sequence's last token.
 
     onnxruntime 1.32 has two CPU kernels, and this is true of the one without flash attention. The flash-attention
-    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query it
-    moves the window past the end of the sequence, until no key is left and the output is 0.
+    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query that
+    kernel moves the window past the end of the sequence, until no key is left and the output is 0.
     """
     return bool(
         call.attribute("softcap", 0.0)

@@ -82,7 +82,7 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
 
 
 def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> ir.Value:
-    """Writes the weights [N, K] by integer arithmetic on the packed bytes, which also works for a variable B."""
+    """Writes the weights [N, K] by integer arithmetic on the packed bytes, which also works if B is not constant."""
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     numbers = _unpack_rows(w, call["B"], bits, N, blocks * size, T)
     scales = w.reshape(call["scales"], N, blocks)

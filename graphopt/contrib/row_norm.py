@@ -36,7 +36,7 @@ def _define_skip(w: Writer, call: Call[ir.Value], rms: bool) -> Mapping[str, ir.
             outputs["mean"] = w.reduce("ReduceMean", centred, -1)
             centred = w.sub(centred, outputs["mean"])
         outputs["inv_std_var"] = w.op("Reciprocal", w.deviation(centred, epsilon))
-        if rms:  # nothing was subtracted
+        if rms:  # RMSNorm subtracts no mean
             zero = w.number(0, ir.DataType.FLOAT)
             outputs["mean"] = w.op("Expand", zero, w.op("Shape", outputs["inv_std_var"]))
     return outputs

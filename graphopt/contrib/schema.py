@@ -64,9 +64,9 @@ class ContribOp:
 
     Attributes:
         signature: the operator's name, its inputs and outputs, "Name(A, B?) -> Y, Z?"; "?" at the end of a formal name
-            marks one that may be absent, "*" a variadic one.
+            marks an input or output that may be absent, "*" a variadic input.
         define: writes standard ONNX with `Writer`; returns the value of each used output.
-        attributes: name -> default; None if the schema has none, REQUIRED if every node must have it.
+        attributes: name -> default; None if the schema has no default, REQUIRED if every node must have the attribute.
         form: the result of the passes on its definition, for the documentation: our operators or standard ONNX.
         refuses: the parts of the schema without a definition, for the documentation; "" if there are none.
         kept_on_cpu: why `optimize` keeps its nodes on CPUs; "" if the definition replaces them.

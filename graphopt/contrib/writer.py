@@ -11,7 +11,7 @@ from graphopt.graph.operators.arguments import first_opset
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
-# The oldest opset of definitions, which use Range, Where and negative axes.
+# The oldest opset that definitions support, because they use Range, Where and negative axes.
 MIN_OPSET = 11
 
 
@@ -84,7 +84,7 @@ class Writer(Builder):
     # -- parts of several definitions ----------------------------------------------------------------------------------
 
     def layer_norm(self, x: ir.Value, gamma: ir.Value, beta: ir.Value | None, epsilon: float) -> ir.Value:
-        """Writes a layer normalization over the last axis; below opset 17 in float32 by primitive operators."""
+        """Writes a layer normalization over the last axis; below opset 17 from primitive operators in float32."""
         T = self.dtype(gamma, x)
         if self.opset >= first_opset("LayerNormalization"):
             shift = () if beta is None else (beta,)

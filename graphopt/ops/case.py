@@ -77,7 +77,7 @@ def model_of(cases: Sequence[NodeCase], opset: int, *, bodies: bool) -> tuple[on
     Args:
         cases: the nodes.
         opset: the default opset.
-        bodies: add the function bodies; without them only the native library can run the model.
+        bodies: whether to add the function bodies; without them only the native library can run the model.
 
     Returns:
         The model and its feeds, name -> array.

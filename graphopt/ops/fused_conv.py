@@ -8,8 +8,8 @@ FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R, slope) with a slope for each 
 Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
 float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
 
-FusedConvPairs[Add][act]Bf16: the same over two axes, with the NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may
-have this layout if C is even; R may have it, with the shape of P. Outputs: Y as above, which may be omitted, and P, Y
+FusedConvPairs[Add][act]Bf16: the same over two axes, with the NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may have this
+layout if C is even; R may have it, with the shape of P. Outputs: Y as above, which may be omitted, and P, which is Y
 rounded to bfloat16 in NCHW2c. Each group has an even number of output channels, or one input and one output channel
 with an even number of groups.
 FusedConvFromPairs[Add][act]Bf16: X is NCHW2c, R is NCHW or NCHW2c, and Y is NCHW. M may be odd unless R is NCHW2c.

@@ -1,6 +1,6 @@
 """Gated<act>: Y = act(A) B. GatedHalves<act>: A and B are the halves of X's last axis; `gate` is A's index, 0 or 1.
 
-A and B of one shape; X [.., 2 D]. float and float16.
+A and B have the same shape; X is [.., 2 D]. float and float16.
 N. Shazeer, "GLU Variants Improve Transformer", 2020: SwiGLU (Silu), GEGLU (Gelu, GeluTanh), ReGLU, GLU (Sigmoid).
 """
 

@@ -5,8 +5,8 @@ dilations have two elements, pads = [top, left, bottom, right] >= 0 are smaller 
 with ceil_mode = 0. CPU only.
 
 Output sizes are ONNX Runtime's: (padded size - window) / stride + 1 with the quotient truncated toward zero. A window
-that exceeds the padded size by less than one stride gives size 1. If it exceeds the
-padded size by at least one stride, but less than two, the size is 0.
+that exceeds the padded size by less than one stride gives size 1. If it exceeds the padded size by at least one stride,
+but less than two, the size is 0.
 """
 
 from __future__ import annotations

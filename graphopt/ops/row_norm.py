@@ -114,7 +114,7 @@ def _spec(base: str, add: bool, sum_output: bool) -> OpSpec:
 
 
 def window_rows(image: Sequence[int], window: Sequence[int], shift: Sequence[int]) -> Array:
-    """Returns the image row of each window row, an integer array [windows, h w]; -1 for padding.
+    """Returns the index in the flattened image of each element of the windows, [windows, h w]; -1 for padding.
 
     Args:
         image: (H, W).

@@ -46,9 +46,10 @@ from graphopt.targets.profit import Candidate
 NAME = "bfloat16"
 SUFFIX = "Bf16"
 MATRIX_PRODUCT = f"MatMul{SUFFIX}"
-# Elements of a weight. With fewer, the call costs more than the GEMM (docs/measurements/bfloat16_cpu.md).
+# The fewest elements of a weight: with fewer, the call costs more than bfloat16 saves
+# (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
-# Rows of Q. With fewer, rounding K and V costs more than the matrix multiplications save.
+# The fewest rows of Q: with fewer, rounding K and V costs more than the matrix multiplications save.
 FEWEST_QUERIES = 16
 
 
@@ -241,7 +242,7 @@ class MatrixProduct:
 
     Attributes:
         scaled: the Mul or Div of the result by a scalar, or None.
-        alpha: the factor that it applies.
+        alpha: the factor that `scaled` applies; 1 without it.
     """
 
     node: ir.Node
@@ -324,7 +325,7 @@ def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.No
 
 
 def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:
-    """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the `last` ones."""
+    """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the last `last` axes."""
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)
     transpose = made_by(value, "Transpose")

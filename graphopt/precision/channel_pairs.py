@@ -35,8 +35,8 @@ from graphopt.remarks import Code, Refusal
 
 PAIRS = "FusedConvPairs"  # reads either layout, writes NCHW2c bf16 as its second output
 FROM_PAIRS = "FusedConvFromPairs"  # reads NCHW2c bf16, writes float32
-SUFFIX = "_pairs"  # of the names of NCHW2c tensors
-MAX_ACTIVATION = 3  # nodes of a written-out activation
+SUFFIX = "_pairs"  # end of the names of NCHW2c tensors
+MAX_ACTIVATION = 3  # the most nodes of a written-out activation
 RESIDUAL = 3  # index of the residual among a convolution's inputs
 # Our convolutions; transposed ones have no bfloat16 kernels.
 CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradConv")) and "Transpose" not in n)

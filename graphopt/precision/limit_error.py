@@ -175,8 +175,10 @@ class _ErrorMeasurement:
         return Path(self._model) if isinstance(self._model, str | Path) else self._folder / "model.onnx"
 
     def _outputs(self, path: Path, *, library: bool) -> list[Outputs]:
-        """Raises:
-        GraphoptError: the model does not run.
+        """Runs a model on the random inputs and returns the outputs.
+
+        Raises:
+            GraphoptError: the model does not run.
         """
         session = open_session(path, Mode(library))
         outputs = [run_case(session, case) for case in self._cases]

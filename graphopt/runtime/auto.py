@@ -21,7 +21,7 @@ _DEVICES = {"gfx": "rocm", "sm_": "cuda"}
 
 
 def resolve_target(text: str) -> tuple[Target, str]:
-    """Parses a target; "auto" selects that of this machine's default provider, with the GPU's architecture.
+    """Parses a target; "auto" selects the target of the default provider, with the GPU's architecture.
 
     Returns:
         The target and a reason: why "auto" selected it, or which device code a named target lacks here ("" for none).

@@ -27,7 +27,8 @@ _custom_ops: ContextVar[tuple[str, ...]] = ContextVar("custom_ops", default=())
 def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
     """Registers the user's operator libraries in every session that graphopt creates in the block.
 
-    Applies to processes that graphopt starts in the block as well. An inner block adds its libraries to the outer ones.
+    This also applies to processes that graphopt starts in the block. An inner block adds its libraries to the outer
+    block's.
 
     Raises:
         OptionError: a file does not exist, or the runtime cannot load it.

@@ -17,7 +17,7 @@ from graphopt.runtime.sessions import session
 class DataParallel:
     """Splits the first axis of its inputs over several sessions, runs them concurrently and concatenates the outputs.
 
-    For models that process each item of a batch independently. Inputs without the batch axis are passed unsplit to
+    The model must process each item of a batch independently. Inputs without the batch axis are passed unsplit to
     every session.
 
     Attributes:

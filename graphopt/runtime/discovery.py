@@ -165,7 +165,8 @@ def gpu_routes() -> tuple[Route, ...]:
             f"ONNX Runtime {ort.__version__} cannot load our provider, which needs {since} or newer",
             f"pip uninstall {' '.join(installed_runtimes()) or 'onnxruntime'}; pip install 'onnxruntime>={since}'",
         )
-        # The library must know ONNX Runtime to open the HIP runtime that the ROCm provider needs.
+        # Registration gives the library the folder of ONNX Runtime, where it reads which HIP runtime the ROCm provider
+        # needs.
         ort.SessionOptions().register_custom_ops_library(str(library_path()))
     has_rocm = ROCM in ort.get_available_providers()
     rocm_provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_rocm.so" if has_rocm else None

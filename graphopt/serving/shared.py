@@ -108,8 +108,8 @@ def _key(model: Path) -> str:
 def _files(model: Path) -> list[Path]:
     """Returns the model and its data files: all files in the version's folder except those of engines.
 
-    Reading the names from the model would be exact, but would cost each worker half a second and 30 MiB to
-    import packages.
+    Reading the names from the model would be exact, but would cost each worker half a second and 30 MiB to import
+    packages.
     """
     found = (path for path in sorted(model.parent.rglob("*")) if path.is_file())
     return [path for path in found if path.name != SETTINGS and path.suffix not in (".py", ".pyc")]

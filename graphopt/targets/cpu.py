@@ -29,7 +29,7 @@ FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # It also pays from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# It also pays with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are these multiples
+# It also pays with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are multiples of these
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
@@ -40,7 +40,7 @@ _LANES = 16  # channels are padded to whole vectors
 _LANES_OF_LAYOUT = 8
 
 
-@functools.cache  # called for every convolution; a model has few different ones
+@functools.cache  # called for every convolution; a model has few different shapes
 def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
     """Estimates the speedup of WinogradConv over ONNX Runtime's NCHWc direct convolution; above 1 it pays.
 

@@ -73,7 +73,7 @@ def require_known(editor: Editor, keep: Collection[str]) -> None:
     """Checks that each name in `keep` is the name of a node or an operator of the model.
 
     Raises:
-        OptionError: one is not.
+        OptionError: a name is not.
     """
     nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
     unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}

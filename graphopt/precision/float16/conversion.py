@@ -27,7 +27,7 @@ from graphopt.transposed_products import MATRIX_PRODUCTS
 
 NAME = "half_precision"
 _SUFFIX = {FLOAT: "float", HALF: "half"}
-# The most nodes that a note names.
+# The largest number of nodes that a note names.
 NAMED = 5
 
 

@@ -17,7 +17,7 @@ from graphopt.serving.served import Answer, Served
 
 
 def server(folder: str | os.PathLike[str], **options: Any) -> Any:
-    """Creates a LitServer for all models and versions of a folder; by default it restarts workers that end.
+    """Creates a LitServer for all models and versions of a folder; by default the server restarts workers that end.
 
     Args:
         folder: the folder of NAME/VERSION folders.

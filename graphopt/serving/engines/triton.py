@@ -16,7 +16,7 @@ class TritonPythonModel:
     """One instance of a model. The engine collects requests over time, and `execute` merges them into one run."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Creates the session. The engine puts the index of an instance at the end of its name."""
+        """Creates the session. The engine puts the index of an instance at the end of the instance's name."""
         instance = args["model_instance_name"].rpartition("_")[2]
         folder = Path(args["model_repository"]) / args["model_version"]
         self._served = Served(folder, int(instance) if instance.isdecimal() else 0)
