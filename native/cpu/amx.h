@@ -4,7 +4,7 @@
 namespace graphopt::cpu {
 
 // Returns true if this machine has AMX and the operating system lets this process use it. The first call requests
-// permission, because the kernel saves these large registers only for processes that need them.
+// permission, because Linux saves these large registers only for processes that need them.
 bool may_use_amx();
 
 }  // namespace graphopt::cpu

@@ -41,7 +41,7 @@ class Items {
   // Calls fn(item, worker) for items that are not taken yet, until none is left.
   template <class F>
   void take(size_t worker, F&& fn) {
-    // Count an item that throws as finished as well, because waiting threads must go on.
+    // An item that throws also counts as finished, because other threads wait for it.
     struct Ended {
       std::atomic<int64_t>& all;
       int64_t items = 0;
@@ -60,7 +60,8 @@ class Items {
     }
   }
 
-  // Waits for items that other threads have started. Yields, because those threads may need this processor.
+  // Waits for items that other threads have started. It yields, because those threads may need this
+  // processor.
   void wait() const {
     constexpr int kSpins = 1 << 12;  // 0.1 to 0.2 ms: most waits are shorter
     for (int spins = 0; ended_.value.load(std::memory_order_acquire) < items_; ++spins) {

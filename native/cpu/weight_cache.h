@@ -22,8 +22,8 @@ class WeightCache {
   explicit WeightCache(const WeightFolder* folder = nullptr) : folder_(folder) {}
   static WeightCache& process();
 
-  // Returns `prepared_bytes` bytes at a cache line, as written by `prepare`, or an existing entry for equal weights.
-  // `layout` names everything except the weights that the result depends on.
+  // Returns `prepared_bytes` bytes written by `prepare`, which start at a cache line, or an existing entry
+  // for equal weights. `layout` names everything else that the result depends on.
   std::shared_ptr<const void> get(const std::string& layout, const void* weights, size_t bytes,
                                   size_t prepared_bytes, const std::function<void(void* prepared)>& prepare);
 

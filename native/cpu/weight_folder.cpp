@@ -32,8 +32,8 @@ constexpr time_t kAbandoned = 3600;  // age in seconds of an abandoned unfinishe
 // The first page of a file.
 struct Header {
   std::array<char, 24> magic;
-  uint64_t text, original, prepared, checksum;  // sizes in bytes; checksum of `prepared`
-  std::array<char, 2048> content;               // the text
+  uint64_t text, original, prepared, checksum;  // sizes in bytes; checksum of the packed weights
+  std::array<char, 2048> content;               // names the library, the instruction set and the layout
 };
 static_assert(sizeof(Header) <= kPage);
 constexpr std::array<char, 24> kMagic = {"graphopt weights 1\n"};
@@ -55,8 +55,8 @@ class File {
   int number_;
 };
 
-// Identifies this library, because another build may pack differently under the same name. Uses the file's bytes,
-// because two builds may have the same version.
+// Returns a hash and the size of this library's file. Another build may pack differently under the same
+// layout name, and two builds may have the same version.
 std::string library() {
   static const auto& text = *new std::string([]() -> std::string {
     Dl_info info{};
@@ -139,8 +139,9 @@ Memory allocate_lines(size_t bytes) {
                                    (std::max(bytes, size_t{1}) + kLine - 1) / kLine * kLine),
                 std::free);
   if (memory == nullptr) throw std::bad_alloc();
-  // A GEMM reads each weight once: with small pages it would need an address translation every 64 lines. The remainder
-  // that does not fill a large page stays in small pages, to waste no memory. A kernel may refuse.
+  // A GEMM reads each weight once: with small pages it would need an address translation every 64 lines. The
+  // remainder that does not fill a large page remains in small pages, to waste no memory. Linux may ignore
+  // this request.
   if (large > 0) madvise(memory.get(), large, MADV_HUGEPAGE);
   return memory;
 }
@@ -218,7 +219,7 @@ MappedWeights WeightFolder::find(const std::string& path, const Content& content
                      (content.bytes == 0 || std::memcmp(original, content.original, content.bytes) == 0) &&
                      header.checksum == hash_of("", prepared, content.prepared_bytes);
   if (!equal) return {};
-  futimens(file.get(), nullptr);  // most recently used: removed last
+  futimens(file.get(), nullptr);  // marks the file as the most recently used, which is removed last
   return {std::shared_ptr<const void>(whole, prepared), original};
 }
 

@@ -1,10 +1,10 @@
 // Stores packed weights in files that the processes of a machine map read-only: n processes keep one copy in memory.
 //
-// A file contains the original weights and the packed ones. It is used only if all bytes of the original weights are
-// equal. A checksum covers the packed weights; a text names the library, the instruction set and the layout. Files
-// appear atomically: written under another name, synced, then linked. A second process uses the first one's file. When
-// the folder would exceed its limit, the least recently used files are removed; processes that have mapped them keep
-// the data.
+// A file contains the original weights and the packed ones. It is used only if all bytes of the original
+// weights are equal and its text, which names the library, the instruction set and the layout, is equal. A
+// checksum covers the packed weights. Files appear atomically: they are written under another name, synced,
+// and then linked. A second process uses the first one's file. When the folder would exceed its limit, the
+// least recently used files are removed; processes that have mapped them keep the data.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class WeightFolder {
  public:
   // Returns the folder set by the environment variables GRAPHOPT_WEIGHTS (a path, created if missing; or "off") and
   // GRAPHOPT_WEIGHTS_LIMIT (MiB, default 16,384); null if GRAPHOPT_WEIGHTS is not set or "off". A folder that other
-  // users can write to, or an invalid limit, disables it with one line on stderr.
+  // users can write to, or an invalid limit, disables the folder with one line on stderr.
   static const WeightFolder* of_process();
 
   // Throws std::runtime_error with the reason if the folder cannot be used.

@@ -1,5 +1,5 @@
-// The only allocator of device memory: tensors, constants, weights shared by sessions, workspaces of vendor
-// libraries. If a device is exhausted, sessions return idle memory before an allocation fails.
+// The only allocator of device memory: for tensors, constants, weights shared by sessions and workspaces of
+// vendor libraries. If a device is exhausted, sessions return idle memory before an allocation fails.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@ enum class Holder : uint8_t { kTensors, kArenas, kConstants, kIdle, kWeights, kW
 constexpr size_t kHolders = 6;
 using BytesByHolder = std::array<size_t, kHolders>;
 
-// The owner of memory above this layer: pools and plans of the provider.
+// Interface to the provider's pools and plans, which hold device memory and belong to a higher layer.
 class MemoryKeeper {
  public:
   virtual ~MemoryKeeper() = default;
-  // Frees unused memory of any session on the device. Returns false if there is none. Called without locks of
-  // this file.
+  // Frees unused memory of any session on the device. Returns false if there is none. The caller holds no
+  // lock of this file.
   virtual bool release_unused(Device& device) noexcept = 0;
-  // Returns its bytes on the device, by holder.
+  // Returns the bytes that pools and plans hold on the device, by holder.
   virtual BytesByHolder bytes(const Device& device) const = 0;
 };
 // The keeper must live until the process ends.
@@ -33,7 +33,7 @@ void set_memory_keeper(MemoryKeeper& keeper);
 
 // Allocates memory of the device, which must be current. If the device is exhausted, the keeper frees memory
 // and the call is repeated. Throws OutOfMemory, which names the requested bytes and the holders of device
-// memory. Freed by Device::free.
+// memory. The caller frees the memory with Device::free.
 void* allocate(Device& device, size_t bytes, Holder holder);
 
 struct FreeMemory {
@@ -49,7 +49,7 @@ class Allocations {
  public:
   struct Statistics {
     size_t bytes = 0, most = 0;  // current and maximum
-    size_t graphs = 0;           // existing graphs, which are in the driver's own memory
+    size_t graphs = 0;           // existing captured graphs, whose memory the driver owns
   };
 
   void add(const Device& device, const void* memory, size_t bytes);

@@ -1,5 +1,6 @@
-// The AMD GPUs that Linux shows to this process, without any driver, and the reason why ROCm finds none: the
-// runtime reports one error for all reasons. docs/provider_reference.md lists the codes.
+// Lists the AMD GPUs that Linux shows to this process, without calling a driver, and explains why ROCm finds
+// none, because ROCm's runtime reports the same error for all reasons. docs/provider_reference.md lists the
+// codes.
 #pragma once
 
 #include <string>
@@ -10,20 +11,20 @@
 namespace graphopt::gpu {
 
 struct AmdSystem {
-  int gpus = 0;                      // on the PCI bus, which is complete in containers and empty in WSL
+  int gpus = 0;                      // on the PCI bus; a container sees all of the machine, WSL sees none
   std::vector<std::string> unbound;  // GPUs to which the kernel driver amdgpu is not bound: "BUS: DRIVER"
-  bool kfd = false;                  // the compute driver has its device node, /dev/kfd
-  std::string kfd_group;             // group with access to it, as a number if it has no name here
+  bool kfd = false;                  // whether the compute driver's device node, /dev/kfd, exists
+  std::string kfd_group;             // group with access to /dev/kfd; its ID if it has no name here
   std::string kfd_refusal;           // why this process cannot open it, "" if it can
-  int kfd_gpus = -1;                 // GPUs of the compute driver; -1 if unknown
-  std::string arch;                  // architecture of the first of them, "gfx1100"; "" if unknown
+  int kfd_gpus = -1;                 // GPUs that the compute driver lists; -1 if unknown
+  std::string arch;                  // architecture of the first of these, "gfx1100"; "" if unknown
   std::vector<std::string> render_nodes;  // /dev/dri/renderD*
-  std::string render_group;               // group with access to the first
+  std::string render_group;               // group with access to the first render node
   std::string render_refusal;             // why this process cannot open any of them, "" if it can
-  bool dxg = false;                       // WSL has its device node
+  bool dxg = false;                       // whether WSL's device node, /dev/dxg, exists
   bool wsl = false;
   bool container = false;
-  std::vector<std::string> unreadable;  // nodes of other users' GPUs in the topology of the compute driver
+  std::vector<std::string> unreadable;  // nodes in the compute driver's topology that this process may not read: GPUs of other containers
   // Folders with the HIP runtime, the newest last: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib.
   std::vector<std::string> rocm;
 
@@ -35,7 +36,7 @@ std::string& system_root();
 
 AmdSystem inspect_amd_system(const std::string& root = system_root());
 
-// Returns why there is no GPU, with a remedy. It checks the obstacles in ROCm's order.
+// Returns why there is no GPU, with a remedy. Checks the obstacles in the order in which ROCm meets them.
 // `reported`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
 // other problems are returned unchanged.
 Diagnosis explain_missing_gpu(const Diagnosis& reported, const AmdSystem& system);

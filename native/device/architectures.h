@@ -15,14 +15,14 @@ namespace graphopt::gpu {
 // The device code that runs on an architecture.
 enum class Code : uint8_t {
   kOwn,     // compiled for it
-  kFamily,  // that of its generic target
+  kFamily,  // the code of its generic target
 };
 
 struct Architecture {
   const char* name;  // as the runtime reports it, without features such as :sramecc+
   Code code;
   bool checked;        // scripts/amd_build.py checks the compiled kernels
-  const char* family;  // generic target with code for it; null: none in the build
+  const char* family;  // generic target whose code it runs; null: none in the build
   int wave;            // work-items of a wave
   int lds_bytes;       // maximum LDS of a work-group
   int registers;       // maximum 32-bit registers of a work-item, AGPRs included, with one wave on a SIMD
@@ -33,9 +33,10 @@ struct Architecture {
   bool flushes_subnormals;       // matrix units flush float16 subnormals to 0
   int matrix_flops;              // fp16 on the matrix units, of one compute unit per clock
   int flops;                     // fp32, of one compute unit per clock; a fused multiply-add counts as two
-  int units_per_multiprocessor;  // compute units that the runtime counts as one
+  int units_per_multiprocessor;  // compute units that the runtime counts as one multiprocessor
   int transfers;                 // memory transfers per cycle of the memory clock that the runtime reports
-  // A typical product: for plans without a device, and for values that the runtime reports as 0.
+  // Values of a typical product: used for plans without a device, and instead of values that the runtime
+  // reports as 0.
   int compute_units;
   int xcds;  // dies (XCDs), which receive work-groups round-robin, each with its own L2
   double clock_hz;

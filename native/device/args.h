@@ -8,14 +8,14 @@
 //     ...
 //   };
 //
-// The struct begins with its pointers, the slots. In a plan a slot holds a buffer (device/launch.h), and the launcher
-// replaces it with the address.
+// The struct begins with its pointers, the slots. In a plan, a slot contains a Buffer (device/launch.h),
+// which the launcher replaces with its address.
 //
 // At a launch the pointers are separate parameters after the struct, and KERNEL (device/platform.h) copies them to
 // the slots. Compilers then know that the pointers refer to global memory and apply __restrict__. A loader that does
-// not know the slots can also set the buffers (scripts/amd_cases.py). The struct is the first parameter because its
-// address is then that of all arguments. Another address would take two scalar registers; attention on gfx908 has none
-// left.
+// not know the slots can also set the buffers (scripts/amd_cases.py). The struct is the first parameter
+// because its address is then the address of all arguments, which the kernel has anyway. Another address
+// would take two scalar registers; attention on gfx908 has none left.
 #pragma once
 
 #include "device/integers.h"
@@ -29,7 +29,7 @@
 
 namespace graphopt::hip {
 
-// Read by the kernel; the kernel may write the same memory through another slot.
+// A pointer that the kernel reads. The kernel may write the same memory through another slot.
 struct In {
   using Parameter = const void*;
   const void* address;
@@ -39,7 +39,7 @@ struct In {
   }
 };
 
-// Read by the kernel, which does not write it.
+// A pointer to memory that the kernel reads and does not write.
 struct Constant {
   using Parameter = const void* __restrict__;
   const void* address;
@@ -49,7 +49,7 @@ struct Constant {
   }
 };
 
-// Written by the kernel, which may also read it.
+// A pointer that the kernel writes, and may also read.
 struct Out {
   using Parameter = void*;
   void* address;
@@ -61,7 +61,7 @@ struct Out {
 
 constexpr int kMostSlots = 9;
 
-// The base of a kernel's arguments with kCount slots and kSize bytes, equal for all compilers.
+// The base of a kernel's arguments, which have kCount slots and kSize bytes with every compiler.
 template <int kCount, size_t kSize>
 struct Arguments {
   static constexpr int kSlots = kCount;
@@ -74,8 +74,8 @@ constexpr bool kIsArgs = sizeof(Args) == Args::kBytes && alignof(Args) == 8 && _
 
 // --- Members of arguments
 
-// n / d for n < 2^31 without a division (divide in device/platform.h, make_divisor in device/launch.h):
-// Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
+// The constants that compute n / d for n < 2^31 without a division (divide in device/platform.h, make_divisor
+// in device/launch.h): Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
 struct Divisor {
   uint32_t d, multiplier, shift;
 };
@@ -86,7 +86,7 @@ constexpr int kMostAxes = 5;
 struct Axes {
   Divisor inner[kMostAxes - 1];
 };
-// In elements, from the innermost axis on; 0 for a broadcast axis.
+// Strides in elements, from the innermost axis on; 0 for a broadcast axis.
 struct Strides {
   int32_t s[kMostAxes];
 };

@@ -1,5 +1,5 @@
-// A GPU, or the CPU as its replacement in tests: memory, streams, launches. The runtime is loaded with dlopen
-// at the first use; the library links to none.
+// A GPU, or the CPU as its replacement in tests: memory, streams, launches. The GPU runtime is loaded with
+// dlopen at the first use; this library links to no GPU runtime.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ constexpr size_t kNodesOfLibraryCall = 8;
 // The reliability of a driver's graphs (docs/amd_behaviour.md).
 struct GraphRules {
   bool by_default = true;  // used unless a session option disables them
-  size_t most_nodes = 0;   // of one graph; 0: unlimited
+  size_t most_nodes = 0;   // maximum nodes of one graph; 0: unlimited
   // A graph is used only after its results were compared with those of single launches.
   bool verified = false;
   // Captures of hipExtModuleLaunchKernel, which MIOpen calls, have the complete grid.
@@ -93,7 +93,7 @@ class Device {
   virtual void leave(void* before) noexcept = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
-  // Only for gpu::allocate (device/allocations.h), which all other code calls. Throws OutOfMemory.
+  // Called only by gpu::allocate (device/allocations.h), which all other code uses. Throws OutOfMemory.
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   // Allocates host memory that the device can access without the CPU. It is never freed. Throws OutOfMemory.
@@ -117,9 +117,9 @@ class Device {
   virtual void wait(void* event) = 0;                // the calling thread waits
   virtual bool is_done(void* event) = 0;
 
-  // Captures the work that is enqueued on the stream, which does not run, until the capture is ended or
-  // abandoned. The stream must not be the null stream, and this thread may only enqueue on it meanwhile. Use
-  // Capture (device/stream_context.h) instead of direct calls.
+  // Captures the work that is enqueued on the stream, instead of running it, until the capture is ended or
+  // abandoned. The stream must not be the null stream. During the capture this thread may only enqueue work
+  // on the stream. Use Capture (device/stream_context.h) instead of direct calls.
   virtual void begin_capture(void* stream) = 0;
   // Throws if a call could not be captured. The stream remains usable.
   virtual std::unique_ptr<Graph> end_capture(void* stream) = 0;
@@ -134,24 +134,24 @@ class Device {
   // exceed the limit. Does nothing without a capture.
   virtual void reserve_nodes(size_t nodes) { (void)nodes; }
   virtual GraphRules graph_rules() const { return {}; }
-  // Sets the capture mode of the calling thread (hipStreamCaptureMode): the effect of its calls on captures
-  // of other threads. Returns the previous mode. The values are equal in HIP and CUDA. Use OnDevice instead
-  // of direct calls.
+  // Sets the capture mode of the calling thread (hipStreamCaptureMode), which determines the effect of its
+  // calls on captures of other threads. Returns the previous mode. The values are equal in HIP and CUDA. Use
+  // OnDevice instead of direct calls.
   static constexpr int kRelaxed = 2;
   virtual int exchange_capture_mode(int mode) noexcept { return mode; }
 
-  // Clears the last error of the thread after a call of a vendor's library: other code would take it for its
-  // own error.
+  // Clears the last error of the thread after a call of a vendor's library: otherwise other code would take
+  // this error for its own.
   virtual void clear_errors() noexcept = 0;
 
   // Enqueues all launches of a plan.
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// Makes a device current in the calling thread during its lifetime, and lets the thread call it freely during
-// captures of other threads. Otherwise, while another thread captures (PyTorch, for example), the driver
-// would refuse calls that allocate or wait, including those inside vendor libraries, and end that capture.
-// The destructor restores the caller's state.
+// Makes a device current in the calling thread during its lifetime, and lets the thread call any function of
+// the driver during captures of other threads. Otherwise, while another thread captures (PyTorch, for
+// example), the driver would refuse calls that allocate or wait, including those inside vendor libraries, and
+// end that capture. The destructor restores the caller's state.
 class OnDevice {
  public:
   explicit OnDevice(Device& device)
@@ -222,7 +222,8 @@ void refuse_fork();
 // current.
 void* constant_vector(Device& device, float value, bool half, int64_t count);
 
-// Kernels compiled for the CPU (device/emulator/hip_on_cpu.h) in the shared library at `path`.
+// Opens a device that runs kernels compiled for the CPU (device/emulator/hip_on_cpu.h), from the shared
+// library at `path`.
 std::unique_ptr<Device> open_host(const std::string& path);
 
 }  // namespace graphopt::gpu

@@ -1,5 +1,5 @@
-// A cache of weights in kernel layouts, for the process and each device: sessions with equal weights share
-// them. cpu/weight_cache.h is the same for CPU kernels.
+// A cache of weights in kernel layouts, one for the process. Sessions with equal weights on the same device
+// share an entry. cpu/weight_cache.h is the same for CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class DeviceWeights {
  public:
   static DeviceWeights& process();
 
-  // Returns device memory that `write` fills on a stream, complete, or memory in use with the same bytes and
-  // layout. The device must be current here and when the last user releases the memory.
+  // Returns device memory that `write` has filled on a stream, or the memory of an entry in use with the same
+  // bytes and layout. The device must be current here and when the last user releases the memory.
   std::shared_ptr<void> get(Device& device, const std::string& layout, size_t bytes,
                             const std::function<void(void* memory, void* stream)>& write);
 

@@ -13,9 +13,9 @@ namespace graphopt::gpu {
 // not set.
 const char* host_kernels();
 
-// Returns the number of devices that the drivers report, without opening any: AMD's, then NVIDIA's, of each
-// kind that this library has code for; one if GRAPHOPT_HOST_KERNELS is set. An unusable driver causes a
-// warning on stderr and counts no devices.
+// Returns the number of devices that the drivers report, without opening any: AMD's, then NVIDIA's, each only
+// if this library has device code for that vendor. Returns 1 if GRAPHOPT_HOST_KERNELS is set. An unusable
+// driver causes a warning on stderr and counts no devices.
 int device_count();
 // Returns the backend of a device; `number` must be in [0, device_count()).
 Backend backend(int number);
@@ -23,8 +23,8 @@ Backend backend(int number);
 // Returns the facts of a device without opening it. For an unusable device it returns null and warns once on
 // stderr.
 const DeviceFacts* usable_device(int number);
-// Returns the AMD device that is current in the calling thread, where ONNX Runtime's ROCm provider computes.
-// It does not load NVIDIA's driver.
+// Does the same for the AMD device that is current in the calling thread, on which ONNX Runtime's ROCm
+// provider computes. Does not load NVIDIA's driver.
 const DeviceFacts* usable_rocm_device();
 
 // Open the device at the first call. Throw std::runtime_error if the functions above return null, or if the
@@ -32,8 +32,8 @@ const DeviceFacts* usable_rocm_device();
 Device& device(int number);
 Device& rocm_device();
 
-// Returns the devices of each driver, AMD's first, for reports. It includes devices without device code in
-// this library.
+// Returns the devices of each driver, AMD's first, for reports. The list includes devices for which this
+// library has no device code.
 std::vector<std::pair<Backend, DetectedDriver>> all_devices();
 
 }  // namespace graphopt::gpu

@@ -66,14 +66,14 @@ struct Hip : DriverFunctions {
     find_optional("hipGraphLaunch", graph_launch);
     find_optional("hipGraphDestroy", graph_destroy);
     find_optional("hipGraphExecDestroy", graph_exec_destroy);
-    // Version 6 extended the struct and renamed its function.
+    // HIP 6 extended the struct of device properties and renamed the function that fills it in.
     constexpr size_t kArchSinceSix = 1160, kArchBefore = 396;
     const bool grown = dlsym(library.handle, "hipGetDevicePropertiesR0600") != nullptr;
     find(grown ? "hipGetDevicePropertiesR0600" : "hipGetDeviceProperties", get_properties);
     arch_offset = grown ? kArchSinceSix : kArchBefore;
   }
 
-  // The runtime that ONNX Runtime's own provider needs comes first: a process must not load two.
+  // The runtime that ONNX Runtime's own provider needs comes first: a process must not load two HIP runtimes.
   static std::vector<std::string> names() {
     std::vector<std::string> all = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                     "libamdhip64.so"};
@@ -118,16 +118,16 @@ struct Hip : DriverFunctions {
         status, std::string(what) + ": HIP error " + std::to_string(status) + ", " + error_string(status));
   }
 
-  // 10,000,000 major + 100,000 minor + patch
+  // Returns 10,000,000 major + 100,000 minor + patch.
   int version() const {
     int v = 0;
     check(get_version(&v), "hipRuntimeGetVersion");
     return v;
   }
 
-  // Whether the runtime counts a work-group processor as one multiprocessor instead of its two compute units:
-  // clr's flag of this name, which is true by default (rocclr/utils/flags.hpp; Flag::setValue for its
-  // values).
+  // Returns whether the runtime counts a work-group processor as one multiprocessor, not as its two compute
+  // units. This is the value of clr's flag GPU_ENABLE_WGP_MODE, which is true by default
+  // (rocclr/utils/flags.hpp; Flag::setValue parses it).
   static bool counts_wgps() {
     const char* flag = std::getenv("GPU_ENABLE_WGP_MODE");
     return flag == nullptr || std::strcmp(flag, "true") == 0 || std::atoi(flag) != 0;
@@ -171,9 +171,9 @@ struct Hip : DriverFunctions {
   }
 
   // ROCm 7.2.0 to 7.2.3, which are HIP 7.2.53210 to 7.2.53213, corrupt results at random (clr issue 279).
-  // Replays gave stale values from about 200 nodes on (hip issue 3887): graphs are limited to fewer nodes,
-  // and their results are compared with those of launches. Up to ROCm 7.0.1 a captured
-  // hipExtModuleLaunchKernel loses the remainder of its grid (clr issue 179).
+  // Replays of graphs gave stale values from about 200 nodes on (hip issue 3887). Graphs are therefore
+  // limited to fewer nodes, and their results are compared with those of single launches. Up to ROCm 7.0.1 a
+  // captured hipExtModuleLaunchKernel loses the remainder of its grid (clr issue 179).
   GraphRules graph_rules() const {
     const int v = version();
     return {v < 70200000 || v > 70253213, 150, true, v >= 70100000};
@@ -188,7 +188,7 @@ struct Hip : DriverFunctions {
     return status;
   }
 
-  // Whether it loads code objects of generic targets: ROCm 6.4 and newer do.
+  // Returns whether the runtime loads code objects of generic targets, as ROCm 6.4 and newer do.
   bool loads_generic_code() const { return version() >= 60400000; }
 
   // The runtime has one error for all reasons; amd_system.h finds the reason.
@@ -199,7 +199,7 @@ struct Hip : DriverFunctions {
   void prepare(Function) const {}
 };
 
-// Retries until the library is found.
+// Loads the runtime at the first call. If it is not found, the next call searches again.
 Hip& hip() {
   static auto& instance = *new Hip;
   return instance;

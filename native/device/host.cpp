@@ -1,4 +1,4 @@
-// A device with kernels on the CPU, to test the code around them.
+// A device that runs kernels on the CPU, to test the code around them.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -51,7 +51,7 @@ class HostDevice final : public Device {
     parameters_ = reinterpret_cast<decltype(parameters_)>(dlsym(library, "graphopt_host_parameters"));
     if (launch_ == nullptr || wave == nullptr || parameters_ == nullptr)
       throw std::runtime_error(path + " holds no kernels");
-    // Optional: a test library that reports launch errors late, like a GPU.
+    // Only a test library has this function. It reports launch errors late, like a GPU.
     synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));
     facts_.name = "host memory";
@@ -156,7 +156,7 @@ class HostDevice final : public Device {
     });
   }
 
-  // Each argument with its size in bytes.
+  // Returns each argument with its size in bytes.
   std::vector<std::pair<const void*, size_t>> parameters(const char* kernel, void** args) const {
     const size_t* sizes = nullptr;
     const int count = parameters_(kernel, &sizes);
@@ -166,7 +166,8 @@ class HostDevice final : public Device {
     return found;
   }
 
-  // Returns the pointers among the arguments: all except the first, which has a kernel's sizes (Device::run).
+  // Returns the pointers among the arguments: all except the first, which is the argument struct
+  // (Device::run).
   std::vector<const void*> addresses_in(const char* kernel, void** args) const {
     std::vector<const void*> found;
     const auto all = parameters(kernel, args);
@@ -177,7 +178,7 @@ class HostDevice final : public Device {
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
   std::map<void*, std::vector<std::function<void()>>> captures_;  // by stream
-  std::string damage_;                                            // of a freed block
+  std::string damage_;                                            // the first invalid free or damaged red zone that free() found
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

@@ -1,6 +1,6 @@
-# Writes OUTPUT, the function gpu::module_of, from the names of the kernels in the code objects OBJECTS, ARCH/MODULE.co.
-# In an ELF file of AMD a kernel NAME has a descriptor NAME.kd, in one of NVIDIA a section .text.NAME, whose name may be
-# stored as the end of a longer one.
+# Writes the function gpu::module_of to the file OUTPUT, from the names of the kernels in the code objects
+# OBJECTS (ARCH/MODULE.co). In an ELF file for AMD, a kernel NAME has a descriptor NAME.kd. In an ELF file for
+# NVIDIA, it has a section .text.NAME, whose name may be stored as the end of a longer name.
 set(kernels)
 foreach(object IN LISTS OBJECTS)
   get_filename_component(module ${object} NAME_WE)

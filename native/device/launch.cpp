@@ -66,7 +66,7 @@ const Architecture* find_architecture(const std::string& name) {
 }
 
 const Architecture& architecture(const std::string& name) {
-  // A cache for the usual process: many plans query the architecture of one device.
+  // Caches the last result: a process usually has one device, whose architecture many plans query.
   static std::atomic<const Architecture*> last{nullptr};
   const Architecture* known = last.load(std::memory_order_relaxed);
   if (known != nullptr && name == known->name) return *known;
@@ -96,7 +96,8 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
-  // Some memory reports its clock in other units, so the result is limited by the fastest product.
+  // For some memory the runtime reports the clock in other units, so the result is limited to that of the
+  // fastest product.
   f.bytes_per_second =
       std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;

@@ -21,18 +21,18 @@ namespace graphopt::gpu {
 
 using hip::Divisor;
 
-// The divisor for numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
+// Returns the divisor for numerators below 2^31. Throws std::invalid_argument unless 1 <= d < 2^31.
 Divisor make_divisor(int64_t d);
 
 // The properties of a device that plans depend on, and its names in reports.
 struct DeviceFacts {
   std::string arch;      // a name of kArchitectures
-  std::string features;  // of this device, as the runtime appends them to it: ":sramecc+:xnack-"
+  std::string features;  // of this device, as the runtime appends them to the name: ":sramecc+:xnack-"
   std::string
       code;  // name of the architecture of the code objects that it runs: its own or its generic target
   std::string name;         // of the product
-  std::string driver;       // with its version
-  std::string bus_id;       // on PCI, "0000:03:00.0"; empty where there is none
+  std::string driver;       // name and version of the runtime
+  std::string bus_id;       // PCI address, "0000:03:00.0"; empty if there is none
   size_t memory = 0;        // bytes
   bool integrated = false;  // shares the memory of the CPU
   int wave = 32;            // work-items of a wave
@@ -53,7 +53,8 @@ const Architecture& architecture(const std::string& name);
 // Returns the facts of a typical product, to plan without a device. Throws std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
 
-// Returns the facts of a device from numbers of its runtime; 0 means unknown. Throws std::invalid_argument.
+// Returns the facts of a device from values that its runtime reports; 0 means unknown. Throws
+// std::invalid_argument.
 DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_hz, double memory_clock_hz,
                        int memory_bits);
 
@@ -75,7 +76,7 @@ struct Buffer {
   operator hip::Out() const { return in_slot<hip::Out>(); }
 
  private:
-  // Stored in the 8 bytes of a pointer. No buffer is a null pointer.
+  // Packs the members into the 8 bytes of a pointer. no_buffer() becomes a null pointer.
   template <class Slot>
   Slot in_slot() const {
     const uint64_t bits =
@@ -96,7 +97,7 @@ struct Launch {
   const char* kernel = nullptr;
   Grid grid;
   uint32_t block = 1;
-  uint32_t lds = 0;  // dynamic
+  uint32_t lds = 0;  // bytes of dynamic LDS
   uint16_t slots = 0;
   uint16_t size = 0;  // bytes of the arguments
   alignas(8) unsigned char args[kMostArgs] = {};
@@ -122,7 +123,7 @@ struct Launch {
 
 // Returns the concatenated name of a kernel. The string lives until the process ends.
 const char* kernel_name(std::initializer_list<std::string_view> parts);
-// The names that FLOAT_KERNELS and BITS_KERNELS (device/platform.h) define.
+// Return the names that FLOAT_KERNELS and BITS_KERNELS (device/platform.h) define.
 inline const char* float_kernel(std::string_view name, bool half) {
   return kernel_name({name, half ? "_f16" : "_f32"});
 }
@@ -179,7 +180,7 @@ inline constexpr Buffer no_buffer() { return {}; }
 
 // Maximum alignment that plans require of addresses.
 constexpr size_t kMostAlignment = 256;
-// Returns the largest power of two, at most kMostAlignment, that divides all addresses in the bitwise or
+// Returns the largest power of two, at most kMostAlignment, that divides all addresses whose bitwise or is
 // `joined`.
 inline size_t alignment_of(uintptr_t joined) {
   const uintptr_t bits = joined | kMostAlignment;
@@ -191,8 +192,8 @@ inline Buffer offset_by(Buffer buffer, int64_t bytes) {
   return buffer;
 }
 
-// Splits `rows` work-groups of `threads` into launches and calls add(first, count) for each. Along x a launch
-// has at most 2^32 - 1 work-items on AMD and 2^31 - 1 work-groups on NVIDIA.
+// Splits `rows` work-groups of `threads` work-items into launches and calls add(first, count) for each. A
+// launch has at most 2^32 - 1 work-items along x on AMD, and at most 2^31 - 1 work-groups along x on NVIDIA.
 template <class Add>
 void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
   const int64_t most = std::min<int64_t>(UINT32_MAX / threads, INT32_MAX);
@@ -202,8 +203,8 @@ void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
 // Maximum size of the second and third axis of a grid.
 constexpr int64_t kMostGrid = 65535;
 
-// Returns the plan as JSON, with the keys of one case in the manifest of scripts/amd_cases.py ("launches")
-// and "workspace".
+// Returns the plan as JSON: "launches" as in a case of the manifest of scripts/amd_cases.py, and the sizes
+// "workspace" and "weights".
 std::string to_json(const Plan& plan);
 
 }  // namespace graphopt::gpu

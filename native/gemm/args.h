@@ -7,22 +7,22 @@
 
 namespace graphopt::hip {
 
-// Element (line, k) is at `line` times the member line plus `k` times the member k; one of the two strides is
-// 1. A line is a row of the left operand or a column of the right one. `packs`: all lines, or all k, consist
-// of packs that start at multiples of 16 bytes.
+// The strides of a GEMM operand, in elements: `line` from one line to the next, `k` from one index k to the
+// next; one of the two is 1. A line is a row of the left operand or a column of the right one. `packs`: the
+// axis of stride 1 consists of packs of 16 bytes that start at multiples of 16 bytes.
 struct OperandLayout {
   int32_t line, k, packs;
 };
 
-// K is split among `splits` work-groups, each with `depth` of it.
+// K is split among `splits` work-groups, each of which adds `depth` indices k.
 struct Splits {
   Divisor splits;
   int32_t depth;
 };
 
-// The operations that follow the sums. R and Y are [M, N] matrices, stored consecutively; R may be Y. Bias is
-// [N], and matrix i has its bias at element i * bias_step. `packs`: pointers and rows are multiples of 16
-// bytes.
+// The operations on the sums of a GEMM: Y = act(alpha * sums + bias + beta * R), with the residual R. R and Y
+// are batches of consecutive [M, N] matrices; R may be Y. A bias has N elements; that of matrix i starts at
+// element i * bias_step. `packs`: pointers and the sizes of rows are multiples of 16 bytes.
 struct Epilogue {
   float alpha, beta;
   int32_t packs, bias_step;

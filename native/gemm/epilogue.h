@@ -8,8 +8,8 @@
 
 namespace graphopt::hip {
 
-// The epilogue for packs in the same columns, n to n + kSize - 1, of which `inside` are less than N. The bias
-// is loaded once.
+// The epilogue of packs that cover the same columns, n to n + kSize - 1, so that their bias is loaded once.
+// `inside` of these columns are less than N.
 template <class T>
 struct ColumnEpilogue {
   static constexpr int kSize = Pack<T>::kSize;
@@ -29,7 +29,8 @@ struct ColumnEpilogue {
     if (biased) bias = read(bias_of + n);
   }
 
-  // Loads the operand of add() for the pack at element `at`. Callers issue it before the sums are complete.
+  // Loads the residual of the pack at element `at`, which add() needs. Callers issue this load before the
+  // sums are complete.
   DEVICE Bits128 ahead(size_t at) const {
     Bits128 bits = {};
     if (residual != nullptr) bits = read(residual + at);
@@ -83,7 +84,7 @@ DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y
   end.store(at, values);
 }
 
-// Stores a pack of sums at columns n to n + kSize - 1 among the partial sums.
+// Stores a pack of partial sums of columns n to n + kSize - 1 at `to`.
 template <int kSize>
 DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const float (&values)[kSize]) {
   if (e.packs != 0) {
@@ -104,16 +105,16 @@ DEVICE const T* bias_of(const Epilogue& e, const T* bias, uint32_t z) {
   return bias == nullptr ? nullptr : bias + z * static_cast<size_t>(e.bias_step);
 }
 
-// Returns the partial sums of split `part`. Args are those of a GEMM: M, N, partial.
+// Returns the memory for the partial sums of split `part`. Args has the members M, N and partial.
 template <class Args>
 DEVICE float* partial_of(const Args& args, uint32_t part) {
   float* const partial = args.partial;
   return partial + part * (static_cast<size_t>(args.M) * static_cast<size_t>(args.N));
 }
 
-// Stores a pack of sums at columns n to n + kSize - 1, element `at` of matrix z. Without splits the epilogue
-// is applied and the result goes to Y; with splits the sums go to those of split `part`. Args are those of a
-// GEMM: M, N, bias, residual, y, partial, splits, epilogue.
+// Stores a pack of sums of columns n to n + kSize - 1, which starts at element `at` of matrix z. Without
+// splits of K, applies the epilogue and stores the result in Y. With splits, stores the sums among the
+// partial sums of split `part`. Args has the members M, N, bias, residual, y, partial, splits and epilogue.
 template <class T, class Args>
 DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, int n,
                        float (&values)[Pack<T>::kSize]) {
@@ -128,8 +129,8 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
   }
 }
 
-// The argument of Hgemm::apply_epilogue without splits. The first `rows` rows are inside Y, and the column if
-// `has_column`; row m is at element at(m) of Y.
+// The argument of Hgemm::apply_epilogue without splits of K. A pack is inside Y if its row is less than
+// `rows` and `has_column` is true. The pack of row m starts at element at(m) of Y.
 template <class At>
 struct TileEpilogue {
   const ColumnEpilogue<half_t>& column;
@@ -153,7 +154,8 @@ struct TileEpilogue {
   }
 };
 
-// The argument of Hgemm::apply_epilogue with splits: partial sums [rows, N] at `to`, columns n to n + 3.
+// The argument of Hgemm::apply_epilogue with splits of K. Stores partial sums of columns n to n + 3; `to`
+// points to column n of the first of `rows` rows of N elements.
 struct PartialSumEpilogue {
   const Epilogue& epilogue;
   float* to;
@@ -171,7 +173,8 @@ struct PartialSumEpilogue {
   }
 };
 
-// Does store_sums for a complete tile of loaders/dense.h, which starts at row first_m and column first_n.
+// Does the same as store_sums for a complete tile of an Hgemm, which starts at row first_m and column
+// first_n.
 template <class P, class Args>
 DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
                        uint32_t part, uint32_t z, int first_m, int first_n) {

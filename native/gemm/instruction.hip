@@ -1,5 +1,5 @@
-// Multiplies tiles of one wave with instruction.h and nothing else, to test the tile of each architecture in
-// isolation. Not for speed measurements: one wave runs alone on a compute unit.
+// Kernels in which one wave multiplies 16 x 16 tiles with pipelines/instruction.h alone, to test the tile of
+// each architecture in isolation. They do not measure speed, because one wave runs alone on a compute unit.
 #include "device/platform.h"
 #include "gemm/instruction_args.h"
 #include "gemm/pipelines/instruction.h"
@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 template <class T>
 struct InstructionLds {
-  static constexpr int kStride = 24;  // 16-byte rows
+  static constexpr int kStride = 24;  // rows start at multiples of 16 bytes
   alignas(16) T a[16 * kStride];
   alignas(16) T b[16 * kStride];
 };
@@ -24,7 +24,7 @@ DEVICE void load_tile(T* lds, const T* x, int row, int column, int rows, int col
   }
 }
 
-// sum += A B^T at (row, column). A [M, K], B [N, K].
+// Adds the tile of A B^T at (row, column) to `sum`. A [M, K], B [N, K].
 template <class T>
 DEVICE void multiply_tiles(typename Instruction<T>::Sum& sum, const T* a, const T* b, int row, int column,
                            int M, int N, int K, InstructionLds<T>& lds) {

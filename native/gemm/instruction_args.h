@@ -1,19 +1,19 @@
-// Arguments of tile_*.
+// Arguments of the kernels tile_* in instruction.hip.
 #pragma once
 
 #include "device/args.h"
 
 namespace graphopt::hip {
 
-// Y [M, N] = A B^T, A [M, K], B [N, K], one work-group of one wave for each tile of 16 x 16 of Y.
-// tile_rows_*: the largest value and the sum of each row of one tile, Y [M, 2].
+// tile_product_*: Y [M, N] = A B^T, A [M, K], B [N, K]. A work-group of one wave computes each 16 x 16 tile
+// of Y. tile_rows_*: Y [M, 2] contains the largest value and the sum of each row of A B^T; N is at most 16.
 struct TileArgs : Arguments<3, 40> {
   In a, b;
   Out y;
   int32_t M, N, K;
 };
 
-// Y [M, P] = (A B^T) C, C [N, P]; A B^T is rounded to T.
+// tile_chain_*: Y [M, P] = (A B^T) C, C [N, P]; A B^T is rounded to T.
 struct TileChainArgs : Arguments<4, 48> {
   In a, b, c;
   Out y;

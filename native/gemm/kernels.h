@@ -1,4 +1,5 @@
-// Instantiates kernels for the rows of tiles.h. A kernel file defines one kernel and lists a table:
+// Helpers for kernel files that instantiate a kernel for each row of a table of tiles.h. Such a file defines
+// a macro for one row and passes it to the table:
 //   #define CONV_LAST_KERNEL(name, dense, halo, groups, ...) GEMM_ON_##dense(KERNEL_SHARING(conv_last_##name##_f16, ...))
 //   GEMM_ALIGNED_TILES(CONV_LAST_KERNEL)
 #pragma once
@@ -27,8 +28,9 @@ using StridedGemm = typename StridedPipeline<kTile>::Type;
 
 }  // namespace graphopt::hip
 
-// GEMM_ON_column(kernel): the kernel, if that column of the table includes this target. Macros, because the
-// name of a kernel cannot depend on a template argument.
+// GEMM_ON_<targets>(kernel) expands to the kernel if <targets>, a value of Targets in a column of tiles.h,
+// includes the target of this compilation. These are macros because the name of a kernel cannot depend on a
+// template argument.
 #define GEMM_ON_kNone(...)
 #define GEMM_ON_kAll(...) __VA_ARGS__
 #if defined(__CUDACC__)

@@ -23,7 +23,7 @@ double estimate_clocks(const AlignedTiling& p, const hip::TileCost& cost, int64_
 }
 
 // Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose
-// the float16 tile of the vector unit although there are matrix units.
+// the float16 tile of the vector unit although matrix units are emulated.
 std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
                                            std::optional<GemmTile> wanted) {
   const bool matrix = half && arch.matrix != hip::Matrix::kNone;

@@ -48,7 +48,7 @@ struct AlignedTiling {
 constexpr int64_t kMostSplits = 16;
 constexpr double kClocksOfLaunch = 4000;
 
-// Returns the cost of a tile with its shape on this device, or nothing if it has no kernel.
+// Returns the cost of a tile with its shape on this device, or nothing if the tile has no kernel.
 using CostOfTile =
     std::function<std::optional<hip::TileCost>(const hip::AlignedTile&, const hip::MatrixShape&)>;
 std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape);

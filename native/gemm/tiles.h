@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// A work-group computes m x n. On the vector unit a work-item computes `rows` x `columns` of it. On the
-// matrix units of CDNA a wave of 64 computes wave_m x wave_n.
+// A work-group computes a tile of m x n elements. On the vector unit, a work-item computes `rows` x `columns`
+// of them. On the matrix units of CDNA, a wave of 64 computes wave_m x wave_n of them.
 struct VectorShape {
   int m, n, rows, columns, wave_m, wave_n;
   constexpr int threads() const { return m * n / (rows * columns); }
@@ -18,15 +18,15 @@ struct VectorShape {
 // A multiple of the depth of a step of every VectorShape.
 constexpr int kVectorDepth = 16;
 
-// A work-group computes m x n, a wave wave_m x wave_n. A step covers `depth` of K, and LDS holds `stages`
-// steps. With split_k > 1, split_k groups of waves compute the same tile, each with its share of the depth of
-// a step.
+// A work-group computes a tile of m x n elements, and a wave computes wave_m x wave_n of them. A step covers
+// `depth` indices of K, and LDS holds `stages` steps. With split_k > 1, split_k groups of waves compute the
+// same tile, each with its share of the depth of a step.
 struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
 
   constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
-  // Rows are padded: they begin in different banks. `right_by_k`: LDS has one row of the right operand for
-  // each k, else for each column.
+  // Rows are padded, so that they begin in different banks. `right_by_k`: LDS has one row of the right
+  // operand for each k, else for each column.
   constexpr int lds_bytes(bool right_by_k) const {
     return stages * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
   }

@@ -8,7 +8,8 @@ namespace graphopt::hip {
 
 DEVICE float sigmoid(float x) { return rcp_fast(1.0f + exp_fast(-x)); }
 
-// Near 0 the quotient would lose relative accuracy, so a Taylor polynomial replaces it there.
+// Computes (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0 this quotient loses relative accuracy, so a Taylor
+// polynomial replaces it for |x| < 0.25.
 DEVICE float tanh_fast(float x) {
   const float magnitude = x < 0 ? -x : x;
   const float e = exp_fast(-2.0f * magnitude);
@@ -35,7 +36,7 @@ DEVICE float clamp01(float x) {
   return x < 0.0f ? 0.0f : x;
 }
 
-// The comparisons are false for NaN, which is returned unchanged.
+// Returns NaN for NaN, because the comparison with 0 is false.
 DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
@@ -71,7 +72,8 @@ DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
   }
 }
 
-// `act.kind` is uniform in a wave: one branch covers all values of a work-item.
+// Switches on `act.kind` once for all values of a work-item. The kind is the same in all work-items, so that
+// the branch does not diverge.
 template <int kCount>
 DEVICE void activate(const Activation& act, float (&x)[kCount]) {
 #define GRAPHOPT_KIND(name, a_name, b_name)                               \

@@ -1,5 +1,5 @@
-// Channels of one float16 pixel in channels-last layout: a pack of 8, moved by one instruction, or a single
-// one.
+// Loads and stores channels of one float16 pixel in channels-last layout: a pack of 8 channels in one
+// instruction, or a single channel.
 #pragma once
 
 #include "device/platform.h"
@@ -13,7 +13,7 @@ struct OneChannel {
 template <int kSize>
 using Channels = typename Select<kSize == 8, Pack<half_t>, OneChannel>::Type;
 
-// With kSize 8 `from` must be a multiple of 16 bytes.
+// With kSize 8, the address `from` must be a multiple of 16 bytes.
 template <int kSize>
 DEVICE Channels<kSize> load_channels(const half_t* from) {
   static_assert(kSize == 8 || kSize == 1, "a pack or a single channel");

@@ -1,5 +1,5 @@
-// Launches over float16 tensors y [images, height, width, channels], one work-item for each pack of channels
-// of a pixel.
+// Arguments of kernels that compute a float16 tensor y [images, height, width, channels] with one work-item
+// for each pack of channels of a pixel.
 #pragma once
 
 #include "device/launch.h"
@@ -7,7 +7,8 @@
 namespace graphopt::gpu {
 
 // Fills in x, y, total, channels, packs, per_image and across. For an empty tensor it only sets total to 0.
-// Returns whether a pack has 8 channels; otherwise it has one. Throws std::invalid_argument.
+// Returns whether a pack has 8 channels; otherwise it has one. Throws std::invalid_argument if there are 2^31
+// packs or more.
 template <class Args>
 bool fill_channels_last(Args& args, int64_t images, int64_t height, int64_t width, int64_t channels,
                         bool aligned) {

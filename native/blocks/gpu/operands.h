@@ -1,5 +1,5 @@
-// Shared code of elementwise kernels: operands with numpy broadcasting, and a case for switches over
-// operators.
+// Shared code of elementwise kernels: reads operands with numpy broadcasting, and defines a macro for the
+// cases of a switch over operators.
 #pragma once
 
 #include "blocks/gpu/vec.h"
@@ -7,8 +7,9 @@
 
 namespace graphopt::hip {
 
-// Reads the pack of a tensor at element i of a walk, for an innermost axis that allows packs, and converts
-// each element by `load`. A broadcast tensor repeats one element; a null tensor leaves `to` as it is.
+// Reads the pack of a tensor that starts at element i of the iteration (walk.h) and converts each element by
+// `load`. Requires Walk::is_vectorizable. A tensor that is broadcast along the innermost axis repeats one
+// element. A null tensor leaves `to` unchanged.
 template <class T, class C, class Load>
 DEVICE void read_operand(const T* from, uint32_t i, const Axes& axes, const Strides& strides,
                          const Load& load, C (&to)[Pack<T>::kSize]) {
@@ -23,8 +24,8 @@ DEVICE void read_operand(const T* from, uint32_t i, const Axes& axes, const Stri
   }
 }
 
-// Returns the mask of kCount elements of a walk, starting at element i. Bit j belongs to element i + j.
-// Without a mask all bits are 0.
+// Returns the mask of kCount elements of the iteration (walk.h), starting at element i. Bit j belongs to
+// element i + j. Without a mask all bits are 0.
 template <int kCount, class Args>
 DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   const uint8_t* mask = args.mask;
@@ -37,8 +38,9 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   return bits;
 }
 
-// y = op(a, b), with 16 bytes of a for each work-item. compute(i, left, right, results) writes one result for
-// each element of its arrays, which start at element i of the walk. The operands are converted by `load`.
+// Computes y = op(a, b); each work-item reads 16 bytes of a. compute(i, left, right, results) implements op:
+// `left` and `right` contain the elements of a and b from element i of the iteration on, converted by `load`,
+// and it writes one result for each.
 template <int kThreads, class T, class Y, class Args, class Load, class Compute>
 DEVICE void map_operands(const Args& args, const Load& load, const Compute& compute) {
   using C = decltype(load(T()));
@@ -80,8 +82,9 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
 
 }  // namespace graphopt::hip
 
-// A case of a switch on a value that is uniform in a wave: to[j] = expression for the kCount values of a
-// work-item, with v = x[j] and w = z[j]. A macro, because a case cannot be passed to a function.
+// One case of a switch over operators: sets to[j] = expression for the kCount values of a work-item, with v =
+// x[j] and w = z[j]. The switch is outside the loop because its value is uniform in a wave. This is a macro
+// because a case label cannot be passed to a function.
 #define ELEMENTWISE_CASE(to, op, expression)  \
   case op:                                    \
     UNROLL for (int j = 0; j < kCount; ++j) { \

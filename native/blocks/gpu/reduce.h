@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// Returns the sum of x over the wave, in every work-item of it.
+// Returns the sum of x over the wave to every work-item of the wave.
 DEVICE float wave_sum(float x) {
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   return x;
@@ -16,8 +16,8 @@ struct WaveSums {
   float sum[1024 / kWave];
 };
 
-// Returns the sum of x over all `threads` work-items, in every one of them. A second call needs other
-// `slots`, or a barrier before it.
+// Returns the sum of x over all `threads` work-items of the group to each of them. A second call needs
+// different `slots`, or a barrier before it.
 DEVICE float group_sum(float x, WaveSums& slots, int threads) {
   x = wave_sum(x);
   if (lane_id() == 0) slots.sum[wave_id()] = x;
@@ -25,8 +25,8 @@ DEVICE float group_sum(float x, WaveSums& slots, int threads) {
   return wave_sum(lane_id() < threads / kWave ? slots.sum[lane_id()] : 0.0f);
 }
 
-// Returns the largest x of all `threads` work-items, in every one of them, or NaN if any x is NaN. `slots` as
-// for group_sum.
+// Returns the largest x of all `threads` work-items to each of them, or NaN if any x is NaN. A second call
+// needs different `slots`, or a barrier before it.
 DEVICE float group_max(float x, WaveSums& slots, int threads) {
   const auto larger = [](float a, float b) { return a > b || a != a ? a : b; };
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
@@ -52,8 +52,8 @@ struct ScanLds {
   S of_wave[kThreads / kWave];
 };
 
-// The sums over the work-items before this one, and over the whole work-group. A second call needs a barrier
-// before it.
+// The result of group_scan: the sums over the work-items before this one and over the whole work-group. A
+// second call of group_scan needs a barrier before it.
 template <class S>
 struct GroupScan {
   S before, all;

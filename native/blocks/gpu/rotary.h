@@ -1,12 +1,12 @@
-// Rotary position embedding: rotates pairs among the first 2 `half` elements of a head by an angle.
+// Rotary position embedding: rotates each pair of the first 2 * `half` elements of a head by an angle.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// Returns element i of a head after rotation by cos and sin [half] of its position. at(i) returns element i
-// of the input. Without cos and sin (null) the head is not rotated.
+// Returns element i of a head after the rotation. `cos` and `sin` [half] belong to the position of the head's
+// token; if they are null, the head is not rotated. at(i) returns element i of the head before the rotation.
 template <class T, class At>
 DEVICE float rotate_element(const At& at, int i, int half, bool interleaved, const T* cos, const T* sin) {
   if (cos == nullptr || i >= 2 * half) return at(i);

@@ -1,12 +1,13 @@
-// Iteration over tensors with a stride for each axis. blocks/gpu/walk_plan.h fills in the arguments.
+// Iteration over the elements of tensors that have one stride for each axis. blocks/gpu/walk_plan.h fills in
+// the arguments.
 #pragma once
 
 #include "device/platform.h"
 
 namespace graphopt::hip {
 
-// A position in a walk, which visits the elements in the order of the axes. Negative strides work because
-// uint32_t wraps around.
+// A position in a walk, the loop nest over all elements that has the innermost axis (index 0) as its
+// innermost loop. Negative strides work because uint32_t wraps around.
 struct WalkPosition {
   uint32_t at[kMostAxes - 1];  // index along each axis except the outermost
   uint32_t offset;

@@ -16,7 +16,7 @@ class Walk {
  public:
   Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
 
-  // Merges axes that are contiguous to each other in all tensors and drops those of size 1. Throws
+  // Merges neighbouring axes that all tensors traverse with a single stride, and drops axes of size 1. Throws
   // std::invalid_argument if more than kMostAxes remain or an offset needs more than 31 bits.
   void simplify();
 

@@ -1,7 +1,7 @@
-// Activations in float. For kernel files only (see cpu/isa.h). V is float in loops that the compiler vectorizes, or
-// under AVX-512 a vector of sixteen. The AVX-512 e^x has a third fewer instructions than compiler-generated code. NaN
-// gives NaN. The relative error is about 2e-7 unless stated. The polynomials are least-squares fits to minimal relative
-// error, made for this library.
+// Activations in float. For kernel files only (see cpu/isa.h). The type V is float in loops that the compiler
+// vectorizes. With AVX-512 it is a vector of sixteen floats, whose fast_exp (exp.h) has a third fewer
+// instructions than compiler-generated code. The result for NaN is NaN. The relative error is about 2e-7
+// unless stated. The polynomials are least-squares fits to minimal relative error, made for this library.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// x times a quotient of polynomials in x^2: needs neither e^x nor a special case for small x. Relative error 3e-7.
+// Computes tanh(x) as x times a quotient of polynomials in x^2, which needs neither e^x nor a special case
+// for small x. Relative error 3e-7.
 template <class V>
 inline V fast_tanh(V x) {
   x = at_most(at_least(x, -9.02f), 9.02f);
@@ -32,8 +33,9 @@ inline V fast_tanh(V x) {
   return at_most(at_least(x * p / q, -1.0f), 1.0f);
 }
 
-// The normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0: e^(-z^2 / 2) times a quotient of polynomials.
-// Unlike a polynomial in 1 / (1 + z), it does not have to wait for the division. Relative error 6e-7 + z^2 6e-8.
+// Computes the normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0 as e^(-z^2 / 2) times a
+// quotient of polynomials. These do not have to wait for a division, unlike a polynomial in 1 / (1 + z).
+// Relative error 6e-7 + z^2 6e-8.
 template <class V>
 inline V fast_normal_tail(V z) {
   z = at_most(z, 15.0f);  // e^(-z^2 / 2) is 0 from there on
@@ -66,7 +68,7 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
   } else if constexpr (kKind == ActivationKind::kTanh) {
     return fast_tanh(x);
   } else if constexpr (kKind == ActivationKind::kGelu) {
-    // 1 + erf(z) is erfc(-z): no cancellation in the negative tail.
+    // Uses 1 + erf(z) = erfc(-z), which has no cancellation in the negative tail.
     const V tail = fast_normal_tail(magnitude(x));
     return x * (x < 0.0f ? tail : 1.0f - tail);
   } else if constexpr (kKind == ActivationKind::kGeluTanh) {
@@ -74,7 +76,7 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
     const V u = 1.59576912160573071176f * (x * (1.0f + 0.044715f * (x * x)));
     return x / (1.0f + fast_exp(-u));
   } else if constexpr (kKind == ActivationKind::kMish) {
-    // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); above 20 that is 1.
+    // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); above 20 this rounds to 1.
     const V e = fast_exp(at_most(x, 20.0f));
     const V n = e * (e + 2.0f);
     return x * (n / (n + 2.0f));
@@ -120,13 +122,13 @@ auto with_kind(ActivationKind kind, const F& f) {
   return f(Kind<ActivationKind::kNone>());
 }
 
-// Computes y[i] = act(x[i]); y may be x. Meant for blocks in the first-level cache. All kernels share one copy, in
-// activation.cpp.
+// Computes y[i] = act(x[i]); y may be x. Meant for blocks in the first-level cache. All kernels share one
+// copy of this function, in activation.cpp.
 void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
 // Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
 struct Bounds {
-  bool enough = true;  // whether slope and bounds are the whole activation: None, Relu, LeakyRelu and Clip
+  bool enough = true;  // whether slope and bounds are the whole activation: true for None, Relu, LeakyRelu and Clip
   float slope = 1.0f;
   float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
 

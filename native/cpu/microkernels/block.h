@@ -8,7 +8,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Large enough to hide call overhead; small enough to keep a few blocks in the first-level cache.
+// Elements of a block: enough to hide call overhead, but few enough to keep some blocks in the first-level
+// cache.
 constexpr int64_t kBlock = 1024;
 
 inline void to_float(const half* x, float* y, size_t n) {
@@ -30,7 +31,8 @@ inline const float* as_float(const half* x, float* buffer, size_t n) {
   return buffer;
 }
 
-// Returns where to compute n floats that store() then writes to y: y itself, or the buffer.
+// Returns the array into which a caller computes floats before store() writes them to y: y itself, or the
+// buffer.
 inline float* target(float* y, float*) { return y; }
 inline float* target(half*, float* buffer) { return buffer; }
 inline void store(float*, const float*, size_t) {}

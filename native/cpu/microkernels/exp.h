@@ -29,8 +29,8 @@ inline float magnitude(float x) { return x < 0.0f ? -x : x; }
 // e^x: 0 below -87.7 and +inf above 88.4, slightly inside the range of float.
 inline float fast_exp(float x) {
   x = at_most(at_least(x, -88.1f), 89.0f);
-  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, with the exponent's bias, in the low mantissa bits. NaN
-  // gives any integer here; r keeps the NaN.
+  // Adding 1.5 * 2^23 + 127 rounds x log2(e) to an integer and leaves the sum of this integer and the
+  // exponent bias 127 in the low mantissa bits. For NaN this integer is arbitrary, but r is NaN.
   constexpr float kRound = 12582912.0f + 127.0f;
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
@@ -50,9 +50,10 @@ inline __m512 at_least(__m512 x, float low) { return _mm512_max_ps(_mm512_set1_p
 inline __m512 at_most(__m512 x, float high) { return _mm512_min_ps(_mm512_set1_ps(high), x); }
 inline __m512 magnitude(__m512 x) { return _mm512_abs_ps(x); }
 
-// e^x of sixteen values in two thirds of the instructions: 2^n e^r with n a multiple of 1 / 32. Two registers hold the
-// powers of the 32 fractions (P. T. P. Tang, "Table-driven implementation of the exponential function in IEEE
-// floating-point arithmetic", 1989). Relative error 2e-7 + |x| 3e-9; 0 below -104.
+// Computes e^x of sixteen values as 2^n e^r with n a multiple of 1 / 32, in two thirds of the instructions of
+// compiler-generated code. Two registers hold the 32 powers 2^(j / 32) (P. T. P. Tang, "Table-driven
+// implementation of the exponential function in IEEE floating-point arithmetic", 1989). Relative error 2e-7 +
+// |x| 3e-9; 0 below -104.
 inline __m512 fast_exp(__m512 x) {
   alignas(64) static constexpr float kPowers[32] = {
       1.0f,       1.0218972f, 1.0442737f, 1.0671405f, 1.0905077f, 1.1143868f, 1.1387886f, 1.1637249f,
@@ -72,10 +73,12 @@ inline __m512 fast_exp(__m512 x) {
 
 #endif
 
-// e^x for x <= 0: 2 ulp near 0, at most 1e-8 |x| below; 0 under the range of float; NaN for NaN. The polynomials are
-// fits of 2^r to minimal relative error, made for this library.
+// e^x for x <= 0. The error is 2 ulp near 0 and at most 1e-8 |x| for lower x. The result is 0 where e^x is
+// below the range of float, and NaN for NaN. The polynomials are fits of 2^r to minimal relative error, made
+// for this library.
 #if defined(__AVX512F__)
-// The bits of 2^(j / 32), minus the amount that adding t << 18 below adds for the j in t's low bits.
+// Element j has the bits of 2^(j / 32) minus j << 18, because exp_nonpositive adds t << 18, and j is in the
+// low bits of t.
 alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
     0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
     0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
@@ -83,7 +86,7 @@ alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
     0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
 };
 
-// As 2^(n / 32) 2^r with |r| <= 1/64.
+// Computes e^x as 2^(n / 32) 2^r with |r| <= 1/64.
 inline Vec exp_nonpositive(Vec x) {
   constexpr float kLog2e = 1.44269504088896341f;
   const Vec round = splat(393216.0f);  // 1.5 * 2^18: n is in the sum's low bits
@@ -94,11 +97,11 @@ inline Vec exp_nonpositive(Vec x) {
       _mm512_permutex2var_epi32(_mm512_load_si512(kPowers), n, _mm512_load_si512(kPowers + kWidth));
   const Vec power = reinterpret_cast<Vec>(_mm512_add_epi32(fraction, _mm512_maskz_slli_epi32(0xffff, n, 18)));
   const Vec p = (splat(0.2402287f) * r + 0.69315734f) * r;
-  const __mmask16 in_range = _mm512_cmp_ps_mask(x, splat(-87.3365f), _CMP_NLT_US);  // and NaN
+  const __mmask16 in_range = _mm512_cmp_ps_mask(x, splat(-87.3365f), _CMP_NLT_US);  // also true for NaN
   return _mm512_maskz_fmadd_ps(in_range, p, power, power);
 }
 #else
-// As 2^n 2^r with |r| <= 1/2.
+// Computes e^x as 2^n 2^r with |r| <= 1/2.
 inline Vec exp_nonpositive(Vec x) {
   constexpr float kLog2e = 1.44269504088896341f;
   const Vec round = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer

@@ -1,11 +1,12 @@
 // Register-tiled matrix multiplication in float32 and bfloat16. For kernel files only (see cpu/isa.h).
 //
-// Both operands are arrays of 32-bit words, one for each row (or column) and step along K. A word is a float32
-// (Single), or two bfloat16 values of adjacent k, the lower one first (Brain). Bfloat16 products are exact and added in
-// float32. Instruction sets without bfloat16 give the same results up to the order of additions, but slower.
+// Both operands are arrays of 32-bit words, one for each row (or column) and step along K. A word is a
+// float32 (Single), or two bfloat16 values at adjacent indices k, the lower index first (Brain). Bfloat16
+// products are exact and added in float32. Instruction sets without bfloat16 give the same results up to the
+// order of additions, but slower.
 //
-//   s [steps][rows]          one operand: each word is broadcast to a vector
-//   v [steps][kVectors L]    the other: a panel of kPanel vectors, packed once if these are weights
+//   s [steps][rows]          one operand, each word of which is broadcast to a vector
+//   v [steps][kVectors L]    the other operand: a panel of kPanel vectors, packed once if it is a weight
 #pragma once
 
 #include <algorithm>
@@ -39,15 +40,15 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 // --- Word formats -----------------------------------------------------------------------------------------
 
 struct Single {
-  static constexpr int64_t kDepth = 1;  // number of k in a word
+  static constexpr int64_t kDepth = 1;  // number of indices k in a word
   static Vec multiply_add(Words s, Words v, Vec sum) {
     return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
   }
-  // Returns the words of kWidth rows (or columns) from their values at one k.
+  // Returns the words of kWidth rows (or columns) from their values at one index k.
   static Words join(Vec low, Vec) { return reinterpret_cast<Words>(low); }
 };
 
-// The lower and the upper of the two values in each word.
+// Return the lower and the upper of the two values in each word.
 inline Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
 inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
 
@@ -101,8 +102,8 @@ inline Words neighbours(Vec a, Vec b) {
 #endif
 }
 
-// Returns the words of one row's next kWidth steps: kWidth kDepth values at x. Only the first n exist; the others are
-// set to zero.
+// Returns the words of one row for kWidth steps, from kWidth * E::kDepth values at x. Only the first n values
+// exist; the others are zero.
 template <class E, class T>
 inline Words row_words(const T* x, int64_t n) {
   const Vec a = load_range(x, 0, n);
@@ -115,8 +116,8 @@ inline Words row_words(const T* x, int64_t n) {
 
 // --- Memory -----------------------------------------------------------------------------------------------
 
-// Size of `columns` columns over `steps` as panels: [columns / panel][steps][panel]. The last panel may be one vector
-// wide.
+// Returns the number of words of `columns` columns over `steps` steps, stored as panels:
+// [panel][step][columns of a panel]. The last panel may be one vector wide.
 inline int64_t panels_words(int64_t steps, int64_t columns) { return steps * round_up(columns, kWidth); }
 inline int64_t panel_vectors(int64_t columns, int64_t panel) {
   return std::min<int64_t>(kPanel, ceil_div(columns, kWidth) - panel * kPanel);
@@ -151,8 +152,8 @@ inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Wor
 
 // --- Multiplication ---------------------------------------------------------------------------------------
 
-// Locates the words of a step in s and v. Panel: consecutive in both. Table: those of v are at offsets from a table.
-// TableOfRows: those of s are at offsets from a table.
+// Locates the words of a step in s and v. Panel: the steps are consecutive in both. Table: a table has the
+// offset of each step in v. TableOfRows: a table has the offset of each step in s.
 struct Panel {
   static constexpr bool kAligned = true;
   const Word* rows(const Word* s, int64_t step, int64_t rows) const { return s + step * rows; }
@@ -171,9 +172,10 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// Stores the sums, which start from one value for each row. Each step prefetches `pace` bytes from `next`, at most two
-// cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than
-// a test for a new line. By default the prefetch hits a line of the first-level cache.
+// The argument `each` of multiply() that starts the sums of row i from begins[i] and stores them in o. Each
+// step prefetches `pace` bytes from `next`, at most two cache lines, into the second-level cache for a later
+// multiplication. Prefetching a line several times costs less than a test for a new line. By default, every
+// step prefetches the same line.
 struct Keep {
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;
@@ -196,8 +198,9 @@ struct Keep {
   }
 };
 
-// Computes the sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` provides the initial value of a
-// row's sums, is called in every step, and finally stores the sums, in o [kRows][kVectors L] or elsewhere.
+// Computes kRows by kVectors vectors of sums over all steps; s [steps][kRows]. `each` provides the initial
+// value of a row's sums, is called in every step, and finally stores the sums, in o [kRows][kVectors L] or
+// elsewhere.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 [[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
                                             Each each) {
@@ -263,7 +266,8 @@ auto pick_multiply(int64_t rows, int64_t vectors) {
                            : of_rows<Multiply<E, 1, Steps, Each>::template Of>(rows);
 }
 
-// Stores the sums of at most kMaxRows rows and kPanel vectors. All kernels share one copy, in product.cpp.
+// Computes the sums of at most kMaxRows rows and kPanel vectors, and stores them in o. All kernels share one
+// copy of this function, in product.cpp.
 template <class E, class Steps>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
                    float* o, const Keep& keep);

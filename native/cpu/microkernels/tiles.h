@@ -6,8 +6,8 @@
 //   a tile of rows     [16 rows][16 steps]       each row's words of 16 steps along K
 //   a tile of columns  [16 steps][16 columns]    in the layout of product.h's panels
 //
-// Blocks of two by two tiles use each loaded tile twice. Padding in a tile of sums is not stored. Padding along the
-// steps must be zero in both operands, because zero times uninitialized memory may be NaN.
+// Blocks of two by two tiles use each loaded tile twice. Kernels ignore the padding in a tile of sums.
+// Padding along the steps must be zero in both operands, because zero times uninitialized memory may be NaN.
 #pragma once
 
 #include "cpu/isa.h"
@@ -50,8 +50,8 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The instructions, for tiles by index and rows that are `bytes` apart. Written in assembly, because the functions in
-// gcc's header do not declare that they read memory.
+// The AMX instructions. Template arguments are the indices of tiles; rows in memory are `bytes` apart. They
+// are written in assembly, because the functions in gcc's header do not declare that they read memory.
 template <int kNumber>
 [[gnu::always_inline]] inline void load_tile(const void* from, int64_t bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(kNumber) : "memory");
@@ -88,8 +88,8 @@ struct FetchLines {
   }
 };
 
-// Computes the sums over 16 `count` steps of a block of kRows by kColumns tiles, and stores them in rows of o that are
-// o_row floats apart.
+// Computes the sums over 16 * `count` steps of a block of kRows by kColumns tiles, and stores them in rows of
+// o that are o_row floats apart.
 template <int kRows, int kColumns, class Rows, class Columns>
 inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float* o, int64_t o_row,
                            FetchLines fetch) {

@@ -3,11 +3,12 @@
 //
 // A new block is filled with NaN (bytes 0xff: NaN in every floating-point type, -1 in every integer type). Freed memory
 // is inaccessible, and its addresses are not reused. Consecutive allocations are terabytes apart, as they can be on a
-// device: the distance of two blocks does not fit 32 bits. The end of a block is aligned to 256 bytes. Red zones
-// surround it: inaccessible pages, and a pattern in the rest of its own pages, which is compared when it is freed.
+// device: the distance of two blocks does not fit 32 bits. A block starts at a multiple of 256 bytes and ends
+// less than 256 bytes before the end of a page. Red zones surround it: inaccessible pages, and a pattern in
+// the rest of its own pages, which is checked when the block is freed.
 //
-// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that cache memory must return it at once. The rules above
-// then hold for each of their blocks.
+// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that cache memory must return freed memory at
+// once. The rules above then hold for each of their blocks.
 #pragma once
 
 #include <signal.h>
@@ -33,7 +34,7 @@ namespace graphopt::gpu {
 // Thread-safe, except where stated.
 class GuardedMemory {
  public:
-  // `protection`: of blocks without an Access.
+  // `protection`: of the pages of a block, unless an Access object makes the block accessible.
   explicit GuardedMemory(int protection) : protection_(protection) {
     while (reserved_ > 0 && base_ == nullptr) {
       void* pages = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -51,7 +52,7 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  // Null when there is no memory left.
+  // Returns null if there is no memory left.
   void* allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -82,7 +83,7 @@ class GuardedMemory {
     std::string problem = damage(found->first, block);
     blocks_.erase(found);
     freed_[frees_++ % freed_.size()] = {static_cast<char*>(memory), block.bytes};
-    // Unmapped pages replace those of the block, which returns their memory to the system.
+    // New, inaccessible pages replace those of the block, which returns their memory to the system.
     mmap(block.pages, block.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return problem;
   }
@@ -99,7 +100,8 @@ class GuardedMemory {
     return problem;
   }
 
-  // Makes the blocks that hold these addresses accessible during its lifetime. It holds the mutex.
+  // Makes the blocks that contain given addresses accessible during its lifetime. Meanwhile it holds the
+  // mutex.
   class Access {
    public:
     // Throws std::runtime_error if an address of this memory is in no block.
@@ -156,7 +158,8 @@ class GuardedMemory {
     return at >= base_ && at < base_ + reserved_;
   }
 
-  // Returns the block that contains the address or ends at it, as empty tensors do. The mutex must be held.
+  // Returns the block that contains the address or ends at it. (The address of an empty block is its end.)
+  // The mutex must be held.
   Blocks::const_iterator find(const void* address) const {
     auto after = blocks_.upper_bound(static_cast<char*>(const_cast<void*>(address)));
     if (after == blocks_.begin()) return blocks_.end();

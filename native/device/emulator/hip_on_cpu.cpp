@@ -44,7 +44,7 @@ struct Fiber {
 
 struct Item : WorkItem {
   State state = State::kReady;
-  Fiber* fiber = nullptr;  // where it started
+  Fiber* fiber = nullptr;  // in which it started
   int exchange = 0;        // buffer of its next exchange
 };
 
@@ -65,8 +65,9 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<Fiber*> idle;
   std::vector<size_t> order;  // indices of items; those of a wave are consecutive
-  size_t next = 0, end = 0;   // indices into it, for the current pass over a wave
-  // A double buffer: a work-item writes one half while others still read its value in the other.
+  size_t next = 0, end = 0;   // indices into `order`, for the current pass over a wave
+  // A double buffer: a work-item writes one half while others still read its previous value in the other
+  // half.
   alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
   alignas(64) char lds[kLdsBytes];
   alignas(64) char dynamic[kLdsBytes];
@@ -99,10 +100,10 @@ Item* next_item() {
 
 void work();
 
-// Leaves the running stack, whose position is saved, for the fiber of an item, or for the scheduler. Its
-// frame is abandoned: a sanitizer could never remove red zones around its locals or its entry in the
-// sanitizer's stack. It is not inlined, because a function may not call both __builtin_setjmp and
-// __builtin_longjmp.
+// Switches from the running stack, whose position the caller has saved, to the fiber of an item, or to the
+// scheduler if `item` is null. This function's frame is abandoned. It is therefore not sanitized: a sanitizer
+// could never remove the red zones around its locals, or its entry in the sanitizer's own stack. It is not
+// inlined, because a function may not call both __builtin_setjmp and __builtin_longjmp.
 [[noreturn]] __attribute__((noinline, no_sanitize("address", "thread"))) void leave(Stack& running,
                                                                                     Item* item) {
   if (item == nullptr) {
@@ -204,7 +205,7 @@ void run_group(Dim3 block_index, const std::function<void()>& reorder) {
   for (;;) {
     reorder();
     // Waves run one after another. If all waves advanced together from shuffle to shuffle, a shuffle would
-    // act as a barrier and hide a missing one.
+    // act as a barrier and hide a missing barrier.
     for (size_t begin = 0; begin < m.threads; begin += kWaveSize) run_wave(begin, begin + kWaveSize);
     const auto finished = [](const Item& item) { return item.state == State::kFinished; };
     if (std::all_of(m.items.begin(), m.items.begin() + static_cast<ptrdiff_t>(m.threads), finished)) return;
@@ -249,7 +250,7 @@ const char* wave_exchange(const void* mine, size_t bytes) {
 
 using namespace graphopt::hip::cpu;
 
-// Runs a kernel to its end. There is one machine for all devices and drivers, and calls are serialised.
+// Runs a kernel to completion. There is one machine for all devices and drivers, and calls are serialised.
 // `args` points to the arguments in parameter order; `order` is 0 for forward, 1 for reverse, 2 for random
 // with `seed`. Returns 0, or 1 for an unknown kernel.
 extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const char* name,

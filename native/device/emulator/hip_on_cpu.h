@@ -60,7 +60,7 @@ class Registration {
                   std::vector<size_t> parameters);
 };
 
-// The state of a work-item. Defined in hip_on_cpu.cpp.
+// The position of a work-item. The rest of its state is in hip_on_cpu.cpp.
 struct WorkItem {
   Dim3 thread, block;
 };

@@ -1,5 +1,6 @@
-// A stack, for sanitizers. They track the stack of a thread and must be notified of a switch: leave_for()
-// immediately before, arrive() immediately after. Without a sanitizer these functions do nothing.
+// Notifies sanitizers of switches between stacks. A sanitizer tracks the stack of a thread and must be
+// notified of a switch to another stack: by leave_for() immediately before it, and by arrive() immediately
+// after it. Without a sanitizer these functions do nothing.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,8 @@ struct Stack {
   size_t bytes = 0;
 
   static Stack made(const char* bottom, size_t bytes) { return {nullptr, bottom, bytes}; }
-  // The stack of the running thread. arrive() sets its bounds, which only the first fiber learns.
+  // Returns the stack of the running thread. Its bounds are unknown until the first fiber is entered;
+  // arrive() then sets them.
   static Stack running() { return {}; }
   void leave_for(const Stack& next) { __sanitizer_start_switch_fiber(&locals, next.bottom, next.bytes); }
   void arrive(Stack& scheduler) {

@@ -39,7 +39,8 @@ class BlasHandle final : public Blas {
              std::atomic<bool>& reported)
       : device_(device), library_(library), stream_(stream), reported_(reported) {
     if (library_.create(&handle_) != 0) throw_unusable();
-    // Setting the stream afterwards would replace the workspace with the library's own.
+    // The stream is set before the workspace, because setting it replaces the workspace with the library's
+    // own.
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
     if (library_.set_workspace == nullptr || workspace == 0) return;
     try {
@@ -53,7 +54,8 @@ class BlasHandle final : public Blas {
     if (handle_ != nullptr) library_.destroy(handle_);
   }
 
-  // rocBLAS frees its own workspace when it grows, and a graph would continue to use it.
+  // rocBLAS frees its own workspace when it needs a larger one, and a captured graph would continue to use
+  // the freed memory.
   bool can_be_captured() const override { return Library::kKeepsWorkspace || keeps_workspace_; }
 
   bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) override {
@@ -88,7 +90,7 @@ class BlasHandle final : public Blas {
       device_.clear_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
       if (device_.is_capturing(stream_)) return false;
-      if (r > 0) throw std::runtime_error(what);  // part of the product is already enqueued
+      if (r > 0) throw std::runtime_error(what);  // part of the GEMM is already enqueued
       if (!reported_.exchange(true)) {
         std::fprintf(stderr,
                      "graphopt: falling back to built-in kernels for a GEMM [%lld,%lld]x[%lld,%lld]: %s\n",
@@ -118,7 +120,7 @@ class BlasHandle final : public Blas {
 
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
-  static constexpr bool kKeepsWorkspace = true;  // the library's own
+  static constexpr bool kKeepsWorkspace = true;  // of its own workspace
   void* library;
   LibraryFunction<void**> create{library, "cublasCreate_v2"};
   LibraryFunction<void*> destroy{library, "cublasDestroy_v2"};
@@ -142,8 +144,8 @@ struct Cublas {
   }
 };
 
-// Whether rocBLAS finds its kernels (library/src/tensile_host.cpp, TensileHost::initialize). It aborts the
-// process if there are none for the architecture.
+// Returns whether rocBLAS finds its kernels for the architecture (library/src/tensile_host.cpp,
+// TensileHost::initialize). Without kernels it aborts the process.
 bool has_tensile_file(std::string folder, const std::string& arch) {
   if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
   for (const std::string& name :
@@ -166,7 +168,7 @@ struct Rocblas {
                   int, int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t,
                   int, int, int, int32_t, uint32_t>
       gemm{library, "rocblas_gemm_strided_batched_ex"};
-  // rocBLAS then chooses only kernels that need no more workspace, and allocates none itself.
+  // With a caller's workspace, rocBLAS chooses only kernels that need no more, and allocates none itself.
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Rocblas(void* handle) : library(handle) {
@@ -190,8 +192,8 @@ struct Rocblas {
   }
 };
 
-// Checks the result of a GEMM of small integers, which is exact in any order of summation. The library also
-// loads its kernels for the architecture.
+// Checks the result of a GEMM of small integers, which is exact in any order of summation. This call also
+// makes the library load its kernels for the architecture.
 template <class T>
 void require_right_product(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
   GemmProblem p;

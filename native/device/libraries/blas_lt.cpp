@@ -29,12 +29,12 @@ constexpr size_t kMostWorkspace = size_t{32} << 20;
 struct CublasLt {
   static constexpr const char *kPrefix = "cublasLt", *kName = "cuBLASLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
-  static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // attributes of a product
+  static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // attributes of a matmul descriptor
   static constexpr int kBiasStep = 10;                                    // -1: not supported
   static constexpr int kTransposed = 1;
   static constexpr int kBatchCount = 5, kBatchStep = 6;  // attributes of a layout
   static constexpr int kBiasType = -1;                   // the type of Y if not set
-  static constexpr size_t kAlgorithmBytes = 64;          // in a result; followed by the size of the workspace
+  static constexpr size_t kAlgorithmBytes = 64;          // bytes of the algorithm in a result, before the size of its workspace
   static constexpr size_t kResultBytes = 96;
 };
 
@@ -99,9 +99,9 @@ template <class Api>
 struct BlasLtShared {
   Device& device;
   BlasLtFunctions<Api> call;
-  bool supports_layers = Api::kBiasStep >= 0;  // false after a wrong result of several layers in one product
+  bool supports_layers = Api::kBiasStep >= 0;  // false after a wrong result of several layers in one call
   std::mutex mutex;
-  std::set<std::string> reported;  // reported refusals
+  std::set<std::string> reported;  // problems whose refusal was reported
 
   BlasLtShared(Device& of, void* library) : device(of), call(library) {}
   // Reports a refusal, once for each problem.
@@ -168,7 +168,7 @@ class BlasLtHandle final : public BlasLt {
   static constexpr int kMostAlgorithms = 8;
   struct Heuristic {
     std::vector<Algorithm> algorithms;  // best first
-    size_t first = 0;                   // all before it were refused
+    size_t first = 0;                   // index of the first algorithm that was not refused
   };
   using Key =
       std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool, bool, int64_t, int64_t, int64_t, int64_t>;
@@ -263,7 +263,7 @@ class BlasLtHandle final : public BlasLt {
   std::map<Key, std::unique_ptr<Heuristic>> choices_;
 };
 
-// Checks layers of small integers, which are exact in any order of summation.
+// Checks the results of layers of small integers, which are exact in any order of summation.
 template <class T>
 void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
   p.w_step = p.K * p.N;
@@ -366,10 +366,10 @@ FoundLibrary find_cublaslt(const DeviceFacts& device, Use use) {
                              {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
 }
 
-// On RDNA it crashes in its heuristic or in the product, or gives wrong results (ROCm's rocm-libraries,
-// issues 4128, 5205, 5706, 8242, 9962). Without kernels for the architecture it finds no algorithm, or
-// crashes, and fills stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175, hipBLASLt's
-// 831).
+// On RDNA, hipBLASLt crashes in its heuristic or in the multiplication, or gives wrong results (ROCm's
+// rocm-libraries, issues 4128, 5205, 5706, 8242, 9962). Without kernels for the architecture it finds no
+// algorithm, or crashes, and fills stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175,
+// hipBLASLt's 831).
 FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
   if (device.arch.rfind("gfx9", 0) != 0 && use == Use::kDefault) {
     FoundLibrary found;

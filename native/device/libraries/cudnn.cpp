@@ -6,13 +6,13 @@
 namespace graphopt::gpu {
 namespace {
 
-// Whether FFT convolution may need fewer multiply-adds than direct convolution. Counted for a pair of
-// channels with cuDNN's smallest transform, 32 x 32: one transform of the weights, which each run repeats,
-// and one complex product for each tile. cuDNN's heuristics also choose FFTs for a row of 40 pixels, for
-// which an H200 then launches 2,112 products.
+// Returns whether FFT convolution may need fewer multiply-adds than direct convolution. The multiply-adds are
+// counted for a pair of channels and cuDNN's smallest transform, 32 x 32: one transform of the weights, which
+// each run repeats, and one complex product for each tile. cuDNN's heuristics also choose FFTs for a row of
+// 40 pixels, for which cuDNN then launches 2,112 GEMMs on an H200.
 bool transforms_pay(const ConvolutionProblem& p) {
   constexpr int64_t kTile = 32, kPoints = kTile * kTile;
-  constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 2 operations for real numbers
+  constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 2 operations for real numbers, two in a multiply-add
   constexpr int64_t kProduct = kTile * (kTile / 2 + 1) * 4;
   int64_t tiles = p.N, windows = p.N;
   for (const size_t axis : {size_t{1}, size_t{2}}) {
@@ -112,10 +112,10 @@ struct Cudnn {
     const int status = p.transposed ? find_backward(handle, of_w, of_x, of_conv, of_y, kMost, &count, found)
                                     : find(handle, of_x, of_w, of_conv, of_y, kMost, &count, found);
     for (int i = 0; i < count && status == 0; ++i) {
-      // An algorithm for gradients may add in any order.
+      // A gradient algorithm that is not deterministic may add in any order.
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
       if (transforms(found[i].algorithm, p.transposed) && !transforms_pay(p)) continue;
-      // A faster Tensor Core algorithm uses its own math type.
+      // In float16, the algorithm may require another math type for the Tensor Cores.
       set_math.check(c.conv.get(), half ? found[i].math : kFma);
       c.algorithm = found[i].algorithm;
       c.workspace = found[i].workspace;

@@ -1,5 +1,6 @@
-// Shared code of cuDNN and MIOpen convolutions (cudnn.cpp, miopen.cpp): with two or three spatial axes, and
-// transposed, which libraries compute as the gradient of a convolution's input.
+// Shared code of convolutions with cuDNN and MIOpen (cudnn.cpp, miopen.cpp). Convolutions have two or three
+// spatial axes. The libraries compute a transposed convolution as the gradient of a convolution with respect
+// to its input.
 #pragma once
 
 #include <array>
@@ -127,8 +128,9 @@ void describe_tensors(const Library& library, int type, const Arrays& a, bool ch
 // A handle with the descriptors and the chosen algorithm of each problem. They are cached: creating them
 // takes longer than the convolution of a small image.
 //
-// If a library reads databases and loads or compiles kernels for a problem (kLoadsInBackground), a separate thread
-// does so and holds the handle meanwhile. Calls that would wait for it use built-in kernels instead.
+// If a library reads databases and loads or compiles kernels for a problem (kLoadsInBackground), a separate
+// thread does this and locks the handle meanwhile. Calls that would wait for the lock use built-in kernels
+// instead.
 template <class Library>
 class DnnHandle final : public Dnn {
  public:
@@ -160,7 +162,7 @@ class DnnHandle final : public Dnn {
             const void* residual, void* y, void* workspace) override {
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    const auto found = convolutions_.find(key_of(p, half));  // an entry of conv_workspace
+    const auto found = convolutions_.find(key_of(p, half));  // conv_workspace creates the entry
     if (found == convolutions_.end() || !found->second.ready) return false;
     Entry& entry = found->second;
     try {
@@ -186,7 +188,7 @@ class DnnHandle final : public Dnn {
   struct Entry {
     std::optional<typename Library::Convolution> convolution;
     bool ready = false;
-    std::string why;  // no algorithm, or the library has refused it; set once
+    std::string why;  // why the library cannot compute the problem; set once
   };
   struct Request {
     Entry* entry;
@@ -261,7 +263,7 @@ class DnnHandle final : public Dnn {
   std::thread loader_;
   bool loading_ = false;
   std::vector<Request> requests_;  // requests to the loader
-  size_t loaded_ = 0;              // since finish_loading
+  size_t loaded_ = 0;              // problems that became ready since the last finish_loading
   std::condition_variable_any idle_;
 };
 

@@ -1,4 +1,4 @@
-// Dense operands in packs at multiples of 16 bytes: one access for each pack.
+// Loaders of dense operands whose packs start at multiples of 16 bytes. Each pack is loaded by one access.
 #pragma once
 
 #include "device/platform.h"
@@ -7,20 +7,21 @@
 
 namespace graphopt::hip {
 
-// Lines along K: the elements of a line are contiguous. kGroups: see in_part.
+// Copies an operand whose lines (gemm/args.h) are contiguous along K directly to LDS. kGroups: see in_part.
 template <int kLines, int kDepth, int kThreads, int kGroups>
 struct DenseRowsAhead {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
 
   const half_t* from;
-  ptrdiff_t step;  // from pack to pack
+  ptrdiff_t step;  // from one pack of this work-item to the next
   int row, column, remaining_k;
   int inside = 0;  // a bit for each pack
   PacksToLds<true, kPacks> packs;
 
-  // `p` is the first of the `lines` lines of the work-group, with distance `stride` in elements. Lines and k
-  // beyond the end are zeros. (Loading the last line instead made all work-items wait for that line.)
+  // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart.
+  // Elements beyond the last line or beyond K are zeros in LDS. (Loading the last line instead made all
+  // work-items wait for that line.)
   DEVICE DenseRowsAhead(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),
@@ -28,10 +29,10 @@ struct DenseRowsAhead {
         remaining_k(K - column) {
     from = p + static_cast<ptrdiff_t>(row) * stride + column;
     UNROLL for (int i = 0; i < kPacks; ++i) inside |= static_cast<int>(row + i * kRows < lines) << i;
-    inside = opaque(inside);  // one register instead of one condition for each pack
+    inside = opaque(inside);  // makes the compiler keep one register instead of one condition for each pack
   }
 
-  // Steps and their parts must be begun in order.
+  // Callers must begin the steps, and the parts of each step, in order.
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     const int mask = remaining_k > 0 ? inside : 0;
@@ -47,8 +48,9 @@ struct DenseRowsAhead {
   DEVICE void finish(Row*) const {}
 };
 
-// The same through registers. Loads have no conditions, which would keep the compiler from moving them: lines beyond
-// the end repeat the last one, since their sums are not stored, and k beyond the end are zeroed on the way to LDS.
+// Copies the same operand through registers. The loads are unconditional, because conditions would keep the
+// compiler from moving them. Beyond the last line they repeat the last line, whose additional sums are not
+// stored. Elements beyond K are replaced by zeros before they are stored in LDS.
 template <int kLines, int kDepth, int kThreads>
 struct DenseRowsThroughRegisters {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
@@ -56,7 +58,7 @@ struct DenseRowsThroughRegisters {
 
   const half_t* from[kPacks];
   int row, column;
-  int k = 0, end;  // of the next step; K
+  int k = 0, end;  // first index k of the next step; K
   PacksToLds<false, kPacks> packs;
 
   DEVICE DenseRowsThroughRegisters(const half_t* p, int stride, int lines, int K)
@@ -75,7 +77,7 @@ struct DenseRowsThroughRegisters {
   template <class Row>
   DEVICE void finish(Row* to) {
     if (k > end) {
-      keep_order();  // a branch, which complete steps skip
+      keep_order();  // keeps this a branch, which complete steps skip
       if (k - kDepth + column >= end) {
         UNROLL for (int i = 0; i < kPacks; ++i) packs.staged[i] = {};
       }

@@ -1,6 +1,6 @@
-// The patches of a channels-last convolution as a GEMM operand, if the taps of consecutive pixels are
-// consecutive pixels. The pixels that a tile reaches are copied to LDS once for each block of channels, not
-// once for each tap.
+// Loads the patches of a channels-last convolution as a GEMM operand. A tap must read consecutive pixels of X
+// for consecutive pixels of Y. The pixels of X that a tile needs are copied to LDS once for each block of
+// channels, not once for each tap.
 #pragma once
 
 #include "device/platform.h"
@@ -9,7 +9,8 @@
 
 namespace graphopt::hip {
 
-// Does copy_to_lds if `is`, else nothing. It has no branch, which would separate multiplications.
+// Calls copy_to_lds if `is` is true. On CUDA it has no branch, which would separate the multiplications
+// before and after it.
 DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
 #if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -22,8 +23,8 @@ DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside)
 #endif
 }
 
-// The GEMM of a tile. Its left operand is rows of LDS, one for each pixel of X; each tap starts at a
-// different row.
+// The GEMM of a tile. Its left operand is read from LDS, which has a row for each pixel of X; each tap starts
+// at a different row.
 template <class Base>
 struct HaloProduct : Base {
   static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
@@ -33,16 +34,16 @@ struct HaloProduct : Base {
   };
 
   const ConvHaloArgs& args;
-  const half_t* pixels;  // in LDS: rows of zeros, then two blocks of channels
-  // Bit t of each line: tap t is a pixel of X. In LDS; the bits of this work-item are also in registers if
-  // these suffice.
+  const half_t* pixels;  // in LDS: rows of zeros, then the rows of two blocks of channels
+  // In LDS, a mask for each line (a pixel of Y): bit t is set if tap t is inside X. The masks of this
+  // work-item are also in registers if there are enough.
   const uint32_t* inside;
   static constexpr bool kTapsInRegisters = kTilesM * Base::kTilesN <= 12;
   uint32_t taps_in_registers[kTapsInRegisters ? kTilesM : 1];
-  int at[kTilesM] = {};               // rows of the lines at this tap, in elements
+  int at[kTilesM] = {};               // the row that each line reads at this tap, as an offset in elements
   int tap, column, shift, block = 0;  // of the next step
 
-  // All targets have line lane_id() % 16 in left operands (pipelines/instruction.h).
+  // On all targets, a work-item loads line lane_id() % 16 of a left operand (pipelines/instruction.h).
   DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
@@ -80,7 +81,7 @@ struct HaloProduct : Base {
     return bits;
   }
 
-  // Sets the rows of the tap of this step and advances to the next tap.
+  // Sets `at` for the tap of this step and advances to the next tap.
   DEVICE void next_tap() {
     UNROLL for (int i = 0; i < kTilesM; ++i) {
       const int row = kHaloZeros + block + shift + line(i);
@@ -110,27 +111,27 @@ struct HaloProduct : Base {
   }
 };
 
-// The copies of a work-item to LDS: filters for each step, and pixels of the next block of channels during
-// the steps of the current one.
+// The copies of a work-item to LDS: the filters of each step and, during the steps of one block of channels,
+// the pixels of the next block.
 template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
-  static constexpr int kStepsInFlight = P::kBuffers - 1;  // steps that still read the rows of the next block
+  static constexpr int kStepsInFlight = P::kBuffers - 1;  // first steps of a block during whose copies the previous block, which the next block overwrites, is still read
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");
 
   const ConvHaloArgs& args;
   typename P::Lds& lds;
   half_t* pixels;
-  const half_t *w, *x;                // at the filters of this step; at the pixels of block `next`
-  ptrdiff_t from_filter, from_chunk;  // from pack to pack
-  int row, column, first;             // first pixel of X that the tile reaches
-  int tap, block, left;               // of the step; remaining steps
+  const half_t *w, *x;                // point to the filters of this step and to the pixels of block `next`
+  ptrdiff_t from_filter, from_chunk;  // from one pack of filters, or chunk of pixels, to the next
+  int row, column, first;             // first: the first pixel of X that the tile needs
+  int tap, block, left;               // tap and block of the step; number of remaining steps
   int next, last;                     // blocks: the next one to copy, and the last one of this split
   int to = 0;                         // first row of block `next` in LDS
   int filters = 0;                    // a bit for each pack inside W
-  bool has_k;                         // whether k of this step exists for these packs
+  bool has_k;                         // whether the step exists and its packs of this work-item are inside C
   // The next chunk of pixels: its row in the block (kNoChunk if there is none), source and destination.
   static constexpr int kNoChunk = 1 << 24;
   int chunk = kNoChunk;
@@ -166,7 +167,8 @@ struct HaloCopies {
     filters = opaque(filters);
     for (int r = thread_x(); r < kHaloZeros * kRow; r += P::kThreads) pixels[r] = from_float<half_t>(0.0f);
     copy_next_block();
-    // A split that begins between the taps of a block may have too few steps to copy the next block.
+    // If a split begins after the first tap of a block, the remaining steps of this block may be too few to
+    // copy the next one.
     if (tap != 0 && next <= last) copy_next_block();
     begin_step();
   }

@@ -16,7 +16,7 @@ struct ConvArgs : Arguments<4, 144> {
   In x, w, bias;  // bias may be null
   Out y;
   int32_t M, C, H, W, groups;
-  int32_t packs_of_w;  // the rows of W consist of packs, at multiples of 16 bytes
+  int32_t packs_of_w;  // whether the rows of W consist of packs that start at multiples of 16 bytes
   int32_t packs_of_y;  // the same for the images of Y
   ConvWindow window;
   uint32_t pixels;

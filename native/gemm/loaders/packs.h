@@ -5,10 +5,11 @@
 
 namespace graphopt::hip {
 
-// The copies of a step are started in parts, one for each 16 k that are multiplied meanwhile.
+// The copies of a step are started in parts: one part with each multiplication of 16 indices k of the step
+// before. kAllParts starts all copies at once.
 constexpr int kAllParts = -1;
-// Whether a pack is started in this part. `groups`: number of groups of copies, less than `parts` if larger
-// groups are faster.
+// Whether the copy of a pack is started in this part. `groups`: number of parts that start copies; it is less
+// than `parts` if fewer and larger groups of copies are faster.
 DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
   return part == kAllParts || pack * groups / packs * (parts / groups) == part;
 }
@@ -28,8 +29,8 @@ DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 #endif
 }
 
-// Copies the packs of a work-item to LDS. kAhead: without registers, if the target supports it. kCached:
-// through the cache of the compute unit.
+// Copies the packs of a work-item to LDS. kAhead: by copy_to_lds, without registers if the target supports
+// it. kCached: through the cache of the compute unit.
 template <bool kAhead, int kPacks, bool kCached = false>
 struct PacksToLds {
   Bits128 staged[kAhead ? 1 : kPacks];

@@ -1,4 +1,4 @@
-// Operands of any layout, through registers to LDS.
+// Loads operands of any layout through registers to LDS.
 #pragma once
 
 #include "device/platform.h"
@@ -6,7 +6,8 @@
 
 namespace graphopt::hip {
 
-// The share of a work-item in a step. kByLine: LDS has a row for each line, else for each k.
+// The part of an operand that a work-item copies in one step. kByLine: LDS has a row for each line
+// (gemm/args.h); otherwise it has a row for each index k.
 template <class T, int kLines, int kDepth, int kThreads, bool kByLine>
 class OperandPart {
   static constexpr int kSize = Pack<T>::kSize;
@@ -15,13 +16,14 @@ class OperandPart {
                 "whole packs for every work-item");
 
  public:
-  // `p` is the first of the `lines` lines of the work-group. k beyond K are zeros.
+  // `p` points to the first of the `lines` lines of the work-group. Elements beyond the last line or beyond K
+  // are zeros.
   DEVICE OperandPart(const T* p, const OperandLayout& layout, int lines, int K)
       : p_(p), layout_(layout), lines_(lines), K_(K), along_k_(layout.k == 1 || layout.packs == 0) {}
 
   DEVICE void load(int first_k) {
     if (layout_.packs == 0) {
-      const int me = opaque(thread_x());  // otherwise the addresses of all elements stay in registers
+      const int me = opaque(thread_x());  // otherwise the compiler keeps the addresses of all elements in registers
       UNROLL for (int i = 0; i < kPacks; ++i) {
         const Position at = position_along_k(i, me);
         Pack<T> pack;
@@ -38,7 +40,7 @@ class OperandPart {
     }
   }
 
-  // Stores the result of load() to the rows of LDS.
+  // Stores the result of load() in the rows of LDS.
   template <class Row>
   DEVICE void store(Row* to) const {
     if constexpr (kByLine) {
@@ -49,7 +51,7 @@ class OperandPart {
   }
 
  private:
-  // Stores to rows of lines, which hold T unconverted.
+  // Stores to LDS with a row for each line, whose elements have type T.
   template <class Row>
   DEVICE void store_lines(Row* to) const {
     if (along_k_) {
@@ -71,7 +73,7 @@ class OperandPart {
     }
   }
 
-  // Stores to rows of k, which hold float32.
+  // Stores to LDS with a row for each index k, whose elements are float32.
   template <class Row>
   DEVICE void store_k(Row* to) const {
     if (along_k_) {
@@ -101,7 +103,8 @@ class OperandPart {
     const int at = i * kThreads + me;
     return {at / (kDepth / kSize), at % (kDepth / kSize) * kSize};
   }
-  // Rows of lines are written two k at a time, from two packs of a row.
+  // If LDS has a row for each line, packs i and i + 1 (i even) have consecutive indices k, because
+  // store_lines writes two k of a line at a time.
   DEVICE static Position position_along_lines(int i) {
     if constexpr (kByLine) {
       const int at = i / 2 * kThreads + thread_x();

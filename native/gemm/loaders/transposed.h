@@ -1,4 +1,5 @@
-// Dense operands in packs along the lines instead of along k.
+// Loaders of dense operands whose packs contain several lines (gemm/args.h) of one index k instead of several
+// k of one line.
 #pragma once
 
 #include "device/platform.h"
@@ -6,10 +7,11 @@
 
 namespace graphopt::hip {
 
-// The elements of all lines are contiguous for each k. LDS has rows of k.
+// Copies an operand in which the elements of all lines are contiguous for each index k. LDS also has a row
+// for each k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
-  // A work-item has packs of kGroups groups of columns, with distance kDistance.
+  // The columns form kGroups groups of kDistance columns. A work-item copies packs of all groups.
   static constexpr int kGroups = kLines % 3 == 0   ? 3
                                  : kLines % 5 == 0 ? 5
                                                    : 1,
@@ -45,16 +47,17 @@ struct TransposedRows {
   DEVICE void finish(Row*) const {}
 };
 
-// The same memory layout if LDS has rows of lines: through registers, as DenseRowsThroughRegisters. A work-item loads
-// packs of two consecutive k, and stores the two k of each line as one access.
+// Copies the same operand to LDS that has a row for each line: through registers, like
+// DenseRowsThroughRegisters. A work-item loads packs of two consecutive indices k, and stores the two
+// elements of each line in one access.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedThroughRegisters {
   static constexpr int kAcross = kDepth / 2, kApart = kThreads / kAcross * 8, kPairs = kLines / kApart;
   static_assert(kPairs * kThreads * 16 == kLines * kDepth, "whole packs for every work-item");
 
-  const half_t* first;  // of the next step
+  const half_t* first;  // first index k of the next step
   ptrdiff_t stride, down;
-  int row, line, left;  // left: k of the matrix from the next step on
+  int row, line, left;  // left: number of remaining indices k
   int across[kPairs];
   Bits128 staged[kPairs][2];
 
@@ -68,7 +71,7 @@ struct TransposedThroughRegisters {
   DEVICE void begin(Row*, int) {
     ptrdiff_t even = down, odd = down + stride;
     if (left < kDepth) {
-      keep_order();  // a branch, which complete steps skip
+      keep_order();  // keeps this a branch, which complete steps skip
       if (row >= left) even = 0;
       if (row + 1 >= left) odd = 0;
     }

@@ -9,15 +9,15 @@
 
 namespace graphopt::hip {
 
-// kRightByK: the columns of the right operand are contiguous for each k; otherwise the k of each column are
-// contiguous.
+// kRightByK: in the right operand, the elements of all columns are contiguous for each index k; otherwise all
+// elements of a column are contiguous.
 template <GemmTile kTile, bool kRightByK>
 struct AlignedGemm {
   using Instruction = hip::Instruction<half_t>;
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
-  // On the CPU three buffers if they fit, to test the pipeline.
+  // On the CPU, the pipeline has three buffers if these fit into LDS, to test it.
   static constexpr bool kThree =
       kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThree ? 3 : kShape.stages;
@@ -33,7 +33,7 @@ struct AlignedGemm {
                 "the size that plans assume");
 };
 
-// Multiplies `depth` k of both operands.
+// Multiplies both operands over `depth` indices k.
 template <class P, class Left, class Right>
 DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
                              Right& right) {
@@ -53,8 +53,9 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
   }
 }
 
-// The tile of this work-group among `down` x `across` tiles. Consecutive work-groups cover kTilesAtOnce rows
-// of tiles, which then share their operands in the L2.
+// The position of this work-group's tile among `down` rows of `across` tiles. Consecutive work-groups compute
+// the same column in kTilesAtOnce rows of tiles, then the next column, so that they share operands in the L2
+// cache.
 constexpr int kTilesAtOnce = 8;
 struct TilePosition {
   int down, across;

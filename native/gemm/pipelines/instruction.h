@@ -1,12 +1,13 @@
 // Matrix multiplication of one wave: a 16x16x16 tile, float32 += T x T. It runs on the matrix units if the
 // target has them for T (traits.h). Otherwise it runs through shuffles, for tests only.
 //
-// A tile has 16 rows and 16 columns. Each work-item has kRows rows of it, kSums values in total. Groups of
-// kContiguous values are consecutive in a row and begin at a multiple of kContiguous columns. A work-item has
-// kSlots of the 16 k of the left and right operands. The operands A and B of the units are swapped if each
-// work-item then accumulates one row. The sums, rounded to T, can therefore be the left operand of a second
-// multiplication (to_left). On CDNA, RDNA 4 and NVIDIA they are already in the right work-item. On RDNA 3,
-// whose operands are duplicated, they come from the work-item 16 away.
+// A tile has 16 rows and 16 columns. Each work-item accumulates kSums values in kRows rows of the tile.
+// Groups of kContiguous values are consecutive in a row and begin at a multiple of kContiguous columns. A
+// work-item holds kSlots elements of the left operand and kSlots elements of the right one. The instruction
+// receives its operands A and B swapped on architectures where each work-item then accumulates a single row.
+// The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
+// NVIDIA, each work-item already holds the sums that it needs. On RDNA 3, both halves of a wave need all 16
+// elements of a row, so that a work-item gets half of them from the work-item 16 lanes away.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"

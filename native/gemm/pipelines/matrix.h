@@ -1,5 +1,5 @@
 // A float16 GEMM of one work-group on the matrix units (instruction.h) with float32 sums: C[kM x kN] += A
-// B^T, A and B in LDS with one row for each line.
+// B^T. A and B are in LDS, with one row for each row and each column of C.
 #pragma once
 
 #include "device/platform.h"
@@ -9,9 +9,10 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, which the instruction must
-// support (kLoadsRows). kSplitK: number of groups of waves for the tile, each with its part of the k of a
-// step; only for run_steps_ahead.
+// kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k instead
+// of each column of C, which the instruction must support (kLoadsRows). kSplitK: number of groups of waves
+// that compute the whole tile, each for its part of the depth of a step; more than one require
+// run_steps_ahead.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1>
 struct Hgemm {
@@ -68,7 +69,7 @@ struct Hgemm {
     }
   }
 
-  // The operands of a wave for 16 k.
+  // The operands of a wave for 16 indices k.
   struct Operands {
     typename Instruction::Left left[kTilesM];
     typename Instruction::Right right[kTilesN];
@@ -85,11 +86,12 @@ struct Hgemm {
     }
   }
 
-  // Each group of waves reduces and stores every kSplitK-th row of instructions.
+  // Returns whether this group of waves reduces and stores row i of the 16 x 16 tiles. Each group has every
+  // kSplitK-th row.
   DEVICE static bool owns_row(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of all groups of waves. Each group receives those of the rows for which owns_row is
-  // true. `lds` has kExchanged floats.
+  // Adds up the sums of all groups of waves. Each group receives the results for the rows for which owns_row
+  // is true. `lds` has kExchanged floats.
   static constexpr int kExchanged =
       kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
   DEVICE void reduce_splits(float* lds) {
@@ -132,8 +134,8 @@ struct Hgemm {
     run_steps<kDepth, kBuffers>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
-  // Calls visit(m, n, values) for the values of each tile in this work-item: value i is at row m(i) and
-  // column n(i).
+  // Calls visit(m, n, values) for each 16 x 16 tile of the wave. `values` are those of this work-item; value
+  // i is at row m(i) and column n(i) of C.
   template <class Visit>
   DEVICE void for_each(const Visit& visit) const {
     UNROLL for (int j = 0; j < kTilesN; ++j) {
@@ -176,16 +178,16 @@ struct Hgemm {
   }
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time, without waiting for
-  // other waves. The packs of a work-item have kPack sums of row m from column pack_column() on. `end` has
-  // ahead(m), which loads its operand some packs in advance, add(values, loaded), activate(values of several
-  // packs) and store(m, values).
+  // other waves. A pack of a work-item has kPack sums of a row m from column pack_column() on. `end` is the
+  // epilogue: ahead(m) loads the residual of row m some packs in advance, add(values, loaded) applies it to a
+  // pack, activate(values) handles several packs at once, and store(m, values) stores a pack.
   template <int kPack, class AnyLds, class End>
   DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
     constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
     constexpr int kPacks = 16 / kRows;
-    // More than one where work-items wait longest for memory; elsewhere the larger code costs more than it
-    // saves.
+    // Packs that are handled together: several on targets with kCopiesToLds, where work-items wait longest
+    // for memory. On other targets the larger code costs more than it saves.
     constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
     constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // padded: rows begin in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
@@ -205,7 +207,8 @@ struct Hgemm {
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
     lds_barrier();  // all waves have read their last operands
-    // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
+    // A bit mask, because compilers turn `chunk == i` into an index into the array of sums, which moves the
+    // sums from registers to memory.
     uint32_t which = 1u << first_tile;
     NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kSplitK) {
       wave_barrier();
@@ -226,7 +229,8 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
-        // Loads in advance for the next packs, of this row of instructions or of the next one of these waves.
+        // Loads in advance for the next packs, which are in this row of tiles or in the next row that this
+        // group of waves owns.
         const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
         end.activate(values);
@@ -278,7 +282,8 @@ struct Hgemm {
   }
 };
 
-// The pipeline of a row of kStridedTiles. kCopies: the shape for copies from memory to LDS.
+// The pipeline of a row of kStridedTiles. kCopies: use the shape for targets that copy from memory to LDS
+// without registers.
 template <GemmTile kTile, bool kCopies = false>
 struct StridedHgemm {
   static constexpr MatrixShape kShape = row_of(kStridedTiles, kTile).shape(kWave, kCopies);

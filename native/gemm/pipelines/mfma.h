@@ -1,5 +1,6 @@
-// The tile of instruction.h with CDNA's MFMA. Operands of lane i of a wave: line i % 16, k = 4 (i / 16) +
-// slot. Its sums: row i % 16, columns from 4 (i / 16) on.
+// The 16x16x16 tile of instruction.h with the MFMA instructions of CDNA. In slot s of an operand, lane i of a
+// wave holds line i % 16 (a row of the left or a column of the right operand) at k = 4 (i / 16) + s. Its sums
+// belong to row i % 16 and columns 4 (i / 16) to 4 (i / 16) + 3.
 #pragma once
 
 #include "device/platform.h"

@@ -1,5 +1,5 @@
-// The tile of instruction.h through shuffles, for tests without matrix units. The layout is that of RDNA 4
-// for waves of 32 and that of CDNA for waves of 64.
+// The 16x16x16 tile of instruction.h implemented with shuffles, for tests without matrix units. The layout is
+// that of RDNA 4 for waves of 32 and that of CDNA for waves of 64.
 #pragma once
 
 #include "device/platform.h"
@@ -46,8 +46,8 @@ struct ShuffledInstruction {
     return x;
   }
 
-  // With waves of 64, float16 subnormals become 0, as on the matrix units of gfx90a, the strictest (AMD's ISA
-  // guide of CDNA 2, "Denormal Handling"; PyTorch's and MIOpen's notes on MI200 agree).
+  // With waves of 64, float16 subnormals become 0, as on the matrix units of gfx90a, the strictest ones
+  // (AMD's ISA guide of CDNA 2, "Denormal Handling"; PyTorch's and MIOpen's notes on MI200 agree).
   DEVICE static float operand(T x) {
     const float value = to_float(x);
     const bool subnormal = value < 6.1035156e-5f && value > -6.1035156e-5f;
@@ -56,7 +56,7 @@ struct ShuffledInstruction {
 
   DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
 #if !defined(__AMDGCN__) && !defined(__CUDACC__)
-    struct Operands {  // converted once by the owner, not by each reader
+    struct Operands {  // converted once by the work-item that holds them, not by each that reads them
       float left[kSlots], right[kSlots];
     } mine;
     for (int i = 0; i < kSlots; ++i) {

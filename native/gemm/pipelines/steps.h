@@ -1,5 +1,6 @@
-// The loops over K that all pipelines (vector.h, matrix.h) share, and the path of the sums to memory. A line
-// is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all lines.
+// The loops over K that all pipelines (vector.h, matrix.h) share, and the exchange of the sums through LDS
+// before they are stored. A line is a row of the left operand or a column of the right one; a step covers
+// kDepth consecutive indices k of all lines.
 #pragma once
 
 #include "device/platform.h"
@@ -7,8 +8,9 @@
 namespace graphopt::hip {
 
 // Runs the steps of a GEMM: one step is loaded while another is multiplied. begin(k, buffer) starts to load
-// the step at k, finish(buffer) completes it in that buffer in LDS, multiply(buffer) adds it to the sums. One
-// buffer needs two barriers for each step, but leaves LDS for other work-groups, which multiply meanwhile.
+// the step that begins at index k, finish(buffer) completes the load into that buffer in LDS, and
+// multiply(buffer) adds the products of the step to the sums. One buffer needs two barriers for each step,
+// but leaves LDS for other work-groups, which multiply meanwhile.
 template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>
 DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
   static_assert(kBuffers == 1 || kBuffers == 2, "the step in flight has at most a buffer of its own");
@@ -33,10 +35,10 @@ DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const
 
 // Runs the steps of a GEMM with asynchronous copies to LDS: kBuffers - 1 steps are in flight while one is
 // multiplied. begin(buffer, part) starts one of the kSplitDepth / 16 parts of the copies of the next step.
-// The parts are placed between the multiplications, where they take no extra time. Steps beyond the last one
-// are begun as well, and their operands copy zeros: a branch would prevent the compiler from interleaving
-// copies and multiplications. Operands are loaded from LDS while those of the 16 k before are multiplied,
-// also across steps: a buffer is free as soon as all waves have read its last operands.
+// The parts are placed between the multiplications, where they take no extra time. Copies of steps beyond the
+// last one are started as well and write zeros, because a branch would prevent the compiler from interleaving
+// copies and multiplications. Operands are loaded from LDS while those of the previous 16 indices k are
+// multiplied, also across steps. A buffer is therefore free as soon as all waves have read its last operands.
 template <class Product, class Begin>
 DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
   constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
@@ -50,7 +52,7 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
   typename Product::Operands operands[2];
   wait_for_copies_except<kBuffers - 2>();
   lds_barrier();
-  int buffer = 0, next = kBuffers - 1;  // of the step that is multiplied, and of the copies
+  int buffer = 0, next = kBuffers - 1;  // buffers of the step that is multiplied and of the step that is copied
   begin(next, 0);
   product.load(lds, buffer, 0, operands[0]);
   NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
@@ -74,10 +76,11 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
   wait_for_copies();  // of steps beyond the last one: the following code may use the same LDS
 }
 
-// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. A work-item rarely has
-// consecutive sums, and the code after the GEMM would be repeated for each of them. They are therefore
-// exchanged through LDS, in kChunks parts of kRows rows. store(which, lds) stores the part selected by a bit
-// of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns the row of the GEMM.
+// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. A work-item rarely holds sums
+// of consecutive columns, and the unrolled code after the GEMM would be repeated for each of its sums. The
+// sums are therefore exchanged through LDS, in kChunks parts of kRows rows. store(which, lds) stores the part
+// selected by a bit of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns the row of C
+// for a row of a part.
 template <int kColumns>
 constexpr int kRowOfSums = kColumns + 4;  // padded: rows begin in different banks
 
@@ -85,7 +88,8 @@ template <int kChunks, int kRows, int kColumns, int kSize, int kThreads, class S
           class Visit>
 DEVICE void exchange_sums(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {
   constexpr int kAcross = kColumns / kSize;
-  // A bit mask: compilers turn `chunk == i` into an index into the sums, which would move them to memory.
+  // A bit mask, because compilers turn `chunk == i` into an index into the array of sums, which moves the
+  // sums from registers to memory.
   uint32_t which = 1;
   NO_UNROLL for (int chunk = 0; chunk < kChunks; ++chunk) {
     lds_barrier();

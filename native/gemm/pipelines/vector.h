@@ -34,7 +34,7 @@ struct Sgemm {
 
   struct Lds {
 #if GRAPHOPT_MFMA
-    static constexpr int kPad = 16;  // two rows of k begin in different banks
+    static constexpr int kPad = 16;  // two consecutive rows begin in different banks
 #else
     static constexpr int kPad = 0;
 #endif
@@ -54,7 +54,7 @@ struct Sgemm {
       float a[kWaveM / 16], b[kWaveN / 16];
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) a[i] = lds.a[buffer][k + row][wave_m() + i * 16 + column];
       UNROLL for (int j = 0; j < kWaveN / 16; ++j) b[j] = lds.b[buffer][k + row][wave_n() + j * 16 + column];
-      // The transposed product: each work-item accumulates four consecutive columns of one row.
+      // The operands are swapped, so that each work-item accumulates four consecutive columns of one row.
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
         UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
           sum[i][j] = __builtin_amdgcn_mfma_f32_16x16x4f32(b[j], a[i], sum[i][j], 0, 0, 0);
@@ -80,8 +80,8 @@ struct Sgemm {
   DEVICE static int first_m() { return thread_x() / (kN / kColumns) * 4; }
   DEVICE static int first_n() { return thread_x() % (kN / kColumns) * 4; }
 
-  // The rows of a work-item are kRows / 4 groups of four consecutive rows, with distance kM / (kRows / 4);
-  // the same for columns.
+  // The rows of a work-item are kRows / 4 groups of four consecutive rows; the groups are kM / (kRows / 4)
+  // rows apart. Its columns are grouped in the same way.
   DEVICE void multiply(const Lds& lds, int buffer) {
     constexpr int kGroupsM = kRows / 4, kGroupsN = kColumns / 4;
     UNROLL_A_LITTLE for (int k = 0; k < kDepth; ++k) {
@@ -153,8 +153,8 @@ struct Sgemm {
     run_steps<kDepth, 2>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
-  // load_a(k, m) and load_b(k, n) return the pack of row k at column m or n. `depth` must be a multiple of
-  // kDepth.
+  // Runs the GEMM with operands from load_a(k, m) and load_b(k, n), which return the pack of row k at column
+  // m or n. `depth` must be a multiple of kDepth.
   template <class LoadA, class LoadB>
   DEVICE void run_packs(Lds& lds, int depth, const LoadA& load_a, const LoadB& load_b) {
     constexpr int kAcrossA = kM / 4, kAcrossB = kN / 4;

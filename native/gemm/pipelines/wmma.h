@@ -1,5 +1,5 @@
-// The tile of instruction.h with WMMA of RDNA 3 and 4. Below, i is the lane of a work-item and s the index of
-// a sum or slot.
+// The 16x16x16 tile of instruction.h with the WMMA instructions of RDNA 3 and 4. Below, i is the lane of a
+// work-item and s the index of a sum or slot.
 #pragma once
 
 #include "device/platform.h"
@@ -7,8 +7,9 @@
 
 namespace graphopt::hip {
 
-// The parts that RDNA 3 and 4 share: lines and rows are i % 16, and each half of the wave has a part of a
-// row. Operand::load loads one line, for left and right operands alike.
+// The parts that RDNA 3 and 4 share. A work-item holds elements of line i % 16 of each operand (a row of the
+// left or a column of the right one) and sums of row i % 16; each half of the wave has a part of the row.
+// Operand::load loads from one line, for left and right operands alike.
 template <class Operand>
 struct WmmaInstruction {
   static constexpr int kSums = 8, kRows = 1;
@@ -40,7 +41,7 @@ struct WmmaInstruction {
 };
 
 #if !__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)  // RDNA 3
-// All 16 k of a line, in both halves of the wave.
+// All 16 elements of a line, in both halves of the wave.
 struct WmmaOperand {
   typedef half_t Half16 __attribute__((ext_vector_type(16)));
   Half16 v;
@@ -57,7 +58,7 @@ struct WmmaOperand {
   }
 };
 
-// Sums: column 2 s + i / 16.
+// Sum s belongs to column 2 s + i / 16.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 16, kContiguous = 1;
@@ -84,7 +85,7 @@ struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   }
 };
 #else
-// k = 8 (i / 16) + s.
+// Slot s holds k = 8 (i / 16) + s.
 struct WmmaOperand {
   typedef half_t Half8 __attribute__((ext_vector_type(8)));
   Half8 v;
@@ -95,7 +96,7 @@ struct WmmaOperand {
   }
 };
 
-// Sums: column 8 (i / 16) + s.
+// Sum s belongs to column 8 (i / 16) + s.
 template <>
 struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 8, kContiguous = 4;
