@@ -27,7 +27,7 @@ struct Markers {
   }
 };
 
-// Loads the library at the first call. Null if it is not installed.
+// Loads the library at the first call. Returns null on NVIDIA, or if the library is not installed.
 const Markers* markers(const Device& device) {
   if (device.backend() == Backend::kCuda) return nullptr;
   static const auto& found = *new Markers;

@@ -7,11 +7,11 @@
 
 namespace graphopt::gpu {
 
-// Whether each node's work is waited for: GRAPHOPT_SYNC=1, read once.
+// Returns whether the host waits for the work of each node: GRAPHOPT_SYNC=1, read once.
 bool synchronous();
 
-// Encloses the enqueuing of one node's work in a roctx range with its name, if ROCm's marker library is
-// installed. A profiler then shows the kernels under their node.
+// Encloses the enqueuing of one node's work in a roctx range with the node's name, if ROCm's marker library
+// is installed. A profiler then shows the kernels under their node.
 class NodeScope {
  public:
   NodeScope(Device& device, const std::string& name);

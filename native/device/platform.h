@@ -16,7 +16,7 @@
 //   lds_barrier()               the same, but orders only accesses to LDS: on AMD, accesses to memory stay in flight
 //   barrier_of_part(part, threads)
 //                               waits for the work-items of one of at most 15 parts of the work-group, which consist
-//                               of complete waves; on NVIDIA
+//                               of complete waves; on NVIDIA only
 //   wave_barrier()              waits for all work-items of the wave; orders their accesses to LDS
 //   shuffle(x, lane), shuffle_xor(x, mask)        must be called by every work-item of the wave
 //   UNROLL                      before a loop with a constant trip count; UNROLL_A_LITTLE if complete unrolling would
@@ -26,11 +26,11 @@
 //   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the registers that
 //                               wait for loads
-//   compute_here(x)             the compiler computes the vector x before this point: it would move the instructions
-//                               of RDNA's matrix units behind barriers
+//   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
+//                               instructions of RDNA's matrix units behind barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
-//                               an asynchronous copy of 16 bytes (zeros unless `inside`), and the wait for all copies
-//                               of the work-item; for kCopiesToLds
+//                               copies 16 bytes (zeros unless `inside`), and waits for all copies of the work-item;
+//                               asynchronous only with kCopiesToLds
 //   end_group_of_copies(), wait_for_copies_except<n>()
 //                               ends a group of copies; waits for all groups except the last n
 //   half_t, Pack<T>, load_pack, store_pack
@@ -41,8 +41,8 @@
 
 #if defined(__CUDACC__)
 #include <cuda_fp16.h>
-#elif !defined(__AMDGCN__)  // no header declares its attributes, which are written out below
-#include "device/emulator/hip_on_cpu.h"
+# elif !defined(__AMDGCN__) // for AMD, no header is needed: attributes are written out below include
+# "device/emulator/hip_on_cpu.h"
 #endif
 
 #include "device/args.h"
@@ -59,7 +59,8 @@ struct Sharing {
   constexpr Sharing(int groups, int groups_of_cdna = 0) : nvidia(groups), cdna(groups_of_cdna) {}
 };
 
-// The waves of such a kernel on each of the four SIMDs of a compute unit of CDNA; at least those of one work-group.
+// Returns the number of waves of such a kernel on each of the four SIMDs of a compute unit of CDNA: at least
+// those of one work-group.
 constexpr int waves_on_simd(int threads, Sharing groups) {
   const int waves = (threads + kWave - 1) / kWave;
   return groups.cdna * waves > 4 ? groups.cdna * waves / 4 : (waves + 3) / 4;
@@ -103,9 +104,9 @@ constexpr int waves_on_simd(int threads, Sharing groups) {
   }                                                          \
   GRAPHOPT_REGISTER(name, max_threads)                       \
   DEVICE void name##_body(const Args& args)
-// KERNEL_OF defines a kernel that calls `function(args)`; a function with a comma needs parentheses.
-// FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in `function` is the type
-// of the kernel.
+// KERNEL_OF defines a kernel that calls `function(args)`; parentheses are necessary around a function that
+// contains a comma. FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in
+// `function` is the type of the kernel.
 #define KERNEL_OF(name, function, max_threads, Args, ...) \
   KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
 #define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \
@@ -122,8 +123,8 @@ constexpr int waves_on_simd(int threads, Sharing groups) {
   GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__) \
   GRAPHOPT_KERNEL_WITH(uint64_t, name##_b64, function, __VA_ARGS__)
 
-// The parameters for the slots. Each scan expands the next one, because a macro does not expand inside its
-// own expansion.
+// Expands to the parameters for the slots. Each scan expands one more parameter, because a macro does not
+// expand inside its own expansion.
 #define GRAPHOPT_PARAMETERS(...)                                         \
   GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN( \
       GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_PARAMETER(__VA_ARGS__))))))))))
@@ -165,7 +166,7 @@ DEVICE void barrier() {
 }
 
 DEVICE void lds_barrier() {
-#if __clang_major__ >= 19  // which has fences of one address space
+# if __clang_major__ >= 19 // which has fences for a single address space
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
@@ -211,7 +212,7 @@ DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }  // 1 ulp
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }   // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other operand if one is NaN
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // returns the other operand if one is NaN
 
 DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
   return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -265,8 +266,8 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return atomicExch
 
 #endif
 
-// Sets all slots of a kernel's arguments, in order, with one store each: nvcc loses __restrict__ behind a
-// memcpy.
+// Sets all slots of a kernel's arguments, in order, with one store each, because nvcc loses __restrict__
+// after a memcpy.
 template <class Args, class... Pointers>
 DEVICE void set_slots(Args& args, Pointers... pointers) {
   static_assert(kIsArgs<Args>, "one layout for all compilers");
@@ -335,7 +336,7 @@ DEVICE bool begins_pack(const T* p) {
 template <class T>
 DEVICE Pack<T> load_pack(const T* p) {
   const Bits128 bits =
-      *reinterpret_cast<const Bits128*>(p);  // copied first: from memory, bit_cast moves single bytes
+      *reinterpret_cast<const Bits128*>(p);  // copied first, because a bit_cast from memory moves single bytes
   return bit_cast<Pack<T>>(bits);
 }
 // For any alignment of `p`.
@@ -387,7 +388,7 @@ template <int kGroups>
 DEVICE void wait_for_copies_except() {}
 #endif
 
-// n / d for n < 2^31 without a division.
+// Returns n / d for n < 2^31 without a division.
 DEVICE uint32_t divide(uint32_t n, const Divisor& d) {
   return (multiply_high(n, d.multiplier) + n) >> d.shift;
 }

@@ -1,5 +1,5 @@
 // The work of a node on a device for one set of shapes, in order: launches, calls of vendor libraries,
-// copies. It refers to the tensors of a call and to parts of its workspace instead of addresses, and can
+// copies. A program refers to the tensors of a call and to parts of its workspace, not to addresses, and can
 // therefore run any number of times.
 #pragma once
 
@@ -42,7 +42,7 @@ class Program {
   // Enqueues a call of a vendor's library. Returns false if the library refuses, with nothing enqueued.
   using Library = std::function<bool(const Addresses& addresses)>;
 
-  // Adds a step. It is skipped if its first output is one that the node omits.
+  // Adds a step, which is skipped if the node omits the step's first output.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
   // Adds a step with the inputs and outputs of the call, in their order.
@@ -63,7 +63,7 @@ class Program {
     Plan plan;
     int64_t workspace = 0;  // offset of the plan's workspace
     Library library;
-    int64_t bytes = 0;  // to copy
+    int64_t bytes = 0;  // bytes to copy
     Ref inputs[kMostInputs];
     Ref outputs[kMostOutputs];
     Ref weights;
@@ -84,13 +84,13 @@ class DeviceKernel : public Kernel {
   Device* device() const final { return &device_; }
   void plan(Call& call) const final;
   bool run(Call& call) const final;
-  // Excludes the implementation of a planned call, for whose workspace there is no memory, from the next plan
-  // of the call. Returns false if it needs no workspace, or if it is already excluded, because no other
-  // implementation is left.
+  // Excludes the implementation of a planned call from the next plan of the call, because there is no memory
+  // for its workspace. Returns false if the implementation needs no workspace, or if it was already excluded,
+  // which means that no other implementation is left.
   static bool avoid_workspace(Call& call);
 
  protected:
-  // Sets the outputs of the call.
+  // Adds the steps to `program` and sets the outputs of the call.
   virtual void plan(Call& call, Program& program) const = 0;
 
   Device& device_;

@@ -117,7 +117,8 @@ std::string describe_devices() {
     const auto& [backend, detected] = entry;
     const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
     const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
-    // Devices are numbered through all routes. The provider counts only those of routes with device code.
+    // Devices are numbered across all routes. The provider counts only the devices of routes with device
+    // code.
     return std::string("{\"route\": ") + quoted(name) +
            ", \"runtime\": {\"path\": " + quoted(detected.library) +
            ", \"version\": " + quoted(detected.version) + ", \"needed\": " + quoted(needed) +

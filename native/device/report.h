@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 //   {"format": 1,
 //    "code": ["gfx908", ...],               architectures that the library has device code for
 //    "amd": {                               information from Linux, without any driver
-//      "seen": true,                        AMD GPUs on the PCI bus, or their compute driver
+//      "seen": true,                        whether there are AMD GPUs on the PCI bus, or their compute driver
 //      "dxg": false,                        WSL's device node, of GPUs of any vendor
 //      "unreadable": ["/sys/..."],          nodes of GPUs that this container has no access to
 //      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders with the HIP runtime

@@ -42,11 +42,11 @@ SharedLibrary find_library(const LibrarySearch& search);
 // Returns the HIP runtime of this process. Throws NoRuntime.
 SharedLibrary hip_library();
 
-// Returns the file with a function or an object; empty if there is none.
+// Returns the path of the file that contains a function or an object; empty if there is none.
 std::string file_of(const void* address);
 std::string folder_of(const std::string& path);
 
-// Whether the versions in a path are lower: rocm-7.2 is older than rocm-10.0.
+// Whether the versions in path a are lower than those in path b: rocm-7.2 is older than rocm-10.0.
 bool is_older(const std::string& a, const std::string& b);
 // Returns the paths that match a glob pattern after a folder, the oldest version first. The folder's name is escaped.
 std::vector<std::string> matching(const std::string& folder, const char* pattern);

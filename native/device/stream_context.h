@@ -6,11 +6,12 @@
 // | 1. captured graphs, plans, their arena | by the runs of a session                 | close(): GraphOwner::release
 // | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library      | with the context
 // | 3. the workspace of a handle           | with the handle                          | after the handle
-// | 4. the stream                          | create(); that of of() has another owner | after the handles
+// | 4. the stream                          | create(); of(): another library          | after the handles
 //
-// No handle serves two streams: libraries share no state between them, and a graph keeps the workspace of its capture.
-// The context of a closed session is reused by the next one: libraries wait for the whole device when a handle is
-// destroyed (cublasDestroy, rocblas_destroy_handle), which would end captures of other threads, such as PyTorch's.
+// No handle serves two streams. Streams therefore share no state of a library, and a graph keeps the
+// workspace of its capture. The context of a closed session is reused by the next session, because libraries
+// wait for the whole device when a handle is destroyed (cublasDestroy, rocblas_destroy_handle), which would
+// end captures of other threads, such as PyTorch's.
 #pragma once
 
 #include <condition_variable>
@@ -31,12 +32,12 @@ namespace graphopt::gpu {
 class VendorHandle {
  public:
   virtual ~VendorHandle() = default;
-  // Waits for everything that it loads in the background. Returns the number of kernels loaded since the last
-  // call.
+  // Waits for everything that the handle loads in the background. Returns the number of problems whose
+  // kernels were loaded since the last call.
   virtual size_t finish_loading() { return 0; }
-  // Clears all cached problems, because the session of its stream has ended.
+  // Clears all cached problems. Called when the session of the handle's stream has ended.
   virtual void clear_problems() noexcept {}
-  // Whether its calls can be captured. If not, captures on its stream are not started.
+  // Whether calls of the handle can be captured. If not, captures on its stream are not started.
   virtual bool can_be_captured() const { return true; }
 };
 
@@ -44,27 +45,29 @@ class VendorHandle {
 class GraphOwner {
  public:
   virtual ~GraphOwner() = default;
-  // Destroys everything that refers to the stream. Called when its work is complete, before another session
-  // uses it.
+  // Destroys everything that refers to the stream. Called when the stream's work is complete, before another
+  // session uses the stream.
   virtual void release(void* stream) noexcept = 0;
 };
 
 // Thread-safe.
 class StreamContext {
  public:
-  // Returns a stream that does not wait for the default stream: that of a closed session, or a new one. After
-  // close() and its last reference it is kept for reuse. The device must be current.
+  // Returns a context whose stream does not wait for the default stream: the context of a closed session, or
+  // a new one. After close() and the release of its last reference, the context is kept for reuse. The device
+  // must be current.
   static std::shared_ptr<StreamContext> create(Device& device);
-  // Destroys the device's contexts without a session. Returns false if there were none. Waits for the device,
-  // and for captures to end. A thread that captures must not call it.
+  // Destroys the device's contexts that no session uses. Returns false if there are none. Waits for the
+  // device, and for captures to end. A thread that captures must not call this function.
   static bool destroy_idle(const Device& device) noexcept;
-  // Returns the context of a stream. That of another library's stream lives until the process ends, because
-  // that stream's end is not announced.
+  // Returns the context of a stream. The context of a stream that another library created lives until the
+  // process ends, because that library does not announce the destruction of its stream.
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);
   // Returns all contexts of all devices.
   static std::vector<std::shared_ptr<StreamContext>> all();
-  // Waits for the work of each stream of the device from create(): hipDeviceSynchronize would end every
-  // capture of the process. Owners of other streams wait for them. The device must be current.
+  // Waits for the work of each of the device's streams from create(), because hipDeviceSynchronize would end
+  // every capture of the process. Waiting for other streams is the task of their owners. The device must be
+  // current.
   static void synchronize_all(Device& device);
 
   ~StreamContext();
@@ -77,7 +80,7 @@ class StreamContext {
   uint64_t number() const { return number_; }
 
   // Waits for the stream's work, except during a capture: then the stream has no work, because Capture waits
-  // before it begins.
+  // for the work before it begins.
   void synchronize();
   // Whether the work up to an event of the stream is complete. True during a capture, when the stream has no work.
   bool is_done(void* event);
@@ -89,7 +92,8 @@ class StreamContext {
   void attach(std::weak_ptr<GraphOwner> owner);
 
   // Returns the handle of `library`; the first call creates it with `create`. If that fails, the handle is
-  // null with a reason, which is written to stderr once. The failure is final until close().
+  // null with a reason, which is written to stderr once. The failure is final until another session reuses
+  // the context.
   struct Handle {
     VendorHandle* handle;
     const char* why;
@@ -126,9 +130,10 @@ class StreamContext {
 };
 
 // Prevents captures on all streams of the process during its lifetime, for calls of vendor libraries that may
-// allocate or wait for the whole device, such as the creation of a handle. ROCm would then invalidate every
-// capture of the process, and hipBLASLt would end the process. The constructor waits for captures to end,
-// which takes milliseconds of host time. A thread that captures must not create one.
+// allocate or wait for the whole device, such as the creation of a handle. During a capture, such a call
+// would make ROCm invalidate every capture of the process, and hipBLASLt would end the process. The
+// constructor waits for captures to end, which takes milliseconds of host time. A thread that captures must
+// not create a NoCaptures object.
 class NoCaptures {
  public:
   NoCaptures();
@@ -137,19 +142,20 @@ class NoCaptures {
   NoCaptures& operator=(const NoCaptures&) = delete;
 };
 
-// A capture on a stream by the calling thread, which may only enqueue on that stream meanwhile. Without end()
-// the capture is abandoned; the stream remains usable in both cases. The constructor waits for the stream's
-// work. Other threads then do not query it during the capture, which would end the capture.
+// A capture on a stream by the calling thread, which may meanwhile only enqueue work on that stream. Without
+// end() the capture is abandoned; the stream remains usable in both cases. The constructor waits for the
+// stream's work, so that other threads need not query the stream during the capture. Such a query would end
+// the capture.
 class Capture {
  public:
-  // `nodes`: maximum of each graph; 0: unlimited. Does not start during NoCaptures, or on a stream that
-  // cannot be captured: see why_not. Throws std::runtime_error if the driver refuses.
+  // `nodes`: maximum number of nodes of each graph; 0: unlimited. Does not start a capture during NoCaptures,
+  // or on a stream that cannot be captured: see why_not. Throws std::runtime_error if the driver refuses.
   Capture(Device& device, void* stream, size_t nodes);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  // The reason why it has not started; null if it has.
+  // The reason why the capture has not started; null if it has.
   const char* why_not() const { return why_not_; }
   // Throws std::runtime_error if a call could not be captured.
   std::unique_ptr<Graph> end();

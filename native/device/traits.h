@@ -20,7 +20,7 @@ constexpr int kWave = 32;
 #endif
 
 // On the CPU, instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of
-// 64. The code for RDNA and for CDNA is then tested there.
+// 64. The code for RDNA and for CDNA can therefore be tested on the CPU.
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
 // The matrix units of this target; device/architectures.h has the same information for the host.
@@ -53,7 +53,7 @@ constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
 #endif
-// LDS of a work-group that kernels are written for. gfx950 has more, but runs the shapes of gfx942.
+// LDS of a work-group that kernels are written for. gfx950 has more, but runs the tile shapes of gfx942.
 constexpr int kAmdLdsBytes = 65536, kNvidiaLdsBytes = 232448;
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = kNvidiaLdsBytes;

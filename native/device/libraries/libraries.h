@@ -7,8 +7,9 @@
 // float32 GEMMs use float32 throughout, not TF32. float16 GEMMs accumulate in float32. Results are equal in
 // each run: no library may use atomic additions.
 //
-// A library is opened when a session has a node for it, which loads it before the first run, and a small GEMM
-// checks its result. MIOpen, whose kernels are specific to a problem, loads them in the background.
+// A library is opened, and thereby loaded, before the first run of a session that has a node for it. Small
+// GEMMs then check the results of a BLAS library. MIOpen's kernels are specific to a problem and are loaded
+// in the background.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@
 
 namespace graphopt::gpu {
 
-// A library on a device: its file, and the reason if it is not used there.
+// A library for a device: its file, and the reason if it is not used on the device.
 struct FoundLibrary {
   std::string name;  // "rocBLAS"
   SharedLibrary file;
@@ -38,8 +39,8 @@ struct FoundLibrary {
 enum class Use : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
 enum class VendorLibrary : uint8_t { kRocblas, kHipblaslt, kMiopen, kCublas, kCublaslt, kCudnn };
 
-// The selection for all libraries, from a list NAME=CHOICE,... with the names above in lower case: the
-// provider's option `libraries`, and GRAPHOPT_LIBRARIES in the environment for libraries that are not in it.
+// The selections for all libraries, from lists NAME=CHOICE,... with the names above in lower case. The
+// provider's option `libraries` takes precedence over GRAPHOPT_LIBRARIES in the environment.
 class LibraryChoices {
  public:
   // Throws std::runtime_error if the list or the environment has an unknown library or choice.
@@ -86,8 +87,8 @@ class Dnn : public VendorHandle {
   // Returns the bytes of scratch memory that conv needs. Returns nothing, and sets `why`, if the library
   // cannot run the problem, or cannot run it yet.
   virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, const char*& why) = 0;
-  // Whether conv fuses Relu, and a residual before it. It fuses no other activation. Without Relu it has no
-  // residual and, in channels last, no bias.
+  // Whether conv fuses a Relu, and a residual before the Relu. It fuses no other activation. A problem
+  // without Relu has no residual and, in channels-last layout, no bias.
   virtual bool has_relu() const = 0;
   // `bias` and `residual` may be null. The padding must be equal at both ends. Returns false if the library
   // refuses the call after all; y is then undefined.
@@ -129,7 +130,8 @@ struct LibraryOrReason {
   OpenLibrary<Handle>* library;
   const char* why;
 
-  // Returns its handle on a stream, which the first plan that needs it creates, before any capture.
+  // Returns the library's handle on a stream. The first plan that needs the handle creates it, before any
+  // capture.
   HandleOrReason<Handle> on(void* stream) const {
     if (library == nullptr) return {nullptr, why};
     const auto found = StreamContext::of(library->device(), stream)->handle(library, [this, stream] {
@@ -138,11 +140,12 @@ struct LibraryOrReason {
     return {static_cast<Handle*>(found.handle), found.why};
   }
 };
-// Null `choices`: only those of the environment.
+// If `choices` is null, only GRAPHOPT_LIBRARIES is read.
 LibraryOrReason<Blas> blas(Device& device, const LibraryChoices* choices);
 LibraryOrReason<Dnn> dnn(Device& device, const LibraryChoices* choices);
 LibraryOrReason<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
-// Waits until the libraries have loaded everything in the background. Returns the number of kernels.
+// Waits until the libraries have loaded everything in the background. Returns the number of problems whose
+// kernels were loaded since the last call.
 size_t finish_loading();
 // Increases after a library has loaded something: a new plan may then find a better implementation.
 uint64_t library_generation();
@@ -151,16 +154,18 @@ void raise_library_generation();
 // Searches for a library of AMD or NVIDIA. The result has a problem if the library is off or missing.
 FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
                                  std::vector<std::string> sonames);
-// M, N, K of the products that AMD's libraries must compute correctly before they are used: float was wrong at 256^3
-// alone on gfx1151 (rocm-libraries issue 11530), half at one row or column (legacy-rocm-build issue 5640).
+// M, N, K of the GEMMs that AMD's libraries must compute correctly before they are used. On gfx1151, float
+// results were wrong only at 256^3 (rocm-libraries issue 11530), and float16 results with a single row or
+// column (legacy-rocm-build issue 5640).
 constexpr int64_t kCheckedSizes[][3] = {{256, 256, 256}, {1, 64, 64}, {64, 1, 64}, {32, 48, 67}};
 
-// Returns the folder of rocBLAS's or hipBLASLt's kernels: that in the variable `environment`, else the first
-// existing one of `places` relative to the library, else the last of them. Places are glob patterns; of several
-// matches the newest version is taken.
+// Returns the folder of rocBLAS's or hipBLASLt's kernels: the value of the environment variable
+// `environment`, else the first existing folder of `places` relative to the library, else the last of
+// `places`. Places are glob patterns; of several matches the newest version is taken.
 std::string tensile_folder(const std::string& library, const char* environment,
                            std::initializer_list<const char*> places);
-// The problem of rocBLAS, or hipBLASLt, without the kernel file of an architecture in their folder.
+// Returns the diagnosis for rocBLAS or hipBLASLt if its folder lacks the kernel file of the device's
+// architecture.
 Diagnosis no_tensile_kernels(const std::string& name, const std::string& file, const std::string& folder,
                              const DeviceFacts& device);
 

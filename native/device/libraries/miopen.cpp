@@ -73,7 +73,7 @@ struct Miopen {
     return {handle, {destroy_.pointer()}};
   }
 
-  // It launches kernels with hipExtModuleLaunchKernel. After measurements (miopenFind...) it polls the
+  // MIOpen launches kernels with hipExtModuleLaunchKernel. After measurements (miopenFind...) it polls the
   // stream, which ends a capture (rocm-libraries issue 12121).
   bool can_be_captured(const Device& device) const {
     return device.graph_rules().captures_ext_launches && !measures_;
@@ -92,8 +92,8 @@ struct Miopen {
     c.conv = make(create_conv, destroy_conv);
     set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
     set_groups.check(c.conv.get(), to_i31(p.groups));
-    // By default gfx90a computes some of these with the precision of bfloat16 instead of float16, and
-    // algorithms may add in a different order in each run.
+    // By default, MIOpen computes some of these convolutions on gfx90a with the precision of bfloat16 instead
+    // of float16, and its algorithms may add in a different order in each run.
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
     set_attribute.check(c.conv.get(), kFp16AlternativeAttribute, 0);
     set_attribute.check(c.conv.get(), kDeterministicAttribute, 1);
@@ -114,8 +114,8 @@ struct Miopen {
     return c;
   }
 
-  // Compiles and runs every algorithm of the library, with separate memory and a separate stream because that
-  // of the session may be captured. If none runs, the query for the best one fails later.
+  // Compiles and runs every algorithm of the library, with separate memory and on a separate stream, because
+  // the session's stream may be captured. If no algorithm runs, the later query for the best one fails.
   void measure_all(const Convolution& c, const Arrays& a, size_t element, Device& device) const {
     const auto bytes = [&](const Arrays::Dims& shape) {
       size_t size = element;
@@ -162,11 +162,11 @@ struct Miopen {
   }
 };
 
-// Whether MIOpen has precompiled kernels for the device: packages such as miopen-hip-gfx942kdb; there are
-// none for most of RDNA. A file is for the number of multiprocessors that the runtime reports, in hexadecimal
-// above 64, or for all devices of an architecture (MIOpen's src/binary_cache.cpp, GetDb;
-// include/miopen/handle.hpp, GetDbBasename). Devices with XNACK have separate files (target_properties.cpp,
-// InitDbId).
+// Returns whether MIOpen's precompiled kernels for the device are installed, from packages such as
+// miopen-hip-gfx942kdb. Most RDNA architectures have none. A file is named after the architecture and the
+// number of multiprocessors that the runtime reports, in hexadecimal above 64, or after the architecture
+// alone (MIOpen's src/binary_cache.cpp, GetDb; include/miopen/handle.hpp, GetDbBasename). Devices with XNACK
+// have separate files (target_properties.cpp, InitDbId).
 bool has_kernel_database(const std::string& library, const DeviceFacts& device) {
   const char* given =
       std::getenv("MIOPEN_SYSTEM_DB_PATH");  // an empty value counts as not set (src/db_path.cpp.in)
@@ -187,7 +187,7 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
 
 }  // namespace
 
-// By default used only if it has precompiled kernels.
+// By default, MIOpen is used only if it has precompiled kernels.
 FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   FoundLibrary found = find_vendor_library("MIOpen", device, use, {"libMIOpen.so.1", "libMIOpen.so"});
   if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {

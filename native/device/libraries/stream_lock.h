@@ -9,17 +9,18 @@
 
 namespace graphopt::gpu {
 
-// For std::unique_lock.
+// Meets the requirements of std::unique_lock.
 class StreamLock {
  public:
   void lock() { mutex_.lock(); }
   bool try_lock() {
     if (mutex_.try_lock()) return true;
-    // The holder reads the flag after its unlock. If it has just done so, this second attempt succeeds.
+    // The holder of the lock reads the flag after it unlocks. If it has read it already, this second attempt
+    // succeeds.
     try_failed_ = true;
     return mutex_.try_lock();
   }
-  // A new plan may find a better implementation than those made after a failed try_lock.
+  // Plans after a failed try_lock use built-in kernels, so a new plan may find a better implementation.
   void unlock() {
     mutex_.unlock();
     if (try_failed_.exchange(false)) raise_library_generation();
