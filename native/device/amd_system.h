@@ -24,7 +24,7 @@ struct AmdSystem {
   bool dxg = false;                       // whether WSL's device node, /dev/dxg, exists
   bool wsl = false;
   bool container = false;
-  std::vector<std::string> unreadable;  // nodes in the compute driver's topology that this process may not read: GPUs of other containers
+  std::vector<std::string> unreadable;  // topology nodes of GPUs that are assigned to other containers
   // Folders with the HIP runtime, the newest last: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib.
   std::vector<std::string> rocm;
 

@@ -178,7 +178,7 @@ class HostDevice final : public Device {
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
   std::map<void*, std::vector<std::function<void()>>> captures_;  // by stream
-  std::string damage_;                                            // the first invalid free or damaged red zone that free() found
+  std::string damage_;                                            // the first error that free() found
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

@@ -41,8 +41,8 @@
 
 #if defined(__CUDACC__)
 #include <cuda_fp16.h>
-# elif !defined(__AMDGCN__) // for AMD, no header is needed: attributes are written out below include
-# "device/emulator/hip_on_cpu.h"
+#elif !defined(__AMDGCN__)  // for AMD, no header is needed: attributes are written out below
+#include "device/emulator/hip_on_cpu.h"
 #endif
 
 #include "device/args.h"
@@ -166,7 +166,7 @@ DEVICE void barrier() {
 }
 
 DEVICE void lds_barrier() {
-# if __clang_major__ >= 19 // which has fences for a single address space
+#if __clang_major__ >= 19  // which has fences for a single address space
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
@@ -212,7 +212,7 @@ DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }  // 1 ulp
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }   // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // returns the other operand if one is NaN
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other if one is NaN
 
 DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
   return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -336,7 +336,7 @@ DEVICE bool begins_pack(const T* p) {
 template <class T>
 DEVICE Pack<T> load_pack(const T* p) {
   const Bits128 bits =
-      *reinterpret_cast<const Bits128*>(p);  // copied first, because a bit_cast from memory moves single bytes
+      *reinterpret_cast<const Bits128*>(p);  // copied first: a bit_cast from memory moves single bytes
   return bit_cast<Pack<T>>(bits);
 }
 // For any alignment of `p`.

@@ -60,6 +60,7 @@ void make_outputs(const Context& context, Call& call) {
 }
 
 // Runs the call in a workspace. `host`: the kernel runs on the CPU, or on a device that uses host memory.
+// Returns false if another implementation must be planned.
 bool run_in_workspace(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
                       bool host, Call& call) {
   std::optional<abi::DeviceScratch> on_device;
@@ -80,7 +81,7 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
   return bound.kernel->run(call);
 }
 
-// Runs a kernel's counter and holds its results for the kernel.
+// Runs a kernel's counter (Kernel::counter) and owns its results, which the kernel reads.
 class Counted {
  public:
   // Runs the counter, waits for the counts and appends its outputs to `inputs`.
@@ -186,7 +187,8 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     call.alignment = outputs;
     kernel.plan(call);
   }
-  // On the CPU provider, which has no streams, the runtime's scratch memory crashes old versions.
+  // On the CPU provider, which has no streams, requests for the runtime's scratch memory crash in old
+  // versions.
   const bool host = device == nullptr || (device->backend() == gpu::Backend::kHost && stream == nullptr);
   while (!run_in_workspace(bound, context, memory, host, call)) kernel.plan(call);
   if (scope) scope->finish(stream);

@@ -17,7 +17,7 @@ struct BoundKernel {
   std::unique_ptr<Kernel> kernel;
   std::string node;
   size_t inputs = 0, outputs = 0;
-  std::vector<size_t> host_inputs;  // of device kernels
+  std::vector<size_t> host_inputs;  // inputs in host memory, for device kernels
   int only = -1;                    // index of the required implementation (Call::only); -1: any
   std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
   std::shared_ptr<gpu::Measured> measured = {};               // Call::measured

@@ -12,7 +12,7 @@
 namespace graphopt::runtime {
 namespace {
 
-// Loops before the thread count is trusted: sleeping threads may miss a short loop.
+// Number of loops after which the thread count is trusted. Sleeping threads may miss a short loop.
 constexpr size_t kCountingLoops = 8;
 
 size_t processor_count() {
@@ -47,7 +47,8 @@ bool Workers::take(size_t number, const void* thread) {
 }
 
 size_t Workers::number(bool runs_node) {
-  // The thread's previous number in this node. A stable number keeps its data in the thread's caches.
+  // The number that this thread had last, in this node or in another. A stable number keeps the data of the
+  // thread's items in its caches.
   thread_local size_t last = 1;
   if (runs_node) return 0;
   const auto is_mine = [&](size_t number) {

@@ -25,7 +25,7 @@ class Workers {
   size_t tasks(size_t count) const;
 
   // Returns the calling thread's number, which does not change: 0 for the thread that runs the node, 1 and up for
-  // others. Threads beyond the maximum get the number of processors, which no worker uses.
+  // others. Threads beyond the maximum get the maximum number of threads, which is no worker's number.
   size_t number(bool runs_node);
   // Call after all threads of a loop have their numbers.
   void end_loop();
@@ -33,7 +33,7 @@ class Workers {
  private:
   bool take(size_t number, const void* thread);
 
-  size_t most_;  // the number of thread numbers
+  size_t most_;  // maximum number of threads
   size_t at_first_;
   std::unique_ptr<std::atomic<const void*>[]> owners_;  // the thread that has each number
   std::atomic<size_t> assigned_{1};                     // the highest assigned number plus one
@@ -46,7 +46,7 @@ class SessionParallel final : public cpu::Parallel {
   // Calls task(user, i) for each i in [0, total) on some of its threads and waits.
   using Pool = std::function<void(void (*task)(void* user, size_t i), size_t total, void* user)>;
 
-  // run() uses both.
+  // Both must be valid when run() is called.
   SessionParallel(Workers& workers, Pool pool);
   size_t workers() const override { return count_; }
 

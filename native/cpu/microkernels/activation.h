@@ -128,7 +128,8 @@ void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
 // Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
 struct Bounds {
-  bool enough = true;  // whether slope and bounds are the whole activation: true for None, Relu, LeakyRelu and Clip
+  // Whether slope and bounds are the whole activation: true for None, Relu, LeakyRelu and Clip.
+  bool enough = true;
   float slope = 1.0f;
   float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
 

@@ -34,7 +34,7 @@ struct CublasLt {
   static constexpr int kTransposed = 1;
   static constexpr int kBatchCount = 5, kBatchStep = 6;  // attributes of a layout
   static constexpr int kBiasType = -1;                   // the type of Y if not set
-  static constexpr size_t kAlgorithmBytes = 64;          // bytes of the algorithm in a result, before the size of its workspace
+  static constexpr size_t kAlgorithmBytes = 64;          // in a result, before the size of the workspace
   static constexpr size_t kResultBytes = 96;
 };
 

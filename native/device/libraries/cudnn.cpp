@@ -12,7 +12,7 @@ namespace {
 // 40 pixels, for which cuDNN then launches 2,112 GEMMs on an H200.
 bool transforms_pay(const ConvolutionProblem& p) {
   constexpr int64_t kTile = 32, kPoints = kTile * kTile;
-  constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 2 operations for real numbers, two in a multiply-add
+  constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 4 multiply-adds for real numbers
   constexpr int64_t kProduct = kTile * (kTile / 2 + 1) * 4;
   int64_t tiles = p.N, windows = p.N;
   for (const size_t axis : {size_t{1}, size_t{2}}) {

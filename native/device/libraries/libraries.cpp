@@ -116,7 +116,8 @@ FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& dev
   search.what = name;
   search.what += " (" + search.names.back().substr(0, search.names.back().find('.')) + ")";
   std::string runtime_path;
-  if (name.rfind("cu", 0) != 0) {  // AMD's library must be compatible with the HIP runtime in use, whose folder is searched first
+  // AMD's library must be compatible with the HIP runtime in use, whose folder is searched first.
+  if (name.rfind("cu", 0) != 0) {
     const SharedLibrary runtime = hip_library();
     runtime_path = runtime.path;
     search.folders = matching(folder_of(folder_of(folder_of(runtime.path))), "/_rocm_sdk_libraries*/lib");

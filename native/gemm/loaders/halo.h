@@ -117,7 +117,9 @@ template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
-  static constexpr int kStepsInFlight = P::kBuffers - 1;  // first steps of a block during whose copies the previous block, which the next block overwrites, is still read
+  // While the filters of the first kStepsInFlight steps of a block are copied, the previous block, which the next block
+  // overwrites, is still read.
+  static constexpr int kStepsInFlight = P::kBuffers - 1;
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");
 

@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kConvHaloTaps = 32;  // maximum number of taps of a convolution kernel; a mask has a bit for each
+constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel; a mask has a bit for each
 constexpr int kHaloZeros =
     8;  // number of rows of zeros in LDS for taps outside X: one for each bank at which a row can start; a power of two
 

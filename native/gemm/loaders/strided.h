@@ -23,7 +23,7 @@ class OperandPart {
 
   DEVICE void load(int first_k) {
     if (layout_.packs == 0) {
-      const int me = opaque(thread_x());  // otherwise the compiler keeps the addresses of all elements in registers
+      const int me = opaque(thread_x());  // otherwise the addresses of all elements are kept in registers
       UNROLL for (int i = 0; i < kPacks; ++i) {
         const Position at = position_along_k(i, me);
         Pack<T> pack;

@@ -52,7 +52,7 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
   typename Product::Operands operands[2];
   wait_for_copies_except<kBuffers - 2>();
   lds_barrier();
-  int buffer = 0, next = kBuffers - 1;  // buffers of the step that is multiplied and of the step that is copied
+  int buffer = 0, next = kBuffers - 1;  // buffers of the multiplied and of the copied step
   begin(next, 0);
   product.load(lds, buffer, 0, operands[0]);
   NO_UNROLL for (int k = 0; k < depth; k += kDepth) {

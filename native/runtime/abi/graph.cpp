@@ -33,7 +33,7 @@ void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& valu
   values.push_back(names.back().empty() ? Value() : read_value(api, info));
 }
 
-// Returns the provider that has the node; empty if none has.
+// Returns the provider to which the node is assigned; empty if there is none.
 std::string_view provider_of(const OrtApi24* api, const OrtNode* node) {
   const auto* given = get<const char*>(api, Node_GetEpName, node);
   return given != nullptr ? given : "";

@@ -1,4 +1,4 @@
-// Nodes as the graph shows them to a plugin execution provider in GetCapability.
+// The nodes of a graph that the runtime passes to a plugin execution provider in GetCapability.
 #pragma once
 
 #include <optional>

@@ -28,7 +28,8 @@ class NodeInfo final : public Node {
   const OrtKernelInfo* info_;
 };
 
-// Reads a tensor and assumes host memory. Does not allocate on runtimes from 1.24 on.
+// Reads the type, shape and address of a tensor, which is assumed to be in host memory. The overload for
+// runtimes from 1.24 on does not allocate.
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
 void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
 

@@ -182,7 +182,7 @@ struct OrtCustomOp {
   int (*GetStartVersion)(const OrtCustomOp*);
   int (*GetEndVersion)(const OrtCustomOp*);
   size_t (*GetMayInplace)(int** inputs,
-                          int** outputs);  // without OrtCustomOp: equal for all operators of a class
+                          int** outputs);  // no OrtCustomOp: the same for all operators of a class
   void (*ReleaseMayInplace)(int* inputs, int* outputs);
   size_t (*GetAliasMap)(int** inputs, int** outputs);
   void (*ReleaseAliasMap)(int* inputs, int* outputs);

@@ -115,7 +115,7 @@ inline constexpr Slot24<362, OrtStatus*(const OrtOpAttr*, OrtValue**)> OpAttr_Ge
 inline constexpr Slot24<365, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumSubgraphs;
 inline constexpr Slot24<366, OrtStatus*(const OrtNode*, const OrtGraph**, size_t, const char**)>
     Node_GetSubgraphs;
-// Null while no provider has the node.
+// Null while the node is assigned to no provider.
 inline constexpr Slot24<368, OrtStatus*(const OrtNode*, const char**)> Node_GetEpName;
 inline constexpr Slot24<289, OrtStatus*(const OrtValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Slot24<290, OrtStatus*(const OrtValueInfo*, const OrtTypeInfo**)> GetValueInfoTypeInfo;
@@ -171,7 +171,7 @@ struct OrtKernelImpl {
 };
 static_assert(sizeof(OrtKernelImpl) == 40);
 
-// Callback of the runtime's Loop kernel; its values are tensors on the device.
+// Callback of the runtime's Loop kernel; the parts and the output are on the device.
 struct OrtLoopKernelHelper {
   uint32_t version;
   void (*Release)(OrtLoopKernelHelper*);
@@ -197,7 +197,7 @@ struct OrtNodeComputeInfo {
 
 struct OrtNodeFusionOptions {
   uint32_t version;
-  bool drop_constant_initializers;  // they are not inputs of the fused node; the provider copies them
+  bool drop_constant_initializers;  // constants are not inputs of the fused node; the provider copies them
 };
 
 struct OrtEp {

@@ -54,7 +54,8 @@ void log_kernels(Table& table) {
   }
 }
 
-// Ops that are never registered, because a session may lack the provider (operators/kernels.h).
+// Returns the names of ops that have only GPU kernels and are never registered, because a session may lack
+// the provider (operators/kernels.h).
 const std::set<std::string>& names_without_cpu_kernel() {
   static const std::set<std::string> names = [] {
     std::set<std::string> found;
@@ -87,7 +88,8 @@ void keep(Table& table, const std::string& list) {
               table.end());
 }
 
-// Kernels for the GPU replace the CPU kernels when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
+// Returns whether the table already has a kernel of this op for the CPU provider. With GRAPHOPT_HOST_KERNELS,
+// GPU kernels run on the CPU provider and replace the CPU kernels.
 bool has_cpu_kernel(const Table& table, const Registration& op) {
   return std::any_of(table.begin(), table.end(), [&](const Registration& other) {
     return other.provider == nullptr && other.name == op.name;
@@ -107,8 +109,8 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
   return version != std::pair(0, 0) && version < std::pair(1, 23);
 }
 
-// GPU kernels that are registered as custom operators. If there are none, the GPU's driver is not opened: opening takes
-// longer than many sessions, which may not use a GPU.
+// Returns the GPU kernels that are registered as custom operators. If there are none, the GPU's driver is not
+// opened, because opening it takes longer than many sessions, and sessions may not use a GPU.
 Table registered_gpu_kernels(const abi::OrtApiBase* runtime) {
   return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels() : Table();
 }
@@ -130,7 +132,7 @@ struct Registry {
     disable(table, disabled);
     if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
-    // A runtime prints a line when it is queried for a revision that it lacks.
+    // Older runtimes are not queried, because a runtime prints a line if it lacks the revision.
     const auto* newer = version_of(base) >= std::pair(1, 24)
                             ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
                             : nullptr;
@@ -196,8 +198,8 @@ extern "C" __attribute__((visibility("default"))) const char* GraphoptDescribeDe
   }
 }
 
-// Waits until the vendor's libraries have loaded or built all kernels that convolutions requested. Returns the number
-// of these kernels since the last call.
+// Waits until the vendor's libraries have loaded or built all kernels that convolutions requested. Returns
+// the number of convolutions that became ready since the last call.
 extern "C" __attribute__((visibility("default"))) size_t GraphoptFinishLoading() {
   return graphopt::gpu::finish_loading();
 }

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kArenaAlignment == kSiblingAlignment);
 
-// Assigns values to storage. Views and in-place outputs share the bytes of another value.
+// Assigns a storage to each value. Views and in-place outputs share the storage of another value.
 class Placement {
  public:
   Placement(const Steps& steps, std::vector<void*> uploads, RegionPlan& plan)
@@ -32,7 +32,7 @@ class Placement {
 
   // Places each storage and each workspace, and writes the addresses to the plan.
   void fill() {
-    // The storage of an output is not in the arena. No two outputs share storage.
+    // The storage of a region's output is not in the arena. No two outputs share storage.
     std::vector<Lifetime> lives;
     lives.reserve(storages_.size() + steps_.all.size());
     for (Storage& storage : storages_) {
@@ -74,11 +74,12 @@ class Placement {
   }
 
  private:
-  // Values that share bytes: a value in the arena or an output, with its views and in-place results.
+  // The bytes that several values share: those of a value in the arena or of an output, together with its
+  // views and in-place results.
   struct Storage {
     Lifetime life;
     int output = -1;
-    bool siblings = false;  // several outputs, stored one after another
+    bool siblings = false;  // several outputs of one step, stored one after another
     size_t number = 0;      // index among the lifetimes in the arena
   };
   Storage& storage(int number) { return storages_[static_cast<size_t>(number)]; }
@@ -121,7 +122,8 @@ class Placement {
     storage_of_[v] = shared;
   }
 
-  // Resolves a view of an operand without storage. Returns false if the operand has storage.
+  // Resolves value v as a view of an operand without storage: an input, a constant or another view. Returns
+  // false if the operand is omitted.
   bool see_through(size_t v, const Operand& of) {
     switch (of.kind) {
       case Operand::Kind::kInput:

@@ -15,7 +15,7 @@ namespace {
 size_t fullest_step(const std::vector<Lifetime>& lifetimes) {
   size_t steps = 0;
   for (const Lifetime& life : lifetimes) steps = std::max(steps, life.last + 2);
-  std::vector<size_t> need(steps);  // change against the step before; decreases wrap around as unsigned
+  std::vector<size_t> need(steps);  // change from the previous step; decreases wrap around as unsigned
   for (const Lifetime& life : lifetimes) {
     need[life.first] += arena_bytes(life.bytes);
     need[life.last + 1] -= arena_bytes(life.bytes);
@@ -43,13 +43,13 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
     size_t first, last;  // steps
     size_t begin, end;   // bytes
   };
-  std::vector<Placed> placed;  // by offset
+  std::vector<Placed> placed;  // sorted by offset
   placed.reserve(lifetimes.size());
   for (const size_t i : order) {
     const Lifetime& life = lifetimes[i];
     const size_t bytes = arena_bytes(life.bytes);
     if (bytes == 0) break;                                 // the remaining ones are empty as well
-    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the lifetimes passed so far
+    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the overlapping ones so far
     for (const Placed& other : placed) {
       if (other.last < life.first || life.last < other.first) continue;
       if (other.begin >= end + bytes && other.begin - end < best_gap) {

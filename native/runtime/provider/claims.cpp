@@ -1,6 +1,6 @@
-// Which nodes the provider claims. choose() first decides for each node alone. Its passes then change decisions where
-// nodes depend on one another; each is named after its decision. In this graph ids, boxes, lengths and scale are inputs
-// (tests/native/test_claims.cpp):
+// Selects the nodes that the provider claims. choose() first decides for each node alone. Its passes then
+// change decisions where nodes depend on one another; each pass is named after its decision. In this graph
+// ids, boxes, lengths and scale are inputs (tests/native/test_claims.cpp):
 //
 //   node                       decision and the pass that makes it
 //   e = Gather(table, ids)     claimed
@@ -10,7 +10,7 @@
 //   l = Gather(s, 1)           refused by refuse_shape_computations
 //   t = Concat(l, 64)          refused by refuse_shape_computations
 //   y = Reshape(e, t)          claimed; it reads t on the host
-//   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k there
+//   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k on it
 //   z = Slice(y, 0, k)         claimed
 //   r = Sqrt(scale)            refused by refuse_small_groups
 //   g = Equal(ids, ids)        claimed by claim_nodes_without_copies: ids is on the device anyway
@@ -50,7 +50,7 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
-// Refuses nodes that only compute on shapes, and returns which they are.
+// Refuses nodes that only compute on shapes. Returns, for each node, whether it does.
 std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& nodes,
                                             std::vector<std::string>& refusals) {
   std::vector<bool> computed(nodes.size());
@@ -68,14 +68,15 @@ std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& n
   return computed;
 }
 
-// Refuses the integer computations (sizes, axes, positions) that the host reads, if their inputs are graph inputs or
-// computed on the CPU. On the device, the result would have to be copied back, and each such copy waits for all
-// enqueued work. In a subgraph, outputs that are not floats count as read on the host: the condition of a Loop is one,
-// and If and Loop pass sizes on. Float inputs of a subgraph are on the device.
+// Refuses integer computations (sizes, axes, positions) whose results the host reads, if their inputs are
+// graph inputs or computed on the CPU. On the device, the result would have to be copied back, and each such
+// copy waits for all enqueued work. In a subgraph, outputs that are not floats count as read on the host,
+// because one of them is the condition of a Loop, and If and Loop pass sizes on. Float inputs of a subgraph
+// are on the device.
 void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, const Body& body,
                                   std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
-  std::vector<bool> possible(nodes.size());  // on the CPU without a copy to it
+  std::vector<bool> possible(nodes.size());  // whether it can run on the CPU without copies to the host
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     possible[i] = !node.has_claimed_subgraph_nodes() &&
@@ -112,9 +113,10 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 // Returns true if the value is known to have exactly one element.
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
-// Results computed from shapes alone (`computed`) are kept on the CPU only if the host reads them: sizes, axes, scales,
-// and inputs of other CPU nodes. The other results are data, such as masks and positions. The first node that makes
-// more than one float, or that reads a device value, is claimed; at most its few inputs are copied.
+// Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Nodes remain
+// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. Of the
+// other nodes, a node is claimed if it makes more than one float or reads a device value; at most its few
+// inputs are copied.
 void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // its result is read on the host
@@ -149,8 +151,8 @@ void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const B
   }
 }
 
-// Claims Shape and Size if their tensor is on the device. The host knows their results without reading the tensor. A
-// graph input is on the device if a claimed node reads it.
+// Claims Shape and Size if their tensor is on the device: the host knows their results without reading the
+// tensor. A graph input is on the device if a claimed node reads it.
 void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
                                        const std::vector<bool>& possible,
                                        std::vector<std::string>& refusals) {
@@ -180,9 +182,9 @@ void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
   }
 }
 
-// Claims nodes in `left` that were refused only because their group is too small: they read graph inputs that claimed
-// nodes also read, and only the caller reads their results. On the CPU, they would force the runtime to copy such an
-// input, and to copy it back if the caller has it on the device.
+// Claims nodes that `left` refuses only because their group is too small, if they read only graph inputs that
+// claimed nodes also read, and only the caller reads their results. On the CPU, such a node would force the
+// runtime to copy the input, and to copy it back if the caller has it on the device.
 void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
                                 const std::vector<std::string>& refusals) {
   std::set<std::string> made, there, read;
@@ -335,7 +337,8 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   const std::vector<bool> computed = refuse_shape_computations(claims, nodes, refusals);
   claim_data_made_of_shapes(claims, nodes, body, computed, refusals);
   refuse_integers_read_on_host(claims, nodes, body, refusals);
-  // The node around a subgraph is on the device if one of its nodes is, and then there is no copy.
+  // The node that contains a subgraph is on the device if a node of the subgraph is. A small group in a
+  // subgraph then needs no copies.
   if (body.parent.empty()) refuse_small_groups(claims, nodes, body, options.min_nodes, refusals);
   if (body.parent.empty()) claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
   return refusals;

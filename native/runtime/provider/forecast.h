@@ -37,7 +37,7 @@ struct Node {
   const Value *inputs, *outputs;
   const char* const* implicit;         // names of outer-scope values that its subgraphs read; ends with null
   int32_t has_claimed_subgraph_nodes;  // whether the provider claims nodes in its subgraphs
-  int32_t is_assigned_elsewhere;       // whether another provider already has it
+  int32_t is_assigned_elsewhere;       // whether it is assigned to another provider
 };
 
 // A graph with its nodes in topological order.

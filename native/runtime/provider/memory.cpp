@@ -148,7 +148,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     return abi::MemoryDevice_GetMemoryType(abi::GetEpApi(api), d) == abi::DeviceMemoryType::kHostAccessible;
   }
 
-  // Returns -1 if the memory does not belong to this library.
+  // Returns the number of the memory's device; -1 if the memory does not belong to this library.
   int number(const abi::OrtMemoryDevice* d) const {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     if (abi::MemoryDevice_GetDeviceType(ep, d) != abi::MemoryDeviceType::kGpu) return -1;
@@ -161,8 +161,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     const int source = number(abi::Value_GetMemoryDevice(ep, from));
     const int target = number(abi::Value_GetMemoryDevice(ep, to));
-    // The runtime also copies tensors that were bound on a wrong device, on a stream of the other device. Every device
-    // can access pinned memory.
+    // The runtime also requests copies of tensors that were bound on the wrong device, on a stream of the
+    // other device. Every device can access pinned memory.
     const bool apart = source >= 0 && target >= 0 && source != target;
     const bool from_pinned = is_pinned(abi::Value_GetMemoryDevice(ep, from));
     if (apart && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
@@ -182,7 +182,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const gpu::OnDevice on(device);
     std::optional<gpu::WorkStream> own;
     void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();
-    // Streams here do not synchronize with the default stream, so any of them may still write the source.
+    // This library's streams do not synchronize with the default stream, so any of them may still write the
+    // source.
     if (stream == nullptr && source >= 0) gpu::StreamContext::synchronize_all(device);
     if (source < 0 && stream != nullptr) {
       staging(device).upload(out, in, bytes, handle);

@@ -13,7 +13,7 @@
 
 namespace graphopt::provider {
 
-// Returns the vendor ID of this library's memory devices: a GPU of this vendor.
+// Returns the vendor ID of the memory devices of a backend: the PCI ID of the GPU's vendor.
 uint32_t vendor_id(gpu::Backend backend);
 
 // The device memory of one session. Without a limit (0) it comes from the pool shared by all sessions, otherwise from a
@@ -44,8 +44,9 @@ class SessionMemory {
   std::function<bool()> give_back_;
 };
 
-// Pinned host memory of one device: the device can copy from and to it asynchronously. Freed blocks are kept for later
-// requests and never unpinned, because a driver waits for the whole device to unpin. Thread-safe.
+// Pinned host memory of one device, from and to which the device can copy asynchronously. Freed blocks are
+// kept for later requests and never unpinned, because a driver waits for the whole device when it unpins
+// memory. Thread-safe.
 class PinnedMemory {
  public:
   // Opens gpu::device(number) on first use.
@@ -78,7 +79,7 @@ class Allocator final : public abi::OrtAllocatorImpl {
   static Allocator& self(const abi::OrtAllocatorImpl* p);
 
   const abi::OrtApi24* api_;
-  std::shared_ptr<SessionMemory> memory_;  // one of the two
+  std::shared_ptr<SessionMemory> memory_;  // null if pinned_ is set
   PinnedMemory* pinned_ = nullptr;
   const abi::OrtMemoryInfo* info_;  // owned by the creator of the allocator
 };
@@ -86,7 +87,7 @@ class Allocator final : public abi::OrtAllocatorImpl {
 // Returns why an allocation of this thread failed, and clears the reason; empty if none has failed since the last call.
 std::string last_failure();
 
-// A stream for work on the device of `memory`, with its gpu::StreamContext.
+// Creates a stream for work on the device of `memory`, with its gpu::StreamContext.
 abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory);
 // Returns the device's handle of a stream from create_stream; null for null and for streams of the runtime.
 void* stream_handle(const abi::OrtApi24* api, const abi::OrtSyncStream* stream);

@@ -6,7 +6,8 @@
 namespace graphopt::provider {
 namespace {
 
-// Returns true if the input has two layouts, or is the same in both. An unknown rank is reported as 0.
+// Returns true if the input can have either layout, or is the same in both. The runtime reports an unknown
+// rank as 0.
 bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
   const Value& value = node.inputs[i];
   if (has_layouts(value) || value.type != ElementType::kHalf) return true;

@@ -1,4 +1,5 @@
-// Values of a region during compilation, by name. Each exists in channels first, channels last, or both.
+// Values of a region during compilation, by name. Each value exists in channels-first layout, in
+// channels-last layout, or in both.
 #pragma once
 
 #include <cstddef>

@@ -8,9 +8,10 @@
 namespace graphopt::provider {
 namespace {
 
-// Each node gets a level: the most times that a path to it leaves the regions. Levels never decrease along a path, so a
-// path that leaves the nodes of a level reenters at a higher level. The nodes of one level form one region. A planned
-// node belongs to the level that reads it, which may be higher than its own.
+// Each node gets a level: the maximum number of times that a path to the node leaves the regions. The nodes
+// of one level form one region. Levels never decrease along a path, so a path that leaves a region can only
+// enter a region of a higher level. A planned node belongs to the level of the nodes that read it, which may
+// be higher than its own.
 class Partition {
  public:
   Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)
@@ -127,7 +128,8 @@ class Partition {
 
 bool given(const Body& body, size_t i) { return i < body.given.size() && body.given[i]; }
 
-// Returns true if the inputs and outputs of a claimed node are on the device, or known while the region is planned.
+// Returns true if a claimed node may be part of a region: its inputs and outputs are on the device, or known
+// while the region is planned.
 bool runs_in_region(const Claims& claims, const NodeInGraph& node) {
   const Registration* op = claims.find(node);
   if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;

@@ -11,7 +11,7 @@ namespace graphopt::provider {
 
 // A node of the graph, in topological order.
 struct PartitionNode {
-  std::vector<std::string> inputs, outputs;  // names of values; empty where one is left out
+  std::vector<std::string> inputs, outputs;  // names of values; empty for an omitted value
   bool member = false;                       // may be part of a region
   // May be computed on the host while a region is planned. All readers must then be in that region.
   bool planned = false;
@@ -19,8 +19,9 @@ struct PartitionNode {
   std::vector<std::string> on_host = {};
 };
 
-// Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region stays
-// inside, and no cycle connects regions, so each can be replaced by one node. `outputs`: of the graph.
+// Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region
+// is inside the region, and no cycle connects regions, so each region can be replaced by one node. `outputs`:
+// names of the graph's outputs.
 std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes,
                                               const std::vector<std::string>& outputs);
 

@@ -66,8 +66,8 @@ Pools& pools() {
   return one;
 }
 
-// GRAPHOPT_GUARD_MEMORY, for tests: freed blocks are returned to the device at once, and a guarded device checks them
-// (device/emulator/guarded_memory.h).
+// Returns true if GRAPHOPT_GUARD_MEMORY is set, for tests: freed blocks are then returned to the device at
+// once, and a guarded device checks them (device/emulator/guarded_memory.h).
 bool keeps_nothing() {
   static const bool guards = std::getenv("GRAPHOPT_GUARD_MEMORY") != nullptr;
   return guards;
@@ -84,7 +84,7 @@ void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back) {
 }
 
 size_t few_sizes(size_t bytes, size_t least, size_t steps) {
-  constexpr size_t kMost = size_t{1} << 56;  // prevents overflow in sizes computed from it
+  constexpr size_t kMost = size_t{1} << 56;  // prevents overflow in sizes computed from `bytes`
   if (bytes > kMost) {
     throw gpu::OutOfMemory("out of memory: no device has " + std::to_string(bytes) + " bytes");
   }
@@ -148,7 +148,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
     const gpu::OnDevice on(device());
     statistics_.in_use += bytes;  // reserved within the limit during the call
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
-    lock.unlock();  // an exhausted device trims all pools
+    lock.unlock();  // if the device is exhausted, all pools are trimmed
     try {
       memory = gpu::allocate(device(), bytes, holder);
     } catch (...) {

@@ -3,8 +3,8 @@
 // A block freed on a stream can be reused on the same stream at once, because the stream's work runs in order. Other
 // streams can reuse it only when that work is known to be done (retire).
 //
-// A pool with a limit never has more bytes of the device than that, including cached blocks. A session with a
-// memory_limit has its own pool.
+// A pool with a limit never has more bytes of the device than the limit, including cached blocks. A session
+// with a memory_limit has its own pool.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@
 
 namespace graphopt::provider {
 
-// Rounds `bytes` up to one of few sizes: a multiple of a step, at most `steps` of them. The step is `least` times a
-// power of two. Throws gpu::OutOfMemory for more than any device has.
+// Rounds `bytes` up to one of a few sizes: at most `steps` times a step, which is `least` times a power of
+// two. Throws gpu::OutOfMemory for more bytes than any device has.
 size_t few_sizes(size_t bytes, size_t least, size_t steps);
 
 // Thread-safe.
@@ -41,22 +41,24 @@ class Pool {
   gpu::Device& device() const;
   bool is_of(const gpu::Device& device) const { return device_ == &device; }
 
-  // Returns the size of the smallest block that serves a request: from 4 KiB up at most an eighth more. Throws
-  // gpu::OutOfMemory.
+  // Returns the size of the smallest block that serves a request: from 4 KiB on, it is at most an eighth
+  // larger than the request. Throws gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
-  // Allocates a block for work on `stream`, or with null for unknown work. `holder`: its use. The block has at most
-  // twice block_size(bytes). With a limit it has exactly that size, so a request's success does not depend on the
-  // cached blocks. Throws gpu::OutOfMemory beyond the limit, and if the device has no memory left after all pools have
-  // freed their cached blocks.
+  // Allocates a block for work on `stream`, or for unknown work if `stream` is null. `holder`: the use of the
+  // block. The block has at most twice block_size(bytes). With a limit it has exactly that size, so a
+  // request's success does not depend on the cached blocks. Throws gpu::OutOfMemory beyond the limit, and if
+  // the device has no memory left after all pools have freed their cached blocks.
   void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
 
   void free(void* memory);
 
-  // Call when all work on the stream is done.
+  // Makes the free blocks of the stream available to all streams. Call it when all work on the stream is
+  // done.
   void retire(const void* stream);
 
-  // Call when all work on the stream is done and the stream ends. Another stream may get its address.
+  // Like retire, but for a stream that ends; another stream may get its address. Call it when all work on the
+  // stream is done.
   void forget(const void* stream);
 
   struct Statistics {
@@ -98,8 +100,8 @@ class Pool {
   Statistics statistics_;
 };
 
-// Registers a session's function that frees idle memory when a device is exhausted. It returns false if there is none.
-// It is called until `owner` expires.
+// Registers a session's function that frees idle memory when a device is exhausted. The function returns
+// false if it has freed none. It is called until `owner` expires.
 void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back);
 
 // Returns the pool of gpu::device(number) that all sessions without a limit share.

@@ -140,10 +140,11 @@ struct Provider final : abi::OrtEp {
     }
   }
 
-  // Returns true if the graph belongs to a node that the runtime replaces by its function later, such as SequenceMap.
-  // Nodes compiled inside are moved to a graph that does not import com.graphopt, and the model does not load
-  // (onnxruntime 1.31.1). The runtime reports only the direct parent (Node_GetGraph is null for it). So an If inside
-  // SequenceMap's body is treated like any other If, because the subgraphs of an If can be whole models.
+  // Returns true if the graph belongs to a node that the runtime later replaces by its function body, such as
+  // SequenceMap. Nodes that are compiled in such a graph are moved to a graph that does not import
+  // com.graphopt, and the model does not load (onnxruntime 1.31.1). The runtime reports only the direct
+  // parent (Node_GetGraph returns null for the parent). An If inside SequenceMap's body is therefore treated
+  // like any other If, because the subgraphs of an If can be whole models.
   static bool is_moved_later(const std::string& parent) {
     return !parent.empty() && !is_control_flow("", parent);
   }
@@ -246,8 +247,9 @@ struct Factory final : abi::OrtEpFactory {
     return *slot;
   }
 
-  // The runtime's list may lack GPUs (a container without /sys/class/drm): these are attached to its CPU. GPUs that
-  // share the processor's memory come last, so a caller that accepts any GPU does not get one of them.
+  // Writes the devices to `out` and returns their number. The runtime's list may lack GPUs (in a container
+  // without /sys/class/drm); these are attached to its CPU. GPUs that share the processor's memory come last,
+  // so that a caller that accepts any GPU gets another GPU if there is one.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
     std::vector<const abi::OrtHardwareDevice*> gpus;
@@ -280,7 +282,7 @@ struct Factory final : abi::OrtEpFactory {
     return found;
   }
 
-  // Newer runtimes report the bus ID; older ones the number of the DRM card.
+  // Newer runtimes report the bus ID; older ones report the number of the DRM card.
   std::string bus_id(const abi::OrtHardwareDevice* device) const {
     const abi::OrtKeyValuePairs* metadata = abi::HardwareDevice_Metadata(api, device);
     if (metadata == nullptr) return {};
@@ -319,7 +321,7 @@ struct Factory final : abi::OrtEpFactory {
     auto device = abi::own<abi::ReleaseEpDevice>(ep, raw);
     const auto* own_memory = made("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, own_memory));
-    // Host memory for tensors of callers; the runtime does not use it.
+    // Pinned host memory for tensors of callers; the runtime itself does not use it.
     const auto* host = made("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
     return device.release();

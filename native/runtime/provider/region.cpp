@@ -24,16 +24,16 @@ namespace {
 
 using abi::OrtStatus;
 
-// After this many refused captures, of a plan and of a region, no more are tried.
+// Maximum numbers of refused captures of a plan and of a region. After that, no more captures are tried.
 constexpr int kMostRefusals = 3, kMostRefusalsOfAll = 16;
-// Graphs for caller addresses that a plan keeps.
+// Maximum number of graphs with caller addresses that a plan keeps.
 constexpr size_t kMostCaptured = 2;
-// Graphs captured for caller addresses; beyond this number copies are cheaper.
+// Maximum number of graphs with caller addresses that are captured for a plan; beyond it, copies are cheaper.
 constexpr int kMostOwn = 16;
 
 constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
                                        "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
-// A graph of this process gave other results than the same launches: graphs are disabled.
+// True after a graph of this process gave other results than the same launches; graphs are then disabled.
 std::atomic<bool> graphs_differ{false};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
 
@@ -152,8 +152,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
   plan.alignment = alignment;
   plan.output_alignment = output_alignment;
-  // Keep the generation of the refused plan. A library in use then may have been released since, and only a new
-  // generation makes the next run try it again.
+  // Keep the generation of the refused plan. If a library was busy at that time and has become free since,
+  // the current generation is higher, and the next run plans again.
   plan.generation = refused != nullptr ? refused->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.all.size());
   std::vector<const Tensor*> written(steps_.values.size());
@@ -272,7 +272,7 @@ void Region::say_refusal(const std::string& why) const {
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
 }
 
-// A failed capture leaves the plan unchanged.
+// A failed capture leaves the calls of the plan unchanged.
 bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) const {
   std::vector<uint32_t> failed(steps_.all.size());
   for (size_t s = 0; s < steps_.all.size(); ++s) failed[s] = plan.calls[s].failed;
@@ -348,7 +348,7 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Held& held, const std::v
   try {
     plan.staged.arena = held.arena(plan.arena_bytes_with_copies);
   } catch (const gpu::OutOfMemory& e) {
-    if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // the run itself needs no less
+    if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // a run without a graph needs as much
     refuse(plan, e.what());
     return nullptr;
   }
@@ -382,7 +382,8 @@ void Region::copy(const RegionPlan& plan, const std::vector<void*>& to, const st
 
 bool Region::run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                          void* stream) const {
-  // A caller may bind an output over an input. Steps that read the input afterwards then need a copy.
+  // A caller may bind an output to memory that overlaps an input. Steps that read the input later then need a
+  // copy of it.
   bool apart = false;
   for (size_t i = 0; i < steps_.inputs; ++i) {
     for (size_t o = steps_.inputs; o < addresses.size(); ++o) {

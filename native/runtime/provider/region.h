@@ -1,16 +1,17 @@
 // A region: nodes that run as one node of the runtime, without the runtime's cost for each node.
 //
-// Float16 convolutions run in channels last (operators/layout.h) where that is known to be faster. The nodes after them
-// do so as far as possible: copies between the layouts are steps at the borders only.
+// Float16 convolutions run in channels-last layout (operators/layout.h) where it is known to be faster. The
+// nodes after them also use this layout as far as possible, so that only few steps have to change the layout.
 //
 // Values computed from shapes alone (sizes, axes, scales, positions) are computed on the host during planning, because
-// a plan depends only on shapes. Kernels plan with them; values that are read on the device are uploaded once.
+// a plan depends only on shapes. Kernels plan with these values; values that are read on the device are
+// uploaded once for each plan.
 //
-// For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The first run
-// enqueues node by node. When the shapes come again, the work is captured in a graph of the driver and replayed from
-// then on. A graph contains addresses. It is captured with the caller's addresses if they repeat in consecutive runs.
-// Otherwise it is captured with copies of inputs and outputs in the arena. Work that cannot be captured is enqueued
-// node by node.
+// For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
+// first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
+// driver, which later runs replay. A graph contains addresses. It is captured with the caller's addresses if
+// they repeat in consecutive runs. Otherwise it is captured with copies of inputs and outputs in the arena.
+// Work that cannot be captured is enqueued node by node.
 #pragma once
 
 #include <atomic>
@@ -53,7 +54,7 @@ std::string describe_regions();
 
 struct RegionOptions {
   bool capture = true;
-  size_t graph_nodes = 0;             // maximum of one graph; 0: no limit
+  size_t graph_nodes = 0;             // maximum nodes of one graph; 0: no limit
   bool verify_graphs = false;         // compare each graph with launches before it is used
   int implementation = -1;            // Call::only, for operators with several implementations
   std::optional<bool> channels_last;  // for float16; unset: only where known to be faster
@@ -99,7 +100,8 @@ class Region final : public abi::OrtNodeComputeInfo {
                   const RegionPlan* refused) const;
   void plan_step(size_t s, RegionPlan& plan) const;
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
-  // run_planned and enqueue return false if a library has refused, and the region must be planned again.
+  // run_planned and enqueue return false if a library has refused a call, and the region must be planned
+  // again.
   bool run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
@@ -109,8 +111,9 @@ class Region final : public abi::OrtNodeComputeInfo {
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
   Captured* staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
-  // Returns true if the plan's graphs can be trusted; always true unless the options request a check. May overwrite the
-  // arena and the outputs of `captured`.
+  // Compare a graph with launches, and return true if the graph may be used: verify the plan's graph with
+  // copies, replays_as_launched the graph `captured`, whose arena and outputs it overwrites. `trust` calls
+  // `equal` and disables graphs if the results differ.
   bool verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const;
   bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
   bool trust(RegionPlan& plan, const std::function<bool()>& equal) const;
@@ -131,7 +134,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   std::string name_;
   Steps steps_;
   std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
-  std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // and on the host
+  std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // constants on the host
   mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
   mutable std::atomic<int> refusals_{0};  // refused captures, by drivers and libraries
 };

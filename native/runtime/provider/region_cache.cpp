@@ -104,7 +104,7 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
   const auto allocate = [&](size_t wanted) {
     arena = std::make_shared<Block>(cache_.memory_, wanted, stream_cache_->stream, gpu::Holder::kArenas);
   };
-  gives_back_ = false;  // the stream cache is worth more than spare bytes
+  gives_back_ = false;  // cached plans are worth more than spare bytes
   try {
     allocate(arena_capacity(bytes));
     gives_back_ = true;

@@ -87,11 +87,11 @@ struct RegionPlan {
   std::vector<ElementType> types;  // of the inputs
   bool verified = false;           // its graph and its launches gave the same results
   std::vector<void*> last;         // addresses of the previous run
-  std::vector<Captured> captured;  // with caller addresses
-  Captured staged;                 // with copies in the arena
+  std::vector<Captured> captured;  // graphs with caller addresses
+  Captured staged;                 // the graph with copies of inputs and outputs in the arena
 };
 
-// One for each session. Thread-safe. The cache of a stream ends with the stream (gpu::StreamContext).
+// One for each session. Thread-safe. The cache of a stream is destroyed with the stream (gpu::StreamContext).
 class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from_this<RegionCache> {
  public:
   // Creates a cache that evicts plans when the session's memory is exhausted.
@@ -118,7 +118,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
     // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
-    // Evicts the least recently used plans of a region. Not called in the first run of a shape, which is slow already.
+    // Evicts the least recently used plans of a region beyond kMostPlans. It is not called in the first run
+    // of a shape, which is slow already.
     void trim(const Region& region) { limit(region, kMostPlans); }
     void drop(const RegionPlan& plan);
     // Returns the stream's arena with at least `bytes` bytes. Throws gpu::OutOfMemory.
@@ -145,15 +146,16 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   // Plans of a region on a stream; trimmed when there are twice as many.
   static constexpr size_t kMostPlans = 32;
 
-  // Frees something: the least recently used plan of all idle stream caches, then memory of the caches that this thread
-  // holds. Returns false if there is nothing.
+  // Frees memory: the least recently used plan of all idle stream caches or, if there is none, memory of the
+  // caches that this thread holds. Returns false if there is nothing to free.
   bool reclaim() noexcept;
   bool reclaim_idle() noexcept;
-  // A graph keeps its arena alive. Destroys graphs of the least recently used plans until the arenas other than the
-  // current one have together no more bytes than that one.
+  // Destroys graphs of the least recently used plans, because a graph keeps its arena alive, until all arenas
+  // other than the current one together have no more bytes than the current one.
   void limit_arenas(StreamCache& stream_cache, const RegionPlan* in_use);
   void discard_graphs(const StreamCache& stream_cache, RegionPlan& plan) noexcept;
-  // Both accept a plan with unfinished work. `evict` also counts it as dropped: it could have been used again.
+  // Both accept a plan with unfinished work. `evict` also counts the plan as dropped, because it could have
+  // been used again.
   void destroy(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept;
   void evict(StreamCache& stream_cache, std::list<RegionPlan>::iterator plan) noexcept;
 

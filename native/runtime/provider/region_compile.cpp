@@ -36,7 +36,7 @@ class RegionNode final : public Node {
     outputs = node.outputs;
     for (auto* values : {&inputs, &outputs}) {
       for (Value& value : *values) {
-        // An unknown rank is reported as 0.
+        // The runtime reports an unknown rank as 0.
         if (value.shape && value.shape->rank() == 0) value.shape.reset();
       }
     }
@@ -56,8 +56,8 @@ class RegionNode final : public Node {
 
 }  // namespace
 
-// Channels last is known to be faster on GPUs with matrix instructions: with cuDNN, and without vendor libraries with
-// the built-in GEMM kernels, which compute in channels last (docs/measurements/provider_h200.md).
+// Channels-last layout is known to be faster on GPUs with matrix units: with cuDNN or, without a vendor
+// library, with the built-in GEMM kernels, which compute in this layout (docs/measurements/provider_h200.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   const auto asks = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
@@ -71,10 +71,10 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   return matrix != hip::Matrix::kNone && matrix != hip::Matrix::kEmulated;
 }
 
-// Which nodes form one step.
+// The groups of nodes that form one step.
 struct Region::Groups {
   std::vector<Fusion> fusions;
-  std::vector<const Fusion*> ends;      // for each node, the fusion that ends there
+  std::vector<const Fusion*> ends;      // for each node, the fusion that it ends; null if there is none
   std::map<size_t, Siblings> siblings;  // by the position of the first sibling
   std::vector<bool> covered;            // nodes that are part of another node's step
 };
@@ -107,7 +107,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
   return groups;
 }
 
-// Returns the step that replaces node i.
+// Returns the source of the step that replaces node i.
 StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
   const Fusion* fusion = groups.ends[i];
   const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
@@ -133,8 +133,8 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Subgraphs of one If may have values with the same name, one of them planned: the others are planned where their
-// inputs are known.
+// Subgraphs of one If may have values with the same name, of which only some can be planned. A value with the
+// name of a planned value is planned if its inputs are known.
 bool Region::is_planned(const GraphNode& node, const NamedValues& known,
                         const std::set<std::string>& planned) const {
   const Registration* op = registry_.claims().find_planned(node);
@@ -169,7 +169,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
       }
       operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
     } else if (of->is_constant(k)) {
-      operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
+      operand.kind = Operand::Kind::kConstant;  // add_constants sets the index
       operand.last = last;
     } else {
       throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
@@ -301,7 +301,7 @@ struct Relaid {
 
 }  // namespace
 
-// Copies each constant once, though several nodes may read it. The runtime may free its copies.
+// Copies each constant once, even if several nodes read it. The runtime may then free its copies.
 void Region::add_constants(const std::vector<StepSource>& sources) {
   struct Constant {
     Tensor tensor;

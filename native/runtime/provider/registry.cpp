@@ -58,7 +58,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
   }
 };
 
-// Copy nodes that the runtime inserts between providers.
+// A copy node that the runtime inserts between providers.
 class CopyKernel final : public Kernel {
  public:
   CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {

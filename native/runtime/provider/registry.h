@@ -24,7 +24,7 @@ std::shared_ptr<gpu::Measured> open_measured(const std::string& path);
 // Returns JSON: for each operator with several implementations their names, in order of preference.
 std::string describe_implementations(gpu::Device& device);
 
-// For one device. Must outlive the sessions that use it.
+// The kernels of the provider for one device. Must outlive the sessions that use it.
 class Registry {
  public:
   Registry(const abi::OrtApi24* api, gpu::Device& device);

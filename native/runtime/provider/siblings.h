@@ -10,8 +10,8 @@
 
 namespace graphopt::provider {
 
-// Indices of sibling nodes in order, two or more. `takes`: whether a node's operator has such a kernel. `outputs`: of
-// the region; siblings do not write them.
+// The indices of two or more sibling nodes, in order. `takes`: whether a node's operator has a kernel for
+// siblings. `outputs`: names of the region's outputs, which siblings do not write.
 using Siblings = std::vector<size_t>;
 std::vector<Siblings> find_siblings(const std::vector<abi::GraphNode>& nodes,
                                     const std::vector<std::string>& outputs,

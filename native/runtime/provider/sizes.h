@@ -9,9 +9,9 @@
 
 namespace graphopt::provider {
 
-// The runtime infers integers and propagates the symbolic names of model inputs. It knows nothing after a convolution
-// of a symbolic dim. This class keeps such dims, for example for a branch that convolves and returns to its input's
-// size.
+// The runtime infers integer dims and propagates the symbolic dims of model inputs. The result of a
+// convolution of a symbolic dim is unknown to it. This class also infers such dims, for example for a
+// residual branch whose convolutions keep the size of its input.
 class Sizes {
  public:
   explicit Sizes(const std::vector<abi::GraphNode>& nodes);

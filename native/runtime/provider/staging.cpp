@@ -9,7 +9,7 @@
 namespace graphopt::provider {
 namespace {
 
-// For larger copies the transfer time dominates the wait.
+// Copies of more than kMostBytes are not staged, because their transfer time dominates the wait.
 constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, kLeastBytes = 4096;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Uploads that do not block the caller. A driver may read unpinned memory only during the call, so it waits for the
-// copy. Here the CPU copies into pinned memory, and the device copies from there.
+// copy. Here, the CPU copies the data to pinned memory, from which the device copies it.
 //
 // This pinned memory is internal; callers use PinnedMemory (memory.h).
 #pragma once
@@ -28,7 +28,7 @@ class Staging {
     void* memory = nullptr;
     size_t bytes = 0;
     void* event = nullptr;                      // recorded after the last copy from it
-    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expires with its stream
+    std::weak_ptr<gpu::StreamContext> context;  // stream of that copy; expires with it
 
     bool is_free();
   };

@@ -1,6 +1,6 @@
-// Finds nodes that one kernel computes together. The head's kernel can fuse the nodes after it: the sum with a tensor
-// of the same shape, then an activation, or PRelu with a slope for each channel. No other node may read the values
-// between them.
+// Finds nodes that one kernel computes together. The kernel of the first node, the head, can fuse the nodes
+// after it: the sum with a tensor of the same shape, then an activation, or PRelu with a slope for each
+// channel. No other node may read the values between these nodes.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,8 @@ struct Fusion {
   size_t prelu = 0;              // the node with the slopes as input 1
 };
 
-// `takes_tail`: whether the node's kernel can fuse. `outputs`: of the region, which must all be written.
+// `takes_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, all of
+// which must be written.
 std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
                                const std::vector<std::string>& outputs,
                                const std::function<bool(const abi::GraphNode&)>& takes_tail);

@@ -1,5 +1,5 @@
-// Compares captured graphs with launches. Replays on AMD GPUs have given stale and
-// corrupt results (docs/amd_behaviour.md), without an error.
+// Compares the results of captured graphs with those of launches. Replays on AMD GPUs have given stale and
+// corrupt results without an error (docs/amd_behaviour.md).
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kPatternBytes = size_t{1} << 20;
 
-// Bytes that are NaN in every floating-point type.
+// Fills memory with bytes that are NaN in every floating-point type.
 void fill_with_nan(gpu::Device& device, void* memory, size_t bytes, void* stream) {
   const std::vector<unsigned char> pattern(std::min(bytes, kPatternBytes), 0xff);
   staging(device).upload(memory, pattern.data(), pattern.size(), stream);
@@ -47,8 +47,8 @@ void alter(std::vector<unsigned char>& content, ElementType type) {
 
 }  // namespace
 
-// Runs launches, then the graph over an arena and outputs filled with NaN. Returns true if all outputs are equal, bit
-// by bit.
+// Runs the launches, then fills the arena and the outputs with NaN and runs the graph. Returns true if all
+// outputs are equal, bit by bit.
 bool Region::replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const {
   void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
   const auto outputs = [&] {
@@ -86,7 +86,7 @@ bool Region::trust(RegionPlan& plan, const std::function<bool()>& equal) const {
   return false;
 }
 
-// Compares with the inputs of this run, and again with altered inputs.
+// Compares the graph with copies and the launches for the inputs of this run, and again for altered inputs.
 bool Region::verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const {
   const Captured& captured = plan.staged;
   plan.verified = trust(plan, [&] {
