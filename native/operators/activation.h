@@ -1,13 +1,14 @@
-// Activations that operators of com.graphopt can end with: one table for operators, CPU kernels and device kernels.
-// cpu/microkernels/activation.h and blocks/gpu/activation.h compute them; graphopt/ops/activation.py has their function
-// bodies.
+// The activations that com.graphopt operators can fuse as their last step. Operators, CPU kernels and device kernels
+// share this table. cpu/microkernels/activation.h and blocks/gpu/activation.h compute them; graphopt/ops/activation.py
+// has their function bodies.
 #pragma once
 
 #include "device/integers.h"
 
 namespace graphopt {
 
-// KIND(name, attribute for a, attribute for b); null if it has none. The numeric value of a kind never changes.
+// KIND(name, attribute that sets a, attribute that sets b), with null for a parameter that the kind does not
+// have. The numeric value of a kind never changes.
 #define GRAPHOPT_ACTIVATIONS(KIND)   \
   KIND(None, nullptr, nullptr)       \
   KIND(Relu, nullptr, nullptr)       \

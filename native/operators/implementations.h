@@ -10,16 +10,18 @@
 
 namespace graphopt {
 
-// One implementation, in a list in order of preference. The last one accepts everything that the operator allows. Work
-// describes the work of one call, and where it runs.
+// One implementation of an operator. A list of implementations is in order of preference; its last entry accepts every
+// valid call. Work describes one call and the device on which it runs.
 template <class Work>
 struct Implementation {
   const char* name;
-  // Returns why it refuses the work; null if it accepts it. May store data for plan in the work.
+  // Returns the reason for refusing the work; null if the implementation accepts it. May store data for
+  // `plan` in the work.
   const char* (*refuse)(Work& work);
-  // Adds the steps of a device implementation to the program. Null on the CPU, where a kernel needs only the index.
+  // Adds the steps of a device implementation to the program. Null for a CPU implementation: a CPU kernel needs
+  // only the index of its choice.
   void (*plan)(Work& work) = nullptr;
-  // Loads its libraries before there is any work; null: nothing to load.
+  // Loads the vendor libraries that the implementation calls, before the first call; null if it calls none.
   void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;
 };
 
@@ -52,9 +54,10 @@ class Choice {
  public:
   explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
 
-  // Returns the index of the implementation to use. A required one (Call::only) comes first, then the measured one,
-  // then the first in the list. It must accept the work and must not have failed in this call. Without a call, the
-  // choice is for all calls. Throws Error if the required one refuses.
+  // Returns the index of the implementation to use. If Call::only is set, this is the result; throws Error if that
+  // implementation refuses the work. Otherwise the result is `measured` if that implementation accepts the work and
+  // has not failed in this call, or else the first one in the list that does. The last one in the list is used
+  // without these checks. Without a call, the choice is for all calls.
   template <class Work, size_t n>
   uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call,
                   int measured = -1) const {
@@ -93,7 +96,7 @@ class Choice {
   }
 
  private:
-  // Logs the choice, once for each index.
+  // Logs the choice the first time that this index is chosen.
   void log_choice(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
 
   std::string op_, name_;

@@ -10,7 +10,7 @@
 //   run      with all memory assigned: computes before it returns (CPU), or enqueues on a stream (device).
 //
 // Plans may be cached. A plan depends on the types, shapes and alignment of the tensors, on the values of inputs that a
-// device kernel reads on the host, and on the fields that the caller sets besides memory.
+// device kernel reads on the host, and on all fields of Call that the caller sets, except memory addresses.
 #pragma once
 
 #include <cstddef>
@@ -101,11 +101,12 @@ class Node : public Attributes {
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }
   // Returns the element type of the first input.
   ElementType type() const { return inputs.empty() ? ElementType::kUndefined : inputs[0].type; }
-  // Returns the value of a constant input, or nothing. Valid as long as the kernel created from the node. On the device
-  // if the kernel reads it there.
+  // Returns the value of a constant input; nothing if the input is not constant. The value is valid as long as the
+  // kernel that was created from the node. It is in device memory if the kernel reads the input there.
   virtual std::optional<Tensor> constant(size_t i) const = 0;
-  // Returns the element of a tensor attribute with one element. Returns nothing if it is missing, or if this node
-  // cannot create a kernel. Throws Error for any other number of elements.
+  // Returns the element of a tensor attribute with one element. Returns nothing if the attribute is missing, or
+  // if no kernel can be created from this kind of Node. Throws Error if the attribute has another number of
+  // elements.
   virtual std::optional<Number> find_number(const char* name) const {
     (void)name;
     return std::nullopt;
@@ -147,7 +148,7 @@ class State {
   void (*destroy_)(void*) = nullptr;
 };
 
-// One call of a kernel. The caller sets the fields above the line, and plan sets the fields below it. Then the caller
+// One call of a kernel. The caller sets the fields above `---`, and plan sets the fields below it. Then the caller
 // sets the memory of the outputs and the workspace.
 struct Call {
   Tensors inputs;
@@ -161,9 +162,9 @@ struct Call {
 
   // Bit mask of implementations that accepted the work and then failed.
   uint32_t failed = 0;
-  // The only implementation that may be chosen, if there are several; -1: any.
+  // Index of the only implementation that may be chosen; -1: any.
   int only = -1;
-  // The vendor libraries that may be used; null: as the environment says.
+  // The vendor libraries that may be used; null: the environment variables decide.
   const gpu::LibraryChoices* libraries = nullptr;
   // Remembers the fastest implementation; null: the first one that accepts the call is used.
   gpu::Measured* measured = nullptr;
@@ -180,9 +181,11 @@ struct Call {
   const Tensor& input(size_t i) const;
   // Returns an integer input in host memory. A uint64 beyond the range of int64 wraps to a negative value.
   std::vector<int64_t> integers(size_t i) const;
-  // Returns the value of such an input with one element. Throws Error that names the input for any other number.
+  // Returns the value of an integer input with one element. Throws Error with `name` if it has another number of
+  // elements.
   int64_t integer(size_t i, const char* name) const;
-  // Returns the value of an input in host memory with one element; `absent` if it is omitted.
+  // Returns the value of a float or float16 input with one element, in host memory; `absent` if the input is
+  // omitted.
   float number(size_t i, float absent) const;
   // Returns true if 16-byte loads and stores may be used.
   bool aligned() const { return alignment >= 16; }
@@ -190,7 +193,7 @@ struct Call {
   void set_output(size_t i, const Shape& shape, ElementType type, Place place);
 };
 
-// Alignment in bytes of each output, if outputs are contiguous (Registration::create_siblings).
+// Alignment in bytes of each output of a kernel with contiguous outputs (Registration::create_siblings).
 constexpr int64_t kSiblingAlignment = 256;
 
 // Several threads may call plan and run concurrently. Both throw Error for invalid tensors.
@@ -201,12 +204,13 @@ class Kernel {
   virtual gpu::Device* device() const { return nullptr; }
   // Called once, before the first plan; `node` is the node that the kernel was created from.
   virtual void prepare(const Node& node) { (void)node; }
-  // A kernel on the same inputs and device that runs before each plan. Its output 0 determines the sizes of the
-  // outputs. The caller waits for it, and appends its outputs to this kernel's inputs, output 0 in host memory.
+  // Returns a kernel that the caller runs on the same inputs and device before each plan, or null. Its output 0
+  // determines the sizes of this kernel's outputs. The caller waits for it, and appends all its outputs to this
+  // kernel's inputs, output 0 in host memory.
   virtual const Kernel* counter() const { return nullptr; }
   virtual void plan(Call& call) const = 0;
-  // Omitted outputs have no memory. Returns false if an implementation failed without side effects: `failed` then has
-  // its bit, and the call must be planned again.
+  // Omitted outputs have no memory. Returns false if an implementation failed without side effects: its bit is then
+  // set in Call::failed, and the call must be planned again.
   virtual bool run(Call& call) const = 0;
 };
 

@@ -50,7 +50,7 @@ class CpuKernel : public Kernel {
   static const Problem& problem(const Call& call) { return call.state.get<Planned>().problem; }
   // Returns the bytes that run needs.
   virtual size_t workspace(const Problem& p, size_t workers) const = 0;
-  // Returns data besides the problem that the runs of a planned call share. These runs are sequential.
+  // Returns data that all runs of a planned call share, in addition to the problem. These runs never overlap.
   virtual std::shared_ptr<void> keep(const Problem& p, size_t workers) const {
     static_cast<void>(p), static_cast<void>(workers);
     return nullptr;
@@ -72,8 +72,9 @@ const T* data(const Call& call, size_t i) {
   return i < call.inputs.size() ? call.inputs[i].as<const T>() : nullptr;
 }
 
-// The kernel of an operator with tensors of element type T only. It calls kRun with the problem, kInputs inputs, the
-// output, the threads and, if there is a kWorkspace (a function that returns its size), the workspace.
+// A kernel for an operator whose tensors all have the element type T. It calls kRun with the problem, kInputs
+// inputs, the output, the threads and, if kWorkspace (a function that returns the workspace size) is given, the
+// workspace.
 template <class Op, class T, size_t kInputs, auto kRun, auto... kWorkspace>
 class CpuKernelOf final : public CpuKernel<Op> {
  public:
@@ -146,7 +147,7 @@ class PackedCpuKernel : public CpuKernel<Op> {
   virtual size_t scratch(const Problem& p, Algorithm algorithm, size_t workers) const {
     return kKernels.workspace(p, algorithm, workers);
   }
-  // As CpuKernel::keep.
+  // See CpuKernel::keep.
   virtual std::shared_ptr<void> schedule(const Problem& p, Algorithm algorithm, size_t workers) const {
     static_cast<void>(p), static_cast<void>(algorithm), static_cast<void>(workers);
     return nullptr;
@@ -167,9 +168,10 @@ class PackedCpuKernel : public CpuKernel<Op> {
   std::shared_ptr<void> keep(const Problem& p, size_t workers) const final {
     return schedule(p, algorithm_of(p), workers);
   }
-  // Constant weights keep the layout they were packed for.
+  // Constant weights were packed for one algorithm, which every call uses.
   Algorithm algorithm_of(const Problem& p) const { return choose_algorithm(packed_for_ ? *packed_for_ : p); }
-  // Rounded up to a cache line, as the scratch memory follows.
+  // Returns the bytes of weights packed in the workspace, rounded up to a cache line because scratch memory
+  // follows them.
   static size_t in_workspace(const Problem& p, Algorithm algorithm) {
     return (kKernels.weights(p, algorithm) + 63) / 64 * 64;
   }
@@ -275,8 +277,8 @@ class GpuKernelOf : public gpu::DeviceKernel {
   bool half_;
 };
 
-// Launches the kernels planned by kPlan. Its arguments are the problem, whether it is float16, whether memory is
-// aligned and, if kPlan accepts them, the device's facts.
+// Launches the kernels that kPlan plans. kPlan receives the problem, whether the tensors are float16, whether
+// memory is aligned (Call::aligned) and, if it accepts them, the device's facts.
 template <class P, auto kPlan>
 void launch_own(GpuWork<P>& work) {
   if constexpr (std::is_invocable_v<decltype(kPlan), const P&, bool, bool>) {
@@ -306,13 +308,14 @@ class GpuKernel final : public GpuKernelOf<Op> {
   }
 };
 
-// Has one implementation: it launches kPlan.
+// A GpuKernel with one implementation, which launches the kernels that kPlan plans.
 template <class Op, auto kPlan>
 using OwnGpuKernel = GpuKernel<Op, kOwn<typename Op::Problem, kPlan>>;
 
-// Refuses nodes with device tensors that are not all float or all float16; kernels need a single T.
+// Returns a refusal unless all device inputs of a node are float or all are float16, because kernels have one
+// type T.
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
-// Returns the refusal of a node for a type without a kernel.
+// Returns the refusal of a node because no kernel supports this type.
 std::string no_kernel(ElementType type);
 
 // Returns true if `perm` contains each of the axes 0, 1, .. once.
@@ -321,10 +324,10 @@ bool is_permutation(const std::vector<int64_t>& perm);
 // Returns the axis as an index; negative axes count from the end. Throws Error if it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
 
-// Checks a window attribute, which may be empty: `count` values from `least` to 2^31 - 1, because sizes computed from
-// them have 64 bits. Throws Error otherwise.
+// Throws Error unless a window attribute is empty or has `count` values from `least` to 2^31 - 1. Sizes computed from
+// such values do not overflow 64 bits.
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
-// Returns a required attribute of that kind; nothing if it is missing or invalid.
+// Returns a required window attribute; nothing if it is missing or does not have `count` such values.
 std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
                                                int64_t least);
 // The same, but throws Error if the attribute is missing or invalid.
@@ -332,7 +335,7 @@ std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t cou
 
 bool is_half(const Tensor& tensor);
 
-// The products of the dims before an axis, at it and after it.
+// Returns the product of the dims before the axis, the dim of the axis, and the product of the dims after it.
 std::tuple<int64_t, int64_t, int64_t> split_at(const Shape& x, size_t axis);
 
 // Returns the input, or nothing if the node omits it.
@@ -388,7 +391,7 @@ class Kernels {
     }
   }
 
-  // Adds an ONNX operator that the provider claims for any node (make_kernel).
+  // Adds an ONNX operator and lets the provider claim every node. `make` and `args` are those of make_kernel.
   template <class Make, class... Args>
   Registration& add_onnx(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add();
@@ -414,7 +417,8 @@ class Kernels {
     return r;
   }
 
-  // Adds an operator that follows the layout of its input. After `args`, `make` receives whether channels are last.
+  // Adds an operator with a kernel for each layout (Layout::kFollows). After `args`, `make` receives whether
+  // channels are last.
   template <class Make, class... Args>
   Registration& add_following(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add_onnx(name, first, last, make, args..., false);
@@ -423,7 +427,7 @@ class Kernels {
   }
 
   // Declares that the operator added last can also fuse the nodes after it. A K is constructed from a node, the device
-  // and the tail; input `residual` is the tail's residual.
+  // and the tail. The input with index `residual` is the tail's residual.
   template <class K>
   void takes_tail(size_t residual) {
     table_.back().residual = residual;
@@ -432,8 +436,8 @@ class Kernels {
     };
   }
 
-  // Declares that the operator added last has a kernel for channels last (make_kernel). Its `args` end with the tail,
-  // if it accepts one, and true.
+  // Declares that the operator added last has a kernel for channels last (make_kernel). `make` receives `args`, then
+  // the tail if it accepts a tail, then true.
   template <class Make, class... Args>
   void has_channels_last(Make make, Args... args) {
     table_.back().create_channels_last = [device = device_, make, args...](const Node& node,
@@ -472,7 +476,7 @@ class Kernels {
     });
   }
 
-  // Returns the registrations for one of these places.
+  // Returns the registrations whose `where` is in `wanted`.
   Table take(std::initializer_list<Where> wanted) &&;
 
  private:

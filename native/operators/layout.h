@@ -15,8 +15,8 @@ constexpr size_t kLayoutRank = 4;
 enum class Layout {
   kFirst,    // kernels need channels first
   kAny,      // all axes are treated alike
-  kFollows,  // there is a kernel for each layout; neither is worth a copy
-  kLast,     // channels last is worth copies
+  kFollows,  // there is a kernel for each layout; the node uses its input's layout
+  kLast,     // channels last is fast enough to pay for layout conversions
 };
 
 inline Shape to_channels_last(const Shape& s) { return {s[0], s[2], s[3], s[1]}; }

@@ -37,8 +37,8 @@ void append(const std::string& path, const std::string& line) {
   if (file >= 0) close(file);
 }
 
-// Captures kRuns of the call in a graph, as a region does; null if they cannot be captured, for example on the null
-// stream.
+// Captures kRuns runs of the call in a graph, as a region does. Returns null if they cannot be captured, for
+// example on the null stream.
 std::unique_ptr<Graph> captured(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
@@ -91,7 +91,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   return timed;
 }
 
-// Returns an unplanned copy of the call for this implementation alone.
+// Returns a copy of the call that is not planned yet and must use implementation `only`.
 std::unique_ptr<Call> call_of(const Call& call, int only) {
   auto trial = std::make_unique<Call>();
   trial->inputs.resize(call.inputs.size());
@@ -140,7 +140,7 @@ int fastest(const Kernel& kernel, const std::string& problem, const std::vector<
     try {
       kernel.plan(*trial);
     } catch (const std::exception&) {
-      continue;  // it refuses the call
+      continue;  // the implementation refuses the call
     }
     of += "; " + names[i];
     planned.emplace(i, std::move(trial));

@@ -12,12 +12,12 @@
 
 namespace graphopt::gpu {
 
-// Measured choices in a file that sessions and processes share. Each line is a problem with tab-separated parts: the
-// device with its driver and the library's version, the problem, and the implementation's name. The last line of a
-// problem counts. Thread-safe.
+// Measured choices in a file that sessions and processes share. Each line has three parts, separated by tabs: the
+// device with its driver and this library's version, the problem, and the name of the fastest implementation. The
+// last line with the same first two parts is valid. Thread-safe.
 class Measured {
  public:
-  // The file need not exist. `version`: of the library.
+  // The file need not exist. `version` is the version of this library.
   Measured(std::string path, std::string version);
 
   // Returns the stored implementation for a problem on the device, or calls `measure` and stores its result.
@@ -31,9 +31,9 @@ class Measured {
   std::map<std::string, std::string> names_;
 };
 
-// Returns the index in `names` of the fastest implementation for the call, each run on separate memory. Returns -1 if
-// fewer than two accept the call, or if memory is exhausted. Calls with the same running time must have the same
-// `problem`.
+// Returns the index in `names` of the fastest implementation for the call. Measures each implementation on separate
+// memory. Returns -1 if fewer than two accept the call, or if memory is exhausted. Calls with the same `problem`
+// share one measurement, so `problem` must name everything that changes the running time.
 int fastest(const Kernel& kernel, const std::string& problem, const std::vector<std::string>& names,
             const Call& call);
 

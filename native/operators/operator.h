@@ -12,7 +12,7 @@
 
 namespace graphopt {
 
-// These throw Error with the input's name.
+// These throw Error with the input's name unless `given` equals `wanted`.
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
@@ -33,16 +33,17 @@ class Operator {
   virtual void read(const Node& node) = 0;
   // Returns the problem of a call; call `read` first. Throws Error for invalid shapes.
   virtual Problem problem(const Shapes& inputs) const = 0;
-  // Returns the shape of every output, or of the first one; call `problem` first.
+  // Returns the shape of output 0; call `problem` first.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
-  // Returns the shape of output i, given the first output's shape y.
+  // Returns the shape of output i, given the shape y of output 0. By default all outputs have the same shape.
   virtual Shape output_beside(const Shape& y, size_t) const { return y; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
   }
 };
 
-// NAME[Add][act][Bf16]: inputs X, two more and, with Add, a residual shaped like Y. NAME[Add]PRelu: slopes after them.
+// The operators NAME[Add][act][Bf16] and NAME[Add]PRelu. Their inputs are X, two more, with Add a residual of Y's
+// shape, and with PRelu the slopes.
 template <class P>
 class TailedOperator : public Operator<P> {
  public:
@@ -57,7 +58,7 @@ class TailedOperator : public Operator<P> {
     return std::vector<Operand>(slopes() + (tail_.has_slopes ? 1 : 0), Operand::kTensor);
   }
   void read(const Node& node) override { tail_.act = read_activation(tail_.act.kind, node); }
-  // Residual sum and activation; complete after `read`.
+  // Returns the fused residual sum and activation; complete after `read`.
   const Tail& tail() const { return tail_; }
   // Index of the slopes among the inputs, if there are any.
   size_t slopes() const { return tail_.has_residual ? 4 : 3; }
@@ -67,7 +68,7 @@ class TailedOperator : public Operator<P> {
   void require_residual(const Shapes& inputs, const char* like, const Shape& wanted) const {
     if (tail_.has_residual) require_like("R", inputs[3], like, wanted);
   }
-  // Checks for one slope for each channel, along axis 1 of y. Throws Error.
+  // Throws Error unless there is one slope for each channel (axis 1 of y).
   void require_slopes(const Shapes& inputs, const Shape& y) const {
     if (!tail_.has_slopes) return;
     Shape per_channel(y.rank() - 1);
@@ -76,7 +77,7 @@ class TailedOperator : public Operator<P> {
   }
 
   Tail tail_;
-  bool bfloat16_;  // rounds the factors to bfloat16: on the CPU only, and for float
+  bool bfloat16_;  // rounds the factors to bfloat16; only on the CPU and only for float tensors
 
  private:
   const char* stem_;
@@ -92,7 +93,8 @@ class WeightedOperator : public TailedOperator<P> {
   virtual P static_problem(const std::optional<Shape>& x, const Shape& w) const = 0;
 };
 
-// Returns an Op for each name; `more` follows the tail in its constructor.
+// Returns an Op for each combination of residual and activation. Its constructor receives the tail, then
+// `more`.
 template <class Op, class... Args>
 std::vector<Op> with_tails(std::initializer_list<bool> residuals, const std::vector<ActivationKind>& kinds,
                            Args... more) {

@@ -49,7 +49,7 @@ struct PackedKernels {
   inline constexpr PackedKernels<Problem, Algorithm, T> name##_kernels = {                                \
       name##_weights<T>, name##_prepare<T>, name##_workspace<T>, name<T>};
 
-// For cpu.cpp, after their definitions.
+// Instantiates the four functions. Used in cpu.cpp, after their definitions.
 #define GRAPHOPT_INSTANTIATE_PACKED(name) \
   GRAPHOPT_INSTANTIATE(name##_weights)    \
   GRAPHOPT_INSTANTIATE(name##_prepare)    \

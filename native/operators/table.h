@@ -48,24 +48,24 @@ struct Registration {
   std::vector<ElementType> types;                 // types of input 0; empty: `refuse` checks them
   std::vector<size_t> host_inputs, host_outputs;  // indices of inputs and outputs in host memory
   bool counts = false;                            // its kernel has a counter
-  bool alone = false;                             // never part of a region, because runs differ
-  bool rare_types = false;                        // also accepts types that are is_rare
-  bool packed_types = false;                      // also accepts types that are is_packed
+  bool alone = false;         // never part of a region, because each run has another result
+  bool rare_types = false;    // also accepts types that are is_rare
+  bool packed_types = false;  // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
   Implementations implementations;  // in order of preference, if there are several
   // Returns why the provider refuses a node; empty if it claims it.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
-  // Creates a kernel that fuses the nodes after it, if there is one. Input `residual` is the tail's residual; inputs
-  // before it may be omitted.
+  // Creates a kernel that fuses the nodes after this node (tail.h); empty if the operator has no such kernel. The
+  // input with index `residual` is the tail's residual; inputs before it may be omitted.
   std::function<std::unique_ptr<Kernel>(const Node&, const Tail&)> create_with_tail;
   size_t residual = 0;
-  // Creates a kernel for several nodes of this operator that differ only in constant inputs 1 and up, if there is one.
-  // Its inputs are input 0, then inputs 1 of all nodes, then inputs 2 and so on. Its outputs are those of the nodes,
-  // contiguous in memory.
+  // Creates one kernel for several nodes of this operator that differ only in constant inputs 1 and up; empty if the
+  // operator has no such kernel. The kernel's inputs are the shared input 0, then input 1 of each node, then input 2
+  // of each node, and so on. Its outputs are those of the nodes, contiguous in memory.
   std::function<std::unique_ptr<Kernel>(const Node&, size_t nodes)> create_siblings;
 
-  // The layout in float16, for a node with an input 0 of rank 4.
+  // Returns how the node's float16 kernels handle layouts. Called for a node with an input 0 of rank 4.
   std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
   // Creates the kernel for tensors of rank 4 in channels last, for kFollows and kLast. Constants of rank 4 are in
   // channels last as well.

@@ -1,5 +1,5 @@
 // Operations that a kernel can fuse after a node: y = act(node + residual), or PRelu(node + residual) with a slope for
-// each channel. Regions find them (runtime/provider/tails.h).
+// each channel. runtime/provider/tails.h finds such nodes in a region.
 #pragma once
 
 #include "operators/activation.h"

@@ -46,7 +46,7 @@ const char* element_type_name(ElementType type);
 constexpr bool is_packed(ElementType type) {
   return type == ElementType::kUint4 || type == ElementType::kInt4;
 }
-// Returns the bytes of one element; 0 for unsupported types and for those that are is_packed.
+// Returns the bytes of one element; 0 for unsupported and for packed types.
 constexpr int64_t bytes_of(ElementType type) {
   switch (type) {
     case ElementType::kUint8:
@@ -88,7 +88,8 @@ constexpr bool is_unsigned(ElementType type) {
 }
 constexpr bool is_whole(ElementType type) { return is_signed(type) || is_unsigned(type); }
 constexpr bool is_byte(ElementType type) { return type == ElementType::kInt8 || type == ElementType::kUint8; }
-// uint16, int16, uint32, uint64, double: few operators have kernels that do more than move them.
+// Returns true for uint16, int16, uint32, uint64 and double. Few operators have kernels that compute with
+// these types; most only move them.
 constexpr bool is_rare(ElementType type) {
   return type == ElementType::kUint16 || type == ElementType::kInt16 || type == ElementType::kUint32 ||
          type == ElementType::kUint64 || type == ElementType::kDouble;

@@ -27,17 +27,18 @@ class Window {
   struct Padding {
     int64_t begin = 0, end = 0;
   };
-  // Returns the padding in `pads`.
+  // Returns the padding that the attribute `pads` sets.
   Padding pads(size_t axis) const;
   // Returns the padding from `pads` or `auto_pad` for a window over `in` elements.
   Padding padding(size_t axis, int64_t in, int64_t span) const;
   // Splits the padding. The larger half is at the end if auto_pad is SAME_UPPER, else at the start.
   Padding halves(int64_t total) const;
 
-  // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. A negative `out` means no outputs.
+  // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. A negative `out` means that the
+  // kernel does not fit into the padded input.
   using Place = std::function<void(ConvolutionProblem& p, size_t d, size_t i)>;
-  // Sets N and the axes of p from X and W in channels first, which have the same rank. p's groups, C and M must be set.
-  // Returns the shape of Y. Throws Error if they do not fit.
+  // Sets N and the axes of p from the shapes of X and W, which are in channels first and have the same rank. p's
+  // groups, C and M must be set. Returns the shape of Y. Throws Error if the shapes do not fit.
   Shape fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const;
   // The Place function of a convolution that is not transposed.
   void place(ConvolutionProblem& p, size_t d, size_t i) const;
@@ -48,8 +49,8 @@ class Window {
 };
 
 // Returns the number of positions of a pool's window on an axis that is `slack` elements longer than the window. The
-// division rounds toward zero, as in ONNX Runtime: a window that overhangs by less than a stride has one position. A
-// negative result means that it overhangs by two strides or more.
+// division rounds toward zero, as in ONNX Runtime: a window that is longer than the axis by less than a stride has
+// one position. A negative result means that the window is longer than the axis by two strides or more.
 constexpr int64_t pool_places(int64_t slack, int64_t stride) { return slack / stride + 1; }
 
 }  // namespace graphopt

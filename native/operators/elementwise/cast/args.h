@@ -7,8 +7,8 @@
 namespace graphopt::hip {
 
 constexpr int kCastThreads = 256;
-constexpr int kCastElements = 4;  // per work-item, of cast_number
-constexpr int kCastPacks = 2;     // per work-item of the other kernels, 4 elements each
+constexpr int kCastElements = 4;  // elements per work-item of cast_number
+constexpr int kCastPacks = 2;     // packs of 4 elements per work-item of the other kernels
 
 struct CastArgs : Arguments<2, 32> {
   In x;

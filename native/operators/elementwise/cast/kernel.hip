@@ -11,13 +11,13 @@ struct Number {
   enum Kind { kReal, kDouble, kWhole, kUnsigned } kind;
   float real;
   double wide;
-  int64_t whole;  // the bits of an unsigned one
+  int64_t whole;  // for kUnsigned: the bits of the value
 };
 
 DEVICE Number real_number(float x) { return {Number::kReal, x, 0, 0}; }
 DEVICE Number whole_number(int64_t x) { return {Number::kWhole, 0, 0, x}; }
 
-// Returns the bytes of an element as the lowest bytes.
+// Returns the bits of element i, zero-extended to 64 bits.
 DEVICE uint64_t bits_at(const void* x, uint32_t i, ElementType type) {
   switch (type) {
     case ElementType::kDouble:
@@ -37,7 +37,7 @@ DEVICE uint64_t bits_at(const void* x, uint32_t i, ElementType type) {
   }
 }
 
-struct Half {  // on the CPU half_t is a class, which bit_cast does not make
+struct Half {  // a wrapper, because half_t is a class on the CPU and bit_cast cannot return it
   half_t value;
 };
 
@@ -120,7 +120,7 @@ DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n)
   }
 }
 
-// Adjacent elements, moved at once.
+// Four adjacent elements, loaded or stored with one instruction.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T v[4];

@@ -6,7 +6,7 @@
 
 namespace graphopt::gpu {
 
-// Input x, output y. `aligned`: both are multiples of 16.
+// Input x, output y. `aligned`: both pointers are multiples of 16.
 Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -17,8 +17,8 @@ struct ElementwiseArgs : Arguments<4, 160> {
   Strides mask_strides, a_strides, b_strides;
   ElementwiseOp op;
   float p, q;
-  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
-  // bytes.
+  // All pointers, the innermost size and the strides of the outer axes are multiples of 16 bytes. The stride
+  // of the innermost axis is 1, or 0 for a broadcast input. The mask need not satisfy this.
   int32_t vectors;
 };
 

@@ -1,6 +1,6 @@
 // Element-wise operators of one to three inputs with numpy broadcasting, in float32.
 //
-// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element. A work-item
+// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs per element. A work-item
 // accesses 16 bytes per instruction wherever the innermost axis allows it. The host merges axes that are
 // contiguous in all inputs (operators/elementwise/elementwise/plan.cpp); most nodes then have one axis.
 // scripts/gpu_bench.py compares Add with a copy.
@@ -14,8 +14,8 @@ namespace graphopt::hip {
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 
-// Returns x to the power of y, for zeros, infinities and NaN as pow in C. The exponents -1, 0, 0.5, 1, 2 and 3
-// have only the error of the multiplications, the square root or the division.
+// Returns x to the power of y. Zeros, infinities and NaN give the results of pow in C. For the exponents -1,
+// 0, 0.5, 1, 2 and 3 the only error is that of the multiplications, the square root or the division.
 DEVICE float power(float x, float y) {
   if (y == 2.0f) return x * x;
   if (y == 3.0f) return x * x * x;
@@ -79,8 +79,8 @@ DEVICE float remainder_towards_zero(float x, float y) {
   return bit_cast<float>(found | sign);
 }
 
-// x[j] = op(x[j], z[j]). All work-items have the same operator, so one branch serves all values of a work-item.
-// Where selects x[j] if bit j of the mask is set.
+// x[j] = op(x[j], z[j]). The operator is the same for all work-items, so a work-item branches once for all its
+// values. kWhereOp selects x[j] if bit j of the mask is set, else z[j].
 template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;
@@ -104,7 +104,7 @@ DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount]
     ELEMENTWISE_CASE(x, kMinOp, v < w || v != v ? v : w)
     ELEMENTWISE_CASE(x, kPReluOp, v < 0 ? v * w : v)
     ELEMENTWISE_CASE(x, kWhereOp, (mask >> j & 1) != 0 ? v : w)
-    case kFmodOp:  // long code: one value after the other saves registers
+    case kFmodOp:  // long code: computing one value after the other saves registers
       UNROLL for (int j = 0; j < kCount; ++j) {
         x[j] = remainder_towards_zero(x[j], z[j]);
         keep_order();

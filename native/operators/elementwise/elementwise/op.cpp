@@ -37,7 +37,7 @@ void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, fl
   program.launch(gpu::elementwise_plan(problem, is_half(x), call.aligned()), {Ref::input(0)}, {y});
 }
 
-// p and q: the defaults of the attributes alpha and beta, which replace them if the node has them.
+// p and q are the values of the attributes alpha and beta if the node does not have them.
 Planner plan_unary_of(const Node& node, hip::ElementwiseOp op, float p, float q) {
   return [=, p = node.get_float("alpha", p), q = node.get_float("beta", q)](Call& call, Program& program) {
     plan_unary(call, program, op, p, q);
@@ -77,7 +77,8 @@ Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
   };
 }
 
-// Returns the limit of a Clip; uint64 limits as their bits.
+// Returns input i of a Clip, which limits its result; `absent` if the input is omitted. A uint64 limit is
+// returned as its bits.
 int64_t limit(const Call& call, size_t i, int64_t absent) {
   if (!call.has_input(i)) return absent;
   const std::vector<int64_t> given = call.integers(i);
@@ -85,7 +86,7 @@ int64_t limit(const Call& call, size_t i, int64_t absent) {
   return given[0];
 }
 
-// Limits are optional.
+// Plans Clip; both limits are optional.
 void plan_clip(Call& call, Program& program) {
   if (is_float(call.input(0).type)) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -134,7 +135,7 @@ gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shap
   return gpu::whole_plan(described(problem), call.aligned());
 }
 
-// Two inputs, or for Max and Min any number.
+// Plans an operator with two inputs. Max and Min may have any number of inputs.
 Planner plan_binary(Operation op) {
   return [=](Call& call, Program& program) {
     const size_t n = call.inputs.size();
@@ -234,7 +235,7 @@ void add_elementwise(Kernels& kernels) {
         .reuses(Reuse::kInplace)
         .with_layout(alike);
   };
-  // Reuse::kInplace would let the runtime write over an input that is broadcast.
+  // Not Reuse::kInplace, which would let the runtime write the output over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
     kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).with_layout(alike);
   };

@@ -22,7 +22,8 @@ Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned
 
 using hip::WholeOp;
 
-// The same for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are for kClip.
+// Like ElementwiseProblem, but for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are the limits of
+// kClip.
 struct WholeProblem {
   WholeOp op = WholeOp::kNeg;
   bool masked = false, binary = false, is_signed = true;
@@ -43,7 +44,7 @@ Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 
 namespace graphopt {
 
-// Plans a function of one integer, from input 0 to output 0.
+// Plans an integer operator with one input: input 0 to output 0.
 void plan_whole_unary(Call& call, gpu::Program& program, gpu::WholeOp op, int64_t low = 0, int64_t high = 0);
 
 }  // namespace graphopt

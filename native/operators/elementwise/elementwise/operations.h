@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 enum ElementwiseOp : int32_t {
-// one input: the activations in the order of their enumeration, then other functions
+// one input: the activations in the order of ActivationKind, then other functions
 #define GRAPHOPT_KIND(name, a, b) k##name##Op,
   GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
 #undef GRAPHOPT_KIND
@@ -18,7 +18,7 @@ enum ElementwiseOp : int32_t {
   kReciprocalOp,
   kNegOp,
   kAbsOp,
-  kEluOp,  // p
+  kEluOp,  // p is alpha
   // two inputs
   kAddOp,
   kSubOp,

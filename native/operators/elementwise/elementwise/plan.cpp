@@ -5,7 +5,7 @@ namespace graphopt::gpu {
 
 namespace {
 
-// Returns the arguments common to floats and integers: Y = op(A, B) where the mask is set.
+// Returns the arguments common to floats and integers: Y = op(A, B), or for Where op(mask, A, B).
 template <typename Args, typename Problem>
 Args operands(const Problem& p, int64_t pack, bool aligned) {
   Args args = {};

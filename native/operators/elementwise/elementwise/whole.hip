@@ -1,14 +1,15 @@
-// Element-wise operators of integers with numpy broadcasting, by the width of an element.
+// Element-wise operators of integers with numpy broadcasting, with one kernel for each width of an element.
 //
-// Bound by memory, as elementwise_*: 16 bytes a work-item and instruction wherever the innermost axis allows
-// it. Arithmetic has 64 bits and wraps around. A division by zero gives 0; on a CPU it ends the process.
+// Bound by memory, like elementwise_*: a work-item accesses 16 bytes per instruction wherever the innermost
+// axis allows it. Arithmetic uses 64 bits and wraps around. A division by zero gives 0, whereas a CPU's
+// division instruction would end the process.
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/elementwise/whole_args.h"
 
 namespace graphopt::hip {
 
-// Extends to 64 bits, with or without sign.
+// Extends an integer to 64 bits, signed or unsigned.
 template <class T>
 DEVICE int64_t widen(T bits, bool is_signed) {
   constexpr int kFree = 64 - 8 * static_cast<int>(sizeof(T));
@@ -26,7 +27,8 @@ DEVICE int64_t quotient(int64_t v, int64_t w, bool is_uint64) {
   return w == -1 ? negative(v) : v / w;
 }
 
-// Shifts v by w; w outside of [0, bits) gives 0, or the sign in a right shift of signed integers.
+// Shifts v by w. If w is outside of [0, bits), the result is 0, or for a right shift of signed integers 0 or
+// -1 by the sign of v.
 DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left, bool is_uint64) {
   const bool out = w < 0 || w >= bits;
   if (left) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) << w);
@@ -44,10 +46,11 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
   return is_less(high, least, is_uint64) ? high : least;
 }
 
-// x = op(x, z), with one branch for all values of a work-item. Bit j of the mask belongs to value j.
+// x = op(x, z). The operator is uniform, so a work-item branches once for all its values. Bit j of the mask
+// belongs to value j.
 template <int kBits, int kCount>
 DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
-  const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold
+  const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the only type with values outside of int64
   switch (args.op) {
     ELEMENTWISE_CASE(x, WholeOp::kNeg, negative(v))
     ELEMENTWISE_CASE(x, WholeOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
@@ -65,7 +68,7 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
     ELEMENTWISE_CASE(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
     ELEMENTWISE_CASE(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
     ELEMENTWISE_CASE(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
-    // A division is long code, so three operations share it.
+    // Division compiles to long code, so three operations share it.
     case WholeOp::kDiv:
     case WholeOp::kMod:
     case WholeOp::kFmod:
@@ -89,7 +92,7 @@ DEVICE void whole(const WholeArgs& args) {
       args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(T);
         const uint32_t mask = mask_bits<kCount>(args, i);
-        // In parts of at most four elements: 16 elements of 64 bits would need too many registers.
+        // Computes at most four elements at a time: 16 elements of 64 bits would need too many registers.
         constexpr int kPart = kCount < 4 ? kCount : 4;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           int64_t x[kPart], z[kPart];

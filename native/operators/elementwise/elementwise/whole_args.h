@@ -42,8 +42,8 @@ struct WholeArgs : Arguments<4, 176> {
   int64_t low, high;
   WholeOp op;
   int32_t is_signed;
-  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
-  // bytes.
+  // All pointers, the innermost size and the strides of the outer axes are multiples of 16 bytes. The stride
+  // of the innermost axis is 1, or 0 for a broadcast input. The mask need not satisfy this.
   int32_t vectors;
 };
 

@@ -9,7 +9,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// y = act(a) b, of at most kBlock elements.
+// Computes y = act(a) b for n <= kBlock elements.
 using Block = void (*)(const float* a, const float* b, const Activation& act, float* y, int64_t n);
 
 template <ActivationKind kKind>

@@ -50,8 +50,8 @@ GRAPHOPT_CPU_KERNEL(void, gated, (const GatedProblem& p, const T* a, const T* b,
 
 namespace graphopt::gpu {
 
-// Inputs A, B, or X; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if a
-// row has 2^31 elements or more.
+// Inputs A and B, or only X for GatedHalves; output Y. `aligned`: all pointers are multiples of 16. Throws
+// std::invalid_argument if a row of X has 2^31 elements or more.
 Plan gated_plan(const GatedProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

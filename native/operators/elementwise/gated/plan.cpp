@@ -11,7 +11,7 @@ Plan gated_plan(const GatedProblem& p, bool half, bool aligned) {
   if (p.rows * p.D == 0) return plan;
   const int64_t element = half ? 2 : 4, pack = kThreadBytes / element;
   const int64_t x_row = (p.halves ? 2 : 1) * p.D;
-  // A launch counts elements in 31 bits, also for X.
+  // The elements of X and of Y in one launch are counted with 31 bits.
   const int64_t most = std::max<int64_t>(1, (int64_t{1} << 30) / to_u31(x_row));
   hip::GatedArgs args = {};
   args.D = make_divisor(p.D);

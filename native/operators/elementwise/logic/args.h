@@ -33,7 +33,8 @@ struct LogicArgs : Arguments<3, 136> {
   Axes axes;
   Strides a_strides, b_strides;
   LogicOp op;
-  // a and b are multiples of 16 and walked in packs of 16 bytes, or constant within a pack.
+  // The addresses of a and b are multiples of 16. Each of them is read in packs of 16 bytes, or is broadcast
+  // along the innermost axis and constant within a pack.
   int32_t vectors;
   int32_t is_unsigned;  // for comparisons of integers
   int32_t unused;

@@ -1,7 +1,7 @@
-// Comparisons, logic and tests such as IsNaN, with numpy broadcasting. Results are bool, a byte each.
+// Comparisons, logic and tests such as IsNaN, with numpy broadcasting. Each result is a bool of one byte.
 //
-// Bound by memory: inputs are read once, 16 bytes a work-item wherever the innermost axis allows it, and
-// their bytes are written at once.
+// Bound by memory: inputs are read once. Wherever the innermost axis allows it, a work-item reads 16 bytes of
+// each input and writes its results with one store.
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/logic/args.h"
@@ -20,8 +20,8 @@ DEVICE T comparable(T x, bool is_unsigned) {
 DEVICE bool is_positive_inf(float x) { return x > 3.40282347e+38f; }
 DEVICE bool is_negative_inf(float x) { return x < -3.40282347e+38f; }
 
-// truth = op(x, z). The operator is uniform across work-items, so one branch serves all values of a
-// work-item. Comparisons with NaN are false, as in IEEE 754.
+// truth = op(x, z). The operator is the same for all work-items, so a work-item branches once for all its
+// values. Comparisons with NaN are false, as in IEEE 754.
 template <int kCount, class C>
 DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8_t (&truth)[kCount]) {
   constexpr C kZero = 0;
@@ -51,7 +51,8 @@ DEVICE void logic(const LogicArgs& args) {
       args, [&](T x) { return comparable(x, is_unsigned); },
       [&](uint32_t, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(C);
-        // A truth value takes two scalar registers before it is a byte: GCN has too few for 16.
+        // On GCN, a truth value takes two scalar registers until it is converted to a byte. There are too few
+        // registers for 16 truth values.
         constexpr int kPart = kCount < 8 ? kCount : 8;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           C x[kPart], z[kPart];

@@ -29,7 +29,7 @@ Planner plan_logic(LogicOp op, bool binary) {
   return [=](Call& call, Program& program) { plan_logic(call, program, op, binary); };
 }
 
-// Detects both signs unless an attribute excludes one.
+// Detects infinities of both signs unless an attribute excludes a sign.
 Planner plan_is_inf(const Node& node) {
   const LogicOp op = !node.get_bool("detect_negative", true)   ? LogicOp::kIsPositiveInf
                      : !node.get_bool("detect_positive", true) ? LogicOp::kIsNegativeInf
@@ -37,7 +37,7 @@ Planner plan_is_inf(const Node& node) {
   return [=](Call& call, Program& program) { plan_logic(call, program, op, false); };
 }
 
-// Refuses inputs of other types.
+// Returns a refusal unless all inputs have the same type and it is one of `types`.
 std::string refuse_unless(const Node& node, std::initializer_list<ElementType> types) {
   const ElementType type = node.inputs.front().type;
   if (std::find(types.begin(), types.end(), type) == types.end()) {

@@ -1,4 +1,4 @@
-// Functions of one element. Memory-bound: 16 bytes for each work-item, read once and written once.
+// Functions of one element. Memory-bound: each work-item reads 16 bytes once and writes 16 bytes once.
 #include "device/platform.h"
 #include "operators/elementwise/unary/args.h"
 
@@ -6,7 +6,7 @@ namespace graphopt::hip {
 
 DEVICE float magnitude_of(float x) { return x < 0 ? -x : x; }
 
-// Rounds to the nearest integer, ties to even: a sum with 2^23 has no fraction.
+// Rounds to the nearest integer, ties to even: a float of 2^23 or more has no fraction bits.
 DEVICE float round_even(float x) {
   const float magnitude = magnitude_of(x);
   if (!(magnitude < 8388608.0f)) return x;
@@ -24,17 +24,19 @@ DEVICE float ceil_exact(float x) {
   return whole < x ? whole + 1.0f : whole;
 }
 
-// x = quarters pi/2 + the result, which is within pi/4 of 0, for any finite x of magnitude 8192 and more: M.
-// Payne and R. Hanek, "Radian Reduction for Trigonometric Functions", 1983. x is an integer of 24 bits times
-// a power of two. Only those 96 bits of 2/pi matter that the product has between 2 and 2^-94: higher bits
-// give full turns, lower ones less than 2^-70. Needs no double, which is slow on most GPUs.
+// Returns r, within pi/4 of 0, with x = k pi/2 + r for an integer k, and adds k to `quarters`. Valid for any
+// finite x of magnitude 8192 and more. Source: M. Payne and R. Hanek, "Radian Reduction for Trigonometric
+// Functions", 1983. x is an integer of 24 bits times a power of two. Only 96 bits of 2/pi matter: those that
+// stand for 2 to 2^-94 after the multiplication by that power of two. Higher bits contribute full turns, and
+// lower bits less than 2^-70. Needs no double, which is slow on most GPUs.
 DEVICE float reduced_large(float x, int32_t& quarters) {
   // 32 zero bits, then the fraction bits of 2/pi.
   constexpr uint32_t kTwoOverPi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                       0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-  // The first bit of the window; the exponent of the mantissa's last bit is at least -10.
+  // Index of the window's first bit in kTwoOverPi. It is not negative, because the exponent of the mantissa's
+  // last bit is at least -10.
   const uint32_t at = (bits >> 23 & 0xffu) - 150u + 30u;
   const uint32_t word = at / 32, shift = at % 32;
   uint32_t part[4] = {};
@@ -48,7 +50,7 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   const uint64_t low = static_cast<uint64_t>(mantissa) * window[2];
   const uint64_t middle = static_cast<uint64_t>(mantissa) * window[1] + (low >> 32);
   const uint64_t high = static_cast<uint64_t>(mantissa) * window[0] + (middle >> 32);
-  // In quarter turns, times 2^62.
+  // The product in quarter turns, times 2^62.
   const uint64_t product = high << 32 | (middle & 0xffffffffu);
   const auto rest = static_cast<int64_t>(product << 2);  // from -1/2 to 1/2, times 2^64
   const auto turns = static_cast<int32_t>(product >> 62) + (rest < 0 ? 1 : 0);
@@ -57,9 +59,9 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   return x < 0 ? -r : r;
 }
 
-// The sine of x + quarters pi/2. For small x, multiples of pi/2 are subtracted in three parts. The first two
-// have few digits, which makes their products exact (Cody and Waite, "Software Manual for the Elementary
-// Functions", 1980). The remainder is within pi/4 of 0.
+// The sine of x + quarters pi/2. For small x, a multiple of pi/2 is subtracted, with pi/2 split into three
+// parts. The first two parts have few digits, so their products with the multiple are exact (Cody and Waite,
+// "Software Manual for the Elementary Functions", 1980). The remainder is within pi/4 of 0.
 DEVICE float sine(float x, int32_t quarters) {
   float r;
   if (magnitude_of(x) < 8192.0f) {
@@ -81,7 +83,7 @@ DEVICE float sine(float x, int32_t quarters) {
 }
 
 // atan x = pi/2 - atan(1/x) = pi/4 + atan((x - 1) / (x + 1)). The reduced argument is within tan(pi/8) of 0,
-// where the terms of the series fall by 0.17 each.
+// where each term of the series is at most 0.17 times the previous one.
 DEVICE float arc_tangent(float x) {
   const float size = magnitude_of(x);
   const bool steep = size > 2.4142136f, middle = size > 0.41421357f;

@@ -9,7 +9,7 @@ constexpr int kGatherThreads = 256;
 
 // x [outer, size, inner], y [outer, indices, inner].
 struct GatherArgs : Arguments<3, 64> {
-  In x, index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
+  In x, index;  // index: int64_t, or int32_t if `narrow`; negative indices count from the end
   Out y;
   uint32_t total;
   Divisor inner, indices;

@@ -1,4 +1,4 @@
-// GatherElements and GatherND: an index for each element, or a tuple of indices for each row.
+// GatherElements has an index for each element, GatherND a tuple of indices for each row.
 //
 // Memory-bound: indices are read once; adjacent work-items read adjacent indices and write adjacent elements. An index
 // out of range gives zeros, as in Gather. scripts/gpu_bench.py compares the kernels with a copy.

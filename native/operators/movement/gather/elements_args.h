@@ -10,7 +10,7 @@ constexpr int kGatherElements = 4;  // per work-item
 
 // y[i] = x[i'], where i' is i with index[i] as its position along one axis; y and index have the same shape.
 struct GatherElementsArgs : Arguments<3, 112> {
-  In x, index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
+  In x, index;  // index: int64_t, or int32_t if `narrow`; negative indices count from the end
   Out y;
   uint32_t total;
   Axes axes;            // of y
@@ -20,7 +20,8 @@ struct GatherElementsArgs : Arguments<3, 112> {
   int32_t narrow;
 };
 
-// x [batch, sizes..., inner], index [batch, rows, k], y [batch, rows, inner]: a row of x for each tuple of k.
+// x [batch, sizes..., inner], index [batch, rows, k], y [batch, rows, inner]: each tuple of k indices selects
+// a row of x.
 struct GatherNDArgs : Arguments<3, 104> {
   In x, index;  // int64_t
   Out y;
@@ -29,7 +30,7 @@ struct GatherNDArgs : Arguments<3, 104> {
   uint32_t batch_stride;  // of x
   int32_t k;
   int32_t sizes[kMostAxes];
-  Strides strides;  // of x along the axes of a tuple, the first one first
+  Strides strides;  // of x along the axes that a tuple indexes, from the first axis
 };
 
 }  // namespace graphopt::hip

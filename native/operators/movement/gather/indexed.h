@@ -8,15 +8,19 @@
 
 namespace graphopt {
 
-// For GatherElements and ScatterElements, which have an index for each element. Throws Error.
+// For GatherElements and ScatterElements, which have an index for each element. Throws Error unless inputs 0
+// and 1 have the same rank.
 void require_equal_ranks(const Call& call);
 std::string refuse_elements(const Node& node);
 
-// For GatherND and ScatterND: the last axis of their indices holds the tuples. Throws Error.
+// Returns the number of indices in a tuple of GatherND or ScatterND: the size of the last axis of input 1.
+// Throws Error if input 1 is a scalar.
 int64_t tuple_length(const Call& call);
-// The shape of the addressed elements: for each tuple, an element of x without its first `indexed` axes.
+// Returns the shape of the slices of x that the tuples select: all axes of `indices` but the last, then the
+// axes of x after the first `indexed` ones.
 Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed);
-// Returns the reason to refuse a node, or "". Tuples have at most five indices, and their length must be known.
+// Returns the reason to refuse a GatherND or ScatterND node, or "". Tuples may have at most five indices, and
+// their length must be known.
 std::string refuse_tuples(const Node& node);
 
 }  // namespace graphopt

@@ -2,7 +2,7 @@
 //
 // Bound by memory: gathered elements are read once and written once, in the widest type that the inner size
 // allows. An index that is out of range gives zeros; other devices may raise an error. scripts/gpu_bench.py
-// compares it with a copy.
+// compares the kernel with a copy.
 #include "device/platform.h"
 #include "operators/movement/gather/args.h"
 

@@ -6,7 +6,7 @@
 
 namespace graphopt {
 
-// The output shape of gathering `indices` along an axis of x.
+// Returns the output shape of Gather with `indices` along an axis of x.
 Shape gathered(const Shape& x, const Shape& indices, size_t axis);
 
 }  // namespace graphopt
@@ -33,7 +33,7 @@ struct GatherElementsProblem {
 // Inputs x, indices; output y of the shape of the indices. Throws std::invalid_argument.
 Plan gather_elements_plan(const GatherElementsProblem& p);
 
-// x [batch, sizes..., inner], indices [batch, rows, tuple], one index for each of the sizes.
+// x [batch, sizes..., inner], indices [batch, rows, tuple]. A tuple has one index for each of the sizes.
 struct GatherNDProblem {
   int64_t batch = 1, rows = 1, inner = 1;
   std::vector<int64_t> sizes;

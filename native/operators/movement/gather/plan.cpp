@@ -11,7 +11,7 @@ struct Row {
   int64_t elements, bytes;  // bytes of an element
 };
 
-// Returns the row in the widest elements that kernels copy: up to 16 bytes, but never 8.
+// Returns the row as a number of the widest elements that kernels can copy: up to 16 bytes, but never 8.
 Row widest(int64_t elements, int64_t bytes, bool aligned) {
   if (bytes == 8) {
     bytes = 4;

@@ -6,7 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kGenerateThreads = 256;
-constexpr int kGenerateElements = 4;  // per work-item of a range; work-items of the other kernels have a pack
+// per work-item of range_*; a work-item of the other kernels has one pack
+constexpr int kGenerateElements = 4;
 
 // y[i] = start + i step.
 struct RangeArgs : Arguments<1, 40> {
@@ -25,7 +26,7 @@ struct FillArgs : Arguments<1, 24> {
   int32_t vectors;  // y is a multiple of 16
 };
 
-// y = x [batch, rows, columns] for positions on the selected side of diagonal k, else 0.
+// y = x [batch, rows, columns] on diagonal k and on the selected side of it, else 0.
 struct TriluArgs : Arguments<2, 64> {
   In x;
   Out y;

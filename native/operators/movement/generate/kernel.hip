@@ -1,5 +1,4 @@
-// Range, ConstantOfShape, Trilu and OneHot: outputs that depend on few values and on positions. Bound by
-// memory.
+// Range, ConstantOfShape, Trilu and OneHot. Bound by memory.
 #include "device/platform.h"
 #include "operators/movement/generate/args.h"
 
@@ -83,7 +82,7 @@ DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
       return index_at<int16_t>(args, i);
     case IndexType::kInt8:
       return index_at<int8_t>(args, i);
-    case IndexType::kUint64: {  // values beyond int64 are beyond any depth
+    case IndexType::kUint64: {  // values above the range of int64 are out of range for any depth
       const auto index = static_cast<int64_t>(index_at<uint64_t>(args, i));
       return index < 0 ? int64_t{0x7fffffffffffffff} : index;
     }
@@ -100,13 +99,15 @@ DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
   }
 }
 
-// Returns the hot position of index i. An index out of range equals no position.
+// Returns the position along depth that index i selects. For an index out of range, the result equals no
+// position.
 DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
   const int64_t index = index_of(args, i);
   return index < 0 ? index + args.depth.d : index;
 }
 
-// A bit for each of `count` elements of y from `first` on, set if it is hot. A row has one index (inner is 1).
+// Returns a bit for each of `count` elements of y from `first` on, set if the element is the on value.
+// Requires inner = 1: each row of `depth` elements has one index.
 DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const int64_t depth = args.depth.d;
   uint32_t row = divide(first, args.depth), hot = 0;
@@ -117,7 +118,7 @@ DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t cou
   return hot;
 }
 
-// The same if each element has a separate index.
+// The same for inner > 1: adjacent elements have different indices.
 template <uint32_t kMost>
 DEVICE uint32_t hot_of_columns(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const uint32_t line = divide(first, args.inner);

@@ -15,7 +15,8 @@ int64_t whole(const Call& call, size_t i) {
   return given[0];
 }
 
-// The steps are counted in double, as in ONNX Runtime 1.32. Version 1.22 rounds limit - start to float32.
+// The number of steps is computed in double, as in ONNX Runtime 1.32. Version 1.22 rounds limit - start to
+// float32.
 gpu::RangeProblem of_floats(const Call& call) {
   gpu::RangeProblem p;
   p.start = call.number(0, 0.0f);
@@ -27,7 +28,8 @@ gpu::RangeProblem of_floats(const Call& call) {
   return p;
 }
 
-// double does not hold all values of int64, nor does int64 hold all distances between two of its values.
+// The number of steps is computed in uint64: double cannot represent all values of int64, and the distance
+// between two values of int64 may exceed int64.
 gpu::RangeProblem of_whole(const Call& call) {
   gpu::RangeProblem p;
   p.type = call.input(0).type;

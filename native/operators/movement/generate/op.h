@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 using hip::IndexType;
 
-// `start` and `step` for floats, the other two for integers.
+// Floats use `start` and `step`, integers use `whole_start` and `whole_step`.
 struct RangeProblem {
   ElementType type = ElementType::kFloat;
   int64_t total = 0;

@@ -1,10 +1,10 @@
 // Copies between tensors with any strides (Transpose, Slice, Concat, Split, Expand), and Pad.
 //
-// Bound by memory: each element is read once and written once. The element is the widest that all strides
-// allow, up to 16 bytes, for any type of tensor (operators/movement/movement/plan.cpp). If only Y allows it,
-// a work-item computes the position of a pack's first element, steps to the next ones, and writes the pack at
-// once. Computing each position separately would take longer than the memory accesses. scripts/gpu_bench.py
-// compares both with a copy.
+// Bound by memory: each element is read once and written once. If the strides and offsets of X and Y allow
+// it, 16 bytes are copied at a time (operators/movement/movement/plan.cpp). If only Y allows it, a work-item
+// computes the position in X of the first element of a 16-byte pack, steps from there to the other elements,
+// and writes the pack with one store. Computing each position separately would take longer than the memory
+// accesses. scripts/gpu_bench.py compares both kernels with a copy.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/movement/args.h"
@@ -27,7 +27,7 @@ DEVICE void strided_copy(const StridedCopyArgs& args) {
   }
 }
 
-// Writes Y in packs of consecutive elements from arbitrary positions of X.
+// Writes Y in packs of consecutive elements, which may be anywhere in X.
 template <class T>
 DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   constexpr int kSize = Pack<T>::kSize;
@@ -61,7 +61,8 @@ struct PadRow {
   bool outside;     // the entire row is outside of x
 };
 
-// Returns the position in x of a position of y along an axis; out of range if x has none.
+// Returns the position in x, along an axis, of position `here` in y. The result is out of range if y has the
+// pad value there.
 DEVICE int32_t padded_place(const PadArgs& args, int axis, int32_t here) {
   int32_t at = here - args.before.d[axis];
   if (args.mode == PadMode::kConstant) return at;

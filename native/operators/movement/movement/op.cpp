@@ -112,13 +112,13 @@ void strided_copy(const Call& call, Program& program, const StridedCopy& copy, s
   program.launch(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(x)}, {y});
 }
 
-// The matrices of X, if a permutation is equal to transposing each of them.
+// X as a batch of matrices.
 struct Matrices {
   int64_t batch = 1, rows = 1, columns = 1;
 };
 
 std::optional<Matrices> matrices(const StridedCopy& copy) {
-  // Runs of axes of Y along which X has one stride.
+  // Adjacent axes of Y that form a single axis of X with one stride.
   struct Run {
     int64_t elements, stride;
   };
@@ -181,8 +181,8 @@ void plan_tile(Call& call, Program& program) {
   Ref from = Ref::input(0);
   if (y.elements() == 0) return;
   if (open.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
-  // Two axes to repeat and the merged axes around them are five axes, the most that one copy walks. The last
-  // axes come first.
+  // One copy repeats at most two axes: two repeated axes and the merged axes around them are five axes, the
+  // most that a copy supports. The last axes are repeated first.
   Shape now = x.shape;
   while (!open.empty()) {
     std::vector<size_t> chosen(open.end() - std::min<ptrdiff_t>(2, std::distance(open.begin(), open.end())),
@@ -247,7 +247,7 @@ Planner plan_layout_change(bool to_last) {
     const Tensor& x = call.input(0);
     const Shape y = to_last ? to_channels_last(x.shape) : to_channels_first(x.shape);
     const Ref to = set_output(call, 0, y);
-    // A matrix for each image, of channels and pixels.
+    // Transposes a matrix of channels and pixels for each image.
     const int64_t rows = to_last ? x.shape[1] : x.shape[1] * x.shape[2],
                   columns = to_last ? x.shape[2] * x.shape[3] : x.shape[3];
     if (rows == 1 || columns == 1) {
@@ -288,7 +288,8 @@ void require_parts(const std::vector<int64_t>& sizes, size_t outputs, int64_t di
   throw_if(dim != 0, "the parts are smaller than the axis");
 }
 
-// The sizes are input 1, an attribute below opset 13, or equal.
+// The sizes are input 1, or below opset 13 the attribute `split`. Without either, the parts are equal, except
+// that the last one may be smaller.
 Planner plan_split(const Node& node) {
   const int64_t given_axis = node.get_int("axis", 0);
   const std::optional<int64_t> parts = node.find_int("num_outputs");

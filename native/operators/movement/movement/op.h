@@ -1,4 +1,4 @@
-// How copies between strides, and Pad, run on a GPU: operators/movement/movement/kernel.hip.
+// Strided copies, matrix transposes and Pad on a GPU (kernel.hip, planes.hip).
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
@@ -7,7 +7,8 @@
 
 namespace graphopt::gpu {
 
-// Copies the elements of a box. Strides and offsets are in elements of `bytes` (1, 2, 4 or 8) bytes.
+// A copy between two strided tensors x and y. Strides and offsets are in elements of `bytes` (1, 2, 4 or 8)
+// bytes.
 struct StridedCopy {
   Shape shape;
   std::vector<int64_t> x_strides, y_strides;
@@ -15,7 +16,7 @@ struct StridedCopy {
   int64_t bytes = 4;
 };
 
-// Returns the copy to a contiguous y from these strides of x.
+// Returns the copy from x with these strides to a contiguous y.
 StridedCopy copy_to(const Shape& y, std::vector<int64_t> x_strides, int64_t bytes);
 // Returns the copy that permutes the axes of x by perm.
 StridedCopy permutation(const Shape& x, const std::vector<size_t>& perm, int64_t bytes);
@@ -32,7 +33,7 @@ using hip::PadMode;
 
 struct PadProblem {
   Shape x;
-  std::vector<int64_t> before, after;  // for each axis; negative pads crop, before the padding
+  std::vector<int64_t> before, after;  // for each axis; negative values crop x before it is padded
   PadMode mode = PadMode::kConstant;
   uint64_t value = 0;  // the bits of an element
   int64_t bytes = 4;   // 1, 2, 4 or 8

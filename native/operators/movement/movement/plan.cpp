@@ -34,7 +34,7 @@ StridedCopy simplified(const StridedCopy& copy) {
   return result;
 }
 
-// A copy for each index of the shortest axis except the innermost one.
+// Plans one copy for each index along the shortest axis. The innermost axis is not considered.
 Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
   const int64_t* dims = copy.shape.data();
   const auto rank = copy.shape.rank();
@@ -57,7 +57,7 @@ Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
 
 enum { kX, kY };  // the tensors of a walk
 
-// `elements`: elements of a work-item.
+// `elements`: elements per work-item.
 void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_offset, int64_t y_offset,
                  int64_t elements) {
   hip::StridedCopyArgs args = {};
@@ -138,10 +138,11 @@ Shape PadProblem::y() const {
 
 namespace {
 
-// The part of an axis of x that is not cropped, and its position in y.
+// An axis of a Pad: its size in y (out), the size of x that is not cropped (in), the position of that part in
+// y (before), and the stride of x.
 struct PadAxis {
   int64_t out, in, before, stride;
-  // Merges the next axis, which is neither padded nor cropped.
+  // Merges the next axis, which must be neither padded nor cropped.
   void join(const PadAxis& next) {
     out *= next.out;
     in *= next.in;
@@ -162,7 +163,8 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
     const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
                   left = p.x[d] - cut - std::max<int64_t>(-after, 0);
     if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
-    // A reflection covers at most the axis without its edge; the kernel would read outside of x otherwise.
+    // A reflection can repeat all elements of the axis but the one at the edge. With larger pads the kernel
+    // would read outside of x.
     if (p.mode == PadMode::kReflect && std::max(before, after) >= left) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");
     }

@@ -1,9 +1,9 @@
-// Transposes matrices with elements of 2 and 4 bytes: conversions between channels first and channels last, and every
-// Transpose that is equal to one.
+// Transposes matrices with elements of 2 and 4 bytes: for conversions between channels first and channels last, and
+// for Transpose nodes that only transpose matrices.
 //
-// Bound by memory: each element is read once and written once, 16 bytes a work-item if rows and columns are
-// multiples of 16 bytes. A tile passes through LDS with rows an odd number of banks apart. Launch:
-// operators/movement/movement/plan.cpp.
+// Bound by memory: each element is read once and written once, with 16 bytes per access if rows and columns
+// are multiples of 16 bytes. A tile is transposed in LDS, where its rows are an odd number of banks apart.
+// Launch: operators/movement/movement/plan.cpp.
 #include "device/platform.h"
 #include "operators/movement/movement/planes_args.h"
 

@@ -8,10 +8,11 @@ namespace graphopt::hip {
 constexpr int kNonzeroThreads = 256;
 constexpr int kNonzeroElements = 16;                              // adjacent elements of a work-item
 constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // elements of x of a work-group
-constexpr int kNonzeroCounts = 8;  // adjacent parts that a work-item sums
+constexpr int kNonzeroCounts = 8;                                 // adjacent parts that a work-item sums
 constexpr int kNonzeroMostAxes = 8;
 
-// An element counts as zero if it has no bit of `mask` set: minus zero does, NaN does not.
+// An element is zero if it has no bit of `mask` set. The mask excludes the sign of floats, so -0 is zero and
+// NaN is not.
 struct NonzeroCountArgs : Arguments<2, 32> {
   In x;
   Out counts;  // uint32_t for each part
@@ -20,11 +21,11 @@ struct NonzeroCountArgs : Arguments<2, 32> {
   int32_t unused;
 };
 
-// starts[i] = counts[0] + ... + counts[i - 1], in one work-group.
+// starts[i] = counts[0] + ... + counts[i - 1], computed by one work-group.
 struct NonzeroStartsArgs : Arguments<3, 32> {
   In counts;
   Out starts;  // uint32_t
-  Out all;     // int64_t, the sum of all
+  Out all;     // int64_t, the sum of all counts
   uint32_t parts;
   int32_t unused;
 };
@@ -35,7 +36,7 @@ struct NonzeroPlacesArgs : Arguments<3, 144> {
   uint64_t mask;
   uint32_t total, all;
   int32_t axes;
-  Divisor sizes[kNonzeroMostAxes];  // sizes of the axes of x, the last one first
+  Divisor sizes[kNonzeroMostAxes];  // sizes of the axes of x, from the last axis
   int32_t unused;
 };
 

@@ -1,6 +1,7 @@
-// NonZero: the indices of the nonzero elements, in order. The kernels count the parts of x and sum the counts. Each
-// part then writes after the parts before it, so x is read twice. Memory-bound, mostly by the indices: a work-group
-// gathers its indices in LDS, and adjacent work-items write adjacent indices.
+// NonZero: the indices of the nonzero elements, in order. nonzero_count counts the nonzero elements of each part of
+// x, and nonzero_starts sums the counts. nonzero_places then writes the indices of each part after those of the
+// parts before it, so x is read twice. Memory-bound, mostly by the indices: a work-group collects its indices in
+// LDS, so that adjacent work-items write adjacent indices.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/movement/nonzero/args.h"
@@ -91,7 +92,7 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
   int64_t* const y = static_cast<int64_t*>(args.y) + starts[part];
   NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
     uint32_t rest = first + lds.in_part[i];
-    // With constant indices the sizes are kept in registers.
+    // Unrolled: only with constant array indices are the sizes kept in registers.
     UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
       if (axis >= args.axes) break;
       const uint32_t outer = divide(rest, args.sizes[axis]);

@@ -1,4 +1,4 @@
-// NonZero and Compress: the sizes of their outputs depend on values.
+// NonZero and Compress: the sizes of their outputs depend on the values of inputs.
 #include "operators/movement/nonzero/op.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace graphopt {
 namespace {
 
-// A scalar has one axis of size 1.
+// Returns the shape of x. NonZero treats a scalar as a tensor with one axis of size 1.
 Shape with_axes(const Shape& x) { return x.rank() == 0 ? Shape{1} : x; }
 
 gpu::NonzeroType numbers(ElementType type) {
@@ -27,7 +27,7 @@ void plan_count(Call& call, Program& program, size_t which, int64_t most) {
                  {all, starts});
 }
 
-// Input 1 is the number of nonzero elements, input 2 their number before each part.
+// The counter appends inputs 1 and 2: the number of nonzero elements, and their number before each part.
 CountedPlanner plan_nonzero(const Node&) {
   const auto count = [](Call& call, Program& program) {
     plan_count(call, program, 0, call.input(0).shape.elements());
@@ -43,7 +43,7 @@ CountedPlanner plan_nonzero(const Node&) {
   return {count, plan};
 }
 
-constexpr int64_t kFlat = INT64_MIN;  // no axis: the data is one row
+constexpr int64_t kFlat = INT64_MIN;  // no axis: the data is flattened
 
 // Returns the number of conditions to read. There may be fewer conditions than elements along the axis, and conditions
 // beyond its end are ignored.
@@ -53,7 +53,7 @@ int64_t conditions(const Call& call, int64_t axis) {
   return std::min(size, call.input(1).shape.elements());
 }
 
-// Input 2 is the number of true conditions, input 3 their number before each part.
+// The counter appends inputs 2 and 3: the number of true conditions, and their number before each part.
 CountedPlanner plan_compress(const Node& node) {
   const int64_t given = node.get_int("axis", kFlat);
   const auto count = [=](Call& call, Program& program) {

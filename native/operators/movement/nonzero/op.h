@@ -15,8 +15,8 @@ struct NonzeroType {
 // Returns the number of parts of `total` elements.
 int64_t nonzero_parts(int64_t total);
 
-// Input x; outputs the number of nonzero elements (int64_t [1]), and how many of them are before
-// each part (uint32_t, as int32_t). Throws std::invalid_argument.
+// Input x; outputs the number of nonzero elements (int64_t [1]), and how many of them are before each part
+// (uint32_t, declared as int32_t). Throws std::invalid_argument.
 Plan nonzero_count_plan(int64_t total, const NonzeroType& type);
 
 // Inputs x and the number of nonzero elements before each part; output their indices, int64_t [axes of x,

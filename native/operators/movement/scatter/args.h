@@ -7,9 +7,9 @@ namespace graphopt::hip {
 
 constexpr int kScatterThreads = 256;
 constexpr int kScatterElements =
-    4;  // per work-item; adjacent ones in scatter_clear and scatter_reduce_each_*
+    4;  // per work-item; they are adjacent in scatter_clear and scatter_reduce_each_*
 
-// The reduction of a target with its updates; kNone: the last update replaces it.
+// How a target is combined with its updates; kNone: the last update replaces the target.
 enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
 
 struct ScatterClearArgs : Arguments<1, 16> {
@@ -18,15 +18,15 @@ struct ScatterClearArgs : Arguments<1, 16> {
   int32_t unused;
 };
 
-// An update and the number of the next one in its list, read in one memory access.
+// An update and 1 + the index of the next update in its list (0: none). One memory access reads both.
 template <class T>
 struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
   T update;
   uint32_t next;
 };
 
-// Lists of the updates of each target: first[target] and next[update] are 1 + an update, 0 at the end. For
-// scatter_link_each_* `next` is of ScatterLinked.
+// Links the updates of each target into a list: first[target] and next[update] are 1 + the index of an
+// update, or 0 at the end. For scatter_link_each_* the elements of `next` are ScatterLinked.
 struct ScatterLinkArgs : Arguments<4, 136> {
   In index;    // int64_t, or int32_t when `narrow`; negative ones count from the end
   In updates;  // read by scatter_link_each_*
@@ -34,12 +34,12 @@ struct ScatterLinkArgs : Arguments<4, 136> {
   uint32_t count;
   int32_t narrow;
   // For ScatterND `tuple` is the length of a tuple, and sizes and strides are those of its axes. For
-  // ScatterElements it is 0, and sizes[0] and axis_stride are those of the one axis.
+  // ScatterElements it is 0, and sizes[0] and axis_stride are those of the scattered axis.
   int32_t tuple;
   int32_t axis_stride;
   int32_t sizes[kMostAxes];
-  Strides strides;  // between targets; for ScatterElements: of a walk over the updates, 0 along the axis
-  Axes axes;        // of that walk
+  Strides strides;  // of the targets; for ScatterElements along `axes`, with 0 for the scattered axis
+  Axes axes;        // for ScatterElements: of the updates
 };
 
 // y = x [targets, inner], with updates [updates, inner].

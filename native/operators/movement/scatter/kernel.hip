@@ -1,10 +1,11 @@
 // ScatterElements and ScatterND, with and without a reduction. Results are deterministic: they do not depend on the
 // order of work-items.
 //
-// The updates of a target are linked to a list in the order of arrival. Each target then combines its list. Without a
-// reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and products are the same in any
-// order. Floats are added as 40-bit integers in units derived from the largest one: the sum is the same in any order,
-// and more accurate than in float. Products of floats are computed in the order of the updates.
+// The updates of a target are linked into a list in the order of arrival. A second kernel then combines each target
+// with its list. Without a reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and
+// products are the same in any order. Floats are added as 40-bit integers in units derived from the largest addend:
+// the sum is the same in any order, and more accurate than a sum in float. Products of floats are computed in the
+// order of the updates.
 //
 // Memory-bound if targets have few updates each: x is read and y written once. An update with an index out of range is
 // ignored; other devices may raise an error.
@@ -19,7 +20,8 @@ DEVICE uint32_t scatter_item(int k) {
          static_cast<uint32_t>(k * kScatterThreads + thread_x());
 }
 
-// The list of a target's updates, numbered from 1: each update and the number of the next one.
+// The list of a target's updates. Updates are numbered from 1. Element i is update i and the number of the
+// next update. ListApart reads two arrays, ListTogether one.
 template <class T>
 struct ListApart {
   const T* updates;
@@ -33,7 +35,7 @@ struct ListTogether {
   DEVICE ScatterLinked<T> operator[](uint32_t i) const { return linked[i - 1]; }
 };
 
-// Calls f(update, its number) for each update of a list.
+// Calls f(update, number of the update) for each update of a list.
 template <class List, class F>
 DEVICE void each_update(const List& list, uint32_t first, const F& f) {
   for (uint32_t i = first; i != 0;) {
@@ -52,7 +54,8 @@ DEVICE T add_in_any_order(T start, const List& list, uint32_t first) {
 
 DEVICE uint32_t magnitude_bits(float x) { return bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
-// x in units of 2^-39 of the power of two at or below the largest number; `largest` is its exponent.
+// Returns x in units of 2^-39 p, where p is the largest power of two that is not above the largest magnitude
+// of the addends. `largest` is the biased exponent of p.
 DEVICE int64_t in_units(float x, uint32_t largest) {
   const uint32_t bits = magnitude_bits(x), exponent = bits >> 23;
   const uint32_t mantissa = exponent != 0 ? (bits & 0x7fffffu) | 0x800000u : bits;
@@ -81,7 +84,8 @@ DEVICE float add_floats(T start, const List& list, uint32_t first) {
   largest = largest != 0 ? largest : 1;
   int64_t sum = in_units(to_float(start), largest);
   each_update(list, first, [&](T update, uint32_t) { sum += in_units(to_float(update), largest); });
-  // A unit is 2^(largest - 127 - 23 - 16), in two factors, because one may be out of float's range.
+  // A unit is 2^(largest - 127 - 23 - 16). It is applied as two factors, because it may be out of float's
+  // range.
   const int32_t n = static_cast<int32_t>(largest) - 166;
   return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
 }
@@ -97,7 +101,7 @@ DEVICE uint64_t widened(int8_t x) { return static_cast<uint64_t>(static_cast<int
 DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
 DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
 
-// Reduces in the order of the updates, independent of the order of the list.
+// Multiplies the updates in the order of their numbers, whatever their order in the list.
 template <class T, class List>
 DEVICE T multiply(T start, const List& list, uint32_t first) {
   auto y = widened(start);
@@ -138,7 +142,7 @@ struct Sum<half_t> {
   }
 };
 
-// Returns the smaller or larger one; NaN if one of them is NaN.
+// Returns the smaller or larger of a and b; NaN if a or b is NaN.
 template <class T>
 DEVICE T extreme(T a, T b, bool largest) {
   if (a != a) return a;
@@ -170,14 +174,14 @@ DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
   return both ? extreme(y, two, how == ScatterHow::kMax) : y;
 }
 
-// Adjacent elements, loaded or stored at once.
+// Adjacent elements, loaded or stored with one instruction.
 template <class T>
 struct alignas(kScatterElements * sizeof(T)) Vec {
   T v[kScatterElements];
 };
 
-// Element k of a work-item, and its current update. kEach: every target is one element, and a work-item has four
-// adjacent targets.
+// Element k of a work-item: its index in y, its target, and its column in the target. kEach: every target is one
+// element, and a work-item has four adjacent targets.
 template <bool kEach>
 struct ScatterPlace {
   uint32_t i, target, column;
@@ -187,7 +191,8 @@ struct ScatterPlace {
         column(kEach ? 0 : i - target * args.inner.d) {}
 };
 
-// kEach: reads the lists of scatter_link_each_*, an update and its successor in one access; `column` is 0.
+// Returns the list of updates, restricted to a column of the targets. kEach: the lists of
+// scatter_link_each_*, where one access reads an update and the number of the next one; `column` is 0.
 template <class T, bool kEach>
 DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
   if constexpr (kEach) {
@@ -247,7 +252,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
       lists |= 1u << k;
       continue;
     }
-    // The order of the list depends on a race.
+    // The order of the two updates in the list depends on a race; sorts them.
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
     if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
@@ -288,7 +293,7 @@ DEVICE void scatter_take(const ScatterApplyArgs& args) {
   }
 }
 
-// Calls link(update, number of the next update in its list).
+// Calls link(index of the update, number of the next update in its list).
 template <class Link>
 DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
   const int32_t* narrow = args.index;
@@ -354,7 +359,7 @@ KERNEL_OF(scatter_take_b32, scatter_take<uint32_t>, kScatterThreads, ScatterAppl
 KERNEL_OF(scatter_take_b128, scatter_take<Bits128>, kScatterThreads, ScatterApplyArgs, x, updates, first,
           next, y)
 
-// `groups` of the second fit on a compute unit without spills.
+// `groups` work-groups of the second kernel fit on a compute unit without register spills.
 #define REDUCE_KERNELS(T, suffix, groups)                                                                    \
   KERNEL_OF(scatter_reduce_##suffix, (scatter_reduce<T, false>), kScatterThreads, ScatterApplyArgs, x,       \
             updates, first, next, y)                                                                         \

@@ -7,7 +7,8 @@ namespace {
 
 // `each`: every target is one element, and all pointers are multiples of 16.
 const char* reduction_for(ElementType type, bool each) {
-  // Sums and products wrap around: those of unsigned integers are the same bits. Minimum and maximum are not.
+  // Sums and products wrap around and are the same bits for signed and unsigned integers, so these share
+  // kernels. Minima and maxima differ, so uint8 has its own kernels.
   const char* suffix = type == ElementType::kUint8 ? "_u8" : type_suffix(type);
   if (suffix == nullptr) throw std::invalid_argument("no reduction of this type");
   return kernel_name({each ? "scatter_reduce_each" : "scatter_reduce", suffix});

@@ -22,7 +22,7 @@ constexpr int kNewestArithmetic = 28;
 void add_arithmetic_of_numbers(Kernels& kernels);  // numbers.cpp
 void add_arithmetic_of_places(Kernels& kernels);   // places.cpp
 
-// Returns the reason to refuse a node with an input or output of another type.
+// Returns the reason to refuse a node with an input or output of a type other than these.
 std::string refuse_unless_arithmetic(const Node& node);
 
 // Output 0 of a call: shape, type, and the function that writes its elements.
@@ -44,7 +44,8 @@ class HostKernel final : public Kernel {
   HostFunction function_;
 };
 
-// Adds a kernel for versions from `first` on: a HostFunction, or a function that creates one for a node.
+// Adds a kernel for operator versions from `first` on. `function` is a HostFunction, or creates one for a
+// node.
 template <class Function>
 Registration& add_host(Kernels& kernels, const char* name, int first, Function function) {
   return kernels.add_arithmetic(name, first, kNewestArithmetic, [function](const Node& node) {
@@ -56,7 +57,8 @@ Registration& add_host(Kernels& kernels, const char* name, int first, Function f
   });
 }
 
-// Calls body with the offsets that `strides` have at each element of a shape, from the first to the last one.
+// Calls body(offsets) for each element of a shape in row-major order. There is one offset for each of the
+// `strides`; the parameter `offsets` gives their values at the first element.
 template <class Body>
 void walk(const Shape& shape, const std::vector<std::vector<int64_t>>& strides, std::vector<int64_t> offsets,
           const Body& body) {

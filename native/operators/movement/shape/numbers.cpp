@@ -77,7 +77,7 @@ T divided(Operation op, T a, T b) {
 template <class T>
 T computed(Operation op, T a, T b) {
   if (op == Operation::kMin || op == Operation::kMax) {
-    if (a != a) return a;  // NaN; a NaN of b fails the comparison and is returned below
+    if (a != a) return a;  // a is NaN; if b is NaN, the comparison below is false and returns b
     return (op == Operation::kMin ? a < b : a > b) ? a : b;
   }
   if constexpr (std::is_same_v<T, bool>) {
@@ -129,7 +129,7 @@ std::vector<std::vector<int64_t>> broadcast_strides(const Call& call, const Shap
   return strides;
 }
 
-// A function of two or more broadcast inputs.
+// Returns a function of two or more broadcast inputs.
 HostFunction binary(Operation op) {
   return [op](const Call& call) -> HostValue {
     Shape shape = call.input(0).shape;
@@ -260,12 +260,13 @@ HostFunction cast(const Node& node) {
   };
 }
 
-// Reduces axes, or all, by Mul, Add, Min or Max.
+// Reduces the given axes, or all axes, by Mul, Add, Min or Max.
 template <Operation kOp>
 HostFunction reduce(const Node& node) {
   return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
     const Tensor& x = call.input(0);
-    constexpr bool kOfNothing = kOp == Operation::kAdd || kOp == Operation::kMul;  // the neutral elements 0 and 1
+    constexpr bool kOfNothing =
+        kOp == Operation::kAdd || kOp == Operation::kMul;  // the neutral elements 0 and 1
     const std::vector<bool> reduced = axes.of(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
       throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");

@@ -46,7 +46,7 @@ HostValue moved(const Call& call) {
   return copied(call, copy, copy.shape);
 }
 
-// Each axis of X becomes two axes, the repeats first.
+// Tile as a strided copy: each axis of X becomes two axes, of which the first one repeats the second.
 HostValue tile(const Call& call) {
   const Shape& x = call.input(0).shape;
   const std::vector<int64_t> repeats = call.integers(1), strides = gpu::contiguous(x);

@@ -1,5 +1,6 @@
-// First takes the maximum over the rows of a window, column by column, then over the columns. A row of y
-// needs kernel height + kernel width comparisons per column instead of their product.
+// For each row of y, first computes the maximum of each column over the rows of the windows, then the maximum
+// over the columns of each window. This takes kernel height + kernel width comparisons per column instead of
+// their product.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -14,7 +15,8 @@ namespace {
 
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
-// Columns of a row with its padding and the columns that vector loads read beyond it.
+// Returns the size of the buffer for a row: its columns, its padding, and the columns that vector loads read
+// beyond these.
 int64_t row_slot(const MaxPoolProblem& p) {
   const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
@@ -29,7 +31,8 @@ Vec load_every(const float* x, int64_t stride) {
   return load_aligned(part);
 }
 
-// The number of channels in a word, and access to their elements.
+// The number of channels in a word. load_numbers and store_numbers convert between words and a vector for
+// each channel.
 template <class T>
 constexpr int64_t kChannels = std::is_same_v<T, uint32_t> ? 2 : 1;
 template <class T>
@@ -51,8 +54,8 @@ void store_numbers(uint32_t* y, const Vec* numbers, int64_t n) {
   store_part(reinterpret_cast<float*>(y), reinterpret_cast<Vec>(words), n, false);
 }
 
-// Computes the maximum of each column over rows `first` to `last` of x with stride `step`, to rows + c slot for channel
-// c.
+// Computes the maximum of each column over rows [first, last) of x with stride `step`. Writes the maxima of channel c
+// to rows + c slot.
 template <class T>
 void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int64_t step, float* rows,
                      int64_t slot) {
@@ -71,13 +74,13 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
   }
 }
 
-// Whether each element of a row of y depends on two adjacent columns of x, without padding.
+// Returns true if each element of a row of y depends on two adjacent columns of x, without padding.
 bool halves_columns(const MaxPoolProblem& p) {
   return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
          2 * p.out[1] <= p.in[1];
 }
 
-// Computes a row of y from rows `first` to `last` of x with stride `step`, if halves_columns().
+// Computes a row of y from rows [first, last) of x with stride `step`. Requires halves_columns().
 template <class T>
 void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
   constexpr int64_t kCount = kChannels<T>;

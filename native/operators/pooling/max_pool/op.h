@@ -13,7 +13,8 @@
 
 namespace graphopt {
 
-// x [planes, in..] and y [planes, out..] of words: an element of float or float16, or two of bfloat16.
+// x [planes, in..] and y [planes, out..] consist of words. A word is one float or float16 element, or two
+// bfloat16 elements.
 struct MaxPoolProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t planes = 0;

@@ -9,8 +9,8 @@ constexpr int kPoolThreads = 256;
 constexpr int kPoolTogether =
     4;  // adjacent outputs of a row that a work-item of the *_together kernels computes
 
-// One spatial axis: output q reads in[q stride + first + t dilation] for t < kernel. An average may count the
-// padding up to `last`, which is beyond the axis.
+// One spatial axis of size `in`: output q reads the positions q stride + first + t dilation for t < kernel.
+// `last` is the end of the padded axis: an average may count the padding before it.
 struct PoolAxis {
   int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
 };
@@ -27,7 +27,7 @@ struct PoolArgs : Arguments<2, 136> {
   PoolMode mode;
 };
 
-// x [images, H, W, channels], two axes; a work-item for each of the `total` packs of channels in the pixels
+// x [images, H, W, channels] with two spatial axes. A work-item computes one of the `total` packs of channels
 // of y.
 struct PoolChannelsLastArgs : Arguments<2, 112> {
   In x;
@@ -39,8 +39,8 @@ struct PoolChannelsLastArgs : Arguments<2, 112> {
   PoolMode mode;
 };
 
-// x and y [images, channels, inner]: x (bias + scale s)^-beta, s the sum of the squares of the channels from
-// c - before to c + after; `total` elements.
+// y = x (bias + scale s)^-beta for x and y [images, channels, inner] with `total` elements. For channel c, s
+// is the sum of the squares of channels c - before to c + after.
 struct LrnArgs : Arguments<2, 64> {
   In x;
   Out y;

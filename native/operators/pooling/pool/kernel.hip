@@ -1,8 +1,8 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, which has its window over
 // channels. A work-item computes one output, or kPoolTogether adjacent ones that share the computation of indices.
 //
-// Bound by memory: X is read once, overlaps of windows again from the cache, and Y is written once, for a
-// FLOP a tap. scripts/gpu_bench.py compares it with a copy.
+// Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once,
+// for one FLOP per tap. scripts/gpu_bench.py compares the kernel with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/vec.h"
@@ -21,7 +21,7 @@ template <class T>
 DEVICE T pooled(float most) {
   return from_float<T>(most);
 }
-// A window in the padding gives the lowest value.
+// The maximum of a window in the padding is -infinity, which becomes the lowest integer.
 template <>
 DEVICE uint8_t pooled(float most) {
   return saturate_to_byte(most, false);
@@ -31,7 +31,7 @@ DEVICE int8_t pooled(float most) {
   return static_cast<int8_t>(saturate_to_byte(most, true));
 }
 
-// kWidth adjacent elements of a row.
+// Computes kWidth adjacent elements of a row of y.
 template <class T, int kWidth>
 DEVICE void pool(const PoolArgs& args) {
   const T* x = args.x;

@@ -65,7 +65,7 @@ std::string refuse_pool_windows(const Node& node) {
   const std::string padding = node.get_string("auto_pad", "NOTSET");
   if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
   if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
-    // Runtimes interpret these differently.
+    // Runtimes interpret these attributes differently when combined with dilations or ceil_mode.
     const auto dilations = node.get_ints("dilations", {});
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
     if (dilated || node.get_bool("ceil_mode")) return "auto_pad with dilations or ceil_mode";

@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 using hip::PoolAxis;
 using hip::PoolMode;
 
-// x [planes, in..], y [planes, out..]; with fewer than three axes, the first ones are 1.
+// x [planes, in..], y [planes, out..]; with fewer than three spatial axes, the first ones have size 1.
 struct PoolProblem {
   int64_t planes = 1, out[kSpatialAxes] = {1, 1, 1};
   PoolAxis axes[kSpatialAxes];
@@ -23,7 +23,7 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
 // Pools two axes in float16 and channels last; `planes` is the number of images.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
 
-// Over the channels of x [images, channels, inner].
+// LRN over the channels of x [images, channels, inner].
 struct LrnProblem {
   int64_t images = 1, channels = 1, inner = 1;
   int64_t size = 1;  // window size
@@ -41,9 +41,10 @@ namespace graphopt {
 class PoolWindows {
  public:
   PoolWindows(const Node& node, bool average);
-  // Returns the problem of x [N, C, ..], or [N, .., C] with `last`, and sets the shape of y. Throws Error.
+  // Returns the problem for x [N, C, ..], or if `last` for x [N, .., C], and sets the shape of y. Throws
+  // Error.
   gpu::PoolProblem place(const Shape& x, bool last, Shape& y) const;
-  // Whether one window is all of x [N, C, ..], without padding.
+  // Returns true if one window covers all of x [N, C, ..], without padding.
   bool cover(const Shape& x) const;
 
  private:
@@ -54,7 +55,7 @@ class PoolWindows {
   gpu::PoolMode mode_ = gpu::PoolMode::kMax;
 };
 
-// Returns the reason to refuse a node with windows over input 0, for any element type.
+// Returns the reason to refuse a pooling node because of its windows, or "". Does not check the element type.
 std::string refuse_pool_windows(const Node& node);
 
 }  // namespace graphopt

@@ -12,7 +12,7 @@ constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 // Rows have `size` adjacent elements and are divided into parts of complete tiles: one work-group for each part.
 struct CumSumArgs : Arguments<4, 64> {
   In x;
-  In starts;   // one per part; may be null: 0
+  In starts;   // one per part; null: zeros
   Out y;       // may be null
   Out totals;  // one per part; may be null
   uint32_t size;
@@ -21,7 +21,8 @@ struct CumSumArgs : Arguments<4, 64> {
   int32_t reverse, exclusive;
 };
 
-// Along `size` of [outer, size, inner]: a work-item for each outer and inner index.
+// Sums along the middle axis of [outer, size, inner]. A line has one outer and one inner index; each
+// work-item computes a line.
 struct CumSumLinesArgs : Arguments<2, 48> {
   In x;
   Out y;

@@ -1,9 +1,9 @@
 // CumSum. The order of additions depends only on the sizes.
 //
-// Bound by memory. Along the last axis work-groups sum tiles. Few long rows are cut into parts: a first pass computes
-// the totals of the parts and a second one the sums, so x is read twice. Along other axes adjacent work-items process
-// adjacent lines, and issue several loads before they wait for the first. Floats are added in float, integers as
-// unsigned integers, which wrap around.
+// Bound by memory. Along the last axis, a work-group sums one tile after the other. If there are few long rows, they
+// are cut into parts: a first pass computes the total of each part and a last pass the sums, so x is read twice.
+// Along other axes, adjacent work-items process adjacent lines, and issue several loads before they wait for the
+// first. Floats are added in float, integers as unsigned integers, which wrap around.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/sequence/cumsum/args.h"

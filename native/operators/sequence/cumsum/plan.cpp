@@ -8,7 +8,8 @@ namespace graphopt::gpu {
 
 Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device) {
   Plan plan;
-  const char* suffix = type_suffix(p.type);  // sums wrap around: those of unsigned integers are the same bits
+  // wrapping sums are the same bits for signed and unsigned integers
+  const char* suffix = type_suffix(p.type);
   if (suffix == nullptr) throw std::invalid_argument("no sums of this type");
   const int64_t lines = p.outer * p.inner;
   if (lines * p.size == 0) return plan;
@@ -25,7 +26,8 @@ Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device) {
     plan.launch_items(kernel_name({"cumsum_lines", suffix}), lines, hip::kCumSumThreads, args);
     return plan;
   }
-  // Enough parts for four work-groups on each compute unit, of four tiles at least.
+  // Enough parts for four work-groups on each compute unit, but at most one part for every four tiles of a
+  // row.
   const int64_t tiles = divide_up(p.size, hip::kCumSumTile);
   const int64_t wanted =
       std::clamp<int64_t>(divide_up(4 * device.compute_units, lines), 1, divide_up(tiles, 4));

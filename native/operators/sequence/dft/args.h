@@ -14,12 +14,13 @@ struct DftTableArgs : Arguments<1, 16> {
   uint32_t L;
 };
 
-// The addresses of lines, in elements: line i begins at i / per * outer + i % per * line.
+// The addresses of lines, in elements: line i begins at i / per * outer + i % per * line, and its elements
+// are `element` apart.
 struct DftPlaces {
   int64_t outer, line, element;
 };
 
-// Outputs k < K of each line: the sum of its first N inputs times e^(sign 2 pi i k n / L).
+// Output k < K of each line is factor times the sum over n < N of input n times e^(sign 2 pi i k n / L).
 struct DftArgs : Arguments<4, 120> {
   In x, window;  // window: null, or N factors
   In table;

@@ -1,5 +1,5 @@
-// DFT and STFT by their definition: a work-item sums one output of several lines, with their inputs in LDS. The roots
-// of unity are read from a table at (k n) mod L, with errors of at most 3 units in the last place.
+// DFT and STFT by their definition: a work-item computes output k of several lines, whose inputs are in LDS. The
+// roots of unity are read from a table at (k n) mod L, with errors of at most 3 units in the last place.
 //
 // Compute-bound: N K complex multiplications for each line. This suits the frames of speech (L of 200 to 2048); a
 // transform of a million points needs another algorithm.
@@ -8,7 +8,7 @@
 
 namespace graphopt::hip {
 
-// Cosine and sine of 2 pi j / L, reduced to an eighth of the circle in integers.
+// Cosine and sine of 2 pi j / L. Integer arithmetic reduces the angle to an eighth of the circle.
 DEVICE void root_of_unity(uint32_t j, uint32_t L, float& c, float& s) {
   const uint32_t eighth = 8 * j / L, rest = 8 * j - eighth * L;
   const bool back = (eighth & 1) != 0;

@@ -8,14 +8,14 @@
 namespace graphopt {
 namespace {
 
-// Whether the elements are complex. Throws Error.
+// Returns true if the elements are complex. Throws Error unless the last axis has size 1 or 2.
 bool holds_pairs(const Shape& x) {
   const int64_t last = x[x.rank() - 1];
   throw_if(last != 1 && last != 2, "the last axis must hold a real number, or a complex one");
   return last == 2;
 }
 
-// The length is input 1; the axis is input 2, before opset 20 an attribute.
+// The length is input 1. The axis is input 2, or before opset 20 an attribute.
 Planner plan_dft(const Node& node) {
   const int64_t given = node.get_int("axis", node.version >= 20 ? -2 : 1);
   const bool inverse = node.get_bool("inverse"), onesided = node.get_bool("onesided");
@@ -51,7 +51,7 @@ std::string refuse_dft(const Node& node) {
   return refuse_mixed_floats(node, {1, 2});
 }
 
-// The signal [B, T] or [B, T, 1 or 2], the step, the window, the length of a frame.
+// Inputs: the signal [B, T] or [B, T, 1 or 2], the step, the window, the length of a frame.
 Planner plan_stft(const Node& node) {
   const bool onesided = node.get_bool("onesided", true);
   return [=](Call& call, Program& program) {

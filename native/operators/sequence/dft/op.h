@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 using hip::DftPlaces;
 
 struct DftProblem {
-  int64_t lines = 1, per = 1;   // DftPlaces counts `per` lines at a time
+  int64_t lines = 1, per = 1;   // `per`: see DftPlaces
   int64_t N = 1, L = 1, K = 1;  // inputs of a line, length of the transform, outputs
   DftPlaces from = {}, to = {};
   bool complex = false, inverse = false, window = false;

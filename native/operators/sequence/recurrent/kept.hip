@@ -1,12 +1,13 @@
-// LSTM, GRU and RNN of few units, after the GEMM of all inputs: one launch for all steps. A work-group has a
-// sequence in a direction. Its weights are read once and kept in registers, and in LDS where registers do not
-// suffice. kLanes adjacent work-items share a hidden unit, and each has every kLanes-th pack of the
-// states. Bound by the latencies of a step: h in LDS, two or three exchanges between work-items, a barrier.
+// LSTM, GRU and RNN with few hidden units, after the GEMM of all inputs: one launch for all steps. A
+// work-group processes one sequence in one direction. It reads its weights once and keeps them in registers,
+// and in LDS where registers do not suffice. kLanes adjacent work-items share a hidden unit, and each of them
+// multiplies every kLanes-th pack of the states. Bound by the latencies of a step: reads of h from LDS, two
+// or three exchanges between work-items, and a barrier.
 #include "operators/sequence/recurrent/unit.h"
 
 namespace graphopt::hip {
 
-// Maximum number of packs of weights that a work-item keeps in registers. The others are in LDS.
+// Maximum number of packs of weights that a work-item keeps in registers. Its other packs are in LDS.
 constexpr int kHeldPacks = 19;
 
 template <int kUnits, int kPacks>
@@ -48,7 +49,8 @@ struct Kept {
     }
   }
 
-  // The products of the unit's rows and h, summed for all work-items of the unit.
+  // Computes the dot products of h and the unit's row of weights for each gate, summed over all work-items of
+  // the unit. `sum` must be 0.
   DEVICE void products(const float* h, const Lds& lds, float* sum) const {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       const Pack<float> x = load_pack(h + place(i));
@@ -72,7 +74,8 @@ template <class T, class Weights>
 DEVICE void recurrent_kept(const RecurrentArgs& args) {
   SHARED(lds, typename Weights::Lds);
   constexpr int kGates = Weights::kGates;
-  // Values that depend on these are kept in vector registers: gfx90a has too few scalar ones.
+  // opaque() keeps values that depend on these in vector registers, because gfx90a has too few scalar
+  // registers.
   const int direction = opaque(block_y()), H = opaque(args.H);
   const int b = opaque(block_x()), gates = gates_of(args.kind);
   const bool reset = args.kind == RecurrentKind::kGruReset, lstm = args.kind == RecurrentKind::kLstm;

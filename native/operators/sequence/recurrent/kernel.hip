@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// Sums of kCount values over a wave. Work-item i returns that of value i / (wave size / kCount).
+// Sums each of kCount values over a wave. Work-item i returns the sum of value i / (wave size / kCount).
 template <int kCount>
 DEVICE float fold(float* v, int mask) {
   if constexpr (kCount == 1) {
@@ -25,9 +25,9 @@ DEVICE float fold(float* v, int mask) {
   }
 }
 
-// Adds the products of rows of r (stride H H) and the states h [cells, H], for the elements of a work-item.
-// kWide: in packs; H is a multiple of a pack. All loads of a step are issued before the first is waited for; in
-// float16 only those of the weights and of half of the states.
+// Adds to v the products of `count` rows of r (stride H H) and the states h [cells, H], for the elements of
+// this work-item. kWide: reads packs, and H is a multiple of a pack. All loads of an iteration are issued
+// before the first of them is waited for; in float16 only the loads of the weights and of half of the states.
 template <class T, bool kWide>
 DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
@@ -76,10 +76,10 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
                            int j) {
   constexpr int kSums = kStepCells * kMostGates;
   const bool reset = args.kind == RecurrentKind::kGruReset, second = args.second != 0;
-  // Values that depend on H are kept in vector registers: gfx90a has too few scalar ones.
+  // opaque() keeps values that depend on H in vector registers, because gfx90a has too few scalar registers.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
-  // Each work-item that updates the unit has one sequence.
+  // Each work-item that updates the unit does so for one sequence.
   const int cell = lane_id() % kStepCells;
   const bool ends = lane_id() < part.cells;
   const int b = part.first + (ends ? cell : 0);
@@ -87,7 +87,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
                d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
   const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
-  // Loads for the update are issued first, and complete with the others.
+  // Loads for the update are issued first, so that they complete together with the later loads.
   float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
   if (ends) {
     read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
@@ -128,7 +128,7 @@ DEVICE void recurrent_step(const RecurrentArgs& args) {
   if (j < args.H) recurrent_unit<T>(args, part, state, j);
 }
 
-// Offset in the tensor of element i of the state.
+// Returns the offset in the tensor of element i of the state.
 DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
   const uint32_t sequence = divide(i, args.H), d = divide(sequence, args.B);
   const uint32_t b = sequence - d * args.B.d, j = i - sequence * args.H.d;

@@ -17,7 +17,8 @@ void require(const Call& call, size_t i, const char* name, const Shape& shape) {
   }
 }
 
-// X, W, R, B, sequence_lens, initial_h, and of LSTM initial_c and P; outputs Y, Y_h, of LSTM Y_c.
+// Inputs: X, W, R, B, sequence_lens, initial_h, and for LSTM initial_c and P. Outputs: Y, Y_h, and for LSTM
+// Y_c.
 Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
   const GemmChoice choice(node);
   const bool resets = given == gpu::RecurrentKind::kGru && !node.get_bool("linear_before_reset");
@@ -78,9 +79,9 @@ Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
   };
 }
 
-// Returns the reason to refuse a node. `usual`: the operator's default activations, for one direction. Others have no
-// kernel: some of them have parameters (activation_alpha, activation_beta), which the runtime does not pass to a kernel
-// on a device.
+// Returns the reason to refuse a node. `usual`: the operator's default activations, for one direction. Other
+// activations have no kernel: some of them have parameters (activation_alpha, activation_beta), which the runtime does
+// not pass to a kernel on a device.
 std::string refuse_recurrent(const Node& node, const std::vector<const char*>& usual) {
   const std::string direction = node.get_string("direction", "forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {

@@ -11,7 +11,7 @@ int64_t parts(RecurrentKind kind) {
   return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
 }
 
-// The kernel of all steps in one launch; null if none has enough units.
+// Returns the kernel that computes all steps in one launch; null if there are too many hidden units for it.
 const char* kept_kernel(const RecurrentProblem& p, bool half) {
   if (p.H <= hip::kKeptUnits) return float_kernel("recurrent_kept_64", half);
   if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;

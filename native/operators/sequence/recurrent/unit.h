@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// The part of a work-group: a direction, and the sequences from `first` on.
+// The sequences of a work-group: those from `first` on, in one direction.
 struct RecurrentPart {
   int direction, first, cells;  // cells: number of sequences
 };
@@ -19,7 +19,7 @@ struct RecurrentState {
   float *next, *more, *update;
 };
 
-// Part `which` of the state for the sequences of a work-group.
+// Returns part `which` of the state for the sequences of a work-group.
 DEVICE float* recurrent_part(const RecurrentArgs& args, const RecurrentPart& part, int which) {
   const size_t sequence = static_cast<size_t>(which * args.D + part.direction) * static_cast<size_t>(args.B) +
                           static_cast<size_t>(part.first);
@@ -30,7 +30,7 @@ DEVICE int gates_of(RecurrentKind kind) {
   return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3;
 }
 
-// The element of sequence b that a step reads; none after the end of the sequence.
+// The element of a sequence that a step reads. `active` is false after the end of the sequence.
 struct RecurrentMoment {
   int time;
   bool active;
@@ -44,7 +44,8 @@ DEVICE RecurrentMoment recurrent_moment(const RecurrentArgs& args, int direction
   return {active && direction >= args.backward ? length - 1 - s : s, active};
 }
 
-// The gates of an element of the inputs for unit 0; gates have stride H.
+// Returns the address, in `product`, of the gates of unit 0 for one element of a sequence; gates have stride
+// H.
 template <class T>
 DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b, int time, size_t all) {
   const size_t row = static_cast<size_t>(time) * static_cast<size_t>(args.row_of_step) +
@@ -53,8 +54,8 @@ DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b,
          (row * static_cast<size_t>(args.D) + static_cast<size_t>(direction)) * all;
 }
 
-// Reads the input and state biases of `count` gates, from `unit` on and H apart, and the peepholes of unit j.
-// Values that the node omits are not written.
+// Reads the input and state biases of `count` gates, which begin at index `unit` and are H apart, and the
+// peepholes of unit j. Outputs for parameters that the node omits are not written.
 template <class T, int kGates>
 DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int unit, int count, int H,
                             int j, float* of_input, float* of_state, float* peephole) {
@@ -72,8 +73,9 @@ DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int
   }
 }
 
-// Updates a unit of a sequence from `in` of the inputs and `sum` of the state before, both with their bias.
-// For kGruReset the first call only computes gates.
+// Returns the new h of a unit of a sequence, and updates c for kLstm. `in` and `sum` are the gates' sums over
+// the inputs and over the previous state, both with their bias. For kGruReset the first call only computes
+// gates.
 DEVICE float end_unit(const RecurrentArgs& args, const RecurrentState& state, bool active, int at,
                       const float* in, const float* sum, const float* peephole, bool second) {
   const auto clipped = [&](float x) {
