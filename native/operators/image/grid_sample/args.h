@@ -9,8 +9,8 @@ constexpr int kGridSampleThreads = 256;
 
 enum class GridPadding : int32_t { kZeros, kBorder, kReflection };
 
-// x [N, C, sizes], grid [N, points, axes], y [N, C, points]. A work-item for each of the `total` points of all
-// images; work-groups along y take `channels_each` channels.
+// x [N, C, sizes], grid [N, points, axes], y [N, C, points]. Work-items along x of the grid compute the
+// `total` points of all images; each work-group along y of the grid computes `channels_each` channels.
 struct GridSampleArgs : Arguments<3, 72> {
   In x, grid;
   Out y;
@@ -20,7 +20,7 @@ struct GridSampleArgs : Arguments<3, 72> {
   int32_t axes;      // 2 or 3
   int32_t sizes[3];  // innermost axis first
   GridPadding padding;
-  int32_t corners;  // -1 and 1 are the centres of the outermost elements; else their outer edges
+  int32_t corners;  // coordinates -1 and 1 are the centres of the outermost elements; else their outer edges
 };
 
 }  // namespace graphopt::hip

@@ -43,7 +43,8 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // Coordinates beyond `most` have no neighbours in X. Clamping lets them and NaN be converted to integers.
+  // Coordinates beyond `most` have no neighbours in X. Clamping makes such coordinates and NaN convertible to
+  // integers.
   const float most = 16777216;
   x = x > -most ? (x < most ? x : most) : -most;
   if (kTaps == 1) x = grid_round(x);
@@ -104,7 +105,8 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
   T* y = static_cast<T*>(args.y) + static_cast<size_t>(plane) * args.points.d + point;
   NO_UNROLL for (int channel = first; channel < last; ++channel) {
     float sum = 0;
-    // An element with weight 0 may be infinite: their product would be NaN.
+    // Elements with weight 0 are skipped: such an element may be infinite, and its product with 0 would be
+    // NaN.
     NO_UNROLL for (int l = 0; l < depth; ++l) {
       const float of_layer = one_of<kTaps>(layers.weight, l);
       if (of_layer == 0) continue;

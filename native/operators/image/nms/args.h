@@ -9,13 +9,14 @@ constexpr int kNmsThreads = 256;
 constexpr int kNmsBoxes = 4;  // boxes that a work-item processes at a time
 
 // boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. left [B, C, N]: scores of the boxes
-// that are still candidates, minus infinity for all others. picked [B, C, most] boxes, counts [B, C] of them.
+// that are still candidates, minus infinity for all others. picked [B, C, most]: indices of the selected boxes;
+// counts [B, C]: how many there are.
 struct NmsSelectArgs : Arguments<5, 80> {
   In boxes, scores;
   Out left, picked, counts;
   Divisor classes;
   int32_t N, most;
-  int32_t centered;   // boxes are centres and sizes, else two corners
+  int32_t centered;   // a box is given by centre and size, else by two corners
   int32_t any_score;  // no threshold for scores
   float overlap, score;
 };

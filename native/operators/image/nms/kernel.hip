@@ -1,6 +1,7 @@
-// NonMaxSuppression. A work-group selects boxes of an image and a class by descending score, the first one of
-// equal scores. In each round it looks for the next box and removes those that overlap the last one too much.
-// The order is that of the definition, so results do not depend on the device's scheduling.
+// NonMaxSuppression. A work-group selects the boxes of one image and one class in the order of descending
+// scores; of equal scores the first box comes first. In each round it removes the boxes that overlap the last
+// selected box too much, and finds the next box. ONNX defines this order, so results do not depend on the
+// device's scheduling.
 #include "device/platform.h"
 #include "operators/image/nms/args.h"
 
@@ -30,7 +31,8 @@ DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float most) {
   return of_a > 0 && of_b > 0 && either > 0 && both / either > most;
 }
 
-// The best of each wave. Rounds alternate between two buffers, so one barrier in each round is enough.
+// The best candidate of each wave. Rounds alternate between two buffers, so one barrier in each round is
+// enough.
 struct NmsBest {
   float score[2][kNmsThreads / kWave];
   int at[2][kNmsThreads / kWave];

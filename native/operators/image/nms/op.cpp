@@ -1,5 +1,5 @@
-// NonMaxSuppression. The selection decides the size of the output, so it runs before the output is planned;
-// the planned part is a copy.
+// NonMaxSuppression. The selection determines the size of the output, so it runs as the counter (kernel.h);
+// plan only adds a copy.
 #include "operators/image/nms/op.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace graphopt {
 namespace {
 
-// Boxes [B, N, 4], scores [B, C, N], the most boxes of a class, thresholds of overlap and score.
+// Inputs: boxes [B, N, 4], scores [B, C, N], the maximum number of boxes of a class, the thresholds of
+// overlap and score.
 gpu::NmsProblem problem_of(const Call& call, bool centered) {
   const Shape &boxes = call.input(0).shape, &scores = call.input(1).shape;
   throw_if(boxes.rank() != 3 || scores.rank() != 3 || boxes[2] != 4 || boxes[0] != scores[0] ||
@@ -39,7 +40,7 @@ CountedPlanner plan_non_max_suppression(const Node& node) {
     if (rows > 0) {
       program.launch(gpu::nms_plan(p), {Ref::input(0), Ref::input(1)}, {number, all});
     } else {
-      program.reserve(1);  // the runtime has no memory of 0 bytes
+      program.reserve(1);  // the runtime cannot provide 0 bytes of memory
     }
   };
   // The last two inputs are the outputs of the selection.

@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 struct NmsProblem {
   int64_t B = 1, C = 1, N = 1;  // images, classes, boxes
   int64_t most = 0;             // max_output_boxes_per_class, at most N
-  bool centered = false;        // boxes are centres and sizes, else two corners
+  bool centered = false;        // a box is given by centre and size, else by two corners
   float overlap = 0;            // IoU threshold: boxes with a larger overlap are removed
   std::optional<float> score;   // score threshold
 };

@@ -17,8 +17,8 @@ struct SourceAxis {
   float inverse;  // 1 / step
 };
 
-// x [planes, H, W], a work-item for a pack of columns of `rows_each` rows of y: `across` of them in a row and
-// `down` in a column of a plane, `items` in total.
+// x [planes, H, W]. A work-item computes a pack of columns in `rows_each` rows of y. A plane of y has `down`
+// x `across` work-items, and y has `items` of them.
 struct ResizeArgs : Arguments<2, 128> {
   In x;
   Out y;
@@ -27,10 +27,10 @@ struct ResizeArgs : Arguments<2, 128> {
   SourceAxis rows, columns;
   Interpolation how;
   int32_t rows_each;
-  int32_t packs;  // all columns of a work-item are written at once
+  int32_t packs;  // the columns of a row are written with one store
 };
 
-// x [images, H, W, channels]; a work-item for each of the `total` packs of channels in the pixels of y.
+// x [images, H, W, channels]. A work-item computes one of the `total` packs of channels of y.
 struct ResizeChannelsLastArgs : Arguments<2, 136> {
   In x;
   Out y;
@@ -41,7 +41,8 @@ struct ResizeChannelsLastArgs : Arguments<2, 136> {
   Interpolation how;
 };
 
-// One axis: y [outer, out, inner] of x [outer, in, inner], a work-item for each of the `total` elements of y.
+// Resizes one axis: x [outer, in, inner] to y [outer, out, inner]. A work-item computes one of the `total`
+// elements of y.
 struct ResizeOneArgs : Arguments<2, 120> {
   In x;
   Out y;
@@ -51,9 +52,9 @@ struct ResizeOneArgs : Arguments<2, 120> {
   SourceAxis axis;
   Interpolation how;
   float cubic;          // the coefficient a of the cubic
-  float narrow;         // antialias: 1 / (distance of the elements of y / distance of those of x)
+  float narrow;         // factor of distances in x: the scale if antialias widens the weights, else 1
   int32_t reach;        // number of elements of x on either side that have weights
-  int32_t inside_only;  // only elements of x count; else the edge elements are repeated beyond x
+  int32_t inside_only;  // only elements of x have weights; else the edge elements are repeated beyond x
   int32_t crops;        // positions outside of x have the value `outside`
   int32_t normalized;   // weights are divided by their sum
   int32_t unused;

@@ -12,8 +12,8 @@ DEVICE float floor_of(float x) {
 }
 
 // x / step, correctly rounded: the remainder of the product with 1 / step corrects its last bit (Markstein,
-// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). A third of the instructions of a
-// division.
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). This takes a third of the
+// instructions of a division.
 DEVICE float quotient(float x, const SourceAxis& a) {
   const float q = x * a.inverse;
   return fused_multiply_add(fused_multiply_add(-q, a.step, x), a.inverse, q);

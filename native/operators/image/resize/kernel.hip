@@ -1,7 +1,8 @@
-// Resize of H and W of x [planes, H, W], nearest and linear: a work-item computes some adjacent outputs.
+// Resize of H and W of x [planes, H, W], nearest and linear. A work-item computes a pack of adjacent outputs
+// in one or more rows.
 //
 // Bound by memory: X is read once from memory and Y is written once. A linear output depends on four elements of
-// X, most of them from the cache, with about 10 FLOPs. scripts/gpu_bench.py compares it with a copy.
+// X, most of them from the cache, with about 10 FLOPs. scripts/gpu_bench.py compares the kernel with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "operators/image/resize/coordinates.h"
 

@@ -1,6 +1,6 @@
 // Resize along one axis: copies of elements of any type, and sums of adjacent elements with linear or cubic
-// weights. With antialias, a coarser Y widens the weights. Each axis is one launch, shrinking axes first; sums
-// between two launches are float.
+// weights. With antialias, the weights cover a wider part of X if Y is coarser than X. Each axis takes one
+// launch; axes that shrink come first. Sums that one launch passes to the next are float.
 //
 // Bound by memory. Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981.
 #include "operators/image/resize/coordinates.h"
@@ -64,7 +64,7 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
     const int at = max_int(0, min_int(base + k, args.axis.in - 1));
     if (args.inside_only != 0 && at != base + k) continue;
     const float weight = resize_weight(args, (static_cast<float>(k) - part) * args.narrow);
-    // An element with weight 0 may be infinite.
+    // An element with weight 0 may be infinite, and its product with 0 would be NaN.
     if (weight == 0) continue;
     weights += weight;
     sum += weight * to_float(line[static_cast<uint32_t>(at) * args.inner.d]);

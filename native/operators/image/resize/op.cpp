@@ -118,7 +118,7 @@ class Resize final : public gpu::DeviceKernel {
   void set_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& named,
                  std::vector<ResizeAxis>& all) const {
     throw_if(sizes.size() != named.size(), "one size for each axis is needed");
-    float one = 0;  // common scale of all axes, if any
+    float one = 0;  // common scale of all axes, unless kStretch
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
       throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "a size of ", sizes[k]);
@@ -175,7 +175,7 @@ class Resize final : public gpu::DeviceKernel {
     const Tensor& x = call.input(0);
     std::vector<ResizeAxis> all = axes(call, last_ ? to_channels_first(x.shape) : x.shape);
     const size_t rank = all.size();
-    // In memory order.
+    // From here on, the axes are in memory order.
     if (last_) std::rotate(all.begin() + 1, all.begin() + 2, all.end());
     Shape y = x.shape;
     std::vector<size_t> changed;
@@ -192,7 +192,8 @@ class Resize final : public gpu::DeviceKernel {
     }
   }
 
-  // Plans both axes of images in one launch, if no other axis is resized and a kernel supports it.
+  // Plans the resize of rows and columns in one launch. Returns false if another axis is resized or no kernel
+  // supports it.
   bool plan_at_once(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
                     const std::vector<size_t>& changed, Ref out) const {
     const Tensor& x = call.input(0);

@@ -16,12 +16,12 @@ enum class Coordinates : int32_t {
   kAsymmetric,
   kAlignCorners,
   kHalfPixelSymmetric,
-  kCrop,  // tf_crop_and_resize: positions outside of X have the value of an attribute
+  kCrop,  // tf_crop_and_resize: positions outside of X have the attribute extrapolation_value
 };
 
 struct ResizeAxis {
   int32_t in = 1, out = 1;
-  float scale = 1;            // out / in of the node
+  float scale = 1;            // of the node: out / in
   float first = 0, last = 1;  // for kCrop: the ends of the crop; 0 and 1 are the ends of X
 };
 

@@ -41,7 +41,8 @@ hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
     case Coordinates::kAsymmetric:
       break;
   }
-  // A single output element has the position of the first input element or, for a crop, of its centre.
+  // A single output element has the position of the first input element or, for a crop, the centre of the
+  // crop.
   if (a.step == 0) a.step = 1;
   a.inverse = 1 / a.step;
   return a;
@@ -54,7 +55,7 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   if (total == 0) return {};
   to_u31(p.planes * p.rows.in * p.columns.in);
   to_u31(total);
-  // Several rows only if enough work-items for an entire GPU remain.
+  // A work-item computes several rows only if enough work-items for an entire GPU remain.
   constexpr int64_t kEnough = int64_t{1} << 17;
   const int64_t pack = half ? 8 : 4, across = divide_up(p.columns.out, pack),
                 strips = p.planes * across * p.rows.out / kEnough,

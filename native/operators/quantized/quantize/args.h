@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kQuantizeThreads = 256;  // with 16 bytes of floats each
 
-// The scale and zero point of an element of x [outer, size, inner].
+// The number of scales and zero points of x [outer, size, inner].
 enum class Scales : int32_t {
   kOne,     // one for all elements
   kAxis,    // one for each index along `size`
@@ -28,7 +28,7 @@ struct QuantizeArgs : Arguments<4, 96> {
 
 constexpr int kDynamicThreads = 64;  // only one of them computes
 
-// The scale and the zero point of uint8 for values from `least` to `most`.
+// Computes the scale and the uint8 zero point for values from `least` to `most`.
 struct DynamicScaleArgs : Arguments<4, 32> {
   In least, most;
   Out scale, zero;

@@ -5,8 +5,8 @@
 
 namespace graphopt {
 
-// Adds the quantization of x (float, of this shape) to y (uint8) to the program. Scale and zero point depend on the
-// range of x.
+// Adds the steps to the program that quantize x (float, of this shape) to y (uint8). They compute scale and zero
+// point from the range of x.
 void quantize_dynamically(gpu::Program& program, const Shape& shape, bool aligned, gpu::Ref x, gpu::Ref y,
                           gpu::Ref scale, gpu::Ref zero);
 

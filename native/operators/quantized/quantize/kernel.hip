@@ -1,6 +1,7 @@
-// QuantizeLinear to 4, 8 and 16 bits and DequantizeLinear from these and 32, in float32.
+// QuantizeLinear to 4, 8 and 16 bits and DequantizeLinear from 4, 8, 16 and 32 bits, computed in float32.
 //
-// Bound by memory: a work-item reads or writes 16 bytes of floats, and their quantized values at once.
+// Bound by memory: a work-item accesses 16 bytes of floats with one instruction, and their quantized values
+// with another.
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/quantized/quantize/args.h"
@@ -20,8 +21,8 @@ struct alignas(kCount * sizeof(X)) Elements {
   X v[kCount];
 };
 
-// Integers of kBits bits, possibly signed, in their memory layout: X holds one, or two of 4 bits, the first in the
-// lower half.
+// Integers of kBits bits, signed or unsigned, as stored in memory: an X holds one of them, or two of 4 bits, the
+// first in the lower half.
 template <class X, int kBits_>
 struct Stored {
   static constexpr int kBits = kBits_;
@@ -77,7 +78,7 @@ DEVICE void quantize(const QuantizeArgs& args) {
   X* y = args.y;
   constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
   const uint32_t first = first_element(kSize);
-  // Returns one X with all its elements, up to `total`.
+  // Returns the X that holds the elements from i on. Elements beyond `total` are 0.
   const auto joined = [&](uint32_t i, const auto& value) {
     uint32_t bits = 0;
     UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {
@@ -137,7 +138,7 @@ FLOAT_KERNELS(dequantize_b16, (dequantize<uint16_t, 16, T>), kQuantizeThreads, Q
               y)
 FLOAT_KERNELS(dequantize_i32, (dequantize<int32_t, 32, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
 
-// The range includes 0, which one of the 256 values represents exactly.
+// The range is extended to include 0, so that one of the 256 values represents 0 exactly.
 KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {
   const float *least = args.least, *most = args.most;
   float* scale = args.scale;

@@ -53,7 +53,7 @@ Planner plan_quantize(const Node& node, bool back) {
     p.back = back;
     p.half = scale.type == ElementType::kHalf;
     p.zero = call.has_input(2);
-    // ONNX Runtime's quantizer writes scales [1] with zero points [].
+    // ONNX Runtime's quantizer writes scales of shape [1] with zero points of shape [].
     const auto is_one = [](const Shape& s) { return s.elements() == 1 && s.rank() <= 1; };
     if (p.zero) {
       const Shape& zero = call.input(2).shape;

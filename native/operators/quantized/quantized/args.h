@@ -25,7 +25,8 @@ struct QuantizedArgs : Arguments<9, 192> {
   Activation act;
   QuantizedOp op;
   int32_t is_signed;
-  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16.
+  // All pointers, the innermost size and the strides of the outer axes are multiples of 16. The stride of the
+  // innermost axis is 1, or 0 for a broadcast input.
   int32_t vectors;
   int32_t unused;
 };
@@ -45,7 +46,7 @@ constexpr int kExponentials = 256;  // one for each difference of two bytes
 struct ExponentialsArgs : Arguments<2, 24> {
   In x_scale;
   Out table;
-  double largest;  // the exponent of the first one
+  double largest;  // the exponent of the first entry
 };
 
 struct QuantizedSoftmaxArgs : Arguments<5, 64> {

@@ -1,7 +1,7 @@
-// Functions of quantized 8-bit values, computed in float and rounded once. The 256 results are equal to the tables of
-// ONNX Runtime's CPU kernels.
+// Functions of quantized 8-bit values, computed in float and rounded once. For functions of one value, the 256
+// results are equal to the tables of ONNX Runtime's CPU kernels.
 //
-// Bound by memory: a byte read and a byte written for a few FLOPs, 16 of them a work-item.
+// Bound by memory: a few FLOPs for each byte read and written. A work-item processes 16 elements.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/operands.h"
 #include "blocks/gpu/quantized.h"
@@ -14,7 +14,7 @@ DEVICE float zero_point(const uint8_t* zero, bool is_signed) {
   return zero == nullptr ? 0.0f : static_cast<float>(byte_value(zero[0], is_signed));
 }
 
-// The parameters of all elements.
+// The scales and zero points, which are the same for all elements.
 struct Quantization {
   bool is_signed;
   float a_scale = 1, a_zero = 0, b_scale = 1, b_zero = 0, y_scale, y_zero;
@@ -30,7 +30,7 @@ struct Quantization {
   }
 };
 
-// y = op(a, b), one branch for all elements of a work-item.
+// y = op(a, b). The operator is uniform, so a work-item branches once for all its elements.
 template <int kCount>
 DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint8_t (&a)[kCount],
                     const uint8_t (&b)[kCount], uint8_t (&y)[kCount]) {
@@ -62,8 +62,8 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
 }
 
 // The line of x [lines / inner, size, inner] that kQuantizedLineItems work-items share, and this work-item's index
-// among them (`item`). All work-items take part in the sums, because the shuffles need them. `exists`: whether there is
-// a line.
+// among them (`item`). `exists` is false for work-items without a line. They still take part in the sums, because the
+// shuffles need all work-items.
 struct SharedLine {
   uint32_t line, first, step, item;
   bool exists;
@@ -95,7 +95,7 @@ KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_sca
       });
 }
 
-// Sums are integers: exact for lines of up to 2^23 elements.
+// Sums are int32, which is exact for lines of up to 2^23 elements.
 KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero, y) {
   const uint8_t *x = args.x, *x_zero = args.x_zero, *y_zero = args.y_zero;
   const float *x_scale = args.x_scale, *y_scale = args.y_scale;
@@ -118,13 +118,13 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
       round_to_even(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
 }
 
-// e^x, for the few entries of a table: x = k ln 2 + r, and 13 terms of the series of e^r.
+// Computes a table of e^x in double: x = k ln 2 + r, and 13 terms of the series of e^r.
 KERNEL(quantized_exponentials, kExponentials, ExponentialsArgs, x_scale, table) {
   const float* x_scale = args.x_scale;
   float* table = args.table;
   const double scale = static_cast<double>(x_scale[0]);
   const double x = (args.largest / scale - static_cast<double>(thread_x())) * scale;
-  if (!(x > -104 && x < 89)) {  // the result underflows, or there is no scale
+  if (!(x > -104 && x < 89)) {  // the result underflows, or the scale is not valid
     table[thread_x()] = 0;
     return;
   }

@@ -55,13 +55,14 @@ Ref rescaled(const Call& call, Program& program, const QuantizedOperand& x, cons
   return to;
 }
 
-// to [.., shape[perm[i]], ..] = x, for bytes.
+// Transposes x, bytes of this shape, by `perm` into `to`.
 void add_transposition(const Call& call, Program& program, const Shape& shape,
                        const std::vector<size_t>& perm, Ref x, Ref to) {
   program.launch(gpu::strided_copy_plan(gpu::permutation(shape, perm, 1), call.aligned()), {x}, {to});
 }
 
-// The operands of operators with one input. Only scale and zero point of Y are inputs.
+// The operands of operators with one input X. For Y, only scale and zero point are inputs, and kY.x is the
+// index of X.
 constexpr QuantizedOperand kX = {0, 1, 2}, kY = {0, 3, 4};
 
 // QLinearSigmoid and QLinearLeakyRelu, which have one input.
@@ -217,7 +218,7 @@ Planner plan_quantized_average_pool(const Node& node) {
   };
 }
 
-// Softmax over one axis, or below opset 13 over all axes from it on.
+// Softmax over one axis, or below opset 13 over all axes from that axis on.
 Planner plan_quantized_softmax(const Node& node) {
   const bool flat = node.get_int("opset") < 13;
   const int64_t given = node.get_int("axis", flat ? 1 : -1);

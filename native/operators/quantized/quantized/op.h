@@ -32,8 +32,8 @@ struct QuantizedLines {
 // Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner].
 Plan quantized_mean_plan(const QuantizedLines& p);
 
-// Inputs x, a table of quantized_exponentials_plan, scale and zero point of y; output y like x. x_zero is not read:
-// a common offset cancels.
+// Inputs x, the output of quantized_exponentials_plan, scale and zero point of y; output y like x. x_zero is not
+// read, because a common offset cancels.
 Plan quantized_softmax_plan(const QuantizedLines& p);
 
 // Input: the scale of x. Output: 256 floats e^(-d scale) for the differences d of two bytes, times a factor that keeps

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPack = 16;
 
-// Returns the arguments common to the kernels that walk over lines.
+// Returns the arguments common to the kernels that process lines.
 template <class Args>
 Args lines_of(const QuantizedLines& p) {
   to_u31(p.outer * p.size * p.inner);
@@ -77,7 +77,7 @@ Plan quantized_exponentials_plan(int64_t size) {
   hip::ExponentialsArgs args = {};
   args.x_scale = input(0);
   args.table = output(0);
-  // As ONNX Runtime's CPU kernel computes the limit, to round equally.
+  // Computes the limit like ONNX Runtime's CPU kernel, so that results round equally.
   constexpr double kSpare = 5;
   const double limit = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
   args.largest = std::max(0.0, limit - kSpare);
