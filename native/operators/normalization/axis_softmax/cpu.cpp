@@ -1,4 +1,4 @@
-// SIMD vectors span the axes after the reduced one, so no element needs to be moved.
+// A SIMD vector holds adjacent elements along the axes after the reduced axis, so no transposition is needed.
 #include <algorithm>
 #include <limits>
 
@@ -10,10 +10,10 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kVectors = 4;  // vectors of columns at a time: independent sums
+constexpr int64_t kVectors = 4;  // vectors of columns processed at a time, with independent sums
 constexpr int64_t kColumns = kVectors * L;
 
-// Computes kCount vectors of columns. The last one has n columns.
+// Computes kCount vectors of columns. The last vector has n columns.
 template <int64_t kCount, class T>
 void columns(const T* x, T* y, int64_t D, int64_t stride, int64_t n) {
   Vec most[kCount], sum[kCount] = {};

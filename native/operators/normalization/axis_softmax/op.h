@@ -11,7 +11,7 @@
 
 namespace graphopt {
 
-// X and Y [outer, D, inner], over D.
+// Softmax over the axis D of X and Y [outer, D, inner].
 struct AxisSoftmaxProblem {
   int64_t outer = 0, D = 0, inner = 0;
 };

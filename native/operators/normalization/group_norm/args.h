@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kGroupNormMostThreads = 1024;
 constexpr int kGroupNormSplitThreads = 512;
-// Elements of a work-item.
+// Elements per work-item of group_norm_small_* and group_norm_large_*.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
 // Elements of a group that a work-group of group_norm_stats_* and group_norm_apply_* processes.
@@ -19,7 +19,7 @@ struct GroupNormArgs : Arguments<4, 88> {
   In x;
   Constant gamma, beta;
   Out y;
-  uint32_t size;  // elements of a group, a multiple of kSize: at most those of all work-items
+  uint32_t size;  // elements of a group: a multiple of a pack, and no more than all work-items can hold
   uint32_t group_channels;
   Divisor groups, inner;
   float epsilon;
@@ -33,7 +33,7 @@ struct GroupNormStatsArgs : Arguments<2, 40> {
   Out partial;  // [images groups][parts][2]: mean and sum of squared deviations
   uint32_t size;
   Divisor parts;
-  int32_t vectors;  // X and groups are multiples of 16 bytes
+  int32_t vectors;  // the address of X and the bytes of a group are multiples of 16
 };
 
 struct GroupNormApplyArgs : Arguments<5, 104> {

@@ -11,8 +11,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Mean and sum of squared deviations of a set of values, and the union of two sets: T. F. Chan, G. H.
-// Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
+// Mean and sum of squared deviations of a set of values. join() computes those of the union of two sets: T.
+// F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
 struct Moments {
   double count = 0, mean = 0, deviations = 0;
 
@@ -26,8 +26,8 @@ struct Moments {
   }
 };
 
-// The sums of x - pivot and of its squares, over a block. Four sums, because a single chain of additions would
-// be bound by latency.
+// Returns the moments of a block, computed from the sums of x - pivot and of its squares. There are four sums
+// of each kind, because a single chain of additions would be bound by latency.
 Moments block_moments(const float* x, int64_t n, float pivot) {
   const int64_t q = n / 4;
   const float *x1 = x + q, *x2 = x + 2 * q, *x3 = x + 3 * q;
@@ -49,9 +49,9 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
   return {count, static_cast<double>(pivot) + sum / count, deviations < 0 ? 0 : deviations};  // NaN stays NaN
 }
 
-// Computes the moments in one pass over memory. The pivot of a block is the mean of all previous blocks, and that of
-// the first block its own mean. A pivot far from a block's mean costs digits of the block's deviations. This does
-// no harm: join() then adds the squared distance of the means, which is about as large as the rounded sums.
+// Computes the moments in one pass over memory. The pivot of a block is the mean of all previous blocks. The pivot
+// of the first block is its own mean. A pivot far from a block's mean costs digits of the block's deviations. This
+// does no harm: join() then adds the squared distance of the means, which is about as large as the rounded sums.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
@@ -67,8 +67,8 @@ Moments moments(const T* x, int64_t n) {
 
 constexpr int64_t kChunk = 32 * kBlock;
 
-// Computes the moments of each chunk and joins them, so the result has the same bits as that of worker threads that
-// share a set.
+// Computes the moments of each chunk and joins them, so the result has the same bits as if worker threads shared
+// the set.
 template <class T>
 Moments moments_of_set(const T* x, int64_t n) {
   Moments all = moments(x, std::min(kChunk, n));
@@ -87,8 +87,8 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// Returns the number of chunks of each set. Returns 0 if worker threads do not share sets: sets are small, or there
-// are at least as many sets as worker threads.
+// Returns the number of chunks of each set (the elements of a group of an image). Returns 0 if worker threads do
+// not share sets: sets are small, or there are at least as many sets as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;
@@ -121,7 +121,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   const Run run = with_kind(activate_last ? ActivationKind::kNone : p.act.kind,
                             [](auto kind) -> Run { return normalize_run<kind>; });
 
-  // [begin, end) are elements of the set.
+  // Normalizes the elements [begin, end) of a set.
   const auto normalize = [&](int64_t set, const Moments& m, int64_t begin, int64_t end) {
     alignas(64) float x_buffer[kBlock], y_buffer[kBlock];
     const double inverse = 1.0 / std::sqrt(m.deviations / m.count + static_cast<double>(p.epsilon));
@@ -148,7 +148,8 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
 
   const int64_t chunks = chunks_of(p, parallel.workers());
   if (chunks == 0) {
-    // Computes statistics and result while the set is in the cache. Small sets are assigned several at a time.
+    // Computes statistics and result while the set is in the cache. A worker thread takes several small sets
+    // at a time.
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
     parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
       for (int64_t set = item * at_once; set < std::min(sets, (item + 1) * at_once); ++set) {

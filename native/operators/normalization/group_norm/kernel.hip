@@ -1,13 +1,13 @@
-// FusedGroupNorm[act]: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics for each
-// image and group, in float32. The variance is computed from deviations in two passes over registers, never
-// as E[x^2] - E[x]^2.
+// FusedGroupNorm[act]: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), with float32 statistics
+// of each image and group. The variance is computed from deviations in two passes over registers, never as
+// E[x^2] - E[x]^2.
 //
 // Bound by memory. A group that fits into the registers of one work-group is read once and written once
 // (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and writes a mean and a sum
 // of squared deviations for each part. group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
-// fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
-// (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth for 8 to 256 images, 16 to 30 % for one
-// of 320 x 64 x 64. Launch: operators/normalization/group_norm/plan.cpp.
+// fixed order and reads X a second time, mostly from the cache. About 10 FLOPs per element. Reached on an
+// H200 (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth for 8 to 256 images, 16 to 30 % for
+// one image of 320 x 64 x 64. Launch: operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
@@ -15,7 +15,8 @@
 
 namespace graphopt::hip {
 
-// A part of a group, in registers: vector k of work-item t holds elements (k threads + t) kSize ...
+// A part of a group in registers. Vector k of work-item t holds the kSize elements from (k threads + t) kSize
+// on.
 template <class T, int kVectors>
 struct GroupPart {
   static constexpr int kSize = Pack<T>::kSize;
@@ -42,7 +43,7 @@ struct GroupPart {
     }
   }
 
-  // The sum of x - pivot. With a pivot from the group a large mean costs no digits.
+  // Returns the sum of x - pivot. The pivot is an element of the group, so that a large mean costs no digits.
   DEVICE float sum(float pivot, uint32_t size, int threads, bool vectors) const {
     float s = 0;
     UNROLL for (int k = 0; k < kVectors; ++k) {
@@ -67,7 +68,8 @@ struct GroupPart {
     return s;
   }
 
-  // `first` is the element's index in its group; gamma and beta are those of the group's first channel.
+  // `first` is the index in the group of the part's first element; gamma and beta are those of the group's
+  // first channel.
   DEVICE void store(T* y, uint32_t size, int threads, bool vectors, uint32_t first, float mean, float scale,
                     const T* __restrict__ gamma, const T* __restrict__ beta, const Divisor& inner,
                     const Activation& act) const {
@@ -106,9 +108,10 @@ struct GroupPart {
   }
 };
 
-// A part of a group that was cut.
+// A part of a group that is cut into parts.
 struct CutPart {
-  uint32_t n, first, count;  // index of the group; first element and number of elements in it
+  // index of the group; the part's first element in the group; the part's number of elements
+  uint32_t n, first, count;
 };
 
 DEVICE CutPart cut_part(uint32_t size, const Divisor& parts) {
@@ -122,7 +125,7 @@ struct GroupNormLds {
   WaveSums first, second;
 };
 
-// All pointers are multiples of 16.
+// Requires that all pointers are multiples of 16.
 template <class T, int kVectors>
 DEVICE void group_norm(const GroupNormArgs& args) {
   SHARED(lds, GroupNormLds);

@@ -1,16 +1,17 @@
 // FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) +
-// beta[c]), statistics for each image and group, in float32.
+// beta[c]), with float32 statistics of each image and group.
 //
-// Bound by memory. A work-item has 8 channels of every rows-th pixel of a slab, or one channel if channels
-// are not a multiple of 8. For each channel it keeps a mean and a sum of squared deviations. Two passes over
-// registers compute those of a round of pixels. Rounds, then rows, channels and slabs are joined in a fixed
-// order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
+// Bound by memory. A work-item processes 8 channels of every rows-th pixel of a slab, or one channel if the
+// number of channels is not a multiple of 8. For each channel it keeps the moments: a mean and a sum of
+// squared deviations. Two passes over registers compute the moments of a round of pixels. The moments of
+// rounds, then those of rows, channels and slabs are joined in a fixed order (T. F. Chan, G. H. Golub and R.
+// J. LeVeque, 1983).
 //
-// If all pixels of some groups are little work, one work-group processes them (group_norm_last_*). It reads
-// the pixels that its registers did not keep a second time, from a cache. Else group_norm_last_stats_* reads
-// X once and writes the moments of the groups in each slab and block of channels. group_norm_last_apply_*
-// joins them and reads X a second time, mostly from the cache. About 15 FLOPs an element. Launch:
-// operators/normalization/group_norm/plan.cpp.
+// If there is little work in all pixels of a block of groups, one work-group processes it
+// (group_norm_last_*). The work-group reads the pixels that are not kept in registers a second time, from a
+// cache. Otherwise group_norm_last_stats_* reads X once and writes the moments of the groups in each slab and
+// block of channels. group_norm_last_apply_* joins them and reads X a second time, mostly from the cache.
+// About 15 FLOPs per element. Launch: operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/reduce.h"
@@ -33,9 +34,10 @@ struct GroupScales {
 
 template <int kSize>
 struct GroupNormLastLds {
-  // Moments for the channels of each work-item. The 8 additional elements place those of a column in different banks.
+  // Moments for the channels of each work-item. The 8 additional elements place the moments of a column in different
+  // banks.
   Moments own[kSize][kGroupNormLastThreads + 8];
-  float pixels[kGroupNormLastThreads];  // pixels per row
+  float pixels[kGroupNormLastThreads];  // pixels of each row of work-items
   // For a channel and a slice of the rows: moments, number of values, index of the group in the block.
   Moments slice[kGroupNormLastThreads];
   float count[kGroupNormLastThreads];
@@ -122,7 +124,8 @@ struct LastRound {
   }
 };
 
-// Computes the moments of the work-item's channels in LDS. `round` holds the last loaded pixels afterwards.
+// Computes the moments of the work-item's channels and writes them to LDS. Afterwards `round` holds the
+// pixels that were loaded last.
 template <int kSize>
 DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, LastRound<kSize>& round,
                              GroupNormLastLds<kSize>& lds) {
@@ -133,7 +136,8 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
     if (found == 0) break;
     const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
     UNROLL for (int j = 0; j < kSize; ++j) {
-      // With a pivot from the channel a large mean costs no digits, and equal values give 0.
+      // The pivot is a value or the previous mean of the channel: a large mean then costs no digits, and
+      // equal values give deviations of 0.
       const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
       float sum = 0, deviations = 0;
       UNROLL for (int i = 0; i < kLastSteps; ++i) {
@@ -153,8 +157,8 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
   if (place.column == 0) lds.pixels[place.row] = count;
 }
 
-// Joins the moments that `each` passes to its argument with their count: different ones in each work-item, `count`
-// values in total. The pivot is near their mean.
+// Joins moments over a wave. each(add) calls add(moments, their number of values) for the moments of the
+// work-item. `count` is the number of values of all work-items. The pivot must be near their mean.
 template <class Each>
 DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
   float sum = 0, deviations = 0;
@@ -201,8 +205,8 @@ DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& ld
   lds.group[t] = group;
 }
 
-// A wave computes the moments of each group of the block in its slab and calls f(index of the group in the block,
-// moments, their count).
+// A wave computes the moments of each group of the block in its slab. Calls f(index of the group in the block,
+// number of values, moments).
 template <int kSize, class F>
 DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kSize>& lds, const F& f) {
   const uint32_t columns = place.tiles.columns.d;
@@ -220,7 +224,8 @@ DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kS
   }
 }
 
-// Computes the moments of each group of the block in the image, from the moments of all slabs and blocks.
+// Computes the moments of each group of the block over the entire image, from the moments of all slabs and
+// blocks. Calls f like join_groups.
 template <int kSize, class F>
 DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, uint32_t most_groups,
                        const F& f) {
@@ -259,8 +264,8 @@ struct LastParameters {
   }
 };
 
-// Processes the rounds from the last one, which is already loaded, to the first, because caches hold the most recently
-// read pixels. Y may be X, because no other work-item reads these pixels afterwards.
+// Normalizes the rounds from the last one, which is already loaded, to the first, because caches hold the most
+// recently read pixels. Y may be X, because no other work-item reads these pixels afterwards.
 template <int kSize>
 DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y, LastRound<kSize>& round,
                       const LastParameters<kSize>& parameters, const GroupScales& scales,
@@ -292,7 +297,7 @@ DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y,
   }
 }
 
-// Stores the scales in LDS for normalize(), after the next barrier.
+// Stores the mean and the scale of a group in LDS. normalize() may read them after the next barrier.
 DEVICE void keep(GroupScales& scales, int group, float count, const Moments& all, float epsilon) {
   if (lane_id() != 0) return;
   scales.mean[group] = all.mean;

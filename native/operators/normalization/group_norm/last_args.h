@@ -8,17 +8,17 @@ namespace graphopt::hip {
 
 constexpr int kGroupNormLastThreads = 256;
 constexpr int kGroupNormLastSteps = 4;    // concurrent loads of a work-item
-constexpr int kGroupNormLastSharing = 4;  // work-groups of a compute unit
+constexpr int kGroupNormLastSharing = 4;  // work-groups that share a compute unit
 constexpr int kGroupNormLastWidth = 256;  // the most channels of a work-group
-constexpr int kGroupNormLastGroups = 16;  // the most groups of these channels
+constexpr int kGroupNormLastGroups = 16;  // the most groups that these channels belong to
 
 // X [images, pixels, channels] is divided into slabs of pixels and blocks of channels, which may divide groups. A
 // work-item processes a pack of channels (8 or one) of every rows-th pixel of its slab.
 struct GroupNormTiles {
   uint32_t channels, pixels;  // per image
-  uint32_t slab;              // pixels
-  uint32_t rounds;            // steps of a work-item, each of kGroupNormLastSteps pixels
-  uint32_t rows;              // work-items of a column
+  uint32_t slab;              // pixels per slab
+  uint32_t rounds;            // rounds of a work-item, each of kGroupNormLastSteps pixels
+  uint32_t rows;              // work-items per column of packs
   Divisor columns;            // packs per block
   Divisor blocks, slabs;      // per image
   Divisor group_channels;

@@ -16,7 +16,7 @@ struct GroupNormProblem {
   int64_t groups = 1;
   float epsilon = 1e-5f;
   Activation act;
-  bool channels_last = false;  // memory order of X and Y, on a GPU in float16
+  bool channels_last = false;  // X and Y are in channels last; only on a GPU in float16
 };
 
 class GroupNormOp final : public TailedOperator<GroupNormProblem> {

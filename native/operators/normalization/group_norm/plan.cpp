@@ -23,12 +23,12 @@ void fill(Args& args, const GroupNormProblem& p) {
   args.act = p.act;
 }
 
-// X in channels last, and its division.
+// X in channels last, and its division into blocks of channels and slabs of pixels.
 struct LastCut {
   int64_t images, pixels, channels, of_group;
   int64_t size;                  // elements per pack
   int64_t columns = 1;           // packs per block
-  int64_t rounds = 1, slab = 0;  // per work-group
+  int64_t rounds = 1, slab = 0;  // rounds and pixels of a work-group
 
   LastCut(const GroupNormProblem& p, bool aligned)
       : images(p.N),
@@ -43,7 +43,7 @@ struct LastCut {
   int64_t blocks() const { return divide_up(channels, width()); }
   int64_t slabs() const { return divide_up(pixels, slab); }
   int64_t work_groups() const { return images * blocks() * slabs(); }
-  // The most groups of a block's channels.
+  // Returns the most groups that the channels of a block belong to.
   int64_t groups() const {
     if (width() % of_group == 0) return width() / of_group;
     return of_group % width() == 0 ? 1 : (width() - 2) / of_group + 2;
@@ -54,12 +54,13 @@ struct LastCut {
     rounds = divide_up(slab, round_pixels());
   }
 
-  // Whether one work-group can process all pixels of each block of complete groups. Blocks must be wide
-  // enough to use full memory sectors, unless they are so small that a cache makes up for it.
+  // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns
+  // false if such blocks would be too large or too few. Blocks must be wide enough to use full memory
+  // sectors, unless they are so small that a cache compensates for it.
   bool take_whole_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kLastThreads, kFew = 4 * kLastThreads, kMost = 16 * kLastThreads;  // packs
     constexpr int64_t kNarrow = 32;                                                               // channels
-    const int64_t together = size / std::gcd(of_group, size);  // groups that are whole packs
+    const int64_t together = size / std::gcd(of_group, size);  // fewest groups that consist of complete packs
     const int64_t unit = together * of_group / size;
     const int64_t most = std::min({hip::kGroupNormLastWidth / (unit * size),
                                    hip::kGroupNormLastGroups / together, kMost / (unit * pixels)});
@@ -74,8 +75,9 @@ struct LastCut {
     return columns * pixels <= kFew || (fills() && width() >= std::min(kNarrow, channels));
   }
 
-  // A block spans a cache line, or less where that has too many groups. Slabs fill the device. Each
-  // work-group of a group reads the moments of all slabs, so these must be few compared with its elements.
+  // Chooses blocks that span a cache line, or less if a cache line has too many groups. There are enough
+  // slabs to fill the device. But each work-group of a group reads the moments of all slabs, so there must be
+  // few slabs compared with the elements of a work-group.
   void cut_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t most = size == 8 ? 8 : 32;
@@ -90,7 +92,7 @@ struct LastCut {
     const auto moments = [&] { return divide_up(all_rounds, each) * crossed * groups() * kMomentsBytes; };
     const int64_t bytes = kLastThreads * hip::kGroupNormLastSteps * size * 2;
     while (each < all_rounds && moments() * 4 > each * bytes) ++each;
-    // As many pixels in each.
+    // All slabs get about the same number of pixels.
     set_slab(std::min(pixels, round_up(divide_up(pixels, divide_up(all_rounds, each)), rows())));
   }
 
@@ -155,7 +157,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   const bool vectors = aligned && size % pack == 0;
   const auto elements = to_u31(size);
 
-  // A work-group for a group reads X once, but leaves the device idle when there are few groups.
+  // One work-group per group reads X once, but leaves most of the device idle if there are few groups.
   const int64_t parts = divide_up(size, hip::kGroupNormPart);
   const bool fills = groups * 4 >= device.compute_units || parts < 4;
   if (vectors && size <= kThreads * kLarge && fills) {

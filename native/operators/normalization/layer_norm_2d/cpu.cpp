@@ -25,7 +25,7 @@ int64_t block_of(const LayerNorm2dProblem& p) {
 struct Parts {
   float *gamma, *beta;  // converted to float; unused for float
   float* block;         // for each worker thread: X converted to float
-  int64_t numbers;      // per block
+  int64_t numbers;      // floats per block
 };
 
 template <class T>
@@ -90,7 +90,7 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
     } else {
       s = x + at;
     }
-    // The first channel: with it a large mean costs no digits, and equal values give 0.
+    // The pivot is the first channel: a large mean then costs no digits, and equal values give 0.
     float pivot[kMostPixels], mean[kMostPixels], inverse[kMostPixels];
     std::copy_n(s, n, pivot);
     const float share = 1.0f / static_cast<float>(p.C);

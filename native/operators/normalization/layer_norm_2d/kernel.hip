@@ -1,9 +1,10 @@
-// FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], mean and variance over the
-// channels of a pixel, in float32.
+// FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], with float32 mean and
+// variance over the channels of a pixel.
 //
-// Bound by memory. A work-group has slices of the channels of adjacent pixels, or pairs of pixels, and loads
-// complete memory sectors. X is read once if a work-item has registers for its channels, else three times,
-// two of them from a cache. About 8 FLOPs an element. Launch: operators/normalization/layer_norm_2d/plan.cpp.
+// Bound by memory. A work-group processes adjacent pixels, or pairs of pixels, and loads complete memory
+// sectors. A work-item processes a slice of the channels of a pixel or pair. X is read once if a work-item
+// has registers for its channels, else three times, two of them from a cache. About 8 FLOPs per element.
+// Launch: operators/normalization/layer_norm_2d/plan.cpp.
 #include "blocks/gpu/vec.h"
 #include "operators/normalization/layer_norm_2d/args.h"
 
@@ -57,7 +58,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   // Calls f(channel, its elements) for the channels of the slice.
   const auto each = [&](const auto& f) {
     if constexpr (kKept > 0) {
-      // opaque(): else the compiler keeps the conditions of all channels in registers for the next call.
+      // Without opaque(), the compiler keeps the conditions of all channels in registers for the next call.
       const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
       UNROLL for (int i = 0; i < kKept; ++i) {
         const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
@@ -69,7 +70,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   };
 
   // The pivot is the first channel: a large mean then loses no digits, and equal values give 0. Y may be X, so all
-  // work-items must read it before one writes.
+  // work-items must read the pivot before one of them writes.
   const Values pivot = load_vec<kWidth>(x);
   Sums part = {};
   each([&](uint32_t, const Values& numbers) {

@@ -12,7 +12,7 @@ namespace {
 
 struct Parts {
   float *gamma, *beta;  // converted to float; unused for float
-  float* rows;          // for each worker thread: s, x, r
+  float* rows;          // three rows for each worker thread: s, x and r
   int64_t stride;       // floats per row
 };
 
@@ -27,7 +27,7 @@ Parts take_parts(const RowNormProblem& p, size_t workers, Workspace& workspace) 
   return parts;
 }
 
-// The sum of f(v) over n elements, in several independent vector accumulators.
+// Returns the sum of f(v) over n elements, computed in several independent vector accumulators.
 template <class F>
 float sum_over(const float* x, int64_t n, const F& f) {
   constexpr int64_t kChains = 4;
@@ -40,8 +40,8 @@ float sum_over(const float* x, int64_t n, const F& f) {
   return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// The rows of x, residual and y in the row-th step of the loop; x < 0 where its row is padding. In each of
-// the next `more` steps, every one of them advances by one row.
+// The rows of x, residual and y in a step of the loop; x is negative if its row is padding. In each of the
+// next `more` steps, all three advance by one row.
 struct Rows {
   int64_t x, residual, y, more;
 };
@@ -50,7 +50,7 @@ Rows rows_at(const RowNormProblem& p, int64_t row) {
   const hip::RowWindows& w = p.windows;
   const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
   const auto place = static_cast<uint32_t>(row);
-  // A line of a window is contiguous in the image as well, unless the image ends or begins within it.
+  // A line of a window is contiguous in the image as well, unless the image ends or begins within that line.
   const uint32_t width = w.window_width.d;
   if (!p.has_residual) {
     const uint32_t first = row_in_images(w, place, by), more = width - place % width - 1;
@@ -108,7 +108,7 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
       // Partial sums of blocks are joined in double: long rows lose no precision.
       double mean = 0;
       if (!p.rms) {
-        const float pivot = s[0];  // with it, a large mean costs no digits, and equal values give 0
+        const float pivot = s[0];  // a large mean then costs no digits, and equal values give 0
         for (int64_t i = 0; i < D; i += kBlock) {
           const int64_t end = std::min(D, i + kBlock);
           mean += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return v - pivot; }));

@@ -1,11 +1,12 @@
-// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, of
-// s = x + r (rounded to T, as by the Add that it replaces), statistics in float32, the variance from deviations.
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: the norm over the last axis
+// D of s = x + r. s is rounded to T, like the result of the Add that the operator replaces. Statistics are
+// float32, and the variance is computed from deviations.
 //
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
-// S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned
-// and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 80 to 99 % of
-// a copy's bandwidth. row_norm_windows_* reads X in image order and writes window order, or reads R in window
-// order. Launch: operators/normalization/row_norm/plan.cpp.
+// S) written once; about 8 FLOPs per element. row_norm_any_* is for rows that do not fit or are not aligned,
+// and reads them three times. row_norm_* reached 80 to 99 % of a copy's bandwidth on an H200
+// (docs/measurements/gpu_h200.md). row_norm_windows_* reads X in image order and writes Y in window order, or
+// reads R in window order. Launch: operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/normalization/row_norm/args.h"
@@ -16,7 +17,7 @@ struct RowNormLds {
   WaveSums first, second;
 };
 
-// The parameters of the work-group's row; null if `parameters` is null.
+// Returns the parameters of the work-group's row; null if `parameters` is null.
 template <class T>
 DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   if (args.gamma_step == 0 || parameters == nullptr) return parameters;
@@ -24,7 +25,8 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
-// The rows that a work-group reads and writes if their order differs from its own; x is kNoRow for padding.
+// The rows of x, residual and y that a work-group accesses. One of them may have another order than the
+// work-groups. x is kNoRow for padding.
 struct OtherRows {
   uint32_t x, residual, y;
 };
@@ -49,7 +51,8 @@ DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
   statistics[args.rows + row] = scale;
 }
 
-// All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
+// Requires that all pointers and rows are multiples of 16 bytes, and D is at most threads * kRowNormVectors *
+// kSize.
 template <class T, bool kWindows>
 DEVICE void row_norm(const RowNormArgs& args) {
   SHARED(lds, RowNormLds);

@@ -174,7 +174,7 @@ using KernelOfRows = RowNormKernel<RowNormOp, T>;
 template <class T>
 using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
 
-// [1, 1, D] is accepted as a row.
+// Drops leading axes of size 1 down to `rank`, so that [1, 1, D] is accepted as a row.
 Shape without_ones_in_front(const Shape& shape, size_t rank) {
   size_t first = 0;
   while (shape.rank() - first > rank && shape[first] == 1) ++first;
@@ -183,9 +183,10 @@ Shape without_ones_in_front(const Shape& shape, size_t rank) {
   return rest;
 }
 
-// Means and inverse deviations of rows as outputs: input 0's shape with ones from the axis on that rows begin with.
+// The outputs for the mean and the inverse deviation of each row. They have the shape of input 0, with size 1 for
+// the axes of a row.
 struct Statistics {
-  size_t mean, deviation;  // which outputs they are; 0: none
+  size_t mean, deviation;  // output indices; 0: no such output
 
   // Adds the launch of `p` with the outputs y and sum, and the copies of the statistics to their outputs.
   void launch(Call& call, Program& program, RowNormProblem p, size_t axis, std::initializer_list<Ref> inputs,
@@ -193,7 +194,7 @@ struct Statistics {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
-    // An omitted output before a present one looks like a present one; its copy is not run.
+    // An omitted output before a present one cannot be told from a present one here; its copy is not run.
     const auto requested = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
     p.writes_statistics = requested(mean) || requested(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
@@ -208,8 +209,8 @@ struct Statistics {
   }
 };
 
-// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none; outputs Y and each
-// row's mean, unless rms, and inverse deviation.
+// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs: X, scale and optionally B. Outputs: Y,
+// each row's mean unless rms, and each row's inverse deviation.
 Planner plan_row_norm(const Node& node, bool rms) {
   const Statistics statistics = {rms ? size_t{0} : 1, rms ? size_t{1} : 2};
   const int64_t given_axis = node.get_int("axis", -1);
@@ -239,8 +240,8 @@ Planner plan_row_norm(const Node& node, bool rms) {
   };
 }
 
-// Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean
-// and inverse deviation, and the sum.
+// Plans the norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each
+// row's mean and inverse deviation, and the sum.
 Planner plan_skip_norm(const Node& node, bool rms) {
   const float epsilon = node.get_float("epsilon", 1e-12f);
   return [=](Call& call, Program& program) {
@@ -262,7 +263,7 @@ Planner plan_skip_norm(const Node& node, bool rms) {
       from = sum;
     };
     if (call.has_input(bias)) add(call.input(bias).shape, Ref::input(bias));
-    if (skip.shape != x.shape) {  // repeated for each sequence
+    if (skip.shape != x.shape) {  // skip is repeated for each sequence
       const Ref repeated = program.reserve(x.shape.elements() * bytes_of(x.type));
       program.launch(gpu::broadcast_plan(skip.shape, x.shape, half, call.aligned()), {other}, {repeated});
       other = repeated;
@@ -297,7 +298,7 @@ void add_row_norm(Kernels& kernels) {
   };
   norm("LayerNormalization", 1, 17, false);
   norm("RMSNormalization", 23, 23, true);
-  norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for it
+  norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for RMSNormalization
   const auto skip_norm = [](const Node& node) { return refuse_row_norm(node, 2); };
   kernels.add_microsoft("SkipLayerNormalization", plan_skip_norm, false).refused(skip_norm);
   kernels.add_microsoft("SkipSimplifiedLayerNormalization", plan_skip_norm, true).refused(skip_norm);

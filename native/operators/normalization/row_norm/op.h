@@ -14,8 +14,8 @@
 
 namespace graphopt {
 
-// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order; Y is
-// 0 in the padding, which is possible only without a residual. kFromWindows: the residual is in window order.
+// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order. Without a
+// residual there may be padding, where Y is 0. kFromWindows: the residual is in window order.
 enum class RowOrder { kImages, kIntoWindows, kFromWindows };
 
 // LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
@@ -25,14 +25,15 @@ struct RowNormProblem {
   bool rms = false;
   bool has_residual = false;
   bool writes_sum = false;         // S = X + R is a second output
-  bool has_beta = true;            // of a LayerNorm on a GPU
+  bool has_beta = true;            // false: no beta; only for a LayerNorm on a GPU
   int64_t images = 1;              // gamma and beta are [images, D]: one row for every rows / images of X
-  bool writes_statistics = false;  // of each row, on a GPU
+  bool writes_statistics = false;  // of each row; only on a GPU
   RowOrder order = RowOrder::kImages;
   hip::RowWindows windows = {};
 };
 
-// FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, which can have a gamma and a beta for each image.
+// FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm. The last one can have a gamma and a beta for each
+// image.
 class RowNormOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormOp> all();
@@ -47,7 +48,8 @@ class RowNormOp final : public Operator<RowNormProblem> {
   float epsilon_ = 0.0f;
 };
 
-// For images of fewer than 2^31 rows including padding. The shift is less than a padded image.
+// Returns the RowWindows of images with fewer than 2^31 rows including padding. The shift must be less than
+// the size of a padded image.
 hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
                             int64_t down, int64_t right);
 
@@ -69,7 +71,7 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
   void read_sizes(const Attributes& node);
   int64_t windows() const;  // per image
   double rows_of_image() const;
-  // Images of a shape [N, H, W, D] or [N, H W, D]. Throws Error.
+  // Returns N of a shape [N, H, W, D] or [N, H W, D]. Throws Error for other shapes.
   int64_t images(const Shape& x) const;
 
   bool add_ = false, into_ = true;
@@ -81,8 +83,8 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
 
 namespace graphopt::cpu {
 
-// T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta if
-// p.rms, sum unless p.writes_sum. y may be x.
+// T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta is
+// null if p.rms, and sum is null unless p.writes_sum. y may be x.
 GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t workers), (p, workers))
 GRAPHOPT_CPU_KERNEL(void, row_norm,
                     (const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta,

@@ -6,10 +6,10 @@
 namespace graphopt::hip {
 
 // Images of height x width rows are padded at the end to complete windows, rotated up and left by a shift, and divided
-// into windows. The order is row-major: images, rows and columns of windows, rows and columns in a window.
+// into windows. Window order is row-major: images, rows and columns of windows, rows and columns in a window.
 struct RowWindows {
   uint32_t height, width;                // per image
-  uint32_t padded_height, padded_width;  // complete windows
+  uint32_t padded_height, padded_width;  // of complete windows
   uint32_t down, right;                  // the shift, less than a padded image
   Divisor image, padded_image;           // rows per image
   Divisor line, window_height, window_width;

@@ -13,7 +13,7 @@ struct ScaleShiftArgs : Arguments<5, 88> {
   Constant scale, shift;
   In residual;  // may be null
   Out y;
-  uint32_t total;  // elements of consecutive planes (n, c)
+  uint32_t total;  // elements of the launch, which are consecutive planes (n, c)
   Divisor inner, channels;
   uint32_t first_channel;  // channel of the first plane
   int32_t vectors;         // all pointers are multiples of 16

@@ -11,10 +11,10 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 constexpr int64_t kChunk = 16 * kBlock;  // elements that one thread takes at a time
-constexpr int64_t kShortPlane = 16;      // planes below this are handled many at a time
+constexpr int64_t kShortPlane = 16;      // planes with fewer elements are processed many at a time
 
 // y = act(x * s + h (+ r)) in one pass, which hides the arithmetic behind the latency of memory. Loops have
-// no dependences because y is at most the same array as x or r.
+// no dependences, because y overlaps x or r only if it is the same array.
 using Plane = void (*)(const float* x, float s, float h, const float* r, const Activation& act, float* y,
                        int64_t n);
 using Elementwise = void (*)(const float* x, const float* s, const float* h, const float* r,
@@ -53,7 +53,7 @@ bool has_short_planes(const ScaleShiftProblem& p) { return p.inner < kShortPlane
 // scale and shift as floats, one per channel, or one per element of an image if planes are short.
 struct Expanded {
   int64_t times;
-  float *scale, *shift;  // null: read in place
+  float *scale, *shift;  // null: the parameters are read in place
 };
 
 template <class T>

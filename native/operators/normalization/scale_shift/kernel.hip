@@ -1,10 +1,10 @@
 // ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r). BatchNormalization: y = (x - mean[c]) scale[c] /
-// sqrt(variance[c] + epsilon) + shift[c]. The end of a convolution with PRelu: y = x + shift[c] + r, times
-// slope[c] where that is below zero.
+// sqrt(variance[c] + epsilon) + shift[c]. The end of a convolution with PRelu: y = x + shift[c] + r,
+// multiplied by slope[c] if negative.
 //
-// Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs an element besides the activation.
-// A work-group handles kTile consecutive elements, 16 bytes a work-item: more of them would leave too few
-// work-groups for one image. docs/measurements/gpu_h200.md compares it with a copy. Launch:
+// Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs per element besides the activation.
+// A work-group processes kTile consecutive elements, 16 bytes per work-item: a larger tile would leave too
+// few work-groups for one image. docs/measurements/gpu_h200.md compares the kernel with a copy. Launch:
 // operators/normalization/scale_shift/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"

@@ -49,7 +49,8 @@ Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 // Y = PRelu(X + shift + R) of inputs X, slopes (one for each channel), shift, R if any.
 Plan shift_prelu_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 
-// BatchNormalization of inputs X, scale, shift, mean, variance, the last four of float unless `half_parameters`.
+// BatchNormalization of inputs X, scale, shift, mean, variance, where the last four are float, or float16 if
+// `half_parameters`.
 Plan batch_norm_plan(const ScaleShiftProblem& p, float epsilon, bool half, bool half_parameters,
                      bool aligned);
 

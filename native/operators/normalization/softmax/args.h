@@ -9,8 +9,7 @@ namespace graphopt::hip {
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
-// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept elements of a row or column in
-// registers.
+// A work-item keeps up to kSoftmaxKept elements of a row or column in registers.
 constexpr int kSoftmaxKept = 8;
 
 struct SoftmaxArgs : Arguments<2, 32> {
@@ -21,8 +20,8 @@ struct SoftmaxArgs : Arguments<2, 32> {
   int32_t threads;
 };
 
-// x and y [outer, D, inner]. A work-group has kSoftmaxColumns adjacent columns, or pairs of columns;
-// kSoftmaxParts work-items share each.
+// x and y [outer, D, inner]. A work-group processes kSoftmaxColumns adjacent columns, or pairs of columns;
+// kSoftmaxParts work-items share a column or pair.
 constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 
 struct SoftmaxColumnsArgs : Arguments<2, 40> {

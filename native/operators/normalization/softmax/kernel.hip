@@ -1,9 +1,9 @@
-// Softmax, LogSoftmax and LpNormalization, in float32. A work-group has a row of the last axis, or some
-// adjacent columns of another axis; in float16 a work-item has two columns. Elements are kept in
+// Softmax, LogSoftmax and LpNormalization, in float32. A work-group processes a row of the last axis, or
+// adjacent columns of another axis. In float16, a work-item can process two columns. Elements are kept in
 // registers if they fit. Otherwise they are read two or three times, all but the first time from the cache.
 //
-// Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
-// compares it with a copy.
+// Bound by memory: X is read once and Y written once, for about 10 FLOPs per element. scripts/gpu_bench.py
+// compares the kernels with a copy.
 #include "blocks/gpu/reduce.h"
 #include "blocks/gpu/vec.h"
 #include "device/platform.h"
@@ -11,7 +11,8 @@
 
 namespace graphopt::hip {
 
-// The terms of the sum, and the function of their sum. kShifts: elements are relative to `most`, the largest one.
+// Softmax and LogSoftmax: the terms of the sum over an axis, and the results computed from the sum. kShifts:
+// elements are relative to `most`, the largest element.
 struct Exponentials {
   static constexpr bool kShifts = true;
   int32_t how;
@@ -41,7 +42,7 @@ struct SoftmaxLds {
   WaveSums most, sum;
 };
 
-// Returns the larger one; NaN if one is NaN.
+// Returns the larger of v and most; NaN if one of them is NaN.
 DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
 
 // Processes a row of at most kSoftmaxKept elements per work-item, which are all loaded at once.
@@ -112,7 +113,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t in_group = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
   const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + in_group) * kWidth;
-  // Work-items beyond the last column compute the last one again, and write nothing.
+  // Work-items beyond the last column compute the last column again, and write nothing.
   const bool inside = column < args.inner;
   const size_t first =
       static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - kWidth);
@@ -132,7 +133,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
     }
   }
-  // Calls visit(elements of a row, its index) for all rows of the work-item. Rows from D on repeat the last one.
+  // Calls visit(elements of a row, its index) for all rows of the work-item. Rows from D on repeat the last row.
   const auto each = [&](const auto& visit) {
     if constexpr (kKept) {
       UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {

@@ -12,7 +12,7 @@ Planner plan_softmax(const Node& node, gpu::OverAxis what) {
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
-    // Below opset 13 the axes from `axis` on are one, and there may be none.
+    // Below opset 13 the axes from `axis` on form one axis. `axis` may equal the rank.
     const bool none = to_the_end && given == static_cast<int64_t>(rank);
     const size_t axis = none ? rank : axis_of(given, rank);
     const int64_t outer = x.shape.elements(0, axis);
@@ -25,7 +25,7 @@ Planner plan_softmax(const Node& node, gpu::OverAxis what) {
   };
 }
 
-// x over its 1- or 2-norm along an axis.
+// Plans the division of x by its 1-norm or 2-norm along an axis.
 Planner plan_lp_normalization(const Node& node) {
   const gpu::OverAxis what = node.get_int("p", 2) == 1 ? gpu::OverAxis::kLp1 : gpu::OverAxis::kLp2;
   const int64_t given = node.get_int("axis", -1);

@@ -30,7 +30,7 @@ void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis w
   args.D = to_u31(D);
   args.inner = to_u31(inner);
   args.how = how_of(what);
-  // Launches begin with a whole one of `outer`.
+  // Each launch processes complete slices of `outer`.
   const int64_t most = std::max<int64_t>(1, INT32_MAX / (groups * kThreads));
   for (int64_t first = 0; first < outer; first += most) {
     args.x = offset_by(input(0), first * bytes);
