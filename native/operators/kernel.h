@@ -1,13 +1,15 @@
 // The interface of a kernel, which computes one node on one device. A session's custom operator, the plugin provider, a
 // region, another kernel or a test can run it. A kernel sees attributes and plain tensors, but nothing of ONNX Runtime.
 //
-//   create   from a Node: attributes, types and known shapes. Throws Error if the node is invalid.
-//   counter  only if output sizes depend on input values: computes the sizes before each plan.
-//   prepare  once: converts constant weights to the kernel's layout.
-//   plan     for the tensors of one call: sets the output shapes, the implementation and the size of the
-//            workspace. An operator may have several implementations on a device; each can refuse a problem
-//            with a reason (operators/implementations.h).
-//   run      with all memory assigned: computes before it returns (CPU), or enqueues on a stream (device).
+//   create   creates a kernel from the attributes, types and known shapes of a Node. Throws Error if the node is
+//            invalid.
+//   counter  another kernel, only if output sizes depend on input values: computes the sizes before each plan.
+//   prepare  converts constant weights to the kernel's layout; called once.
+//   plan     sets the output shapes, the implementation and the size of the workspace for the tensors of one
+//            call. An operator may have several implementations on a device; each can refuse a problem with a
+//            reason (operators/implementations.h).
+//   run      computes the outputs after all memory is assigned. On the CPU it returns when they are complete; on
+//            a device it enqueues the work on a stream.
 //
 // Plans may be cached. A plan depends on the types, shapes and alignment of the tensors, on the values of inputs that a
 // device kernel reads on the host, and on all fields of Call that the caller sets, except memory addresses.

@@ -16,9 +16,8 @@ namespace graphopt {
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
-// One name of an operator. P describes the problem for its kernels. A class Op describes all names of its operator,
-// with
-//   static std::vector<Op> all()   one for each name, attributes not read yet
+// An operator under one of its names. P is the problem that its kernels solve. A derived class Op also has
+//   static std::vector<Op> all()   an Op for each name of the operator, without attributes
 template <class P>
 class Operator {
  public:

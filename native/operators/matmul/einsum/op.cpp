@@ -15,7 +15,8 @@
 namespace graphopt {
 namespace {
 
-using Labels = std::vector<int>;  // letters; values from kEllipsis on are axes of an ellipsis, last axis first
+using Labels =
+    std::vector<int>;  // letters; values from kEllipsis on are axes of an ellipsis, last axis first
 constexpr int kEllipsis = 256;
 
 struct Equation {
@@ -27,7 +28,8 @@ bool contains(const Labels& labels, int label) {
   return std::find(labels.begin(), labels.end(), label) != labels.end();
 }
 
-// Returns the labels of a term. `ellipsis`: number of axes that an ellipsis replaces; -1 if it is not allowed.
+// Returns the labels of a term. `ellipsis`: number of axes that an ellipsis replaces; -1 if the term must not
+// have an ellipsis.
 Labels read_term(const std::string& text, int64_t ellipsis) {
   Labels labels;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -101,7 +103,7 @@ struct View {
   std::map<int, int64_t> strides;
 };
 
-// The planning of one call.
+// Plans one call.
 class Sums {
  public:
   Sums(const Call& call, Program& program, const GemmChoice& choice)
@@ -161,7 +163,7 @@ class Sums {
     return v;
   }
 
-  // Whether the labels have this order in memory, without gaps.
+  // Returns true if the labels have this order in memory, without gaps.
   bool has_order(const View& v, const Labels& order) const {
     const View wanted = contiguous(order, v.memory);
     return std::all_of(order.begin(), order.end(), [&](int label) {

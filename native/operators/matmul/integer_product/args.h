@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kIntegerThreads = 256;
-constexpr int kIntegerTile = 64;   // rows and columns of Y in a work-group
+constexpr int kIntegerTile = 64;   // rows and columns of Y that a work-group computes
 constexpr int kIntegerDepth = 16;  // depth of a step along K
 
 // Y [z, M, N] = (L [.., M, K] - left_zero) (R [.., K, N] - right_zero) + bias. The operands and the bias have any
@@ -16,16 +16,17 @@ struct IntegerProductArgs : Arguments<6, 192> {
   Out y;
   int32_t M, N, K;
   int32_t left_signed, right_signed;  // for 8-bit elements
-  int32_t left_zero_step;             // 1: one for each row
-  int32_t right_zero_step;            // 1: one for each column
+  int32_t left_zero_step;             // 1: a zero point for each row; 0: one for all
+  int32_t right_zero_step;            // 1: a zero point for each column; 0: one for all
   int32_t left_m, left_k, right_k, right_n, bias_m, bias_n;
   uint32_t first;
   Axes batch;
   Strides left_batch, right_batch;
 };
 
-// The same for convolutions: R is the windows of X [N, groups C, in..], its columns are pixels of Y, and L is W
-// [groups M, C, taps..]. z counts images and their groups. The bias has one element for each filter.
+// The same for convolutions. L is W [groups M, C, taps..]. R consists of the windows of X [N, groups C, in..]:
+// a column of R is the window of a pixel of Y. z counts images and their groups. The bias has one element for
+// each filter.
 struct IntegerWindowArgs : Arguments<6, 200> {
   In left, right, left_zero, right_zero, bias;
   Out y;
@@ -40,14 +41,14 @@ struct IntegerWindowArgs : Arguments<6, 200> {
 
 constexpr int kScaleThreads = 256;
 
-// Y [.., M, N] with `total` elements from sums x: 8-bit, or float if y_scale is null.
+// Computes Y [.., M, N] with `total` elements from the sums x. Y is 8-bit, or float if y_scale is null.
 struct ScaleProductsArgs : Arguments<7, 104> {
   In x, left_scale, right_scale, y_scale, y_zero,
       bias;  // bias: float [N]; y_scale, y_zero and bias may be null
   Out y;
   uint32_t total;
   Divisor M, N;
-  int32_t left_step, right_step;  // 1: one scale for each row, for each column
+  int32_t left_step, right_step;  // 1: a scale for each row, for each column; 0: one for all
   int32_t is_signed;              // whether the elements of Y are signed
   float alpha;                    // factor of the sums
   int32_t unused;

@@ -1,9 +1,10 @@
-// Integer GEMMs and convolutions. 8-bit elements with zero points are summed in int32, for matrices and convolutions.
-// Matrices of 16 bits are summed in 32, and matrices of 32 and 64 bits in their own width, with wrap-around.
-// scale_products dequantizes the sums, or requantizes them to 8 bits.
+// Integer GEMMs and convolutions. For 8-bit elements with zero points, sums are int32, in matrices and convolutions.
+// For matrices of 16-bit elements sums have 32 bits, and for 32-bit and 64-bit elements the width of the elements,
+// with wrap-around. scale_products dequantizes the sums, or requantizes them to 8 bits.
 //
 // 2 M N K operations for (M K + K N + M N) elements: compute-bound, on the vector unit. A work-item sums 4 x 4 elements
-// of Y. An 8-bit element minus its zero point has 9 bits and is stored in LDS with 16 bits, which multiply fast.
+// of Y. An 8-bit element minus its zero point has 9 bits. It is stored in LDS with 16 bits, because multiplications of
+// 16-bit integers are fast.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -11,7 +12,8 @@
 
 namespace graphopt::hip {
 
-// A step of both operands. Adjacent rows or columns are contiguous and are read in one access.
+// The elements of both operands for a step along K. Adjacent rows or columns are contiguous and are read with
+// one access.
 template <class T>
 struct alignas(16) IntegerLds {
   T left[kIntegerDepth][kIntegerTile], right[kIntegerDepth][kIntegerTile];
@@ -22,8 +24,9 @@ struct alignas(4 * sizeof(T)) FourElements {
   T v[4];
 };
 
-// Computes sums of left(m)(k) * right(n)(k) for a tile of Y and passes them to store(m, n, sum). A work-item loads four
-// elements of one row of the left operand and four of one column of the right one; neighbours read adjacent columns.
+// Computes the sums over k of left(m)(k) * right(n)(k) for a tile of Y and passes them to store(m, n, sum). A work-item
+// loads four elements of one row of the left operand and four of one column of the right operand. Adjacent work-items
+// read adjacent columns.
 template <class Sum, class T, class Left, class Right, class Store>
 DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& left, const Right& right,
                          const Store& store) {
@@ -66,7 +69,7 @@ DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& le
   }
 }
 
-// The zero point of a row or column.
+// Returns the zero point of a row or column.
 DEVICE int32_t zero_at(const uint8_t* zero, int i, bool is_signed) {
   return zero != nullptr ? byte_value(zero[i], is_signed) : 0;
 }
@@ -82,8 +85,8 @@ DEVICE size_t element_of(int row, int columns, int column) {
   return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
 }
 
-// block_z() selects the matrix. from_left(m) returns the conversion of row m of `left` to factors; from_right(n) that of
-// column n of `right`.
+// block_z() selects the matrix. from_left(m) returns the function that converts elements of row m of `left` to factors;
+// from_right(n) does the same for column n of `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
 DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
                            const FromRight& from_right) {

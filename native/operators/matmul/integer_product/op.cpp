@@ -20,7 +20,7 @@ enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kR
 enum class Kind {
   kProduct,
   kOfFloats,        // A is float and is quantized first
-  kWithBiasOfSums,  // the bias is int32
+  kWithBiasOfSums,  // the bias is int32 like the sums
 };
 
 // The roles of an operator's inputs, in their order.
@@ -52,7 +52,8 @@ constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYSc
 constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
 constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
 
-// Whether a parameter has one element for each of `size` lines instead of one for all. Throws Error for other sizes.
+// Returns true if a parameter has an element for each of `size` rows or columns, false if it has one for all. Throws
+// Error for any other number.
 bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
   if (!call.has_input(i)) return false;
   const int64_t elements = call.input(i).shape.elements();

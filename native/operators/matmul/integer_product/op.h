@@ -31,7 +31,7 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
 
 struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;
-  bool left_many = false, right_many = false;  // a scale for each row, for each column
+  bool left_many = false, right_many = false;  // a scale for each row, for each column; else one for all
   bool has_bias = false;                       // float [N]
   std::optional<ElementType> quantized;        // the 8-bit type of Y; empty: float
   bool has_zero = false;                       // Y has a zero point

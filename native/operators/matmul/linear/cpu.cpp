@@ -1,6 +1,6 @@
-// X W on panels of W: X is packed in blocks of rows, which remain in the second-level cache while all panels are
-// multiplied. Bias, residual and activation are applied while a result is in the first-level cache. Large problems in
-// float32 use Strassen's algorithm, with seven eighths of the multiplications (strassen.h).
+// Computes X W with W packed in panels. X is packed in blocks of rows, which remain in the second-level cache while
+// they are multiplied by all panels. Bias, residual and activation are applied while a result is in the first-level
+// cache. Large problems in float32 use Strassen's algorithm, with seven eighths of the multiplications (strassen.h).
 #include "operators/matmul/linear/cpu.h"
 
 #include <vector>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kBlockCost = 6;  // cost of a block of rows; starting a panel costs 1
 
-// Steps of a panel along K.
+// Returns the number of steps of a panel along K.
 int64_t weight_steps(const LinearProblem& p) {
   return p.bfloat16 ? tiled_steps(ceil_div(p.K, Brain::kDepth)) : p.K;
 }
@@ -103,8 +103,9 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   parallel_loops(parallel, loops);
 }
 
-// A single row in float32, bound by reading the weights. Several panels are read at a time, with all their sums in
-// registers: reading one after another would wait for memory, and for the preceding sum.
+// Computes a single row in float32, which is bound by reading the weights. Several panels are read at a time, with
+// all their sums in registers. With one panel at a time, loads would wait for memory, and each addition for the
+// preceding one.
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
              Parallel& parallel, void* memory) {

@@ -1,4 +1,4 @@
-// Linear by cuBLASLt or hipBLASLt, for Linear and for pointwise convolutions.
+// Linear computed by cuBLASLt or hipBLASLt, for Linear and for pointwise convolutions.
 #pragma once
 
 #include "operators/kernel_bases.h"
@@ -11,7 +11,7 @@ struct LinearRefs {
   Ref x, w, b, r, y;
 };
 
-// The parts of an implementation that computes `p`.
+// `refuse` and `plan` of an implementation (implementations.h) that computes `p`.
 const char* refuse_blas_lt(const Call& call, gpu::Device& device, const LinearProblem& p, bool half,
                            size_t& library_bytes);
 void plan_blas_lt(const Call& call, Program& program, const LinearProblem& p, bool half,

@@ -95,7 +95,7 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
   }
 };
 
-// A layer, or several layers with the same X, during planning.
+// The work of one layer, or of several layers with the same X.
 struct LinearWork : GpuWork<LinearProblem> {
   std::vector<LinearRefs> layers;
 };
@@ -155,7 +155,7 @@ void plan_own(LinearWork& work) {
   for (const LinearRefs& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
 }
 
-// One GEMM can have tiles for all compute units when the layers alone have too few.
+// One GEMM for all layers can have tiles for all compute units when the GEMM of a single layer has too few.
 const char* refuse_own_at_once(LinearWork& work) {
   if (work.p.w_step == 0) return "the weights are not contiguous";
   if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "the weights are too large for one GEMM";
@@ -226,10 +226,10 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     program.implementation = choice_.plan(kLayers, work, call);
   }
 
-  // The distance in elements between consecutive inputs from `first` on, if each begins at the first multiple of
-  // kSiblingAlignment after the previous one; else 0. Another common distance is rejected because it would depend on
-  // the free memory of the device. In addition, cuBLASLt's kernels compute the address of a bias in 32 bits: they
-  // read a wrong address if two biases are more than 2 GiB apart.
+  // Returns the distance in elements between consecutive inputs from `first` on, if each begins at the first
+  // multiple of kSiblingAlignment after the previous one; else 0. Another common distance is rejected because it
+  // would depend on the free memory of the device. In addition, cuBLASLt's kernels compute the address of a bias in
+  // 32 bits: they read a wrong address if two biases are more than 2 GiB apart.
   int64_t step(const Call& call, size_t first) const {
     const Tensor& one = call.input(first);
     const int64_t element = static_cast<int64_t>(bytes_of(one.type));

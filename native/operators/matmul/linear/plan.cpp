@@ -35,7 +35,7 @@ Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
   const int64_t element = half ? 2 : 4;
   if (p.rows * p.N == 0) return plan;
   const bool vectors = aligned && p.N * element % 16 == 0;
-  // A launch counts elements in 31 bits.
+  // A launch counts elements with 31 bits.
   const int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.N));
   for (int64_t first = 0; first < p.rows; first += step) {
     const int64_t total = std::min(step, p.rows - first) * p.N;

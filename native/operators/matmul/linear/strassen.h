@@ -1,17 +1,17 @@
-// X W in float32 by Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters instead of
-// eight. A quarter of X is a block of rows and half of a section of K; a quarter of W is a panel and such a half.
-// For kernel files only (see cpu/isa.h).
+// Computes X W in float32 with Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters
+// instead of eight. A quarter of X has a block of rows and half of a section of K; a quarter of W has half of a
+// section of K and a panel of columns. For kernel files only (see cpu/isa.h).
 //
 //   y11 = p1 + p4 - p5 + p7   p1 = (x11 + x22) (w11 + w22)   p5 = (x11 + x12) w22
 //   y12 = p3 + p5             p2 = (x21 + x22) w11           p6 = (x21 - x11) (w11 + w12)
 //   y21 = p2 + p4             p3 = x11 (w12 - w22)           p7 = (x12 - x22) (w21 + w22)
 //   y22 = p1 - p2 + p3 + p6   p4 = x22 (w21 - w11)
 //
-// The sums combine values that X W does not combine: of two rows, two columns, or two halves of K. The larger value
-// rounds away digits of the smaller one. Therefore the algorithm is used only if `alike` allows it. It compares the
-// norms of rows that are added and the norms of columns that are added. It also bounds the growth, by adding halves,
-// of the norms of columns of X times the norms of rows of W. X is measured while it is packed, W once. NaN and
-// infinity are never alike.
+// The algorithm adds values that X W does not add: values of two rows, two columns, or two halves of K. In such a
+// sum the larger value rounds away digits of the smaller one. Therefore the algorithm is used only if `alike` is
+// true for the norms of all rows that are added and of all columns that are added. It must also be true for the sum
+// over K of the norms of X's columns times the norms of W's rows, computed with separate halves of K and with added
+// halves. The norms of X are computed while X is packed, those of W once. NaN and infinity are never alike.
 #pragma once
 
 #include <algorithm>
@@ -29,31 +29,34 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr float kMostRatio = 64;  // ratio of squares of norms: a factor of 8 between norms
 constexpr int64_t kSectionOfK =
-    768;  // the largest section: a second-level cache holds some quarters of this size
-constexpr int64_t kFewestOfK = 512;  // below, the sums cost more than the algorithm saves
-constexpr int64_t kFewestOfN = 512;  // below, packing X seven times costs more than it saves
+    768;  // the longest section: a second-level cache holds several quarters of this length
+constexpr int64_t kFewestOfK = 512;  // for a smaller K, the sums cost more than the algorithm saves
+// for a smaller N, packing X seven times costs more than the algorithm saves
+constexpr int64_t kFewestOfN = 512;
 constexpr int64_t kFewestRows = 96;
 constexpr int64_t kPackedBytes = 1536 << 10;  // rows of X that are packed at a time
 constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for a pair of panels cost 1
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
-// Whether two squares of norms are of similar size. False for NaN and infinity.
+// Returns true if two squares of norms are of similar size. Returns false for NaN and infinity.
 inline bool alike(float a, float b) {
   return a <= kMostRatio * b && b <= kMostRatio * a && a < std::numeric_limits<float>::infinity();
 }
 
 // --- The seven products -----------------------------------------------------------------------------------
 
-// A quarter, by its index in row-major order, and another one that is added to it times `sign`; -1: none.
+// A quarter, and a second quarter that is added to it times `sign`. Both are indices in row-major order;
+// second is -1 if there is none.
 struct Quarters {
   int first, second;
   float sign;
 };
 
-// The product of a sum of X's quarters, packed by pack_pair in this order, and a sum of W's quarters. It is added to
-// one quarter of y and, times the sign, to another, and completes one of them. During the product a quarter of W is
-// prefetched; from index 4 on, one of the next panels.
+// One of the seven products: a sum of X's quarters, packed by pack_pair in this order, times a sum of W's quarters.
+// The product is added to quarter y.first of Y and, times y.sign, to quarter y.second. `completes`: the quarter of Y
+// that is then complete. `fetches`: the quarter of W that is prefetched meanwhile; from 4 on, of the next pair of
+// panels. -1: none.
 struct Part {
   Quarters w, y;
   int completes, fetches;
@@ -70,7 +73,7 @@ constexpr std::array<Part, kParts> kProducts = {{
 
 // --- Sizes and memory -------------------------------------------------------------------------------------
 
-// Returns the number of equal sections of an even length; 0 if they would be too short.
+// Returns the number of equal sections of K that have an even length; 0 if such sections would be too short.
 inline int64_t sections_of(int64_t K) {
   const int64_t fewest = ceil_div(K, kSectionOfK);
   for (int64_t n = fewest; n < 2 * fewest; ++n) {
@@ -79,7 +82,7 @@ inline int64_t sections_of(int64_t K) {
   return 0;
 }
 
-// Whether W divides into quarters, and is packed with its norms.
+// Returns true if W divides into quarters and is packed with its norms.
 inline bool fits_halves(const LinearProblem& p) {
   return !p.bfloat16 && p.K >= kFewestOfK && sections_of(p.K) > 0 && p.N >= kFewestOfN &&
          p.N % kTwoPanels == 0;
@@ -90,10 +93,10 @@ inline bool by_halves(const LinearProblem& p) {
 
 struct Halves {
   int64_t sections;  // sections of K
-  int64_t steps;     // half of a section
+  int64_t steps;     // steps of half a section
   int64_t slot;      // words of one of X's seven operands in a pair of blocks
   int64_t pairs;     // pairs of blocks of rows
-  int64_t most;      // pairs at a time
+  int64_t most;      // pairs that are packed at a time
   int64_t panels;    // pairs of panels
 };
 inline Halves halves_of(const LinearProblem& p) {
@@ -128,7 +131,8 @@ inline HalvesMemory take_memory(const Halves& h, int64_t workers, Workspace& wor
 
 // --- W's norms --------------------------------------------------------------------------------------------
 
-// Data after the panels: squares of the norms of W's rows, and whether columns that are added are alike.
+// Returns the words of the data after the panels: squares of the norms of W's rows, and whether columns that
+// are added are alike.
 inline int64_t norm_words(const LinearProblem& p) { return round_up(p.K, kWidth) + kWidth; }
 
 inline void prepare_norms(const LinearProblem& p, Word* panels) {
@@ -156,8 +160,8 @@ inline void prepare_norms(const LinearProblem& p, Word* panels) {
 // --- X's operands -----------------------------------------------------------------------------------------
 
 // Packs the operands s [part][slot] of a pair of blocks of n rows each. If `absent`, the last row of the second block
-// is zeros. Adds the squares of the columns to [2 steps rounded up] sums, and returns whether the rows that are added
-// are alike.
+// is taken as zeros. Writes the squares of the norms of the columns of both halves to columns [2][steps rounded up].
+// Returns true if the rows that are added are alike.
 template <class T>
 bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool absent, Word* s,
                float* columns) {
@@ -221,7 +225,8 @@ struct Tile {
   int64_t pace;      // bytes that are prefetched in each step
 };
 
-// The first block of rows that needs a sum of W computes it: the multiplications hide the cost of adding.
+// kMake: the tile computes a sum of W. The first block of rows that needs the sum does so, because its
+// multiplications hide the cost of the additions.
 template <bool kMake>
 struct MultiplyAdd {
   template <int kRows>
@@ -277,7 +282,8 @@ class HalvesRun {
     m_ = take_memory(h_, static_cast<int64_t>(parallel.workers()), workspace);
   }
 
-  // Calls plain(first row, rows) for rows that are not alike, which may use the memory.
+  // Computes y. Calls plain(first row, number of rows) for rows that the algorithm must not add; `plain` may
+  // use the workspace.
   template <class F>
   void run(F&& plain) const {
     for (int64_t first = 0; first < h_.pairs; first += h_.most) {
@@ -289,18 +295,19 @@ class HalvesRun {
   }
 
  private:
-  // The first row of a pair of blocks.
+  // Returns the first row of a pair of blocks.
   int64_t first_row(int64_t pair) const { return ceil_div(p_.rows, 2) * pair / h_.pairs * 2; }
   int64_t rows_of_block(int64_t pair) const { return (first_row(pair + 1) - first_row(pair)) / 2; }
 
-  // Quarter i of a section of a pair of panels; from 4 on, of the next pair.
+  // Returns quarter i of a section of a pair of panels; if i is 4 or more, of the next pair.
   const float* quarter(int64_t section, int64_t panel, int i) const {
     const int64_t at = section * h_.panels + panel + i / 4;
     const int64_t begin = (at % h_.panels * 2 + i % 2) * p_.K + (at / h_.panels * 2 + i % 4 / 2) * h_.steps;
     return reinterpret_cast<const float*>(w_) + begin * kPanelWidth;
   }
 
-  // Computes rows of y from pairs of blocks. Writes nothing and returns false if they are not alike.
+  // Computes the rows of y of the pairs of blocks [first, end). Returns false, and does not write y, if the
+  // values that must be added are not alike.
   bool multiply_pairs(int64_t first, int64_t end) const {
     const auto workers = static_cast<int64_t>(parallel_.workers());
     const int64_t count = end - first;
@@ -337,7 +344,7 @@ class HalvesRun {
                            m_.s + i * kParts * h_.slot, m_.columns + i * 2 * round_up(h_.steps, kWidth));
   }
 
-  // Whether all operands that the products of a section add are alike.
+  // Returns true if all values that the products of a section add are alike.
   bool may_add(int64_t count, int64_t section) const {
     const float* w = reinterpret_cast<const float*>(w_) + panels_words(p_.K, p_.N);
     if (w[round_up(p_.K, kWidth)] == 0.0f) return false;

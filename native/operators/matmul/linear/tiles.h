@@ -1,4 +1,4 @@
-// X W in bfloat16 in AMX tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
+// X W in bfloat16 with AMX tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 size_t linear_tiles_workspace(const LinearProblem& p);
 
-// w: panels with a number of steps that is a multiple of a tile's.
+// w consists of panels. Their number of steps is a multiple of that of a tile.
 template <class T>
 void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
                      Parallel& parallel, void* memory);

@@ -1,5 +1,6 @@
-// X W in AMX tiles: X is rounded to tiles of rows, block by block. The blocks remain in the second-level cache while
-// the panels of W are multiplied. Each packed panel is already a row of tiles of columns.
+// Computes X W with AMX tiles. X is rounded to bfloat16 and packed into tiles, block by block. The blocks remain in
+// the second-level cache while they are multiplied by the panels of W. A packed panel already has the layout of a
+// row of tiles.
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"

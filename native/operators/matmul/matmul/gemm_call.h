@@ -1,4 +1,4 @@
-// A GEMM of two tensors, for MatMul and other operators that begin with one.
+// A GEMM of two tensors, for MatMul and other operators that begin with a GEMM.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace graphopt {
 
-// A GEMM that is being planned, Y = A B. Planning moves the problem out.
+// A GEMM Y = A B that is being planned. Planning may move the problem `p` out of it.
 struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };

@@ -1,11 +1,11 @@
-// Y = act(alpha A B + bias + beta R) for batches of matrices of any shape. It runs if the vendor's library is not
-// available.
+// Y = act(alpha A B + bias + beta R) for batches of matrices of any shape. This kernel runs if the vendor's
+// library is not available.
 //
 // 2 M N K FLOPs for (M K + K N + M N) elements: compute-bound from about 128 rows on. A step of both operands is loaded
 // 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows are not aligned to 16
-// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h), float32 on those of CDNA
+// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h), float32 on the matrix units of CDNA
 // (gemm/pipelines/vector.h); sums are float32. If there are fewer work-groups than the device needs, K is split and
-// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares it with cuBLAS. Launch:
+// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
 // operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"

@@ -11,12 +11,13 @@ namespace {
 
 constexpr int64_t kLeastDepth = 128;  // smallest depth of a split: a multiple of all steps and of a pack
 
-// Returns the number of work-groups that share K of a tile: as many as give each compute unit one.
+// Returns the number of work-groups that share the K of a tile, such that each compute unit has at most one
+// of them.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
 }
 
-// Whether both operands come in entire packs, and A's packs are along K.
+// Returns true if the rows of both operands consist of complete packs, and the rows of A are along K.
 bool is_aligned(const GemmProblem& p) {
   constexpr int64_t kPack = 8;
   bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);

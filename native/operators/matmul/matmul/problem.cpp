@@ -22,7 +22,8 @@ std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
 }  // namespace
 
 MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
-  // A vector is a matrix with one row or column, which the result drops. Its transpose is the vector itself.
+  // A vector is a matrix with one row or column, and the result does not have that axis. The transpose of a
+  // vector is the vector itself.
   const bool row = a.rank() == 1, column = b.rank() == 1;
   throw_if(a.rank() == 0 || b.rank() == 0, "A and B must have rank 1 or more");
   Shape as = row ? Shape{1, a[0]} : a, bs = column ? Shape{b[0], 1} : b;

@@ -1,6 +1,6 @@
-// A B with rounded factors. Each call packs both, as many matrices at a time as fit in the second-level caches: B to
-// panels, A to blocks of rows, which are multiplied by each panel. With AMX (cpu/microkernels/tiles.h) blocks have
-// tiles.
+// Computes A B with factors rounded to bfloat16. Each call packs both factors, for as many matrices at a time as fit
+// in the second-level caches: B into panels, and A into blocks of rows, which are multiplied by each panel. With AMX
+// (cpu/microkernels/tiles.h) blocks consist of tiles.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// The division of a problem.
+// The division of a problem into matrices, blocks and panels.
 struct Plan {
   bool in_tiles;
   int64_t workers;
@@ -50,7 +50,7 @@ struct Packed {
         b(workspace.take<Word>(plan.matrices * plan.b_words)) {}
 };
 
-// The offsets of the matrices of a GEMM.
+// The addresses of the matrices of a GEMM.
 struct Matrices {
   const float *a, *b;
   float* y;
@@ -65,7 +65,8 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Packs contiguous columns with stride `next`: one vector for each step, with stride `width` in words.
+// Packs contiguous columns that are `next` elements apart. Writes one vector for each step; vectors are
+// `width` words apart.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word some[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Brain::kDepth) {

@@ -16,7 +16,7 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   return perm;
 }
 
-// An operand after its perm, with its strides.
+// An operand after the permutation of its axes, with its strides.
 struct Permuted {
   Shape shape, step;
   // Size and stride of the i-th axis from the right.
@@ -46,7 +46,8 @@ BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
   return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
 }
 
-// Whether all matrices form one GEMM: a single B, and a constant stride of the rows of A over the batch.
+// Returns true if all matrices form one GEMM: there is a single B, and the rows of A have a constant stride
+// over the batch.
 bool is_one_product(const MatMulBfloat16Problem& p) {
   int64_t distance = p.M * p.a_row;
   for (size_t i = p.batch.rank(); i-- > 0;) {

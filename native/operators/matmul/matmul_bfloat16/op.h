@@ -10,7 +10,8 @@
 
 namespace graphopt {
 
-// Y [batch.., M, N] of A [.., M, K] and B [.., K, N]. The perms of the node are folded into strides, in elements.
+// Y [batch.., M, N] of A [.., M, K] and B [.., K, N]. The attributes a_perm and b_perm are folded into strides,
+// in elements.
 struct MatMulBfloat16Problem {
   int64_t M = 0, K = 0, N = 0;
   Shape batch;

@@ -6,7 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kNBitsThreads = 128;
-// Rows of A and columns of Y of one wave: few for decoding, in which one row reads all weights, many for prompts.
+// Rows and columns of Y that a wave computes: few for decoding, where a single row reads all weights, and many
+// for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 

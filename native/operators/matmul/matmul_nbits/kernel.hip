@@ -1,15 +1,15 @@
 // MatMulNBits: Y = A dequantize(B)^T + bias. Weights are dequantized in registers only.
 //
 // A wave computes kRows rows of kColumns columns. Its work-items read 32-bit words of B in turn (4 to 16 elements along
-// K, all of one block), dequantize each word once for all rows, and sum in float32. With one row it is memory-bound: it
-// reads B once and little else. With many rows all columns of the wave use an element of A. The matrix units are not
-// used.
+// K, all of one block), dequantize each word once for all rows, and sum in float32. With one row the kernel is
+// memory-bound: it reads B once and little else. With many rows, an element of A is loaded once for all columns of the
+// wave. The matrix units are not used.
 #include "device/platform.h"
 #include "operators/matmul/matmul_nbits/args.h"
 
 namespace graphopt::hip {
 
-// The zero point of a block of row n.
+// Returns the zero point of a block of row n.
 template <class T>
 DEVICE float point_of(const NBitsArgs& args, int n, int block) {
   if (args.points.address == nullptr) return static_cast<float>(1 << (args.bits - 1));

@@ -17,7 +17,7 @@ Planner plan_mat_mul_nbits(const Node& node) {
     const Tensor &a = call.input(0), &b = call.input(1), &scales = call.input(2);
     gpu::NBitsProblem p = of_node;
     throw_if(a.shape.rank() == 0 || a.shape[a.shape.rank() - 1] != p.K, "A must have K columns");
-    p.M = 1;  // number of rows; with K = 0 they are only the bias
+    p.M = 1;  // number of rows; with K = 0 each row of Y is the bias
     for (size_t d = 0; d + 1 < a.shape.rank(); ++d) p.M *= a.shape[d];
     const int64_t blocks = (p.K + p.size - 1) / p.size;
     const auto require = [](const Tensor& t, int64_t elements, const char* name) {

@@ -13,7 +13,8 @@ struct NBitsProblem {
   bool has_points = false, packed_points = false, has_groups = false, has_bias = false;
 };
 
-// Inputs A, B, scales, points, groups, bias, with fixed indices; output Y. Throws std::invalid_argument.
+// Inputs 0 to 5: A, B, scales, points, groups, bias, also if some are omitted; output Y. Throws
+// std::invalid_argument.
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave);
 
 }  // namespace graphopt::gpu

@@ -7,7 +7,8 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// The reduction of elements, with a function of each element before it and of the result after it.
+// A reduction: how elements are joined, a function of each element before that, and a function of the result
+// after it.
 enum class Join : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
 enum class Before : int32_t { kNothing, kAbsolute, kSquare };
 enum class After : int32_t { kNothing, kRoot, kLog };
@@ -22,7 +23,7 @@ struct ReduceHow {
   int32_t unused;
 };
 
-// x [rows, R], `row_items` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
+// x [rows, R]. A row has `row_items` = 1 << shift work-items: at most 32, or an entire work-group.
 struct ReduceRowsArgs : Arguments<2, 72> {
   In x;
   Out y;
@@ -32,8 +33,8 @@ struct ReduceRowsArgs : Arguments<2, 72> {
   int32_t unused;
 };
 
-// x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
-// of x.
+// x [outer, block], y [outer, stride] with `total` elements. A work-item computes one element of y, which
+// joins every stride-th element of a block of x.
 struct ReduceColumnsArgs : Arguments<2, 72> {
   In x;
   Out y;

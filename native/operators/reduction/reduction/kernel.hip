@@ -1,8 +1,10 @@
-// Reductions of x [outer, R, inner] over R: of float and float16 in float32, of integers in their own type.
+// Reductions of x [outer, R, inner] over R. float and float16 are reduced in float32, integers in their own
+// type.
 //
-// Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) have a work-group each,
-// short ones a part of a wave, columns a work-item each: neighbouring work-items read neighbours. If that
-// gives too few work-items, the reduction has several steps. scripts/gpu_bench.py compares all with a copy.
+// Bound by memory: X is read once, for one FLOP per element. A long row (inner is 1) is reduced by a
+// work-group, a short row by a part of a wave, and a column by one work-item: adjacent work-items read
+// adjacent elements. If that gives too few work-items, the reduction has several steps. scripts/gpu_bench.py
+// compares all kernels with a copy.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/reduction/args.h"
@@ -27,7 +29,8 @@ DEVICE FloatJoined none_of_floats(Join join) {
   }
 }
 
-// The base that exponents are relative to; 0 if `largest` is infinite, since infinity - infinity would be NaN.
+// Returns the base that exponents are relative to; 0 if `largest` is infinite, since infinity - infinity would
+// be NaN.
 DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
 DEVICE float weight(float x, float base) { return exp_fast(x - base); }
 
@@ -44,7 +47,7 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
     }
     default: {
       const bool first = join == Join::kMax ? a.value > b.value : a.value < b.value;
-      return {first || a.value != a.value ? a.value : b.value, 0.0f};  // NaN stays
+      return {first || a.value != a.value ? a.value : b.value, 0.0f};  // NaN is kept
     }
   }
 }
@@ -53,7 +56,7 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
 template <class From>
 constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
 
-// NaN does not change the largest element: it only reaches the sum.
+// NaN does not change the largest element, only the sum.
 template <int kCount>
 DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float (&values)[kCount]) {
   float largest = joined.value;
@@ -70,7 +73,7 @@ DEVICE FloatJoined join_each(Join join, FloatJoined joined, const float (&values
   return joined;
 }
 
-// The operator is uniform across work-items: one branch for all values.
+// The operator is the same for all work-items, so a work-item branches once for all its values.
 template <int kCount>
 DEVICE FloatJoined join_values(Join join, const FloatJoined& joined, const float (&values)[kCount]) {
   switch (join) {
@@ -152,7 +155,7 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
   return {lds.values[thread_x()], 0.0f};
 }
 
-// Elements from, from + step, ... below end.
+// Joins the elements with the indices from, from + step, ... below end.
 template <class From>
 DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
   constexpr int kCount = kAhead<From>;
@@ -239,8 +242,8 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   y[i] = from_float<To>(result_of(args.how, joined));
 }
 
-// Integers wrap around, as unsigned arithmetic does. T is signed; for unsigned elements `flip` is its sign bit,
-// which maps their order to that of T.
+// Integers wrap around, as unsigned arithmetic does. T is signed. For unsigned elements `flip` is the sign bit:
+// x ^ flip maps their order to that of T.
 template <class T, class Unsigned>
 DEVICE T flip_of(const ReduceHow& how) {
   return static_cast<T>(Unsigned(how.is_unsigned != 0) << (8 * sizeof(T) - 1));

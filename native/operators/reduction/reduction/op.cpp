@@ -51,8 +51,8 @@ std::string refuse_axes(const Node& node) {
   return "";
 }
 
-// For LogSumExp. The CPU's kernel rounds each exponential of an integer down before adding it, so only the
-// largest element counts. This contradicts the standard, but models were made with that kernel.
+// For LogSumExp. ONNX Runtime's CPU kernel rounds each exponential of an integer down before adding it, so
+// only the largest element counts. This contradicts the standard, but models were made with that kernel.
 std::string refuse_whole(const Node& node) {
   return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
 }
@@ -73,7 +73,7 @@ gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Red
   return {{outer, R, inner}, {false, true, false}, how, type};
 }
 
-// All axes from the third on.
+// Reduces all axes except batch and channels.
 Planner plan_global_pool(const Node&, gpu::Reduction how, bool last) {
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);

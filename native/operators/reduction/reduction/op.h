@@ -22,9 +22,9 @@ enum class Reduction : int32_t {
   kLogSumExp
 };
 
-// Over the axes of x that are `reduced`. Types: float, float16 and integers of 32 and 64 bits; 8 bits and
+// Reduces the axes of x that are `reduced`. Types: float, float16 and integers of 32 and 64 bits; 8 bits and
 // bool only for Max and Min. Integers have no LogSumExp; their Mean, L2 and LogSum round towards 0. Between
-// two steps values are float, also for float16.
+// two steps values of float and float16 are float.
 struct ReduceProblem {
   Shape x;
   std::vector<bool> reduced;
@@ -39,12 +39,12 @@ Plan reduce_plan(const ReduceProblem& p, bool aligned);
 
 namespace graphopt {
 
-// The axes of input 0 that a node reduces: from input 1, in host memory, or an attribute. Without either all of them,
-// or none.
+// The axes of input 0 that a node reduces, from input 1 (in host memory) or an attribute. Without either, all axes
+// are reduced, or none if noop_with_empty_axes is set.
 class ReducedAxes {
  public:
   explicit ReducedAxes(const Attributes& node);
-  // Throws Error.
+  // Returns for each axis whether it is reduced. Throws Error for an invalid axis.
   std::vector<bool> of(const Call& call) const;
   // The output shape.
   Shape left(const Shape& x, const std::vector<bool>& reduced) const;

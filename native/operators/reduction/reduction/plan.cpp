@@ -11,7 +11,7 @@ using hip::After;
 using hip::Before;
 using hip::Join;
 
-// Adjacent axes, merged to one.
+// Adjacent axes that are merged into one axis.
 struct Part {
   int64_t size;
   bool reduced;
@@ -50,9 +50,9 @@ const char* suffix_of(ElementType from, ElementType to) {
   return from == ElementType::kHalf ? "_f16_to_f32" : "_f32_to_f16";
 }
 
-// Work-items for a row: short rows share a work-group. Eight, or four that read packs, read enough adjacent
-// bytes. More are used only if each has all elements that it loads at once, because each doubling adds a step
-// to combine their results.
+// Returns the number of work-items for a row; short rows share a work-group. Eight work-items, or four that
+// read packs, read enough adjacent bytes. More work-items are used only if each has as many elements as it
+// loads at a time, because each doubling adds a step that combines their results.
 uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
   if (R > 512) return hip::kReduceThreads;
   const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
@@ -61,7 +61,7 @@ uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
   return static_cast<uint32_t>(row_items);
 }
 
-// A sequence of launches: each reads the output of the one before.
+// A sequence of launches. Each launch reads the output of the previous one.
 class Steps {
  public:
   Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
@@ -73,7 +73,7 @@ class Steps {
     divisor_ = std::max<int64_t>(reduced, 1);
   }
 
-  // Reduces x [outer, R, inner] over R. `last`: to the output.
+  // Reduces x [outer, R, inner] over R. `last`: writes the operator's output.
   void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
     for (;;) {
       const int64_t slices = choose_slices(outer, R, inner, hip::kReduceThreads);
@@ -130,7 +130,7 @@ class Steps {
     how_.before = Before::kNothing;
   }
 
-  // Where a step writes `elements`, which the next one reads.
+  // Returns the buffer to which a step writes this number of elements and from which the next step reads.
   Buffer turn(int64_t elements, bool last) {
     from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
     if (last) {

@@ -28,32 +28,33 @@ enum class Ordered : int32_t {
 
 // Each work-group sorts a chunk of a row and keeps its first `keep` entries. A row's `count` entries are
 // elements of x if `from_x` is set, else they are in keys and indices. The result is written to next_keys and
-// next_indices, or to y and which if the row is a single, last chunk.
+// next_indices, or, if the row is a single chunk, to y and which.
 struct TopKSortArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
   Divisor chunks, inner;          // per row
-  uint32_t first;                 // chunk of this launch
-  uint32_t R, count, keep, size;  // size: of the sort, a power of two
+  uint32_t first;                 // index of the first chunk of this launch
+  uint32_t R, count, keep, size;  // size: entries to sort, a power of two
   Ordered order;
   int32_t smallest, from_x, to_y, threads;
 };
 
-// Merges adjacent sorted runs of `run` entries into runs of `next`; a row has `runs` runs. One work-item for each
-// entry. The last merge writes its `next` entries to y and which.
+// Merges pairs of adjacent sorted runs of `run` entries into runs of `next` entries; a row has `runs` runs. One
+// work-item for each entry. The last merge writes its `next` entries to y and which.
 struct TopKMergeArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
-  Divisor count, run, inner;  // count: of a row
+  Divisor count, run, inner;  // count: entries of a row
   uint32_t total, runs, next, R;
   Ordered order;
   int32_t to_y;
 };
 
-// y [outer, inner]: the index in R of the first entry of x [outer, R, inner]. With several steps, all but the
-// last write the first entries of slices. A step reads `count` elements of x if `from_x` is set, else entries
-// [outer, count, inner]. Long rows (inner is 1) have a work-group each and are written to y. Otherwise there
-// is a work-item for each of [outer, stride], which reads every stride-th of [count, inner].
+// y [outer, inner]: the index in R of the first entry of x [outer, R, inner] in sorted order. If there are
+// several steps, all but the last write the first entries of slices. A step reads `count` elements of x along
+// R if `from_x` is set, else entries [outer, count, inner]. A work-group of arg_rows processes a long row
+// (inner is 1) and writes to y. A work-item of arg_columns computes one of [outer, stride] entries from every
+// stride-th of [count, inner].
 struct ArgArgs : Arguments<6, 112> {
   In x, keys, indices;
   Out next_keys, next_indices, y;

@@ -1,8 +1,8 @@
 // TopK, ArgMax and ArgMin. Elements are compared as unsigned keys in the same order, with NaN above all.
 //
-// Bound by memory while rows fit one chunk. Longer rows are sorted chunk by chunk, and only candidates for
-// the first K are kept. There are no sums, and the order of work-groups does not matter: the result is the same in
-// each run. scripts/gpu_bench.py compares them with PyTorch.
+// Bound by memory if a row fits into one chunk. Longer rows are sorted chunk by chunk, and only candidates for the
+// first K entries are kept. There are no sums, and the order of work-groups does not matter: the result is the
+// same in each run. scripts/gpu_bench.py compares the kernels with PyTorch.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/top_k/args.h"
@@ -11,7 +11,7 @@ namespace graphopt::hip {
 
 // Returns a key that grows with x. 0 and -0 are equal, and NaN of either sign is the largest.
 DEVICE uint32_t key_of_float(float x) {
-  const auto bits = bit_cast<uint32_t>(x + 0.0f);  // no -0 is left
+  const auto bits = bit_cast<uint32_t>(x + 0.0f);  // turns -0 into 0
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   return x != x ? ~0u : key;
 }
@@ -134,7 +134,8 @@ DEVICE bool comes_first(const Entry& a, const Entry& b) {
   return a.key > b.key || (a.key == b.key && a.index < b.index);
 }
 
-// Offset of entry i of x [outer, R, inner] in a row (outer, column).
+// Returns the offset of entry i of a row in a tensor [outer, length, inner]. A row has one outer and one
+// inner index.
 DEVICE size_t place_of(uint32_t row, uint32_t i, uint32_t length, const Divisor& inner) {
   const uint32_t outer = divide(row, inner);
   return (static_cast<size_t>(outer) * length + i) * inner.d + (row - outer * inner.d);
@@ -226,8 +227,8 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   uint32_t rank = in_run;
   const uint32_t other = run ^ 1;
   if (other < args.runs) {
-    // The number of entries of the other run that come before. Equal entries are padding; those of the even run come
-    // first.
+    // Counts the entries of the other run that come before this entry. Equal entries are padding; those of the even
+    // run come first.
     const size_t from = static_cast<size_t>(row) * args.count.d + static_cast<size_t>(other) * args.run.d;
     uint32_t low = 0, high = args.run.d;
     while (low < high) {
@@ -279,8 +280,8 @@ DEVICE typename ElementOf<kOrder>::Key arg_key(typename ElementOf<kOrder>::Type 
   }
 }
 
-// The first entry so far, with elements passed in the order of their indices. Among equal elements the first
-// one is kept, or, with args.last, the last.
+// The first entry, in sorted order, of the elements passed so far. They must be passed in the order of their
+// indices. Of equal elements the first one is kept, or, with args.last, the last one.
 template <Ordered kOrder>
 struct FirstSeen {
   using T = typename ElementOf<kOrder>::Type;
@@ -324,7 +325,8 @@ DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
   return seen.entry(args);
 }
 
-// The first entry of a row's `count` elements, read in adjacent packs by the work-items.
+// Returns the first entry of the elements that this work-item reads. The work-items of a row read its `count`
+// elements in adjacent packs.
 template <Ordered kOrder>
 DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
   using T = typename ElementOf<kOrder>::Type;

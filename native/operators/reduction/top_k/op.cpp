@@ -21,7 +21,7 @@ std::optional<gpu::Ordered> ordered(ElementType type) {
                                         {T::kUint64, Ordered::kUint64}});
 }
 
-// x as [outer, R, inner] around an axis.
+// Sets the sizes of x [outer, R, inner] around an axis, and the type of its elements. Returns the axis.
 template <class Problem>
 size_t set_order(int64_t given, const Tensor& x, Problem& p) {
   const size_t axis = axis_of(given, x.shape.rank());

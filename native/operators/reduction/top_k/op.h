@@ -20,11 +20,11 @@ struct TopKProblem {
 Plan top_k_plan(const TopKProblem& p);
 
 // Like TopKProblem, with y [outer, inner]: the index of the largest or smallest of R elements, R > 0. NaN precedes
-// both.
+// all other elements in both cases.
 struct ArgProblem {
   int64_t outer = 1, R = 1, inner = 1;
   Ordered order = Ordered::kFloat;
-  bool smallest = false, last = false;  // last: the last of equal ones wins
+  bool smallest = false, last = false;  // last: the last of equal elements wins
 };
 
 // Throws std::invalid_argument.

@@ -42,7 +42,7 @@ Plan top_k_plan(const TopKProblem& p) {
   const int64_t rows = p.outer * p.inner;
   if (rows * p.K == 0) return plan;
   constexpr int64_t kChunk = hip::kTopKChunk;
-  if (p.R > kChunk) to_u31(2 * rows * round_up(p.R, kChunk));  // entries are counted in 31 bits
+  if (p.R > kChunk) to_u31(2 * rows * round_up(p.R, kChunk));  // entries are counted with 31 bits
   // If K is at most half of a chunk, the kept entries are sorted again in chunks until one chunk remains.
   // Otherwise all chunks are sorted once and then merged.
   const bool sorts_again = 2 * p.K <= kChunk;
