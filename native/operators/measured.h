@@ -13,8 +13,8 @@
 namespace graphopt::gpu {
 
 // Measured choices in a file that sessions and processes share. Each line has three parts, separated by tabs: the
-// device with its driver and this library's version, the problem, and the name of the fastest implementation. The
-// last line with the same first two parts is valid. Thread-safe.
+// device with its driver and this library's version, the problem, and the name of the fastest implementation. If
+// several lines agree in the first two parts, the last one is used. Thread-safe.
 class Measured {
  public:
   // The file need not exist. `version` is the version of this library.

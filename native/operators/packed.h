@@ -5,8 +5,9 @@
 //   NAME_weights    bytes of the packed weights; depends only on the algorithm and the weights' part of the problem
 //   NAME_prepare    packs w; the result starts at a cache line
 //   NAME_workspace  bytes that a run with this number of workers needs
-//   NAME            computes y from x, the packed weights, b, r (null unless p.has_residual) and slopes (for negative values,
-//                   one for each channel of y, or null). The result does not depend on the number of workers.
+//   NAME            computes y from x, the packed weights, b, r (null unless p.has_residual) and slopes (factors of
+//                   negative values, one for each channel of y, or null). The result does not depend on the number
+//                   of workers.
 //
 // Algorithm selects one of several algorithms. It is OnlyAlgorithm if there is only one.
 #pragma once

@@ -9,8 +9,8 @@ constexpr int kGridSampleThreads = 256;
 
 enum class GridPadding : int32_t { kZeros, kBorder, kReflection };
 
-// x [N, C, sizes], grid [N, points, axes], y [N, C, points]. Work-items along x of the grid compute the
-// `total` points of all images; each work-group along y of the grid computes `channels_each` channels.
+// x [N, C, sizes], grid [N, points, axes], y [N, C, points]. In a launch, work-items along x compute the
+// `total` points of all images, and each work-group along y computes `channels_each` channels.
 struct GridSampleArgs : Arguments<3, 72> {
   In x, grid;
   Out y;

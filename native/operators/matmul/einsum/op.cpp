@@ -15,8 +15,8 @@
 namespace graphopt {
 namespace {
 
-using Labels =
-    std::vector<int>;  // letters; values from kEllipsis on are axes of an ellipsis, last axis first
+// Letters; values from kEllipsis on are axes of an ellipsis, last axis first.
+using Labels = std::vector<int>;
 constexpr int kEllipsis = 256;
 
 struct Equation {

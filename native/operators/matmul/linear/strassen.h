@@ -1,6 +1,6 @@
 // Computes X W in float32 with Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters
-// instead of eight. A quarter of X has a block of rows and half of a section of K; a quarter of W has half of a
-// section of K and a panel of columns. For kernel files only (see cpu/isa.h).
+// instead of eight. A quarter of X covers a block of rows and half of a section of K; a quarter of W covers half
+// of a section of K and a panel of columns. For kernel files only (see cpu/isa.h).
 //
 //   y11 = p1 + p4 - p5 + p7   p1 = (x11 + x22) (w11 + w22)   p5 = (x11 + x12) w22
 //   y12 = p3 + p5             p2 = (x21 + x22) w11           p6 = (x21 - x11) (w11 + w12)
@@ -31,7 +31,7 @@ constexpr float kMostRatio = 64;  // ratio of squares of norms: a factor of 8 be
 constexpr int64_t kSectionOfK =
     768;  // the longest section: a second-level cache holds several quarters of this length
 constexpr int64_t kFewestOfK = 512;  // for a smaller K, the sums cost more than the algorithm saves
-// for a smaller N, packing X seven times costs more than the algorithm saves
+// For a smaller N, packing X seven times costs more than the algorithm saves.
 constexpr int64_t kFewestOfN = 512;
 constexpr int64_t kFewestRows = 96;
 constexpr int64_t kPackedBytes = 1536 << 10;  // rows of X that are packed at a time
@@ -282,8 +282,8 @@ class HalvesRun {
     m_ = take_memory(h_, static_cast<int64_t>(parallel.workers()), workspace);
   }
 
-  // Computes y. Calls plain(first row, number of rows) for rows that the algorithm must not add; `plain` may
-  // use the workspace.
+  // Computes y. Calls plain(first row, number of rows) for rows to which the algorithm must not be applied;
+  // `plain` may use the workspace.
   template <class F>
   void run(F&& plain) const {
     for (int64_t first = 0; first < h_.pairs; first += h_.most) {

@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kGenerateThreads = 256;
-// per work-item of range_*; a work-item of the other kernels has one pack
+// Elements per work-item of range_*; a work-item of the other kernels has one pack.
 constexpr int kGenerateElements = 4;
 
 // y[i] = start + i step.

@@ -266,7 +266,7 @@ HostFunction reduce(const Node& node) {
   return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
     const Tensor& x = call.input(0);
     constexpr bool kOfNothing =
-        kOp == Operation::kAdd || kOp == Operation::kMul;  // the neutral elements 0 and 1
+        kOp == Operation::kAdd || kOp == Operation::kMul;  // the result is then 0 or 1
     const std::vector<bool> reduced = axes.of(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
       throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");

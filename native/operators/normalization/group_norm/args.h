@@ -8,7 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kGroupNormMostThreads = 1024;
 constexpr int kGroupNormSplitThreads = 512;
-// Elements per work-item of group_norm_small_* and group_norm_large_*.
+// Elements per work-item.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
 // Elements of a group that a work-group of group_norm_stats_* and group_norm_apply_* processes.

@@ -110,7 +110,7 @@ struct GroupPart {
 
 // A part of a group that is cut into parts.
 struct CutPart {
-  // index of the group; the part's first element in the group; the part's number of elements
+  // Index of the group; the part's first element in the group; the part's number of elements.
   uint32_t n, first, count;
 };
 

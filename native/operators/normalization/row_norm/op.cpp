@@ -194,7 +194,8 @@ struct Statistics {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
-    // An omitted output before a present one cannot be told from a present one here; its copy is not run.
+    // An omitted output before a present one cannot be distinguished from a present one here; its copy is not
+    // run.
     const auto requested = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
     p.writes_statistics = requested(mean) || requested(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);

@@ -54,7 +54,7 @@ struct TopKMergeArgs : Arguments<7, 120> {
 // several steps, all but the last write the first entries of slices. A step reads `count` elements of x along
 // R if `from_x` is set, else entries [outer, count, inner]. A work-group of arg_rows processes a long row
 // (inner is 1) and writes to y. A work-item of arg_columns computes one of [outer, stride] entries from every
-// stride-th of [count, inner].
+// stride-th entry of [count, inner].
 struct ArgArgs : Arguments<6, 112> {
   In x, keys, indices;
   Out next_keys, next_indices, y;

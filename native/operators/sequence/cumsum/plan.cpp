@@ -8,7 +8,7 @@ namespace graphopt::gpu {
 
 Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device) {
   Plan plan;
-  // wrapping sums are the same bits for signed and unsigned integers
+  // Wrapping sums are the same bits for signed and unsigned integers.
   const char* suffix = type_suffix(p.type);
   if (suffix == nullptr) throw std::invalid_argument("no sums of this type");
   const int64_t lines = p.outer * p.inner;
