@@ -1,1 +1,1 @@
-"""Finds where models differ: their nodes, the rewrite that changes an output, the first value of two providers."""
+"""Finds where models differ: nodes, the first wrong rewrite, the first value that differs between two providers."""

@@ -96,7 +96,8 @@ def first_difference(
         for name in chunk:
             if name in different:
                 return found(name, observed([name]).summary, alone=False)
-    # The extra outputs prevent a fusion that causes the difference: a binary search with single outputs finds it.
+    # Additional outputs prevent the fusion that causes the difference. A binary search with single outputs finds the
+    # value.
     good, bad = -1, len(values) - 1
     while bad - good > 1:
         middle = (good + bad) // 2

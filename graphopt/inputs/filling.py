@@ -155,7 +155,7 @@ class Filler:
         inputs: of the model.
         uses: input -> its uses in the model.
         ranges: input -> the lowest and the highest element, from the caller.
-        hiding: the known masks that hide where they are 1.
+        hiding: masks that are known to hide keys where they are 1.
         lengths: inputs that hold the number of keys, in total or of each sequence.
         counted: masks that are summed to such numbers.
     """
@@ -511,7 +511,7 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
     if kind == "first row":
         rows[0, : length // 2] = False
         return mask
-    # The first of several rows is not masked: a model that exchanges rows then differs.
+    # The first of several rows is not masked, so that an exchange of rows changes the result.
     for row in rows[1:] if len(rows) > 1 else rows:
         n = int(rng.integers(1, length))
         if kind == "padded left":

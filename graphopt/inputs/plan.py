@@ -95,7 +95,7 @@ PASTS = (17, 129, 1025)
 # Random sizes: the largest batch and image, the largest product of all sizes, and the share of cases with one size for
 # all symbols.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
-# A model with symbolic batches only gets fewer draws, by this factor.
+# A model in which only batches are symbolic gets fewer cases with random sizes, by this factor.
 FEWER_BATCHES = 8
 # The largest share of random sizes in all work. Of a decoder's random sizes, the share with one new token, and the
 # share with one sequence.
@@ -197,7 +197,7 @@ def plan(
         wishes: the caller's choices.
         accepts: runs the model; returns whether it accepts the case.
         allowance: the allowed cost of the cases.
-        has_numbers: returns whether each float output of an accepted case, by name, has a finite element.
+        has_numbers: returns, for the name of an accepted case, whether each of its float outputs has a finite element.
         other: the model that `model` is compared with; its comparisons, roundings and trees also determine elements.
 
     Returns:
@@ -396,7 +396,7 @@ class _Plan:
         return [n for n in dict.fromkeys(named) if 2 < n <= LONGEST and n not in others][:MOST_NAMED]
 
     def _usual(self, first: RoleSizes) -> RoleSizes:
-        """Returns the sizes for kinds of elements: larger than the smallest accepted ones."""
+        """Returns the sizes of cases with special elements: larger than the smallest accepted sizes, if possible."""
         if self.grown is None:
             return USUAL if self.one_size is not None or first in (FIRST, SECOND) else first._replace(batch=2)
         usual = RoleSizes(2, 2 * first.height, 2 * first.width, USUAL_GROWN * first.length)
@@ -474,7 +474,7 @@ class _Plan:
         if most <= usual.length or takes(most):
             return max(most, usual.length)
         taken, refused = usual.length, most
-        # The limit is usually a table of the model.
+        # The limit is usually the number of rows of a table.
         weights = [v.shape or () for v in self.model.graph.initializers.values()]
         tables = {n for shape in weights for n in shape if isinstance(n, int) and taken < n < refused}
         for length in sorted(tables, reverse=True)[:MOST_NAMED]:
@@ -528,7 +528,7 @@ class _Plan:
             self._within(_Trial(name, USUAL._replace(batch=batch), Kind(integers=TREES)))
 
     def _rows_for_all_keys(self) -> int:
-        """Returns the batch with enough elements for all keys, or rows of a small table, that inputs choose from."""
+        """Returns the batch size with which an input can hold all keys, or all rows of a small table."""
         sizes = self._chosen(FIRST)
         rows = [
             self.filler.keys_of(v) / max(1, math.prod(v.shape(sizes)))

@@ -132,7 +132,7 @@ class _Reader:
         for value, sizes in self.outputs:
             dims = self.shapes.dims(value)
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
-                # A symbol that only outputs have has no relation to inputs.
+                # A symbol that occurs only in outputs has no relation to inputs.
                 if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
                     self._same(size, dim)
         self._solve(free)

@@ -25,7 +25,7 @@ from graphopt.targets.target import Target
 
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
-# Operators whose results are elements of their first input; only this input is followed.
+# Operators whose results are elements of their first input, so the trace of a result is that of this input.
 PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
 # Operators that compute sizes from sizes.
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
@@ -54,7 +54,7 @@ class Use:
         shapes: declared shapes of the results that have its elements as their shape.
         rest: whether one element may be -1, the remaining size of a Reshape.
         axes: whether its elements are axes.
-        scale: whether it scales the pixels of a Resize.
+        scale: whether it holds the scales of a Resize.
         turns: whether it is the trip count of a Loop.
         condition: whether it is the condition of an If.
         keys: the keys of a LabelEncoder that reads it.
@@ -319,7 +319,7 @@ class _Tracer:
     # -- uses ----------------------------------------------------------------------------------------------------------
 
     def _note(self, node: ir.Node, place: int, trace: _Trace) -> None:
-        """Notes the use of the inputs in a trace, input `place` of a node."""
+        """Notes how a node uses the model's inputs in the trace of its input `place`."""
         op = node.op_type
         if trace.unchanged is not None:
             self._note_unchanged(node, place, self.uses[trace.unchanged])
@@ -462,7 +462,7 @@ def _static(value: ir.Value) -> tuple[int, ...]:
 
 
 def _sum(op: str, left: _Trace, right: _Trace) -> _Trace | None:
-    """Returns the trace of an Add or Sub; None for products."""
+    """Returns the trace of an Add or Sub; None for other operators."""
     if op not in ("Add", "Sub"):
         return None
     other = right if op == "Add" else right.scaled(-1.0)

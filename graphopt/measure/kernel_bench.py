@@ -47,7 +47,7 @@ class Shape:
 
     Attributes:
         name: kind and sizes.
-        op: operator in `domain`, "" for ONNX's.
+        op: operator; `domain` is its domain, "" for ONNX's.
         inputs: shapes of the inputs; the first `variable` ones are inputs of the model, the others constant.
         flops: operations of one run; a multiply-add counts as two.
         attributes: of the node.

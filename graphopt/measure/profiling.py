@@ -199,8 +199,9 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
 def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: Mapping[str, str]) -> list[NodeTime]:
     """Assigns a site to each node.
 
-    The runtime renames and fuses nodes, but keeps the names of remaining values, and names a blocked convolution after
-    its output. Nodes that it inserts (layout changes, Reshape) belong to the site of the node that reads them.
+    The runtime renames and fuses nodes, but keeps the names of remaining values, and names a convolution in the blocked
+    layout (NCHWc) after its output. Nodes that it inserts (layout changes, Reshape) belong to the site of the node that
+    reads them.
 
     Args:
         nodes: the profiled nodes.

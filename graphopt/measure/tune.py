@@ -220,8 +220,8 @@ def tune(
         threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
         sizes: symbolic dimension -> size to tune for; others have the defaults of `bench`.
         seconds: approximate seconds for all measurements; remaining classes are estimated.
-        cache: file with earlier measurements; with `measure`, new ones are added. It also makes our provider measure
-            its implementations, into a second file with the suffix ".measured".
+        cache: file with earlier measurements; with `measure`, new ones are added. Our provider then also measures its
+            implementations and stores the fastest in a second file with the suffix ".measured".
         measure: False uses measurements of `cache` only and runs nothing.
         progress: called with a line for each step.
 
@@ -275,7 +275,7 @@ def tune(
 
 
 class _Work:
-    """The model without rewrites that the cost model decides, in its original precision, and its candidates."""
+    """The model without the rewrites that the cost model decides on, in its original precision, and its candidates."""
 
     def __init__(
         self,

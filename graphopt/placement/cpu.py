@@ -56,10 +56,10 @@ class CpuKernels:
         return max(known, key=lambda s: s.since_version, default=None)
 
     def refuse(self, node: ir.Node, opset: int) -> tuple[str, str]:
-        """Returns why the CPU provider cannot run a node, or else how it runs the node; "" for the other text.
+        """Returns why the CPU provider cannot run a node, and how it runs a node without a kernel of its own.
 
-        Both are "" if a kernel runs the node directly. Otherwise the runtime runs the node's definition, or a float32
-        kernel between Casts.
+        The first text is "" if it can run the node. The second is "" if a kernel runs the node directly; otherwise the
+        runtime runs the node's definition, or a float32 kernel between Casts.
         """
         if self.unknown:
             return "", ""

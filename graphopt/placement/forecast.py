@@ -177,7 +177,7 @@ def forecast(
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
     placement = _Placement(provider, kernels, peer, editor, work.opset_imports)
     placement.find_open_shapes(work)
-    # Bodies first: the claims in a body decide about the node that contains it.
+    # Bodies are placed first, because the claims in a body decide about the node that contains it.
     placed = [placement.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
     found.nodes = [node for nodes in reversed(placed) for node in nodes]
     if kernels.unknown:

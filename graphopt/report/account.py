@@ -308,7 +308,7 @@ def _exceeds_input(node: ir.Node) -> bool:
 
 
 def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
-    """Returns a model with the inputs and initializer names only, and the current input shapes."""
+    """Returns a model that has only the inputs, with their current shapes, and the names of the initializers."""
     interface = onnx.ModelProto()
     interface.graph.initializer.extend(onnx.TensorProto(name=t.name) for t in proto.graph.initializer)
     interface.graph.input.extend(ir.serde.serialize_value(v) for v in model.graph.inputs)

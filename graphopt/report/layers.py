@@ -70,7 +70,7 @@ def where(names: Sequence[str]) -> str:
 
 
 def stretch(name: str) -> str:
-    """Returns the layer of a node: the path of its name up to the first number; "" for a name without a path."""
+    """Returns the layer of a node: the path of its name up to the part with a number; "" for a name without a path."""
     parts = name.strip("/").split("/")
     if len(parts) < 2:
         return ""

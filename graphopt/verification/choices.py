@@ -9,9 +9,9 @@ questions are answered:
 - With these indices, does BEFORE compute the outputs of AFTER: scores, gathered rows, indices of a second choice,
   labels? This comparison needs no allowance for choices.
 
-In a quantized model, rounding may change an early value by one level, which changes the outputs as much as a fault may.
-If all quantized values before a value are equal in both models, rounding changes that value by at most one level: its
-input differs by a few units in the last place, and a level is thousands of units wide (`level_difference`).
+In a quantized model, rounding may change an early value by one quantization level, which changes the outputs as much as
+a fault may. If all quantized values before a value are equal in both models, rounding changes that value by at most one
+level: its input differs by a few units in the last place, and a level is thousands of units wide (`level_difference`).
 """
 
 from __future__ import annotations

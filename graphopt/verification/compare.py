@@ -1,4 +1,4 @@
-"""Measures the differences between outputs of two runs, and judges them by the table of tolerances.
+"""Measures the differences between outputs of two runs, and judges them by rounding errors or fixed limits.
 
 Types, shapes and the places of NaN are compared first, then values: as a whole, and by slices along each axis, because
 an output may hold values of different kinds (boxes in pixels beside scores from 0 to 1). Each slice has two measures:
@@ -79,7 +79,7 @@ LIMITS: dict[Numerics, float] = {
     Numerics.FP16: 2e-2,
     Numerics.BF16: 1e-1,
 }
-# Larger limits would accept real faults.
+# The largest measured limits that prove anything: larger limits would accept real faults.
 LARGEST_LIMIT: dict[Numerics, float] = {
     Numerics.REASSOCIATED: 0.02,
     Numerics.APPROXIMATE: 0.02,

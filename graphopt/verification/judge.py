@@ -415,7 +415,7 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
 
 
 def unmeasured_outputs(pair: Pair, report: VerifyReport, errors: RoundingErrors) -> list[str]:
-    """Returns a sentence for each output that a fixed limit judged, because its rounding error is unknown."""
+    """Returns a sentence for each output that is judged by a fixed limit, because its rounding error is unknown."""
     said = []
     for name in pair.names:
         limits = {row.case: row.limit for row in report.rows if row.name == name and row.unmeasured}

@@ -48,7 +48,7 @@ DEFAULT_LEVEL_CASES = 3
 # The number of cases that run with every float16 result rounded: those with the largest elements. A case with elements
 # of usual size is added.
 HALF_CASES = 2
-# The relative weight of BEFORE's runs with random rounding in the progress.
+# The relative weight of BEFORE's runs with random rounding in the reported progress.
 RUNS = 5.0
 # Operators with results that may differ in each run.
 MAY_BE_RANDOM = RANDOM | {"Dropout"}

@@ -64,7 +64,7 @@ SUMS = frozenset(
 NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 # Norms that subtract a mean.
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
-# Operators that add a number to the scores of masked keys -> indices of mask and bias.
+# Operators that add a negative value to the scores of masked keys -> indices of mask and bias.
 MASKED = {"Attention": (3, 5), "DecoderMaskedMultiHeadAttention": (3, 4), "MultiHeadAttention": (4, 5)}
 # Attention operators -> index of V, or of the input from which V is computed.
 VALUES = {"Attention": 0, "DecoderMaskedMultiHeadAttention": 2, "MultiHeadAttention": 2}
@@ -77,7 +77,8 @@ FUNCTIONS = frozenset(
 )
 # Operators with approximated gates: the error of a small state is not relative to it (`GATE_FLOOR`).
 GATED = RECURRENT | {"DynamicQuantizeLSTM"}
-# Operators without sums. Their error is at most that of their inputs, so they get noise in a smaller precision only.
+# Operators without sums. Their rounding error is at most that of their inputs, so they get noise only if they are
+# rounded to half precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
 # Steps: operators that round to a grid, choose or compare -> indices of the inputs that they round, choose from or
 # compare. A small change of such an input has no effect or a large effect.
@@ -264,8 +265,8 @@ class Noisy:
         # Functions of a generator and its seed that draw the noise, in order.
         self._draws: list[Callable[[np.random.Generator, int], None]] = []
         self._known: dict[ir.Value, _Kind] = {}
-        # Weights that noise changes. Weights of zeros only count as changed; small constants, and weights with only
-        # multiples of 0.5, do not.
+        # Weights that noise changes. Weights that are all zero count as changed, too; small constants, and other
+        # weights that are all multiples of 0.5, do not.
         self._changed: set[ir.Value] = set()
         # Constants by which multiplication is exact.
         self._exact: set[ir.Value] = set()

@@ -494,7 +494,7 @@ def _names_before(rounded: Collection[ir.Value]) -> set[str]:
     # A value in the NCHW2c layout has the name of BEFORE's value and a suffix.
     names = {str(v.name).removesuffix(PAIRS_SUFFIX) for v in rounded}
     for value in rounded:
-        # A Cast to half precision rounds its input, and the input of a Cast from it was rounded.
+        # A Cast to half precision rounds its input, and a Cast from half precision returns rounded values.
         producer = value.producer()
         if producer is not None and producer.op_type == "Cast":
             names.add(str(producer.inputs[0].name) if producer.inputs[0] is not None else "")

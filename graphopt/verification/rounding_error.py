@@ -80,7 +80,7 @@ class RoundingErrors:
 
     @property
     def has_choices(self) -> bool:
-        """Whether a small change of a value may choose between two very different results."""
+        """Whether a small change of a value may change results very much, by a step or a softmax."""
         return self.has_steps or noise.has_softmax(self.before.whole.graph)
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class RoundingErrors:
 
         A copy of BEFORE writes norms as elementary operators and computes sums exactly (`variants.py`). It also rounds
         the weights that AFTER stores in half precision, if AFTER computes nothing in that precision or if BEFORE has
-        steps: few random draws of the weights would change the result of a step. Unlike noise, the measured error is
-        not multiplied by FACTOR.
+        steps, because few random draws of the weights would change the result of a step. Unlike noise, the measured
+        error is not multiplied by FACTOR.
         """
         key, graph = (numerics, case.name), self.before.whole.graph
         drawn = self.rewritten.coarse and not noise.has_steps(graph)
@@ -218,7 +218,7 @@ class RoundingErrors:
             try:
                 session = self._opened(numerics, seed, guess=guess, **how)
                 break
-            except VerifyError as error:  # a type that a kernel of the noise does not take
+            except VerifyError as error:  # a type that a kernel of the noise does not support
                 self._refused[numerics, ""] = f"the copy that rounds at random: {error}"
         self._sessions[key] = session
         return session

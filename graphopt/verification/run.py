@@ -63,7 +63,7 @@ class Mode:
     Attributes:
         library: whether our kernels run our nodes (on the CPU; for other providers `graphopt.configure` decides).
         provider: the first provider; the CPU runs the nodes that it does not support.
-        optimized: whether the runtime's optimizations are on, which is its default.
+        optimized: whether the runtime's optimizations are on, as they are by default.
         in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).
     """
 
@@ -273,7 +273,7 @@ def require_loads_optimized(model: Path | onnx.ModelProto, *, library: bool) -> 
 def _in_own_process(
     model: Path | onnx.ModelProto, cases: Sequence[Case], library: bool, half_io: bool, threads: int
 ) -> tuple[str | None, dict[str, Outputs | str]]:
-    """Runs input sets in the process; returns the runtime's message if it refuses the model, and the results."""
+    """Runs input sets in the other process; returns the runtime's message if it refuses the model, and the results."""
     with tempfile.TemporaryDirectory() as folder:
         path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
         if isinstance(model, onnx.ModelProto):

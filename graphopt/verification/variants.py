@@ -1,4 +1,4 @@
-"""Copies of a model with other arithmetic: exact sums, another Winograd algorithm, float16 rounded or widened.
+"""Copies of a model with other arithmetic: exact sums, Winograd's algorithm, float16 rounded or replaced by float32.
 
 Exact sums measure the rounding error of BEFORE's own sums, which is the same in every run. A kernel that adds n values
 one by one rounds n times. If the values are alike, it may round in the same direction each time, for example in the
