@@ -57,7 +57,8 @@ std::optional<AttributeValue> NodeInfo::find(const char* attribute, AttributeTyp
       return list(KernelInfoGetAttributeArray_int64, std::vector<int64_t>());
     case AttributeType::kStrings:
       throw Error("attribute '", attribute,
-                  "': ONNX Runtime passes no lists of strings to kernels, so it must be read where the node is claimed");
+                  "': ONNX Runtime passes no lists of strings to kernels, so it must be read where the node "
+                  "is claimed");
     case AttributeType::kString:
       break;
   }

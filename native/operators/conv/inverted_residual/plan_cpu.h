@@ -21,7 +21,6 @@ constexpr double kBlock = 0.1875;    // for d, if y is computed in blocks of row
 constexpr double kWeights = 0.375;   // for W3
 constexpr int64_t kFewestRows = 4;   // fewest rows of a tile of the third convolution, if threads share them
 constexpr int64_t kEnoughItems = 8;  // items per thread: more would not balance the load better
-constexpr int64_t kStoring = 4;      // cost of bounds and a store; a multiplication costs 1
 
 inline int64_t part_of_cache(double part) {
   return static_cast<int64_t>(part * static_cast<double>(second_level_cache()));

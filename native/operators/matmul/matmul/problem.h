@@ -15,7 +15,7 @@ struct GemmProblem {
   int64_t M = 1, N = 1, K = 1;
   bool transpose_a = false, transpose_b = false;
   Shape batch;                            // batch axes of Y
-  std::vector<int64_t> a_batch, b_batch;  // strides of A and B over the batch, in elements; 0 for broadcast axes
+  std::vector<int64_t> a_batch, b_batch;  // strides over the batch, in elements; 0 for broadcast axes
   float alpha = 1, beta = 0;              // R is not read if beta is 0
   // The vendors' libraries (device/libraries/libraries.h) ignore the members below.
   bool has_bias = false;      // [N]
