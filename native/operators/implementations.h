@@ -30,7 +30,7 @@ const char* accept_all(Work&) {
   return nullptr;
 }
 
-// The parts of a list that do not depend on the type of work.
+// The parts of a list of implementations that do not depend on the type of work.
 struct Implementations {
   std::vector<std::string> names;
   std::vector<void (*)(gpu::Device&, const gpu::LibraryChoices*)> loads;
@@ -46,7 +46,7 @@ Implementations described(const Implementation<Work> (&list)[n]) {
   return result;
 }
 
-// GRAPHOPT_LOG=1, read once.
+// Returns true if the environment variable GRAPHOPT_LOG is 1. Reads the variable once.
 bool log_enabled();
 
 // Chooses the implementation of one node and logs each choice once.

@@ -168,7 +168,7 @@ struct Call {
   int only = -1;
   // The vendor libraries that may be used; null: the environment variables decide.
   const gpu::LibraryChoices* libraries = nullptr;
-  // Remembers the fastest implementation; null: the first one that accepts the call is used.
+  // Stores the fastest implementation of each problem; null: the first one that accepts the call is used.
   gpu::Measured* measured = nullptr;
 
   // ---

@@ -26,9 +26,10 @@ class Operator {
   virtual std::string name() const = 0;
   virtual std::vector<Operand> inputs() const = 0;
   virtual size_t outputs() const { return 1; }
-  // Types of the outputs if nodes may omit some. Empty: all outputs have input 0's type and are required.
+  // Returns the types of the outputs if nodes may omit some of them. Empty: all outputs have input 0's type
+  // and are required.
   virtual std::vector<ElementType> output_types() const { return {}; }
-  // Reads the attributes. Throws Error.
+  // Reads the attributes. Throws Error if one is missing or invalid.
   virtual void read(const Node& node) = 0;
   // Returns the problem of a call; call `read` first. Throws Error for invalid shapes.
   virtual Problem problem(const Shapes& inputs) const = 0;

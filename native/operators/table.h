@@ -25,7 +25,7 @@ enum class Operand {
   kAny,     // any type; the kernel checks it
 };
 
-// The memory that output 0 may share.
+// How output 0 may share the memory of input 0.
 enum class Reuse {
   kNone,
   kAlias,    // output 0 has the bytes of input 0 and may be the same memory
@@ -44,7 +44,7 @@ struct Registration {
   std::string name;
   std::string domain;  // "" for ONNX
   Where where = Where::kCpu;
-  int first = 1, last = 1;                        // versions of the operator
+  int first = 1, last = 1;                        // first and last version of the operator
   std::vector<ElementType> types;                 // types of input 0; empty: `refuse` checks them
   std::vector<size_t> host_inputs, host_outputs;  // indices of inputs and outputs in host memory
   bool counts = false;                            // its kernel has a counter

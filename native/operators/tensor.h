@@ -13,7 +13,8 @@
 
 namespace graphopt {
 
-// An invalid node, attribute or input. The caller of the kernel adds the operator, the node and the shapes.
+// The error for an invalid node, attribute or input. The caller of the kernel adds the operator, the node and
+// the shapes to the message.
 class Error : public std::runtime_error {
  public:
   // Joins the parts, which are strings, numbers and shapes.

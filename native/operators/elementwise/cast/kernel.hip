@@ -1,6 +1,6 @@
 // Cast between floats, integers and bool. Bound by memory: each element is read once and written once, and a
 // work-item issues all its loads before it waits for the first. Casts between float and float16 load and
-// store packs. scripts/gpu_bench.py compares it with a copy.
+// store packs. scripts/gpu_bench.py compares the kernels with a copy.
 #include "device/platform.h"
 #include "operators/elementwise/cast/args.h"
 

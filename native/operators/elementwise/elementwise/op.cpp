@@ -51,7 +51,7 @@ Planner plan_gelu(const Node& node) {
   };
 }
 
-// op(A + B), or op(A) without B.
+// Plans op(A + B), or op(A) if B is omitted.
 Planner plan_bias_gelu(hip::ElementwiseOp op) {
   return [=](Call& call, Program& program) {
     if (!call.has_input(1)) return plan_unary(call, program, op, 0, 0);
@@ -66,7 +66,7 @@ Planner plan_bias_gelu(hip::ElementwiseOp op) {
   };
 }
 
-// Neg and Abs, for floats and integers.
+// Plans Neg or Abs, for floats and integers.
 Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
   return [=](Call& call, Program& program) {
     if (is_float(call.input(0).type)) {
@@ -179,7 +179,7 @@ void plan_selection(Call& call, Program& program) {
   program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
 }
 
-// Inputs from `first` on must be integers of one type.
+// Returns a refusal unless all inputs from `first` on are integers of one type.
 std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
   if (!is_whole(type)) return no_kernel(type);
@@ -201,7 +201,7 @@ std::string refuse_selection(const Node& node) {
   return refuse_mixed_whole(node, 1);
 }
 
-// For floats, ONNX only defines the remainder with the dividend's sign.
+// For floats, ONNX only defines the remainder with the dividend's sign (fmod = 1).
 std::string refuse_remainder(const Node& node) {
   if (is_float(node.type()) && !node.get_bool("fmod")) return "a remainder of floats without fmod";
   return refuse_mixed(node);

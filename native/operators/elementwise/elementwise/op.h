@@ -16,7 +16,7 @@ struct ElementwiseProblem {
   Shape mask, a, b, y;
 };
 
-// Inputs a, b if any, mask if any; output y. `aligned`: all pointers are multiples of 16. Throws
+// Inputs a, b if `binary`, mask if `masked`; output y. `aligned`: all pointers are multiples of 16. Throws
 // std::invalid_argument.
 Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
 
@@ -34,10 +34,10 @@ struct WholeProblem {
 // The same as elementwise_plan for a WholeProblem.
 Plan whole_plan(const WholeProblem& problem, bool aligned);
 
-// y = x, broadcast along its axes of size 1.
+// y = x, broadcast along the axes of x that have size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 
-// y = a + b, with b broadcast along its axes of size 1; y has a's shape.
+// y = a + b, with b broadcast along the axes of b that have size 1; y has a's shape.
 Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

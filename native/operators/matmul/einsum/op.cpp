@@ -1,5 +1,6 @@
-// Einsum of one or two tensors: labels that are summed and belong to one operand are reduced first. The remaining
-// labels form a matrix multiplication, a transpose, or both. For float, float16 and integers of 32 and 64 bits.
+// Einsum of one or two tensors: labels that are summed and that only one operand has are reduced first. The
+// remaining labels form a matrix multiplication, a transpose, or both. For float, float16 and integers of 32 and
+// 64 bits.
 #include "operators/movement/movement/op.h"
 
 #include <algorithm>

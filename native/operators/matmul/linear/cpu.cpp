@@ -109,7 +109,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
              Parallel& parallel, void* memory) {
-  constexpr int64_t kPanelsAtOnce = 4;  // panels
+  constexpr int64_t kPanelsAtOnce = 4;
   Workspace workspace(memory);
   Word* s = blocks_of<Single>(p).take(workspace);
   pack_rows<Single>(x, p.K, 1, p.K, s);

@@ -194,7 +194,7 @@ class LinearGpu final : public GpuKernelOf<LinearOp> {
 };
 
 // Layers with the same X. Inputs: X, then the W of all layers, then their b. Outputs: in the order of the layers; each
-// begins at the next multiple of kSiblingAlignment after the previous one.
+// begins at the first multiple of kSiblingAlignment after the end of the previous one.
 class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
  public:
   LinearLayersGpu(const LinearOp& op, const Node& node, gpu::Device& device, size_t layers)

@@ -34,7 +34,7 @@ constexpr int64_t kFewestOfK = 512;  // for a smaller K, the sums cost more than
 // For a smaller N, packing X seven times costs more than the algorithm saves.
 constexpr int64_t kFewestOfN = 512;
 constexpr int64_t kFewestRows = 96;
-constexpr int64_t kPackedBytes = 1536 << 10;  // rows of X that are packed at a time
+constexpr int64_t kPackedBytes = 1536 << 10;  // bytes of X's operands that are packed at a time
 constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for a pair of panels cost 1
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;

@@ -26,7 +26,7 @@ bool is_aligned(const GemmProblem& p) {
   return packs;
 }
 
-// Sets the arguments that both kinds of kernels share.
+// Sets the arguments that GemmArgs and GemmAlignedArgs share.
 template <class Args>
 void fill(Args& args, const GemmProblem& p, const Walk& walk, bool packs) {
   args.a = input(0);

@@ -21,7 +21,7 @@ struct NBitsArgs : Arguments<7, 88> {
   Out y;
   int32_t M, N, K, bits, size, blocks;
   int32_t row_bytes,
-      point_bytes;  // bytes of a row of B, and of packed zero points; point_bytes 0: not packed
+      point_bytes;  // bytes of a row of B, and of a row of packed zero points; point_bytes 0: not packed
 };
 
 }  // namespace graphopt::hip

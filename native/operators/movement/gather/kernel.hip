@@ -1,8 +1,8 @@
 // Gather along one axis: y[outer, i, inner] = x[outer, index[i], inner].
 //
-// Bound by memory: gathered elements are read once and written once, in the widest type that the inner size
-// allows. An index that is out of range gives zeros; other devices may raise an error. scripts/gpu_bench.py
-// compares the kernel with a copy.
+// Bound by memory: gathered elements are read once and written once, 16 bytes at a time if alignment and the
+// inner size allow it. An index that is out of range gives zeros; other devices may raise an error.
+// scripts/gpu_bench.py compares the kernel with a copy.
 #include "device/platform.h"
 #include "operators/movement/gather/args.h"
 

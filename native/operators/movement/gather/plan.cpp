@@ -11,7 +11,8 @@ struct Row {
   int64_t elements, bytes;  // bytes of an element
 };
 
-// Returns the row as a number of the widest elements that kernels can copy: up to 16 bytes, but never 8.
+// Returns the row in elements of 16 bytes if possible, else in its own elements. Elements of 8 bytes become
+// two of 4, because there are no kernels for 8 bytes.
 Row widest(int64_t elements, int64_t bytes, bool aligned) {
   if (bytes == 8) {
     bytes = 4;

@@ -6,7 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kCopyThreads = 256;
-constexpr int kCopyElements = 4;  // per work-item of strided_copy_*; one pack in strided_copy_to_packs_*
+// Elements per work-item of strided_copy_*; the other kernels have one pack per work-item.
+constexpr int kCopyElements = 4;
 
 // y[y_offset + i . y_strides] = x[x_offset + i . x_strides] for the `total` index vectors i of the axes.
 struct StridedCopyArgs : Arguments<2, 120> {

@@ -48,13 +48,14 @@ Plan pad_plan(const PadProblem& p, bool aligned);
 
 namespace graphopt {
 
-// The copy of input 0 by Slice; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
+// Returns the copy of input 0 that Slice makes; starts, ends, axes and steps are inputs 1 to 4, in host
+// memory. Throws Error.
 gpu::StridedCopy sliced(const Call& call);
 
-// The copy of input 0 by Expand; the shape is input 1, in host memory. Throws Error.
+// Returns the copy of input 0 that Expand makes; the shape is input 1, in host memory. Throws Error.
 gpu::StridedCopy expanded(const Call& call);
 
-// The copy of input 0 by Transpose; without a permutation the axes are reversed. Throws Error.
+// Returns the copy of input 0 that Transpose makes; if `perm` is empty, the axes are reversed. Throws Error.
 gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
 
 // Returns the shape of the concatenation of inputs `first`, `first + step`, .. along `axis`. Throws Error if they do

@@ -28,7 +28,7 @@ struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
 // Links the updates of each target into a list: first[target] and next[update] are 1 + the index of an
 // update, or 0 at the end. For scatter_link_each_* the elements of `next` are ScatterLinked.
 struct ScatterLinkArgs : Arguments<4, 136> {
-  In index;    // int64_t, or int32_t when `narrow`; negative ones count from the end
+  In index;    // int64_t, or int32_t if `narrow`; negative indices count from the end
   In updates;  // read by scatter_link_each_*
   Out first, next;
   uint32_t count;

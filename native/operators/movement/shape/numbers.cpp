@@ -122,7 +122,7 @@ bool compared(Operation op, T a, T b) {
   }
 }
 
-// The strides of each input, broadcast to y.
+// Returns the strides of each input, broadcast to y.
 std::vector<std::vector<int64_t>> broadcast_strides(const Call& call, const Shape& y) {
   std::vector<std::vector<int64_t>> strides;
   for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y));
@@ -200,7 +200,7 @@ T of_number(Function f, T x) {
       case Function::kCeil:
         return std::ceil(x);
       default:
-        return std::nearbyint(x);  // halves to even
+        return std::nearbyint(x);  // rounds halves to even
     }
   } else {
     return f == Function::kNeg || x < 0 ? wrapped<T>(Operation::kSub, 0, x) : x;
@@ -272,7 +272,7 @@ HostFunction reduce(const Node& node) {
       throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");
     }
     const auto write = [&x, reduced](const Tensor& y) {
-      std::vector<int64_t> strides(x.shape.rank());  // in y
+      std::vector<int64_t> strides(x.shape.rank());  // strides in y
       for (size_t d = x.shape.rank(), step = 1; d-- > 0;) {
         if (reduced[d]) continue;
         strides[d] = static_cast<int64_t>(step);

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// The functions of softmax_* and lp_norm_*: `how` in their arguments.
+// The values of `how` in the arguments of softmax_* and lp_norm_*: the function to compute.
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 

@@ -26,7 +26,7 @@ struct QuantizeArgs : Arguments<4, 96> {
   int32_t zero_first;  // the zero point is added before rounding
 };
 
-constexpr int kDynamicThreads = 64;  // only one of them computes
+constexpr int kDynamicThreads = 64;  // only one work-item computes
 
 // Computes the scale and the uint8 zero point for values from `least` to `most`.
 struct DynamicScaleArgs : Arguments<4, 32> {

@@ -46,7 +46,7 @@ class ReducedAxes {
   explicit ReducedAxes(const Attributes& node);
   // Returns for each axis whether it is reduced. Throws Error for an invalid axis.
   std::vector<bool> of(const Call& call) const;
-  // The output shape.
+  // Returns the output shape.
   Shape left(const Shape& x, const std::vector<bool>& reduced) const;
 
  private:

@@ -62,7 +62,7 @@ struct ArgArgs : Arguments<6, 112> {
   uint32_t total, R, count;
   Ordered order;
   int32_t smallest, last, from_x, to_y,
-      row;  // last: the last of equal ones wins; row: the first row of this launch
+      row;  // last: the last of equal elements wins; row: the first row of this launch
 };
 
 }  // namespace graphopt::hip

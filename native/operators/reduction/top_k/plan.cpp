@@ -10,7 +10,7 @@ namespace {
 // Two pairs of buffers (keys, indices). Each launch reads one pair and writes the other one.
 class Entries {
  public:
-  // The launch reads the output of the one before, and writes `count` entries.
+  // Sets the buffers of a launch that reads the output of the previous launch and writes `count` entries.
   template <class Args>
   void set_buffers(Args& args, int64_t count) {
     args.keys = workspace(first_of(now_));
