@@ -25,7 +25,7 @@ struct AmdSystem {
   bool wsl = false;
   bool container = false;
   std::vector<std::string> unreadable;  // topology nodes of GPUs that are assigned to other containers
-  // Folders with the HIP runtime, the newest last: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib.
+  // Folders with the HIP runtime, the newest last: /opt/rocm*/lib, /opt/rocm*/core-*/lib and $ROCM_PATH/lib.
   std::vector<std::string> rocm;
 
   bool may_have_gpu() const { return gpus > 0 || kfd || dxg; }

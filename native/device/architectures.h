@@ -1,6 +1,6 @@
 // The table of GPU architectures, with all properties that launch plans, drivers, the build and scripts need.
-// To add one, add a row and its name in docs/gpu.md. CMake compiles for the rows that begin with `{"gfx...",
-// Code::kOwn`; tests/hip/architectures.py reads all rows for scripts and tests.
+// To add an architecture, add a row here and its name in docs/gpu.md. CMake compiles for the rows that begin
+// with `{"gfx...", Code::kOwn`; tests/hip/architectures.py reads all rows for scripts and tests.
 //
 // docs/gpu_reference.md has the source of each column; tests/hip/test_architectures.py compares the columns
 // with clang where it knows them.

@@ -73,7 +73,7 @@ constexpr size_t kNodesOfLibraryCall = 8;
 struct GraphRules {
   bool by_default = true;  // used unless a session option disables them
   size_t most_nodes = 0;   // maximum nodes of one graph; 0: unlimited
-  // A graph is used only after its results were compared with those of single launches.
+  // A graph is used only after its results were compared with the results of single launches.
   bool verified = false;
   // Captures of hipExtModuleLaunchKernel, which MIOpen calls, have the complete grid.
   bool captures_ext_launches = true;

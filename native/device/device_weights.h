@@ -1,5 +1,5 @@
 // A cache of weights in kernel layouts, one for the process. Sessions with equal weights on the same device
-// share an entry. cpu/weight_cache.h is the same for CPU kernels.
+// share an entry. cpu/weight_cache.h is the corresponding cache for CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace graphopt::gpu {
 
-// Compares the converted bytes, not the source weights: those may already be freed, and the cache would need
-// a copy of them. An entry is removed with its last user.
+// Compares the converted bytes, not the source weights, because the source weights of an entry may already be
+// freed, and the cache would need a copy of them. An entry is removed with its last user.
 class DeviceWeights {
  public:
   static DeviceWeights& process();

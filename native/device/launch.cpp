@@ -96,8 +96,8 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
     f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
-  // For some memory the runtime reports the clock in other units, so the result is limited to that of the
-  // fastest product.
+  // For some memory the runtime reports the clock in other units, so the result is limited to the bandwidth
+  // of the fastest product.
   f.bytes_per_second =
       std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;

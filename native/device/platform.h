@@ -212,7 +212,8 @@ DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }  // 1 ulp
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }   // 1 ulp
 DEVICE float sqrt_exact(float x) { return __builtin_sqrtf(x); }
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }  // the other if one is NaN
+// Returns the other operand if one is NaN.
+DEVICE float max_float(float a, float b) { return __builtin_fmaxf(a, b); }
 
 DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
   return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

@@ -81,7 +81,8 @@ std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& devic
   return found;
 }
 
-// Returns the peak rate in operations per second; for float16 that of the matrix units, if the device has them.
+// Returns the peak rate in operations per second; for float16, the rate of the matrix units if the device has
+// them.
 double peak(const DeviceFacts& f, bool half) {
   const Architecture* known = find_architecture(f.arch);
   if (known == nullptr) return 0;

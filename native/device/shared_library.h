@@ -51,7 +51,8 @@ bool is_older(const std::string& a, const std::string& b);
 // Returns the paths that match a glob pattern after a folder, the oldest version first. The folder's name is escaped.
 std::vector<std::string> matching(const std::string& folder, const char* pattern);
 
-// Sets the location of ONNX Runtime from an address in it. Its folder shows which HIP runtime it will load.
+// Sets the location of ONNX Runtime from an address in its library. The provider libraries in the same folder
+// show which HIP runtime it will load.
 void set_onnxruntime(const void* address);
 // Returns the soname of the HIP runtime that ONNX Runtime's ROCm provider needs; empty if there is no such
 // provider.

@@ -142,10 +142,10 @@ class NoCaptures {
   NoCaptures& operator=(const NoCaptures&) = delete;
 };
 
-// A capture on a stream by the calling thread, which may meanwhile only enqueue work on that stream. Without
-// end() the capture is abandoned; the stream remains usable in both cases. The constructor waits for the
-// stream's work, so that other threads need not query the stream during the capture. Such a query would end
-// the capture.
+// A capture on a stream by the calling thread. During the capture this thread may only enqueue work on the
+// stream. Without end() the capture is abandoned; the stream remains usable in both cases. The constructor
+// waits for the stream's work, so that other threads need not query the stream during the capture. Such a
+// query would end the capture.
 class Capture {
  public:
   // `nodes`: maximum number of nodes of each graph; 0: unlimited. Does not start a capture during NoCaptures,

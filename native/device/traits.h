@@ -1,6 +1,6 @@
-// Properties of the target architecture that kernels depend on; those that launch plans depend on are in
-// device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide (compute
-// capability 9.0).
+// Properties of the target architecture that kernels depend on; the properties that launch plans depend on
+// are in device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide
+// (compute capability 9.0).
 #pragma once
 // CDNA has matrix units for fp16 and fp32, RDNA 3 and 4 for fp16. The compiler knows the instructions of its target.
 #define GRAPHOPT_MFMA __has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16)

@@ -21,8 +21,8 @@ struct Splits {
 };
 
 // The operations on the sums of a GEMM: Y = act(alpha * sums + bias + beta * R), with the residual R. R and Y
-// are batches of consecutive [M, N] matrices; R may be Y. A bias has N elements; that of matrix i starts at
-// element i * bias_step. `packs`: pointers and the sizes of rows are multiples of 16 bytes.
+// are batches of consecutive [M, N] matrices; R may be Y. A bias has N elements; the bias of matrix i starts
+// at element i * bias_step. `packs`: pointers and the sizes of rows are multiples of 16 bytes.
 struct Epilogue {
   float alpha, beta;
   int32_t packs, bias_step;

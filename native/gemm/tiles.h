@@ -78,8 +78,9 @@ enum class Targets { kNone, kCopiesToLds, kAll };
 // Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; targets for operands of halo.h,
 // which need kCopiesToLds or, for tests, the CPU with waves of 32; work-groups on a compute unit of NVIDIA; shape for
 // mma_sync (copies to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h.
-// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). AMD is not measured: the planner uses the same costs with
-// the rate of its matrix units. Larger tiles do not fit if operands pass through registers.
+// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). No costs are measured on AMD: the planner uses
+// the same costs with the rate of its matrix units. Larger tiles do not fit if operands pass through
+// registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
   TILE(128x256, kCopiesToLds, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                     \
        cost(0.50, 1340, 8800), no_cost())                                                                           \

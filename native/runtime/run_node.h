@@ -12,7 +12,7 @@
 
 namespace graphopt::runtime {
 
-// A kernel and the state that the runtime holds for its node.
+// A kernel and the state of its node.
 struct BoundKernel {
   std::unique_ptr<Kernel> kernel;
   std::string node;

@@ -40,7 +40,7 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
 
 // Computes y = op(a, b); each work-item reads 16 bytes of a. compute(i, left, right, results) implements op:
 // `left` and `right` contain the elements of a and b from element i of the iteration on, converted by `load`,
-// and it writes one result for each.
+// and `results` receives one result for each.
 template <int kThreads, class T, class Y, class Args, class Load, class Compute>
 DEVICE void map_operands(const Args& args, const Load& load, const Compute& compute) {
   using C = decltype(load(T()));

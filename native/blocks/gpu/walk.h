@@ -6,8 +6,8 @@
 
 namespace graphopt::hip {
 
-// A position in a walk, the loop nest over all elements that has the innermost axis (index 0) as its
-// innermost loop. Negative strides work because uint32_t wraps around.
+// A position in a walk: a loop nest over all elements, whose innermost loop runs over the innermost axis
+// (index 0). Negative strides work because uint32_t wraps around.
 struct WalkPosition {
   uint32_t at[kMostAxes - 1];  // index along each axis except the outermost
   uint32_t offset;

@@ -24,7 +24,7 @@ class Walk {
   // is_vectorizable without broadcasts for every tensor.
   void widen(int64_t pack);
 
-  // The walk as runs along the innermost axis.
+  // The walk divided into runs: the innermost loops.
   struct Rows {
     int64_t length = 1;                        // elements of a run
     std::vector<int64_t> steps;                // stride of each tensor along a run
@@ -57,8 +57,8 @@ std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
 // Returns the shape to which both broadcast. Throws std::invalid_argument if there is none.
 Shape broadcast_shape(const Shape& a, const Shape& b);
 
-// Fills in the output and the walk of Y = op(A, B) for blocks/gpu/operands.h. `pack`: elements of A in 16
-// bytes. B and the mask may be null. The mask is the last tensor of the returned walk.
+// Fills in the output, the axes and the strides of Y = op(A, B) for blocks/gpu/operands.h. `pack`: number of
+// elements of A in 16 bytes. B and the mask may be null. The mask is the last tensor of the returned walk.
 template <class Args>
 Walk fill_operands(Args& args, const Shape& y, const Shape& a, const Shape* b, const Shape* mask,
                    int64_t pack, bool aligned) {

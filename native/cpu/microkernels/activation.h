@@ -34,11 +34,11 @@ inline V fast_tanh(V x) {
 }
 
 // Computes the normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0 as e^(-z^2 / 2) times a
-// quotient of polynomials. These do not have to wait for a division, unlike a polynomial in 1 / (1 + z).
+// quotient of polynomials in z. Unlike a polynomial in 1 / (1 + z), these do not have to wait for a division.
 // Relative error 6e-7 + z^2 6e-8.
 template <class V>
 inline V fast_normal_tail(V z) {
-  z = at_most(z, 15.0f);  // e^(-z^2 / 2) is 0 from there on
+  z = at_most(z, 15.0f);  // e^(-z^2 / 2) is 0 for z >= 15
   V p = 0.0170475785f * z + 0.119531251f;
   p = p * z + 0.361970603f;
   p = p * z + 0.499999821f;

@@ -100,8 +100,8 @@ class GuardedMemory {
     return problem;
   }
 
-  // Makes the blocks that contain given addresses accessible during its lifetime. Meanwhile it holds the
-  // mutex.
+  // Makes the blocks that contain given addresses accessible during its lifetime, and locks the mutex for
+  // that time.
   class Access {
    public:
     // Throws std::runtime_error if an address of this memory is in no block.

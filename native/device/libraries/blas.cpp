@@ -1,4 +1,4 @@
-// cuBLAS and rocBLAS. They store matrices by columns, and therefore compute Y^T = B^T A^T.
+// cuBLAS and rocBLAS. Both libraries expect matrices stored by columns, and therefore compute Y^T = B^T A^T.
 #include <unistd.h>
 
 #include <algorithm>

@@ -36,7 +36,7 @@ struct HaloProduct : Base {
   const ConvHaloArgs& args;
   const half_t* pixels;  // in LDS: rows of zeros, then the rows of two blocks of channels
   // In LDS, a mask for each line (a pixel of Y): bit t is set if tap t is inside X. The masks of this
-  // work-item are also in registers if there are enough.
+  // work-item are also in registers if there are enough registers.
   const uint32_t* inside;
   static constexpr bool kTapsInRegisters = kTilesM * Base::kTilesN <= 12;
   uint32_t taps_in_registers[kTapsInRegisters ? kTilesM : 1];
@@ -200,7 +200,7 @@ struct HaloCopies {
     chunk_to += kRows * kRow;
   }
 
-  // The next block is copied during the last steps of the current one.
+  // The next block is copied as soon as no step reads the rows that it overwrites.
   DEVICE void begin_step() {
     has_k = left > 0 && block * kDepth + column < args.C;
     if (tap == kStepsInFlight && next == block + 1 && next <= last) begin_next_block();

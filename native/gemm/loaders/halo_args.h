@@ -23,7 +23,7 @@ constexpr int halo_chunks(int threads, int parts) { return threads < 256 || part
 struct ConvHaloArgs : Arguments<6, size_with_epilogue(168)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
-  Out partial;  // [splits, M, N] where there is more than one split
+  Out partial;  // [splits, M, N] if there is more than one split
   int32_t M, N, C, H, W, down, first, rows;
   Divisor across, taps, kernel_w, per_image, columns;
   int32_t kernel_h, top, left;

@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// The channel and kernel tap (r, s) of index k of the GEMM. `offset`: elements of X between the first tap of the
-// first channel and this one.
+// The channel and kernel tap (r, s) of index k of the GEMM. `offset`: number of elements of X from the first
+// tap of the first channel to this tap.
 struct ConvTap {
   ptrdiff_t offset;
   int down, right;  // rows and columns

@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 // The copies of a step are started in parts: one part with each multiplication of 16 indices k of the step
-// before. kAllParts starts all copies at once.
+// that is multiplied meanwhile. kAllParts starts all copies at once.
 constexpr int kAllParts = -1;
 // Whether the copy of a pack is started in this part. `groups`: number of parts that start copies; it is less
 // than `parts` if fewer and larger groups of copies are faster.
@@ -15,7 +15,7 @@ DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
 }
 DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
 
-// Like copy_to_lds, but through the cache of the compute unit: other work-items copy the same data soon.
+// Like copy_to_lds, but through the cache of the compute unit, for data that other work-items copy soon.
 template <class To, class T>
 DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 #if defined(__CUDACC__)
@@ -30,7 +30,7 @@ DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 }
 
 // Copies the packs of a work-item to LDS. kAhead: by copy_to_lds, without registers if the target supports
-// it. kCached: through the cache of the compute unit.
+// it. kCached: by copy_to_lds_cached.
 template <bool kAhead, int kPacks, bool kCached = false>
 struct PacksToLds {
   Bits128 staged[kAhead ? 1 : kPacks];

@@ -47,9 +47,9 @@ struct TransposedRows {
   DEVICE void finish(Row*) const {}
 };
 
-// Copies the same operand to LDS that has a row for each line: through registers, like
-// DenseRowsThroughRegisters. A work-item loads packs of two consecutive indices k, and stores the two
-// elements of each line in one access.
+// Copies the same operand through registers, like DenseRowsThroughRegisters, to LDS that has a row for each
+// line. A work-item loads packs of two consecutive indices k, and stores the two elements of each line in one
+// access.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedThroughRegisters {
   static constexpr int kAcross = kDepth / 2, kApart = kThreads / kAcross * 8, kPairs = kLines / kApart;

@@ -1,5 +1,5 @@
-// Matrix multiplication of one wave: a 16x16x16 tile, float32 += T x T. It runs on the matrix units if the
-// target has them for T (traits.h). Otherwise it runs through shuffles, for tests only.
+// Matrix multiplication of one wave: a 16x16x16 tile, float32 += T x T. The multiplication runs on the matrix
+// units if the target has them for T (traits.h). Otherwise it is emulated with shuffles, for tests only.
 //
 // A tile has 16 rows and 16 columns. Each work-item accumulates kSums values in kRows rows of the tile.
 // Groups of kContiguous values are consecutive in a row and begin at a multiple of kContiguous columns. A

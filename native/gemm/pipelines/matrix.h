@@ -1,5 +1,5 @@
 // A float16 GEMM of one work-group on the matrix units (instruction.h) with float32 sums: C[kM x kN] += A
-// B^T. A and B are in LDS, with one row for each row and each column of C.
+// B^T. LDS has a row of A for each row of C, and a row of B for each column of C.
 #pragma once
 
 #include "device/platform.h"
@@ -9,10 +9,9 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k instead
-// of each column of C, which the instruction must support (kLoadsRows). kSplitK: number of groups of waves
-// that compute the whole tile, each for its part of the depth of a step; more than one require
-// run_steps_ahead.
+// kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k
+// instead; the instruction must support this layout (kLoadsRows). kSplitK: number of groups of waves that
+// compute the whole tile, each for its part of the depth of a step; values above 1 require run_steps_ahead.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1>
 struct Hgemm {
@@ -134,8 +133,8 @@ struct Hgemm {
     run_steps<kDepth, kBuffers>(depth, begin, finish, [&](int buffer) { multiply(lds, buffer); });
   }
 
-  // Calls visit(m, n, values) for each 16 x 16 tile of the wave. `values` are those of this work-item; value
-  // i is at row m(i) and column n(i) of C.
+  // Calls visit(m, n, values) for each 16 x 16 tile of the wave. `values` are the tile's sums in this
+  // work-item; value i is at row m(i) and column n(i) of C.
   template <class Visit>
   DEVICE void for_each(const Visit& visit) const {
     UNROLL for (int j = 0; j < kTilesN; ++j) {

@@ -36,7 +36,7 @@ void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
 // Reads a tensor of one element and releases it. Throws Error for any other number of elements.
 Number take_number(const OrtApi* api, OrtValue* value, const char* name);
 
-// One Compute call.
+// The context of one Compute call.
 class Context {
  public:
   // `newer`: the same table if the runtime is 1.24 or newer, else null.

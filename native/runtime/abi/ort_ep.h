@@ -179,7 +179,8 @@ struct OrtLoopKernelHelper {
                              void* output, size_t bytes);
 };
 
-// The same for Scan. Axis i of the output is axis permutation[i] of the input. `stream` may be null.
+// Callback of the runtime's Scan kernel. Axis i of the output is axis permutation[i] of the input. `stream`
+// may be null.
 struct OrtScanKernelHelper {
   uint32_t version;
   void (*Release)(OrtScanKernelHelper*);

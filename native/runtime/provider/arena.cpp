@@ -48,7 +48,7 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   for (const size_t i : order) {
     const Lifetime& life = lifetimes[i];
     const size_t bytes = arena_bytes(life.bytes);
-    if (bytes == 0) break;                                 // the remaining ones are empty as well
+    if (bytes == 0) break;                                 // the remaining tensors are empty as well
     size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the overlapping ones so far
     for (const Placed& other : placed) {
       if (other.last < life.first || life.last < other.first) continue;

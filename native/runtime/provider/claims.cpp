@@ -50,7 +50,7 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
-// Refuses nodes that only compute on shapes. Returns, for each node, whether it does.
+// Refuses nodes that only compute on shapes. Returns whether each node is such a node.
 std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& nodes,
                                             std::vector<std::string>& refusals) {
   std::vector<bool> computed(nodes.size());
@@ -114,9 +114,9 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
 // Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Nodes remain
-// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. Of the
-// other nodes, a node is claimed if it makes more than one float or reads a device value; at most its few
-// inputs are copied.
+// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. Any other
+// of these nodes is claimed if it writes more than one float or reads a device value; at most its few inputs
+// are copied.
 void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // its result is read on the host

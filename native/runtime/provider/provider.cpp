@@ -417,7 +417,7 @@ const char* described(const Describe& describe) {
 
 }  // namespace
 
-// Returns null if there is no such device.
+// Returns null if there is no device of this number.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
   return described(
       [&] { return graphopt::provider::describe_implementations(graphopt::gpu::device(device)); });

@@ -66,7 +66,8 @@ struct RegionPlan {
   uint64_t generation = 0;                        // gpu::library_generation() at planning
 
   std::unique_ptr<Call[]> calls;
-  // Values computed during planning: on the host, and the device copies of those that are read there.
+  // Values computed during planning: on the host, and the device copies of values that are read on the
+  // device.
   std::vector<std::unique_ptr<unsigned char[]>> host_values;
   std::unique_ptr<Block> uploads;
   struct Slot {

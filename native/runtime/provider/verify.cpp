@@ -1,5 +1,5 @@
-// Compares the results of captured graphs with those of launches. Replays on AMD GPUs have given stale and
-// corrupt results without an error (docs/amd_behaviour.md).
+// Compares the results of captured graphs with the results of launches. Replays on AMD GPUs have given stale
+// and corrupt results without an error (docs/amd_behaviour.md).
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
