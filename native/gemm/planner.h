@@ -19,7 +19,7 @@ struct StridedTiling {
   int64_t m, n;
   uint32_t threads;
 
-  // Returns the name of its kernel in the family `prefix`.
+  // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_", type}); }
 };
 // Selects the tile for a batch of GEMMs of size [M, N]. `wanted`: as for gemm_plan
@@ -37,7 +37,7 @@ struct AlignedTiling {
   int64_t down, across, splits, depth;
   double clocks;  // of the busiest compute unit, estimated from TileCost
 
-  // Returns the name of its kernel in the family `prefix`.
+  // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_f16"}); }
   // Returns the number of tiles of one split.
   int64_t tiles() const { return down * across; }

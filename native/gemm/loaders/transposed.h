@@ -55,7 +55,7 @@ struct TransposedThroughRegisters {
   static constexpr int kAcross = kDepth / 2, kApart = kThreads / kAcross * 8, kPairs = kLines / kApart;
   static_assert(kPairs * kThreads * 16 == kLines * kDepth, "whole packs for every work-item");
 
-  const half_t* first;  // first index k of the next step
+  const half_t* first;  // points to the first index k of the next step
   ptrdiff_t stride, down;
   int row, line, left;  // left: number of remaining indices k
   int across[kPairs];

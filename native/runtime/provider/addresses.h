@@ -1,5 +1,5 @@
-// Assigns addresses to the values of a region's plan. A value is stored in the arena (where some share bytes), in the
-// caller's inputs and outputs, in a constant, or in memory uploaded with the plan.
+// Assigns addresses to the values of a region's plan. A value is stored in the arena (where some values share
+// bytes), in the caller's inputs and outputs, in a constant, or in memory uploaded with the plan.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // Selects the nodes that the provider claims. choose() first decides for each node alone. Its passes then
-// change decisions where nodes depend on one another; each pass is named after its decision. In this graph
-// ids, boxes, lengths and scale are inputs (tests/native/test_claims.cpp):
+// change decisions where nodes depend on one another; each pass is named after its decision. In this example,
+// ids, boxes, lengths and scale are graph inputs (tests/native/test_claims.cpp):
 //
 //   node                       decision and the pass that makes it
 //   e = Gather(table, ids)     claimed
@@ -10,7 +10,7 @@
 //   l = Gather(s, 1)           refused by refuse_shape_computations
 //   t = Concat(l, 64)          refused by refuse_shape_computations
 //   y = Reshape(e, t)          claimed; it reads t on the host
-//   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k on it
+//   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k on the host
 //   z = Slice(y, 0, k)         claimed
 //   r = Sqrt(scale)            refused by refuse_small_groups
 //   g = Equal(ids, ids)        claimed by claim_nodes_without_copies: ids is on the device anyway
@@ -50,7 +50,7 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
-// Refuses nodes that only compute on shapes. Returns whether each node is such a node.
+// Refuses nodes that only compute on shapes. Returns for each node whether it was refused.
 std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& nodes,
                                             std::vector<std::string>& refusals) {
   std::vector<bool> computed(nodes.size());
@@ -76,7 +76,7 @@ std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& n
 void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, const Body& body,
                                   std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
-  std::vector<bool> possible(nodes.size());  // whether it can run on the CPU without copies to the host
+  std::vector<bool> possible(nodes.size());  // whether the node can run on the CPU without copies to the host
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     possible[i] = !node.has_claimed_subgraph_nodes() &&
@@ -114,12 +114,12 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
 // Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Nodes remain
-// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. Any other
-// of these nodes is claimed if it writes more than one float or reads a device value; at most its few inputs
-// are copied.
+// on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. The
+// remaining nodes are claimed if they write more than one float or read a device value; at most their few
+// inputs are copied.
 void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                const std::vector<bool>& computed, std::vector<std::string>& refusals) {
-  std::vector<bool> needed(nodes.size());  // its result is read on the host
+  std::vector<bool> needed(nodes.size());  // whether the node's result is read on the host
   std::set<std::string> wanted;
   if (!body.parent.empty()) wanted.insert(body.outputs.begin(), body.outputs.end());
   for (size_t i = nodes.size(); i-- > 0;) {

@@ -26,13 +26,13 @@ class SessionMemory {
         pool_(own_ != nullptr ? *own_ : shared) {}
 
   Pool& pool() const { return pool_; }
-  // As Pool::allocate.
+  // Like Pool::allocate.
   void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
   void free(void* memory) noexcept;
   // Sets a function that is called before an allocation fails, repeatedly until it returns false. It returns true if it
   // has released memory.
   void on_shortage(std::function<bool()> give_back);
-  // As Pool's functions, for a stream that may have used memory of both pools.
+  // Like the functions of Pool, for a stream that may have used memory of both pools.
   void retire(const void* stream);
   void forget(const void* stream);
 

@@ -73,7 +73,7 @@ class Partition {
         level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
       }
     }
-    // Planned nodes without a needed reader get the highest level of their inputs.
+    // Planned nodes that no needed node reads get the highest level of their inputs.
     std::vector<bool> idle(nodes_.size());
     for (size_t i = nodes_.size(); i-- > 0;) {
       if (!planned_[i]) continue;

@@ -128,7 +128,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
 
    private:
     void limit(const Region& region, size_t most);
-    // Frees something that the active plan does not need; returns false if there is nothing.
+    // Evicts the least recently used plan except the active one or, if there is none, frees the graphs of the
+    // active plan and the arena. Returns false if there is nothing to free.
     bool give_back() noexcept;
 
     friend class RegionCache;
