@@ -3,8 +3,9 @@
 // A file contains the original weights and the packed ones. It is used only if all bytes of the original
 // weights are equal and its text, which names the library, the instruction set and the layout, is equal. A
 // checksum covers the packed weights. Files appear atomically: they are written under another name, synced,
-// and then linked. A second process uses the first one's file. When the folder would exceed its limit, the
-// least recently used files are removed; processes that have mapped them keep the data.
+// and then linked. If two processes write the same file, the file of the first one is kept. When the folder
+// would exceed its limit, the least recently used files are removed; processes that have mapped them keep the
+// data.
 #pragma once
 
 #include <cstddef>

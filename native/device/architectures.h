@@ -30,9 +30,9 @@ struct Architecture {
   int simd_registers;  // registers of all waves of a SIMD together, in the unit of `registers`
   hip::Matrix matrix;  // matrix units for fp16
   bool matrix_f32;     // matrix units support fp32
-  bool flushes_subnormals;       // matrix units flush float16 subnormals to 0
-  int matrix_flops;              // fp16 on the matrix units, of one compute unit per clock
-  int flops;                     // fp32, of one compute unit per clock; a fused multiply-add counts as two
+  bool flushes_subnormals;  // matrix units flush float16 subnormals to 0
+  int matrix_flops;         // fp16 FLOPs per clock on the matrix units of one compute unit
+  int flops;                // fp32 FLOPs per clock of one compute unit; a fused multiply-add counts as two
   int units_per_multiprocessor;  // compute units that the runtime counts as one multiprocessor
   int transfers;                 // memory transfers per cycle of the memory clock that the runtime reports
   // Values of a typical product: used for plans without a device, and instead of values that the runtime
@@ -41,8 +41,8 @@ struct Architecture {
   int xcds;  // dies (XCDs), which receive work-groups round-robin, each with its own L2
   double clock_hz;
   int64_t l2_bytes;              // last cache before memory, of the entire device: L2 or Infinity Cache
-  double bytes_per_second;       // memory of the slowest product: a lower bound for every device
-  double most_bytes_per_second;  // memory of the fastest product: an upper bound
+  double bytes_per_second;       // memory bandwidth of the slowest product: a lower bound for every device
+  double most_bytes_per_second;  // memory bandwidth of the fastest product: an upper bound
 };
 
 // The typical products, in the order of the rows:

@@ -98,7 +98,7 @@ class Device {
   virtual void free(void* memory) noexcept = 0;
   // Allocates host memory that the device can access without the CPU. It is never freed. Throws OutOfMemory.
   virtual void* allocate_pinned(size_t bytes) = 0;
-  // Bytes; no value if they are unknown.
+  // Bytes of device memory; memory_info() returns nothing if they are unknown.
   struct MemoryInfo {
     size_t free = 0, total = 0;
   };

@@ -36,7 +36,7 @@ class Driver {
     return detected_;
   }
 
-  // Null if the device is unusable.
+  // Returns the facts of a device; null if it is unusable.
   const DeviceFacts* facts(int number) {
     if (number < 0 || number >= count()) return nullptr;
     const FoundDevice& found = detected().devices[static_cast<size_t>(number)];

@@ -26,7 +26,7 @@ GuardedMemory& guarded_memory() {
   return memory;
 }
 
-// Captured calls.
+// A graph of captured calls.
 class HostGraph final : public Graph {
  public:
   explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {

@@ -27,7 +27,7 @@ Divisor make_divisor(int64_t d);
 // The properties of a device that plans depend on, and its names in reports.
 struct DeviceFacts {
   std::string arch;      // a name of kArchitectures
-  std::string features;  // of this device, as the runtime appends them to the name: ":sramecc+:xnack-"
+  std::string features;  // features of this device, as the runtime appends them to `arch`: ":sramecc+:xnack-"
   std::string
       code;  // name of the architecture of the code objects that it runs: its own or its generic target
   std::string name;         // of the product
@@ -42,7 +42,7 @@ struct DeviceFacts {
   int64_t l2_bytes = 0;     // of the entire device
   double clock_hz = 1e9;
   double bytes_per_second = 1e12;
-  double flops_per_clock = 128;  // fp32, of one compute unit; a fused multiply-add counts as two
+  double flops_per_clock = 128;  // fp32 FLOPs of one compute unit; a fused multiply-add counts as two
 };
 
 // Returns null for a name that is not in kArchitectures.

@@ -24,8 +24,8 @@
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
 //                               instead of keeping them in registers
 //   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
-//   keep_order()                a barrier for the compiler: no load moves across it, which bounds the registers that
-//                               wait for loads
+//   keep_order()                a barrier for the compiler: no load moves across it, which bounds the number of
+//                               registers that wait for loads
 //   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
 //                               instructions of RDNA's matrix units behind barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
@@ -36,7 +36,7 @@
 //   half_t, Pack<T>, load_pack, store_pack
 //                               16-byte vectors of float or half_t
 //   exp2_fast, exp_fast, log2_fast, rcp_fast, rsqrt_exact, sqrt_exact
-//   atomic_exchange(p, value)   in global memory, among all work-items of the launch
+//   atomic_exchange(p, value)   an atomic exchange in global memory, among all work-items of the launch
 #pragma once
 
 #if defined(__CUDACC__)

@@ -42,7 +42,7 @@ namespace graphopt::gpu {
 //                   not_in_container, no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found,
 //                   no_dxg, no_device_in_wsl (docs/provider_reference.md)
 // Codes of a device:
-//   no_code         no device code for it; if the list "code" is empty, the library has none at all
+//   no_code         no device code for the device; if the list "code" is empty, the library has none at all
 //   unsupported     no build of this version has kernels for its architecture
 //   old_runtime     the code of its generic target needs ROCm 6.4 or newer
 //   failed          a query of the runtime about it fails

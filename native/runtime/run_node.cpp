@@ -192,7 +192,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   const bool host = device == nullptr || (device->backend() == gpu::Backend::kHost && stream == nullptr);
   while (!run_in_workspace(bound, context, memory, host, call)) kernel.plan(call);
   if (scope) scope->finish(stream);
-  // A plan with a failed library may fail again, hence is not cached.
+  // A plan with a failed library may fail again and is therefore not cached.
   if (call.failed == 0) bound.plans->put(std::move(planned));
 }
 

@@ -21,12 +21,12 @@ inline int32_t float_to_bits(float f) {
   return bits;
 }
 
-// The larger and the smaller of two values; NaN if x is NaN.
+// Return the larger and the smaller of two values; NaN if x is NaN.
 inline float at_least(float x, float low) { return low > x ? low : x; }
 inline float at_most(float x, float high) { return high < x ? high : x; }
 inline float magnitude(float x) { return x < 0.0f ? -x : x; }
 
-// e^x: 0 below -87.7 and +inf above 88.4, slightly inside the range of float.
+// Returns e^x: 0 below -87.7 and +inf above 88.4, slightly inside the range of float.
 inline float fast_exp(float x) {
   x = at_most(at_least(x, -88.1f), 89.0f);
   // Adding 1.5 * 2^23 + 127 rounds x log2(e) to an integer and leaves the sum of this integer and the

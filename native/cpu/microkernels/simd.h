@@ -43,7 +43,7 @@ inline Vec splat(float x) { return x - Vec{}; }
 
 // --- Permutations of elements
 
-// Element i of the result is element index(i) of a; indices from kWidth on select from b.
+// Returns a vector whose element i is element index(i) of a; indices from kWidth on select from b.
 template <class Index, int... kLanes>
 inline Vec shuffle(Vec a, Vec b, Index, std::integer_sequence<int, kLanes...>) {
   return __builtin_shufflevector(a, b, Index::at(kLanes)...);
@@ -92,7 +92,8 @@ inline Vec swap_lanes(Vec x) {
   return shuffle(x, x, Swapped<kXor>());
 }
 
-// Element-wise maximum; the element of b if either is NaN. One instruction; gcc 12 generates two for a comparison.
+// Returns the element-wise maximum; the element of b if either is NaN. This is one instruction; gcc 12
+// generates two for a comparison.
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -120,8 +121,9 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-// Reduces kGroup vectors at once: element i of the result is the reduction of r[i % kGroup] by `op`. This takes
-// about half of the instructions of kGroup single reductions or fewer, and most of them are independent.
+// Reduces kGroup vectors at once: element i of the result is the reduction of r[i % kGroup] by `op`. This
+// takes at most about half of the instructions of kGroup single reductions, and most of these instructions
+// are independent.
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
@@ -141,12 +143,12 @@ inline IntVec lane_numbers() {
   return lane;
 }
 
-// The first `count` elements of x; the rest are `other`.
+// Returns the first `count` elements of x; the remaining elements are `other`.
 inline Vec keep_part(Vec x, int64_t count, float other) {
   return lane_numbers() < static_cast<int32_t>(count) ? x : splat(other);
 }
 
-// Element i is a[i] where keep[i] is not zero, else b[i].
+// Returns a vector whose element i is a[i] if keep[i] is not zero, else b[i].
 inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #if defined(__AVX512F__)
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
@@ -247,7 +249,7 @@ inline void store(half* x, Vec v) {
 #endif
 }
 
-// x[i] for i in [lo, hi), 0 elsewhere in [0, kWidth); reads no other memory.
+// Returns x[i] for i in [lo, hi) and 0 elsewhere in [0, kWidth). Reads no other memory.
 inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
   if (lo <= 0 && hi >= kWidth) return *reinterpret_cast<const UnalignedVec*>(x);
   lo = std::max<int64_t>(lo, 0);
@@ -267,7 +269,7 @@ inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
 #endif
 }
 
-// The first `count` of kWidth values, then zeros.
+// Returns the first `count` of kWidth values, then zeros.
 template <class T>
 inline Vec load_first(const T* x, int64_t count) {
 #if defined(__AVX512F__)
@@ -289,12 +291,13 @@ inline Vec load_first(const T* x, int64_t count) {
 // One bit for each element.
 using Lanes = __mmask16;
 
-// x[i] for the selected elements, 0 elsewhere; reads no other memory.
+// Returns x[i] for the selected elements and 0 elsewhere. Reads no other memory.
 inline Vec load_lanes(const float* x, Lanes lanes) {
   return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(lanes, x));
 }
 
-// kWidth elements of the concatenation of x and `next`, starting at kFirst; 0 for elements that are not selected.
+// Returns kWidth elements of the concatenation of x and `next`, starting at kFirst; 0 for elements that are
+// not selected.
 template <int kFirst>
 inline Vec lanes_from(Vec x, Vec next, Lanes lanes) {
   const auto a = (__m512i)x, b = (__m512i)next;

@@ -320,7 +320,7 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_parameters(c
   return static_cast<int>(found->second.parameters.size());
 }
 
-// Comma-separated names of all kernels.
+// Returns the comma-separated names of all kernels.
 extern "C" __attribute__((visibility("default"))) const char* graphopt_host_kernels() {
   static std::string names;
   names.clear();

@@ -120,7 +120,7 @@ class BlasHandle final : public Blas {
 
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
-  static constexpr bool kKeepsWorkspace = true;  // of its own workspace
+  static constexpr bool kKeepsWorkspace = true;  // a graph can use the library's own workspace
   void* library;
   LibraryFunction<void**> create{library, "cublasCreate_v2"};
   LibraryFunction<void*> destroy{library, "cublasDestroy_v2"};
@@ -145,7 +145,7 @@ struct Cublas {
 };
 
 // Returns whether rocBLAS finds its kernels for the architecture (library/src/tensile_host.cpp,
-// TensileHost::initialize). Without kernels it aborts the process.
+// TensileHost::initialize). Without kernels, rocBLAS aborts the process.
 bool has_tensile_file(std::string folder, const std::string& arch) {
   if (access((folder + "/" + arch).c_str(), F_OK) == 0) folder += "/" + arch;
   for (const std::string& name :

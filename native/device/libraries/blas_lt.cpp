@@ -21,7 +21,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// The same values in both.
+// The same values in both libraries.
 enum LtEpilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
 constexpr int kMaxWorkspaceBytes = 1;  // attribute of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
@@ -369,7 +369,7 @@ FoundLibrary find_cublaslt(const DeviceFacts& device, Use use) {
 // On RDNA, hipBLASLt crashes in its heuristic or in the multiplication, or gives wrong results (ROCm's
 // rocm-libraries, issues 4128, 5205, 5706, 8242, 9962). Without kernels for the architecture it finds no
 // algorithm, or crashes, and fills stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175,
-// hipBLASLt's 831).
+// hipBLASLt's issue 831).
 FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
   if (device.arch.rfind("gfx9", 0) != 0 && use == Use::kDefault) {
     FoundLibrary found;

@@ -154,9 +154,9 @@ void raise_library_generation();
 // Searches for a library of AMD or NVIDIA. The result has a problem if the library is off or missing.
 FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
                                  std::vector<std::string> sonames);
-// M, N, K of the GEMMs that AMD's libraries must compute correctly before they are used. On gfx1151, float
-// results were wrong only at 256^3 (rocm-libraries issue 11530), and float16 results with a single row or
-// column (legacy-rocm-build issue 5640).
+// M, N, K of the GEMMs that AMD's libraries must compute correctly before they are used. Float results were
+// wrong only at 256^3 on gfx1151 (rocm-libraries issue 11530); float16 results were wrong with a single row
+// or column (legacy-rocm-build issue 5640).
 constexpr int64_t kCheckedSizes[][3] = {{256, 256, 256}, {1, 64, 64}, {64, 1, 64}, {32, 48, 67}};
 
 // Returns the folder of rocBLAS's or hipBLASLt's kernels: the value of the environment variable

@@ -8,7 +8,7 @@
 //
 // Entries of the session's configuration, set before the registration:
 //   graphopt.operators  comma-separated op names that the model contains; only these are registered. In every
-//                       session the runtime builds a schema for each type of each op, 45 ms for all of them.
+//                       session the runtime builds a schema for each type of each op: 45 ms for all ops.
 //   graphopt.strassen   0: Linear does not use Strassen's algorithm, so the rounding of a row does not depend
 //                       on other rows
 #include <algorithm>
