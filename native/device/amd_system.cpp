@@ -145,7 +145,7 @@ Diagnosis refused(const std::string& node, const std::string& why, const std::st
           "sudo usermod -a -G " + groups + " $LOGNAME; then log in again"};
 }
 
-// If ROCm is installed outside the loader's search path, which is more frequent than no ROCm, the remedy is the path.
+// The remedy is to install ROCm, or to add its folder to the loader's search path if ROCm is installed elsewhere.
 Diagnosis no_runtime(const std::string& text, const AmdSystem& system) {
   if (system.rocm.empty()) return {"no_runtime", text, install_rocm(system.arch)};
   const std::string& folder = system.rocm.back();

@@ -157,7 +157,7 @@ struct Cuda : DriverFunctions {
     return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};
   }
 
-  // The build has no device code for more than one NVIDIA architecture.
+  // Each code object for NVIDIA is for one architecture; the build has no generic ones.
   bool loads_generic_code() const { return false; }
 
   // Raises the kernel's limit of dynamic shared memory from the default of 48 KiB to the maximum of the device.

@@ -1,5 +1,5 @@
 // The state of the machine for `graphopt doctor`. The C function GraphoptDescribeDevices, without parameters,
-// returns it as a string that is valid until the next call of the thread, or null if it fails.
+// returns it as a string that is valid until the calling thread's next call, or null if it fails.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 //   {"format": 1,
 //    "code": ["gfx908", ...],               architectures that the library has device code for
 //    "amd": {                               information from Linux, without any driver
-//      "seen": true,                        whether there are AMD GPUs on the PCI bus, or their compute driver
+//      "seen": true,                        whether the PCI bus has AMD GPUs, or /dev/kfd exists
 //      "dxg": false,                        WSL's device node, of GPUs of any vendor
 //      "unreadable": ["/sys/..."],          nodes of GPUs that this container has no access to
 //      "rocm": ["/opt/rocm-7.1.0/lib"]},    folders with the HIP runtime

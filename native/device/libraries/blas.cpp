@@ -1,4 +1,4 @@
-// cuBLAS and rocBLAS. Both libraries expect matrices stored by columns, and therefore compute Y^T = B^T A^T.
+// cuBLAS and rocBLAS. Their matrices are column-major, so the GEMM computed is Y^T = B^T A^T.
 #include <unistd.h>
 
 #include <algorithm>
@@ -120,7 +120,7 @@ class BlasHandle final : public Blas {
 
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
-  static constexpr bool kKeepsWorkspace = true;  // a graph can use the library's own workspace
+  static constexpr bool kKeepsWorkspace = true;  // a captured graph never uses a freed workspace
   void* library;
   LibraryFunction<void**> create{library, "cublasCreate_v2"};
   LibraryFunction<void*> destroy{library, "cublasDestroy_v2"};
@@ -168,7 +168,7 @@ struct Rocblas {
                   int, int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t,
                   int, int, int, int32_t, uint32_t>
       gemm{library, "rocblas_gemm_strided_batched_ex"};
-  // With a caller's workspace, rocBLAS chooses only kernels that need no more, and allocates none itself.
+  // With a caller's workspace, rocBLAS chooses only kernels that fit in it, and allocates none itself.
   int (*set_workspace)(void*, void*, size_t);
 
   explicit Rocblas(void* handle) : library(handle) {

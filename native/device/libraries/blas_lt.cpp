@@ -1,5 +1,5 @@
-// cuBLASLt and hipBLASLt: the same functions with different names and constants. Both libraries expect
-// matrices stored by columns, and therefore compute Y^T = W^T X^T with the bias as a column.
+// cuBLASLt and hipBLASLt: the same functions with different names and constants. Their matrices are
+// column-major, so the GEMM computed is Y^T = W^T X^T with the bias as a column.
 #include <unistd.h>
 
 #include <algorithm>

@@ -33,15 +33,15 @@ namespace graphopt::provider {
 // Events counted since the process began, for tests and measurements.
 enum class RegionEvent {
   kCompiled,
-  kFused,
+  kFused,  // a group of nodes compiled as one step
   kPlanned,
-  kLaunched,
+  kLaunched,  // a run enqueued node by node
   kCaptured,
-  kReplayed,
-  kCopied,
-  kRefused,
-  kDropped,
-  kRelaid,
+  kReplayed,  // a run of a graph with the caller's addresses
+  kCopied,    // a run of a graph with copies of inputs and outputs
+  kRefused,   // a graph that could not be captured or verified
+  kDropped,   // an evicted plan
+  kRelaid,    // a change of layout that copies
   // Copy nodes that the runtime inserted between providers: to the device, and to the host.
   kCopyIn,
   kCopyOut,
@@ -56,7 +56,7 @@ struct RegionOptions {
   bool capture = true;
   size_t graph_nodes = 0;             // maximum nodes of one graph; 0: no limit
   bool verify_graphs = false;         // compare each graph with launches before it is used
-  int implementation = -1;            // Call::only, for operators with several implementations
+  int implementation = -1;            // Call::only: index of the only allowed implementation; -1: any
   std::optional<bool> channels_last;  // for float16; unset: only where known to be faster
   std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
   std::shared_ptr<gpu::Measured> measured;               // Call::measured
@@ -100,20 +100,22 @@ class Region final : public abi::OrtNodeComputeInfo {
                   const RegionPlan* refused) const;
   void plan_step(size_t s, RegionPlan& plan) const;
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
-  // run_planned and enqueue return false if a library has refused a call, and the region must be planned
+  // run_planned and enqueue return false if a library has refused a call. The region must then be planned
   // again.
   bool run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
                bool capturing) const;
+  // `apart`: an output overlaps an input, and copies are needed. `again`: the addresses are those of the
+  // previous run.
   Captured* captured_graph(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                            bool apart, bool again, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
   Captured* staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
                    void* stream) const;
-  // Compare a graph with launches, and return true if the graph may be used: verify the plan's graph with
-  // copies, replays_as_launched the graph `captured`, whose arena and outputs it overwrites. `trust` calls
-  // `equal` and disables graphs if the results differ.
+  // All three return true if a graph may be used. `verify` compares launches with the plan's graph that copies
+  // inputs and outputs. `replays_as_launched` compares launches with the graph `captured`, and overwrites its
+  // arena and outputs. `trust` calls `equal` for the comparison, and disables graphs if the results differ.
   bool verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const;
   bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
   bool trust(RegionPlan& plan, const std::function<bool()>& equal) const;

@@ -33,8 +33,8 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
     o.axis.out = 1;
     return o;
   }
-  // Y[o] += W[k] X[i] with o = i stride + k dilation - pad. For o = phase + q stride, tap k contributes if
-  // phase + pad - k dilation is a multiple of the stride: every (stride / g)-th tap.
+  // Y[o] += W[k] * X[i] with o = i * stride + k * dilation - pad. For o = phase + q * stride, tap k contributes
+  // if phase + pad - k * dilation is a multiple of the stride: every (stride / g)-th tap.
   const int64_t stride = p.stride[d], dilation = p.dilation[d], g = std::gcd(stride, dilation);
   o.count = p.out[d] > phase ? divide_up(p.out[d] - phase, stride) : 0;
   o.first = phase;

@@ -1,6 +1,6 @@
-// Register tiles of FusedConv. They apply the epilogue in the most frequent cases, while the sums are in registers: to
-// full vectors in NCHW, and to results in NCHW2c only. In the other cases Finish applies it to sums in memory
-// (finish_cpu.cpp).
+// Register tiles of FusedConv. In the most frequent cases they apply the epilogue while the sums are in registers: to
+// full vectors of an NCHW result, and to results that are stored in NCHW2c alone. In the other cases Finish applies it
+// to sums in memory (finish_cpu.cpp).
 #include <type_traits>
 
 #include "operators/conv/fused_conv/panels.h"
@@ -10,8 +10,8 @@ namespace {
 
 enum class Added { kNothing, kPlain, kPairs };
 
-// Adds bias and residual, and stores vectors to y or to memory for Finish. Without masked stores, partial vectors would
-// take many instructions; only their sums are stored, to memory.
+// Adds bias and residual, and stores vectors to y or to a buffer for Finish. Without masked stores, partial vectors
+// would take many instructions, so their sums are stored to the buffer without bias and residual.
 template <class T, class To, Added kAdded>
 struct StorePlain : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;

@@ -12,10 +12,10 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 // Pixels that are the rows of a GEMM.
 struct PixelBlock {
   Pixels pixels;
-  int64_t first;  // index of the first one in the order of s
+  int64_t first;  // position of the first pixel in s, the packed x (strips.h)
 };
 
-// The location of a tile of columns: in s, or in the gathered words.
+// The location of an AMX tile with pixels as columns: in s, or in the gathered words (tiles_cpu.cpp).
 struct Place {
   int64_t offset, row;  // offset and stride of rows, in words
   bool gathered;
@@ -24,13 +24,13 @@ struct Place {
 struct StripSchedule {
   Strip strip;
   std::vector<int64_t> offsets;  // [step]
-  // [image][step], for vectors that reach beyond the end of x if x is read in place. Each run writes the offset of the
-  // last step.
+  // [image][step], only if x is read in place: offsets for vectors that read beyond the end of x. Each run copies the
+  // end of x and sets the offset of the last step to the copy.
   std::vector<std::vector<int64_t>> at_end = {};
-  std::vector<Pixels> pixels = {};      // if pixels are the vectors
-  std::vector<PixelBlock> blocks = {};  // if pixels are the rows
-  std::vector<int64_t> order = {};      // the order of the steps in tiles
-  std::vector<Place> places = {};
+  std::vector<Pixels> pixels = {};      // for each vector, if pixels are the columns of the GEMM
+  std::vector<PixelBlock> blocks = {};  // if pixels are the rows of the GEMM
+  std::vector<int64_t> order = {};      // with AMX: the steps in the order of the tiles
+  std::vector<Place> places = {};       // with AMX: one for each tile of 16 steps
 
   // The size of the tables in bytes.
   int64_t bytes() const {

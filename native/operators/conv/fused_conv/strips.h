@@ -210,7 +210,7 @@ inline Vec chosen(Vec v, const Pixels& pixels) {
 #endif
 }
 
-// x[i stride] for i in [0, L) where lo <= i stride < hi, 0 elsewhere.
+// Returns x[i * stride] for i in [0, L) where lo <= i * stride < hi, 0 elsewhere.
 template <class T>
 Vec load_strided(const T* x, int64_t stride, int64_t lo, int64_t hi) {
   if (stride == 1) return load_range(x, lo, hi);

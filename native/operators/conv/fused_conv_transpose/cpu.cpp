@@ -1,7 +1,7 @@
 // Elements of y whose positions, counted with the padding, are equal modulo the stride form a phase of y. A phase is a
-// convolution of x, with stride 1, by the taps k for which k dilation leaves the same remainder.
+// convolution of x, with stride 1, by the taps k for which k * dilation has the same remainder modulo the stride.
 //
-//   y[q stride + remainder - pad] = sum of x[q - distance] w[k],   distance stride + remainder = k dilation
+//   y[q * stride + remainder - pad] = sum of x[q - distance] * w[k], where distance * stride + remainder = k * dilation
 //
 // All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
 // (fused_conv/strips.h). The rows of a matrix multiplication are the phases of some channels of y; its columns are the
@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kStepsTogether = 128;  // the words of x for this many steps fit in the first-level cache
 constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
 
-// A strip of x and the data shared by all of its items.
+// A strip of x, and the tables that the GEMMs of all threads share while they process it.
 struct Piece {
   Strip strip;
   bool grid_is_x;                                          // the grid is x itself: gather() packs it
@@ -69,7 +69,8 @@ struct PackedSource {
   Loop bring;
 };
 
-// Packs panels of pixels with contiguous words of all channels, because each bundle reads them again.
+// Packs x in panels of pixels. A panel has the words of all channels next to each other, because each bundle of output
+// channels reads the panel again.
 template <class T>
 PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
   const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
@@ -121,8 +122,8 @@ struct Add {
   }
 };
 
-// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Processing kStepsTogether steps for
-// all rows at a time keeps x in the first-level cache.
+// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors * L]. Processing kStepsTogether steps
+// for all rows at a time keeps x in the first-level cache.
 void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBundle& bundle, const Word* x,
                      const Word* w, int64_t vectors, float* sums) {
   const PhaseSet& set = plan.sets[bundle.set];

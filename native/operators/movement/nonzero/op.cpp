@@ -27,7 +27,8 @@ void plan_count(Call& call, Program& program, size_t which, int64_t most) {
                  {all, starts});
 }
 
-// The counter appends inputs 1 and 2: the number of nonzero elements, and their number before each part.
+// The counter kernel appends inputs 1 and 2: the number of nonzero elements of x, and for each part of x the number of
+// nonzero elements before it.
 CountedPlanner plan_nonzero(const Node&) {
   const auto count = [](Call& call, Program& program) {
     plan_count(call, program, 0, call.input(0).shape.elements());
@@ -53,7 +54,8 @@ int64_t conditions(const Call& call, int64_t axis) {
   return std::min(size, call.input(1).shape.elements());
 }
 
-// The counter appends inputs 2 and 3: the number of true conditions, and their number before each part.
+// The counter kernel appends inputs 2 and 3: the number of true conditions, and for each part of the conditions the
+// number of true ones before it.
 CountedPlanner plan_compress(const Node& node) {
   const int64_t given = node.get_int("axis", kFlat);
   const auto count = [=](Call& call, Program& program) {

@@ -12,15 +12,15 @@ struct NonzeroType {
   bool is_float = true;
 };
 
-// Returns the number of parts of `total` elements.
+// Returns the number of parts of `total` elements. One work-group processes a part, of kNonzeroPart elements.
 int64_t nonzero_parts(int64_t total);
 
-// Input x; outputs the number of nonzero elements (int64_t [1]), and how many of them are before each part
-// (uint32_t, declared as int32_t). Throws std::invalid_argument.
+// Input x; outputs the number of nonzero elements (int64_t [1]), and for each part the number of nonzero
+// elements before it (uint32_t, declared as int32_t). Throws std::invalid_argument.
 Plan nonzero_count_plan(int64_t total, const NonzeroType& type);
 
-// Inputs x and the number of nonzero elements before each part; output their indices, int64_t [axes of x,
-// all]. Throws std::invalid_argument.
+// Inputs x and the number of nonzero elements before each part; output the indices of the nonzero elements,
+// int64_t [axes of x, all]. Throws std::invalid_argument.
 Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all);
 
 }  // namespace graphopt::gpu

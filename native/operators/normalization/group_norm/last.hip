@@ -136,8 +136,8 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
     if (found == 0) break;
     const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
     UNROLL for (int j = 0; j < kSize; ++j) {
-      // The pivot is a value or the previous mean of the channel: a large mean then costs no digits, and
-      // equal values give deviations of 0.
+      // The pivot is a value or the previous mean of the channel. Without it, a large mean would cost digits
+      // of the sum. Equal values have deviations of exactly 0.
       const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
       float sum = 0, deviations = 0;
       UNROLL for (int i = 0; i < kLastSteps; ++i) {

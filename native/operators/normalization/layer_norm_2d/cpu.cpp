@@ -90,7 +90,8 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
     } else {
       s = x + at;
     }
-    // The pivot is the first channel: a large mean then costs no digits, and equal values give 0.
+    // The pivot is the first channel. Without it, a large mean would cost digits of the sum. Equal values have a
+    // variance of exactly 0.
     float pivot[kMostPixels], mean[kMostPixels], inverse[kMostPixels];
     std::copy_n(s, n, pivot);
     const float share = 1.0f / static_cast<float>(p.C);

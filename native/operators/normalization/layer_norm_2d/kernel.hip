@@ -69,8 +69,8 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     }
   };
 
-  // The pivot is the first channel: a large mean then loses no digits, and equal values give 0. Y may be X, so all
-  // work-items must read the pivot before one of them writes.
+  // The pivot is the first channel. Without it, a large mean would cost digits of the sum. Equal values have a variance
+  // of exactly 0. Y may be X, so all work-items must read the pivot before one of them writes.
   const Values pivot = load_vec<kWidth>(x);
   Sums part = {};
   each([&](uint32_t, const Values& numbers) {

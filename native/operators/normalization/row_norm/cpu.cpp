@@ -108,7 +108,9 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
       // Partial sums of blocks are joined in double: long rows lose no precision.
       double mean = 0;
       if (!p.rms) {
-        const float pivot = s[0];  // a large mean then costs no digits, and equal values give 0
+        // Without the pivot, a large mean would cost digits of the sum. A row of equal values has a variance of
+        // exactly 0.
+        const float pivot = s[0];
         for (int64_t i = 0; i < D; i += kBlock) {
           const int64_t end = std::min(D, i + kBlock);
           mean += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return v - pivot; }));

@@ -5,8 +5,9 @@
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
 // S) written once; about 8 FLOPs per element. row_norm_any_* is for rows that do not fit or are not aligned,
 // and reads them three times. row_norm_* reached 80 to 99 % of a copy's bandwidth on an H200
-// (docs/measurements/gpu_h200.md). row_norm_windows_* reads X in image order and writes Y in window order, or
-// reads R in window order. Launch: operators/normalization/row_norm/plan.cpp.
+// (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows between image order and window order.
+// Without R, X is in image order and Y in window order. With R, either Y or R is in window order. Launch:
+// operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/normalization/row_norm/args.h"
@@ -94,7 +95,8 @@ DEVICE void row_norm(const RowNormArgs& args) {
 
   float mean = 0;
   if (args.rms == 0) {
-    // The pivot is the row's first element: a large mean then loses no digits, and equal values give 0.
+    // The pivot is the row's first element. Without it, a large mean would cost digits of the sum. A row of equal
+    // values has a variance of exactly 0.
     float pivot = to_float(*x);
     if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*residual)));
     float s = 0;

@@ -22,7 +22,7 @@ int64_t row_slot(const MaxPoolProblem& p) {
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
 }
 
-// Returns x[i stride] for i in [0, L).
+// Returns x[i * stride] for i in [0, L).
 Vec load_every(const float* x, int64_t stride) {
   if (stride == 1) return load(x);
   if (stride == 2) return shuffle(load(x), load(x + L), EveryOther<0>());

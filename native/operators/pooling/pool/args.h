@@ -9,7 +9,7 @@ constexpr int kPoolThreads = 256;
 constexpr int kPoolTogether =
     4;  // adjacent outputs of a row that a work-item of the *_together kernels computes
 
-// One spatial axis of size `in`: output q reads the positions q stride + first + t dilation for t < kernel.
+// One spatial axis of size `in`: output q reads the positions q * stride + first + t * dilation for t < kernel.
 // `last` is the end of the padded axis: an average may count the padding before it.
 struct PoolAxis {
   int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;

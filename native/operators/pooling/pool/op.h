@@ -30,7 +30,7 @@ struct LrnProblem {
   float alpha = 1e-4f, beta = 0.75f, bias = 1;
 };
 
-// Throws std::invalid_argument.
+// Throws std::invalid_argument if a size does not fit in 31 bits.
 Plan lrn_plan(const LrnProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -27,7 +27,7 @@ struct ArgProblem {
   bool smallest = false, last = false;  // last: the last of equal elements wins
 };
 
-// Throws std::invalid_argument.
+// Throws std::invalid_argument if a size does not fit in 31 bits.
 Plan arg_plan(const ArgProblem& p);
 
 }  // namespace graphopt::gpu
