@@ -111,7 +111,7 @@ def test_forms(body: str, op: str | None, dtype: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "n = Mul(x, two)\n y = Max(n, x)",  # alpha > 1 swaps the branches
+        "n = Mul(x, two)\n y = Max(n, x)",  # for a slope above 1, Max selects the other branch
         "n = Mul(x, zero)\n y = Max(n, x)",
         "t = Greater(x, a)\n n = Mul(x, a)\n y = Where(t, x, n)",
         "t = Greater(x, zero)\n n = Mul(x, a)\n y = Where(t, n, x)",
@@ -127,7 +127,7 @@ def test_forms(body: str, op: str | None, dtype: str) -> None:
         "z = Mul(x, r12)\n e = Erf(z)\n p = Add(e, two)\n h = Mul(x, half)\n y = Mul(h, p)",
         "z = Mul(x, c)\n e = Tanh(z)\n p = Add(e, one)\n h = Mul(x, half)\n y = Mul(h, p)",
         "n = Neg(x)\n z = Mul(n, r12)\n e = Erf(z)\n p = Add(e, one)\n h = Mul(x, half)\n m = Mul(h, p)\n y = Abs(m)",
-        "s = Add(x, three)\n t = Min(s, zero)\n w = Max(t, six)\n u = Mul(x, w)\n y = Div(u, six)",  # always 6
+        "s = Add(x, three)\n t = Min(s, zero)\n w = Max(t, six)\n u = Mul(x, w)\n y = Div(u, six)",  # w is always 6
         "s = Add(x, three)\n t = Min(s, six)\n w = Min(t, zero)\n u = Mul(x, w)\n y = Div(u, six)",
         "s = Add(x, three)\n t = Max(s, one)\n w = Min(t, six)\n u = Mul(x, w)\n y = Div(u, six)",
         "s = Add(x, two)\n t = Max(s, zero)\n w = Min(t, six)\n u = Mul(x, w)\n y = Mul(u, u)",
@@ -150,7 +150,7 @@ def test_look_alikes(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_mish_where_exp_overflows(dtype: str) -> None:
-    """Where exp overflows, ln(1 + exp(x)) is Inf and its tanh 1, like softplus(x): results do not gain Inf or NaN."""
+    """Where exp overflows, ln(1 + exp(x)) is Inf and its tanh 1, as for softplus(x): the rewrite adds no Inf or NaN."""
     numpy_type = np.float32 if dtype == "float" else np.float16
     x = np.full((2, 5, 40), 1.0, numpy_type)
     largest = float(np.finfo(numpy_type).max)
@@ -208,7 +208,7 @@ def test_refused(code: str, text: str, opset: int, device: str) -> None:
 
 
 def test_cost_on_a_long_chain() -> None:
-    """The number of nodes that a gate inspects is bounded, however long the arithmetic before it."""
+    """The match inspects a bounded number of nodes, however long the chain before the activation."""
     chain = "\n".join(f"t{i + 1} = Add(t{i}, t{i})" for i in range(3000))
     text = f"g (float[2] t0) => (float[2] y) {{ {chain}\n e = Erf(t3000)\n p = Add(e, one)\n y = Mul(p, t3000) }}"
     assert rewrite(model_from_text(text, {"one": np.float32(0.5)}), [Activations()]).remarks == []

@@ -64,7 +64,7 @@ def test_no_images() -> None:
 
 
 def test_the_sum_has_readers_in_front_of_the_scale() -> None:
-    """The fused node takes the norm's place, since the sum is read before the Add of the shift."""
+    """The fused node is inserted at the norm, because Neg reads the sum before the Add of the shift."""
     text = f"""g (float[N, S, {D}] x, float[N, S, {D}] r, float[N, 1, {D}] scale, float[N, 1, {D}] shift)
                => (float[N, S, {D}] y, float[N, S, {D}] z) {{
         s = Add(x, r)
@@ -92,10 +92,10 @@ def test_refuses_a_sum_that_the_scale_is_made_of() -> None:
 @pytest.mark.parametrize(
     ("scale", "shift", "x"),
     [
-        ("N, S, 8", "N, 1, 8", "N, S, 8"),  # one scale per row
+        ("N, S, 8", "N, 1, 8", "N, S, 8"),  # one scale for each row
         ("N, 1, 1", "N, 1, 8", "N, S, 8"),  # a single element
-        ("1, 8", "1, 8", "N, S, 8"),  # of another rank
-        ("N, 1, 8", "1, 1, 8", "N, S, 8"),  # of different numbers of images
+        ("1, 8", "1, 8", "N, S, 8"),  # rank 2 instead of 3
+        ("N, 1, 8", "1, 1, 8", "N, S, 8"),  # a scale for each image, one shift for all
         ("2, 1, 8", "2, 1, 8", "3, S, 8"),
         ("8", "8", "8"),
     ],
@@ -136,7 +136,7 @@ def test_a_value_that_others_read_is_no_modulation(more: str) -> None:
 
 
 def test_refuses_an_old_opset() -> None:
-    """Nodes of ours in an older file: this operator cannot be written below opset 11."""
+    """A FusedLayerNorm in a file of opset 10: FusedAdaLayerNorm cannot be written below opset 11."""
     model = rewrite(modulated(), [FuseRowNorm()]).proto
     model.opset_import[0].version = 10
     assert [r.code for r in rewrite(model, [AdaLayerNorm()]).remarks] == ["OPSET"]

@@ -17,7 +17,7 @@ def draw(*shape: int) -> Array:
 
 
 def check(model: onnx.ModelProto, *feeds: dict[str, Array], tolerance: float = 1e-3) -> onnx.ModelProto:
-    """Optimizes: results are equal, invariants hold after each pass, a second run changes nothing."""
+    """Optimizes; asserts equal results, the invariants after each pass, and that a second run changes nothing."""
     after, _ = optimize(model, target="cpu", ignore_cost_model=True, check=True)
     assert optimize(after, target="cpu", ignore_cost_model=True)[0] == after
     for feed in feeds:
@@ -101,7 +101,7 @@ def test_values_that_a_branch_captures() -> None:
 
 
 def test_only_definitions_that_are_used_stay() -> None:
-    """WinogradConv, an intermediate step to WinogradConvRelu, leaves no definition."""
+    """The definition of WinogradConv is removed, since WinogradConvRelu has replaced the node."""
     text = "g (float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = Relu(t) }"
     after = check(model_from_text(text, {"W": draw(4, 4, 3, 3)}), {"x": draw(2, 4, 5, 5)})
     assert [f.name for f in after.functions] == ["WinogradConvRelu"]
@@ -177,7 +177,7 @@ def test_standard_targets_get_standard_operators(device: str) -> None:
 
 
 def test_a_scale_tells_how_many_channels_there_are() -> None:
-    """The scale has 6 channels, though the input says C; the first run must already know the mask's broadcast."""
+    """The input declares C channels, the scale has 6: the first run must already know how the mask broadcasts."""
     text = """g (float[N, C, 4, D] x) => (float[N, E, F, G] y) {
         n = BatchNormalization (x, v, v, v, p)
         k = Transpose <perm = [0, 1, 3, 2]> (n)
@@ -191,7 +191,7 @@ def test_a_scale_tells_how_many_channels_there_are() -> None:
 
 
 def test_a_value_that_takes_a_declared_shape() -> None:
-    """The rank of r is unknown, but r becomes the graph output y, which has a declared shape."""
+    """The rank of r is unknown until r becomes the graph output y, which has a declared shape."""
     text = """g (bool c, float[N, 4] x) => (float[N, 1] y, float[N, 1] z) {
         r = If (c) <then_branch = p () => (float a) { a = ReduceMean(x, axes) },
                     else_branch = q () => (float b) { b = ReduceSum(x, axes) }>
@@ -222,7 +222,7 @@ def test_why_not_stays_in_the_report_when_a_fallback_takes_the_node(channels: st
 
 
 def test_shapes_behind_a_node_of_ours_stay_known() -> None:
-    """Inference stops at the Reshapes of a body; without shapes a second run would assume a large convolution."""
+    """Inference cannot follow Reshapes in a function body; without shapes a second run would assume a large Conv."""
     text = """g (float[N, 16, 4, 9] x, float[M, 1, 1, 1] z) => (float[A, B, C, D] y, float[E, F, G, H] q) {
         grouped = Reshape (x, grouping)
         n = InstanceNormalization (grouped, one, one)
@@ -239,6 +239,6 @@ def test_shapes_behind_a_node_of_ours_stay_known() -> None:
     assert [n.op_type for n in after.graph.node] == ["FusedGroupNorm", "Conv", "Add", "ScaleShift", "Neg"]
     assert optimize(after, target="cpu")[0] == after
     said = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in after.graph.value_info}
-    # onnx invents a symbol for the broadcast of N and M, which is not one of the model's names.
+    # onnx invents a symbol for the broadcast of N and M. It is not written, since the model does not contain it.
     assert said == {"t": ["N", 16, 4, 9], "r": [0, 16, 4, 9]}
     assert_same_outputs(model, after, {"x": draw(2, 16, 4, 9), "z": draw(1, 1, 1, 1)}, 1e-3)

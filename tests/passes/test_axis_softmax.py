@@ -40,7 +40,7 @@ def test_becomes_ours(x: str, axis: int, shape: tuple[int, ...]) -> None:
 
 
 def test_infinities_and_nan() -> None:
-    """By definition: e^(x - max) divided by its sum."""
+    """The expected values follow the definition: e^(x - max), divided by its sum along the axis."""
     model = model_from_text(text("1, 6, 40", 1))
     x = draw(1, 6, 40)
     x[0, :3, 1] = -np.inf
@@ -75,13 +75,13 @@ def test_standard_nodes_alone_have_no_other_place_for_it() -> None:
 
 @pytest.mark.parametrize(("axis", "opset"), [(2, 13), (-1, 13), (1, 11)])
 def test_is_no_candidate(axis: int, opset: int) -> None:
-    """The last axis; and before opset 13, where all axes from `axis` on are flattened."""
+    """Neither the last axis, nor a Softmax below opset 13, which covers all axes from `axis` on."""
     result = rewrite(model_from_text(text("2, 3, 40", axis), opset=opset), [AxisSoftmax()])
     assert result.op_types == ["Softmax"] and result.codes() == []
 
 
 def test_the_boxes_of_a_detector() -> None:
-    """As in YOLOv8: distances are means over sixteen bins."""
+    """As in YOLOv8, each distance of a box is a mean over sixteen bins."""
     model = model_from_text(
         """g (float[1, 64, 50] x) => (float[1, 4, 50] y) {
              a = Reshape(x, shape) b = Transpose <perm = [0, 2, 1, 3]> (a) c = Softmax <axis = 1> (b)

@@ -149,7 +149,7 @@ def test_chain(name: str) -> None:
         assert np.abs(run(after, {"x": x}, library=library)[0] - want).max() <= 1e-5 * rms
     plain, refused = graphopt.optimize(model, target="migraphx")
     assert all(n.domain == "" for n in plain.graph.node)
-    # Each remaining affine node has a reason.
+    # A remark gives the reason for each BatchNormalization that is kept.
     norms = sum(n.op_type == "BatchNormalization" for n in plain.graph.node)
     assert norms == sum(n.op_type.startswith("ScaleShift") for n in after.graph.node)
     assert norms == sum(r.code == "TARGET" and r.pass_name == "scale_shift" for r in refused.remarks)

@@ -161,14 +161,14 @@ BACK = """g (float[N, L, 4, 6] x) => (float[A, B, C, D] y) {
 @pytest.mark.parametrize("flat", [[0, 0, 24], [0, -1, 24], [0, 0, -1]])
 @pytest.mark.parametrize("back", [[0, 0, 4, 6], [0, 0, 4, -1], [0, -1, 4, 6]])
 def test_a_shape_that_comes_back(flat: list[int], back: list[int]) -> None:
-    """Heads that are merged by one node and split by the next, with any batch and length."""
+    """One Reshape merges the heads and the next one splits them, for any batch and length."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Neg"]
 
 
 @pytest.mark.parametrize(("flat", "back"), [([0, 0, 24], [0, 0, 6, 4]), ([3, 2, 24], [0, 0, 4, 6])])
 def test_a_shape_that_does_not_come_back(flat: list[int], back: list[int]) -> None:
-    """A 0 stands for a size of the node's own input."""
+    """A 0 in `back` copies a dimension of the first Reshape's result, not of x."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Reshape", "Reshape", "Neg"]
 
@@ -220,7 +220,7 @@ def test_a_static_shape_folds_whole() -> None:
 
 
 def test_a_shape_that_only_clean_up_can_tell() -> None:
-    """Inference does not compute ConstantOfShape; a second run would know the Reshape's result, so the first must."""
+    """Inference does not compute ConstantOfShape; a second run knows the Reshape's shape, so the first one must as well."""
     text = """g (float[6] x) => (float[P, Q] y) {
         s = ConstantOfShape <value = int64[1] {1}> (two)
         t = Mul(s, three)
@@ -250,7 +250,7 @@ def test_a_reshape_to_its_own_dynamic_shape() -> None:
 
 
 def test_a_zero_bias_made_at_run_time() -> None:
-    """An absent bias as written by torch's exporter."""
+    """Torch's exporter writes an absent bias as a zero that is expanded at run time."""
     text = """g (float[N, 4] x) => (float[N, 6] y) {
         z = CastLike(zero, x)
         s = Shape <start = 0, end = 1> (W)
@@ -321,7 +321,7 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
     model = onnx.shape_inference.infer_shapes(model)
     inferred = next(v.type for v in model.graph.value_info if v.name == "t")
     model.graph.output[0].type.CopyFrom(inferred)
-    # The Identity before the output provides a node to insert the constant.
+    # The Identity is kept: a graph output that is constant still needs a node that produces it.
     after = rewrite(model, [CleanUp()])
     assert after.op_types == ["Identity"]
     (want,), (got,) = run(model, {}), run(after.proto, {})
@@ -335,7 +335,7 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
     [
         ("Div(a, b)", {"a": np.array([7]), "b": np.array([0])}),
         ("Div(a, b)", {"a": np.array([-(2**63)]), "b": np.array([-1])}),
-        ("Concat(a, b)", {"a": draw(2, 2), "b": draw(2, 2)}),  # as before opset 4, when it had a default axis
+        ("Concat(a, b)", {"a": draw(2, 2), "b": draw(2, 2)}),  # no axis, which had a default below opset 4
         ("Cast <to = 7> (a)", {"a": np.array([1e30, np.nan], np.float32)}),
         ("Pow(a, b)", {"a": draw(3), "b": draw(3)}),
         ("Exp(a)", {"a": draw(3)}),
@@ -349,7 +349,7 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
         ("Mul(a, b)", {"a": draw(300, 1), "b": draw(1, 300)}),
         ("Cast <to = 11> (a)", {"a": draw(200, 200)}),
         ("Range(a, b, c)", {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)}),
-        # Runtimes start the first one at element 0, and read the end of the second as "to the beginning".
+        # Runtimes start the first Slice at element 0, and let the second one run to the beginning.
         ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [-9], [-10], [0], [-1])))),
         ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [2], [2**63 - 1], [0], [-1])))),
     ],
@@ -367,7 +367,7 @@ def test_a_shared_weight_is_not_stored_twice() -> None:
         z = MatMul(x, W) }"""
     assert clean(model_from_text(text, {"W": draw(200, 200)}), {"x": draw(2, 200)}) == ["Transpose", "MatMul", "MatMul"]
     text = "g (float[N, 200] x) => (float[N, 300] y) { t = Transpose(W)\n y = MatMul(x, t) }"
-    # ONNX Runtime multiplies by a constant in a different order.
+    # The tolerance is needed because ONNX Runtime sums in another order if a factor is constant.
     assert clean(model_from_text(text, {"W": draw(300, 200)}), {"x": draw(2, 200)}, 1e-5) == ["MatMul"]
 
 
@@ -491,7 +491,7 @@ def test_a_branch_that_gives_one_value_twice() -> None:
     after = rewrite(model_from_text(text, {"c": np.array(True)}), [CleanUp()])
     assert after.op_types == ["Neg", "Identity"]
     x = draw(3)
-    # Not ONNX Runtime: 1.22.2 leaves one of the two outputs uninitialized.
+    # Run by ONNX's evaluator, because ONNX Runtime 1.22.2 leaves one of the two outputs uninitialized.
     for got in onnx.reference.ReferenceEvaluator(after.proto).run(None, {"x": x}):
         np.testing.assert_array_equal(got, -x)
 
@@ -534,7 +534,7 @@ def test_a_branch_in_a_function_of_the_user() -> None:
 
 
 def test_a_range_of_constants_reads_scalars() -> None:
-    """Runtimes accept tensors of one element there, but refuse them as constants."""
+    """Runtimes accept computed one-element tensors as inputs of Range, but require constants to be scalars."""
     text = """g (float[3] x) => (float[n] y) {
         last = Sqrt(nine)
         r = Range(first, last, step)
@@ -574,7 +574,7 @@ def test_metadata_and_doc_strings_stay() -> None:
 
 @pytest.mark.once
 def test_cost_is_linear() -> None:
-    """A chain of 20,000 nodes with a third to remove; a pass that rescans would take minutes."""
+    """A third of a chain of 20,000 nodes is removed; a pass that rescanned the graph would take minutes."""
     graph = "\n".join(f"t{i + 1} = {('Identity', 'Relu', 'Neg')[i % 3]}(t{i})" for i in range(20_000))
     model = model_from_text(f"g (float[2] t0) => (float[2] y) {{ {graph}\n y = Neg(t20000) }}", check=False)
     work = load(model).model

@@ -109,7 +109,7 @@ def one(
         ("WRONG_AXIS", "SimplifiedLayerNormalization<axis = 1>(x, g)", {}),
         ("MIXED_DTYPE", "SimplifiedLayerNormalization(x, h)", {}),
         ("WRONG_RANK", "com.microsoft.Attention<num_heads = 4>(x, w, c, m)", {}),
-        # Runtimes load these, but refuse them when they run.
+        # Runtimes load these models; only their runs fail.
         ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4>(x, narrow, c)", {}),
         ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4>(x, w, short)", {}),
         ("WRONG_SHAPE", "com.microsoft.Attention<num_heads = 4, qkv_hidden_sizes = [8, 8, 8]>(x, w, c)", {}),

@@ -1,4 +1,4 @@
-"""Forms as PyTorch's exporters write them (scripts/export.py --forms): they fuse, and results are right."""
+"""The forms that PyTorch's exporters write (scripts/export.py --forms) are fused, with correct results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rewriting import Array, assert_same_outputs
 
 FOLDER = Path(__file__).parent / "exported"
 SIZES = {"batch": 2, "length": 5, "height": 6, "width": 8}
-# Our nodes for each model, with any exporter and the given target.
+# Model -> our nodes in the result, for both exporters and both targets.
 FORMS = {
     "layer_norm_2d_sam": ["FusedLayerNorm2d"],
     "layer_norm_2d_sam_hf": ["FusedLayerNorm2d"],
@@ -32,10 +32,10 @@ FORMS = {
     "geglu_gemma": ["GatedGeluTanh"],
     "glu": ["GatedHalvesSigmoid"],
 }
-# Remains of an unfused form; Sigmoid is also part of the computation of AdaLN's scale.
+# Operators that an unfused form would leave; a Sigmoid is also used to compute AdaLN's scale.
 LEFT = {"ReduceMean", "Sqrt", "LayerNormalization", "Neg", "Sigmoid", "Gelu", "Erf", "Tanh"}
 EXPORTERS = ("torchscript", "dynamo")
-# TorchScript writes a shape that no runtime can run.
+# TorchScript's rope_flux contains a shape that no runtime can run.
 CELLS = [
     (form, exporter) for form in FORMS for exporter in EXPORTERS if (form, exporter) != ("rope_flux", "torchscript")
 ]
@@ -46,7 +46,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, Array]:
     feeds = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        # dynamo chooses its own symbols: the first axis is the batch.
+        # Dynamo invents symbols: an unknown one is the batch if it is the first axis, otherwise the length.
         shape = [d.dim_value or SIZES.get(d.dim_param, 2 if i == 0 else 5) for i, d in enumerate(dims)]
         feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
     return feeds

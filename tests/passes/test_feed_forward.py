@@ -45,7 +45,7 @@ def test_a_layer_on_a_gpu(body: str, op: str, parts: str, device: str) -> None:
 
 @pytest.mark.parametrize("opset", [17, 20])
 def test_gelu(opset: int) -> None:
-    """Decomposed, and as the operator that the pass `activations` makes of it."""
+    """A decomposed Gelu; at opset 20 the pass `activations` first turns it into the operator Gelu."""
     model = model_from_text(f"g (float[2, 3, 4] x) => (float[2, 3, 6] y) {{ {GELU} }}", W, opset)
     result = rewrite(model, PASSES, device="cuda")
     assert result.op_types == ["LinearGelu"]
@@ -63,7 +63,7 @@ def test_shapes_of_a_bias(bias: tuple[int, ...]) -> None:
 
 
 def test_a_product_of_constants_is_left_to_be_computed_once() -> None:
-    """Runtimes fold constant MatMuls, but no node of ours; position embeddings of DeBERTa and Swin v2 are constant."""
+    """Runtimes fold a MatMul of constants (position embeddings of DeBERTa and Swin v2), but not a node of ours."""
     text = "g (float[2, 3, 6] r) => (float[2, 3, 6] y) { m = MatMul(c, w)  t = Add(m, b)  a = Relu(t)  y = Add(a, r) }"
     result = rewrite(model_from_text(text, {**W, "c": FEEDS["x"]}), [FeedForward()], device="cuda")
     assert result.op_types == ["MatMul", "Add", "Relu", "Add"]
@@ -164,7 +164,7 @@ def test_no_candidates(body: str) -> None:
 @pytest.mark.parametrize("body", ["a = Add(m, b)  y = Relu(a)", "y = Relu(m)", "y = Add(m, r)"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_weight_that_is_an_input(product: str, body: str, device: str) -> None:
-    """Also with a bias input: a layer that a user could make constant."""
+    """The remark names the weight, which a user could make constant; the bias may be an input as well."""
     inputs = "float[2, 4] x, float[4, 6] w, float[6, 4] v, float[6] b, float[2, 6] r"
     text = f"g ({inputs}) => (float[2, 6] y) {{ t = Transpose<perm = [1, 0]>(v)  m = {product}  {body} }}"
     (remark,) = rewrite(model_from_text(text, {}), [FeedForward()], device=device).remarks
@@ -185,7 +185,7 @@ def test_a_product_of_two_activations() -> None:
 )
 @pytest.mark.parametrize("product", ["m = MatMul(x, w)  t = Add(m, b)", "t = Gemm<transB = 1>(x, w, b)"])
 def test_a_large_layer_on_a_cpu(K: int, N: int, op: str, product: str) -> None:
-    """Layers for which our GEMM is faster."""
+    """On a CPU only layers for which our GEMM is faster are rewritten."""
     w = RNG.normal(size=(K, N)).astype(np.float32) / np.float32(K**0.5)
     weights = {"w": np.ascontiguousarray(w.T) if "Gemm" in product else w, "b": RNG.normal(size=N).astype(np.float32)}
     text = f"g (float[M, {K}] x) => (float[M, {N}] y) {{ {product}  y = Relu(t) }}"
@@ -238,7 +238,7 @@ def test_a_large_product_without_a_bias_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("body", [LAYERS[0][0], LAYERS[2][0], GELU, "m = MatMul(x, w)  y = Add(m, b)"])
 def test_the_runtime_fuses_a_body_as_it_fuses_the_layer(body: str, tmp_path: object) -> None:
-    """Without our library the body runs, and must not be slower."""
+    """Without our library the function body runs; ONNX Runtime must fuse it like the original layer."""
     model = three_axes(body)
     result = rewrite(model, PASSES, device="cuda")
     assert [op.startswith("Linear") for op in result.op_types] == [True]

@@ -109,7 +109,7 @@ CONV = "t = Conv <pads = [1, 1, 1, 1]> (x, W)\n"
 @pytest.mark.parametrize(
     ("code", "body", "outputs"),
     [
-        # The width equals the number of channels, but [C] is along the width.
+        # A constant [C] broadcasts along the width, which equals the number of channels.
         ("WRONG_AXIS", CONV + "y = Mul(t, c1)", "IMAGE y"),
         ("WRONG_AXIS", CONV + "y = Add(t, c1)", "IMAGE y"),
         ("WRONG_AXIS", CONV + "y = Mul(t, n)", "IMAGE y"),
@@ -204,7 +204,7 @@ def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str) -> 
 
 
 def test_the_runtime_still_fuses_a_norm_that_stays(tmp_path: Path) -> None:
-    """In opset 9, which cannot express our operator."""
+    """The norm is kept because our operator cannot be written in opset 9, the opset of the model."""
     model, _ = optimize(norm_before_gemm(NORM), target="cpu")
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
@@ -220,7 +220,7 @@ def test_the_scale_of_an_rms_norm_stays_for_the_runtime_to_fuse() -> None:
 @pytest.mark.parametrize(
     ("device", "body"),
     [
-        ("migraphx", NORM),  # it recognizes a norm without its scale
+        ("migraphx", NORM),  # MIGraphX recognizes a norm without its scale
         ("cpu", NORM.replace("s = Sqrt(e)", "s = Exp(e)")),
         ("cpu", NORM.replace("q = Pow(d, two)", "q = Mul(d, x)")),
         ("cpu", NORM.replace("axes = [-1]", "axes = [0]")),

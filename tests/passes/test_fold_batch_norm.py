@@ -148,7 +148,7 @@ def test_a_shared_weight_is_left_alone() -> None:
 
 
 def test_the_weight_of_a_matmul_that_becomes_a_gemm_goes() -> None:
-    """A created and then discarded node must not count as a reader of its inputs."""
+    """A node that the pass creates and discards must not count as a reader of W, which is unused."""
     text = """g (float[N, 4] x) => (float[N, 6] y) {
         t = MatMul (x, W)
         y = BatchNormalization (t, g, b, m, v) }"""
@@ -258,7 +258,7 @@ def test_channels_of_a_matmul_of_rank_3_are_another_axis() -> None:
 
 @pytest.mark.parametrize("between", ["Transpose <perm = [1, 0]> (p)", "Reshape(p, s)"])
 def test_nothing_stands_between_matmul_and_norm(between: str) -> None:
-    """Sizes are equal by coincidence: the channel axis after a Transpose or Reshape is another one."""
+    """All sizes are equal, but after a Transpose or Reshape the norm's channels are not those of the MatMul."""
     weights = {"W": draw(4, 4), "s": np.array([4, 4]), **statistics(4)}
     text = f"""g (float[4, 4] x) => (float[4, 4] y) {{
         p = MatMul (x, W)

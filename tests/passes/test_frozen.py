@@ -14,8 +14,8 @@ from graphopt.passes.registry import bfloat16_passes
 
 ALL = {p.name: p for p in (*installed(), *bfloat16_passes(()))}
 LOCAL = [p for p in ALL.values() if isinstance(p, Pass)]
-# Packages with dataclasses for single candidates; those of operators, targets and shapes are tables or known to be
-# frozen.
+# The packages whose dataclasses describe a candidate. Dataclasses of other packages (operators, targets, shapes) are
+# tables, or known to be frozen.
 OWN = ("graphopt.passes", "graphopt.forms", "graphopt.precision")
 MUTABLE = (list, set, dict, bytearray)
 

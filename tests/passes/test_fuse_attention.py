@@ -1,5 +1,5 @@
 """Attention as exporters write it becomes one node; similar graphs are refused with their code."""
-# ruff: noqa: E501  graphs and tables of traps read best a line a node or case
+# ruff: noqa: E501  graphs and tables are easier to read with one line for each node or case
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refuse(model: onnx.ModelProto, code: str) -> Rewritten:
     return after
 
 
-# -- the frame of most models: Q, K, V [B, H, S, D] given, K transposed, operations between the products
+# -- the form of most models: inputs Q, K, V [B, H, S, D], K transposed, operations between the two GEMMs
 # ----------------
 
 
@@ -196,7 +196,7 @@ def test_softmax_versions(opset: int) -> None:
 
 
 def test_no_shapes_at_all() -> None:
-    """Types come from the graph's inputs, ranks from perms."""
+    """Without declared shapes the ranks come from the perms of Transposes; without these they are unknown."""
     model = core(SOFTMAX)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
@@ -230,7 +230,7 @@ def test_bias_shapes(dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("value", [-math.inf, LOWEST, -1e4])
 @pytest.mark.parametrize("inverted", [False, True])
 def test_mask_shapes(dims: tuple[int, ...], value: float, inverted: bool) -> None:
-    """Fully masked rows are included: -inf gives NaN, the lowest float the average, as in the original."""
+    """Fully masked rows are included: as in the original, -inf gives NaN and the lowest float the average of V."""
     text = f"[{', '.join(map(str, dims))}]" if dims else ""
     order = "m, c, s" if inverted else "m, s, c"
     model = core(
@@ -245,7 +245,7 @@ def test_mask_shapes(dims: tuple[int, ...], value: float, inverted: bool) -> Non
 
 
 def test_inverted_mask_of_a_negation() -> None:
-    """masked_fill(~keep): the Not is removed instead of adding a second one."""
+    """masked_fill(~keep): the operator needs the inverted mask, so the Not is removed."""
     between = "n = Not(m)\n a = Where(n, c, s)\n p = Softmax <axis = -1> (a)"
     model = core(between, {"c": np.float32(-np.inf)}, extra=", bool[B, 1, 1, T] m")
     check(model, {**operands(), "m": RNG.random((2, 1, 1, 7)) < 0.7}, "FusedAttentionMask", rest=[])
@@ -260,7 +260,7 @@ def test_mask_value_as_a_whole_tensor() -> None:
 
 
 def test_several_terms() -> None:
-    """Scale before and after biases, a difference, several biases: they are summed outside, where they are small."""
+    """Scales around several biases, one subtracted: the biases are summed before the node, where they are small."""
     between = """
       a = Mul(s, c)  b = Add(b1, a)  d = Sub(b, b2)  e = Div(d, two)  f = Add(e, b3)
       p = Softmax <axis = -1> (f)"""
@@ -282,7 +282,7 @@ def test_two_masks_and_a_bias() -> None:
 
 
 def test_padding_after_a_causal_mask() -> None:
-    """The first GPT-2: Where(causal, s, lowest), then the padding is added; the mask becomes a bias."""
+    """The first GPT-2 adds the padding to Where(causal, s, lowest); both become one bias."""
     between = "a = Where(m, s, c)\n b = Add(a, pad)\n p = Softmax <axis = -1> (b)"
     model = core(between, {"c": np.float32(LOWEST)}, extra=", bool[1, 1, S, T] m, float[B, 1, 1, T] pad")
     pad = np.zeros((2, 1, 1, 7), np.float32)
@@ -291,7 +291,7 @@ def test_padding_after_a_causal_mask() -> None:
     check(model, feeds, "FusedAttentionBias", rest=["Where", "Add"])
 
 
-# s m + c (1 - m), by the origin of m and the form of the second term.
+# Forms of s m - c (1 - m): the nodes that compute m, and those that subtract the second term.
 FACTORS = {
     "buffer": ("m = Slice(tri, zero, size, rows)", "h = Sub(one, m)\n g = Mul(h, c)\n b = Sub(a, g)"),
     "booleans": ("m = Cast <to = 1> (keep)", "h = Sub(one, m)\n g = Mul(c, h)\n b = Sub(a, g)"),
@@ -306,7 +306,7 @@ FACTORS = {
 
 @pytest.mark.parametrize("form", FACTORS)
 def test_mask_as_a_factor(form: str) -> None:
-    """Megatron, GLM, the first GPT-2: bit-identical to a mask, also in rows that hide every key."""
+    """Megatron, GLM and the first GPT-2 multiply by the mask, which gives the same bits as FusedAttentionMask."""
     mask, term = FACTORS[form]
     tri = np.tri(7, dtype=np.float32)
     constants = {
@@ -359,7 +359,7 @@ def test_soft_cap_of_two_numbers() -> None:
 
 
 def test_nan_guard() -> None:
-    """Torch's exporter: fully masked rows give 0."""
+    """Torch's exporter replaces NaN by 0, so fully masked rows give 0."""
     between = """
       a = Add(s, m)  x = Softmax <axis = -1> (a)  nan = IsNaN(x)  p = Where(nan, zero, x)"""
     model = core(between, {"zero": np.float32(0.0)}, extra=", float[S, T] m")
@@ -402,7 +402,7 @@ def test_constant_causal_mask(rows: int, value: float, kind: str) -> None:
 
 
 def test_masks_that_are_not_causal_for_sure() -> None:
-    """Another diagonal, or the lowest float together with a padding mask that could hide all other keys of a row."""
+    """Not causal: another diagonal, or the lowest float with a padding mask that could hide all other keys of a row."""
     top_left = np.where(np.tri(5, 7) > 0, 0, -np.inf).astype(np.float32)
     between = "a = Add(s, m)\n p = Softmax <axis = -1> (a)"
     check(core(between, {"m": top_left}, rows="5", keys="7"), operands(), "FusedAttentionBias")
@@ -545,7 +545,7 @@ def test_lower_ranks(rank: int) -> None:
 
 
 def test_heads_folded_into_the_batch() -> None:
-    """Stable Diffusion's first code: bmm over batch * heads."""
+    """Stable Diffusion's first code multiplies with bmm over batch * heads."""
     text = """g (float[B, S, 24] q, float[B, T, 24] k, float[B, T, 24] v) => (float[B, S, 24] o) {
       q4 = Reshape(q, split)  qt = Transpose <perm = [0, 2, 1, 3]> (q4)  q3 = Reshape(qt, fold)
       k4 = Reshape(k, split)  kt = Transpose <perm = [0, 2, 1, 3]> (k4)  k3 = Reshape(kt, fold)
@@ -581,7 +581,7 @@ def test_einsum(first: str, second: str) -> None:
 
 
 def test_transposed_probabilities() -> None:
-    """The first Stable Diffusion autoencoder: V^T P^T with K and V as [B, C, H W]."""
+    """The first Stable Diffusion autoencoder computes V^T P^T, with K and V stored as [B, C, H W]."""
     text = """g (float[B, 8, N] q, float[B, 8, N] k, float[B, 6, N] v) => (float[B, 6, N] o) {
       qt = Transpose <perm = [0, 2, 1]> (q)  s = MatMul(qt, k)  c = Mul(s, scale)  p = Softmax <axis = 2> (c)
       pt = Transpose <perm = [0, 2, 1]> (p)  o = MatMul(v, pt) }"""
@@ -597,7 +597,7 @@ def test_transposed_probabilities() -> None:
 
 
 def test_softmax_over_a_matrix() -> None:
-    """tf2onnx: Softmax over 2-D, K transposed by [0, 2, 3, 1]."""
+    """tf2onnx flattens the scores to 2-D for Softmax, and transposes K by [0, 2, 3, 1]."""
     text = """g (float[B, S, 4, 8] q, float[B, 7, 4, 8] k, float[B, 7, 4, 6] v) => (float[B, S, 4, 6] o) {
       qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 3, 1]> (k)
       vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  shape = Shape(s)
@@ -622,7 +622,7 @@ def test_swin_windows(dynamic: bool) -> None:
         "tail": np.asarray([4, 9, 9]),
     }  # fmt: skip
     if dynamic:
-        # Known to be a multiple of the windows only if the partition into windows is visible.
+        # The batch is known to be a multiple of the windows only if the graph contains the partition into windows.
         text = text.replace(f"(float[{N}, 4, 9, 8] q", "(float[B, 4, 9, 8] q0").replace(
             "kt =", "q = Tile(q0, by)  kt ="
         )
@@ -635,7 +635,7 @@ def test_swin_windows(dynamic: bool) -> None:
 
 
 def test_decomposed_relative_positions() -> None:
-    """SAM: terms for the rows and the columns of an image, in a shape that splits rows and keys."""
+    """SAM adds a bias for image rows and one for image columns, in a shape that splits queries and keys."""
     between = """
       w = Reshape(s, there)  a = Add(w, bh)  b = Add(a, bw)  r = Reshape(b, back)  p = Softmax <axis = -1> (r)"""
     model = core(
@@ -647,7 +647,7 @@ def test_decomposed_relative_positions() -> None:
 
 
 def test_mask_over_heads_folded_into_the_batch() -> None:
-    """The original BART: bmm scores reshaped to [B, H, S, T] for the padding mask."""
+    """The original BART reshapes the scores of bmm to [B, H, S, T] to add the padding mask."""
     text = """g (float[8, 5, 6] q, float[8, 7, 6] k, float[8, 7, 6] v, float[2, 1, 5, 7] m) => (float[8, 5, 6] o) {
       kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  w = Reshape(s, there)  a = Add(w, m)  r = Reshape(a, back)
       p = Softmax <axis = -1> (r)  o = MatMul(p, v) }"""
@@ -684,7 +684,7 @@ def test_half_precision(casts: bool) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13, 14])
 def test_half_precision_in_old_models(opset: int) -> None:
-    """Before CastLike a body has one type: nodes of the second type in a model are not rewritten."""
+    """Below opset 15, without CastLike, a body has one type: nodes of a model's second type are not rewritten."""
     text = """g (T[B, 4, S, 8] q, T[B, 4, 8, T] k, T[B, 4, T, 6] v) => (T[B, 4, S, 6] o) {
       s = MatMul(q, k)  p = Softmax <axis = 3> (s)  o = MatMul(p, v) }"""
     model = model_from_text(text.replace("T[B", "float16[B"), opset=opset)
@@ -755,7 +755,7 @@ def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, ca
 
 
 def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> list[Array]:
-    """Also runs on runtimes that load no opset above 22: the rewritten model does not need one."""
+    """Lowers opsets above 21 and runs the model: runtimes that load no opset above 22 can run a rewritten model."""
     for holder in (proto, *proto.functions):
         for opset in holder.opset_import:
             opset.version = min(opset.version, 21)
@@ -901,7 +901,7 @@ def test_packed_heads_and_caches(packed: bool, heads: int, past: int, causal: bo
 @pytest.mark.parametrize("window", [(2, 0), (1, 3), (-1, 2), (0, -1), (300, 0)])
 @pytest.mark.parametrize(("causal", "mask", "past", "heads"), [(0, 0, 0, 4), (1, 0, 3, 2), (0, 1, 3, 4), (1, 1, 0, 2)])
 def test_windows(window: tuple[int, int], causal: int, mask: int, past: int, heads: int) -> None:
-    """Against ONNX's reference, and this runtime if it supports the opset."""
+    """Compares with ONNX's reference, and with this runtime if it supports the opset."""
     model = cached_node(
         packed=heads == 2, heads=heads, past=past, causal=bool(causal), mask=bool(mask), opset=25, window=window
     )
@@ -945,11 +945,11 @@ def test_attention_nodes_that_have_no_words(text: str, opset: int, code: str) ->
     refuse(model_from_text(f"g ({text}", opset=opset, check=False), code)
 
 
-# -- traps -------------------------------------------------------------------------------------------------------------
+# -- graphs that must not be fused -------------------------------------------------------------------------------------
 
 
 def test_not_a_candidate() -> None:
-    """A Softmax that is not between two products leaves no remark."""
+    """A Softmax that is not between two GEMMs leaves no remark."""
     for body in (
         "h = MatMul(x, w)  y = Softmax <axis = -1> (h)",
         "p = Softmax <axis = -1> (x)  y = MatMul(p, w)",
@@ -1043,7 +1043,7 @@ def test_inputs_stacked_over_rows_where_rows_equal_heads() -> None:
       qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 1, 3, 2]> (k)
       vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
     refuse(model_from_text(text), "WRONG_PERM")
-    # Different sizes distinguish the layouts: K came as [B, H, S, D].
+    # Different sizes distinguish the layouts: here K is [B, H, S, D].
     model = model_from_text(text.replace("4, 4, 8] k", "4, 7, 8] k").replace("[2, 4, 4, 8] v", "[2, 7, 4, 8] v"))
     check(model, {"q": draw(2, 4, 4, 8), "k": draw(2, 4, 7, 8), "v": draw(2, 7, 4, 8)}, rest=[])
 
@@ -1079,7 +1079,7 @@ def test_inside_a_branch() -> None:
 
 
 def layers(count: int) -> Editor:
-    """Returns this number of BERT layers, each among 400 other nodes."""
+    """Returns an editor of `count` BERT layers, with 400 element-wise nodes after each."""
     body, current = [], "x"
     for layer in range(count):
         p = f"l{layer}_"

@@ -175,7 +175,7 @@ def test_refused(node: str, code: str, body: str, outputs: str) -> None:
     ],
 )
 def test_a_residual_around_convolutions_of_any_size(attributes: str, fused: bool) -> None:
-    """H and W are unknown, but a convolution with as much padding as it removes keeps them."""
+    """H and W are unknown, but a convolution keeps them if its padding makes up for its kernel."""
     text = f"""g (float[N, 6, H, K] x) => (float[P, 6, Q, S] y) {{
         i = Relu(x)
         d = Conv <{attributes}> (i, W, b)

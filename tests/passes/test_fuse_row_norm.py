@@ -58,7 +58,7 @@ def rms_norm(divide: str = "n = Div(x, std)") -> onnx.ModelProto:
 
 
 def rms_norm_half() -> onnx.ModelProto:
-    """As exported by large language models: statistics in float32, everything else in float16."""
+    """As in exported large language models: statistics in float32, everything else in float16."""
     body = RMS_NORM.format(divide="n32 = Div(x, std)\n n = Cast <to: int = 10> (n32)")
     text = f"""g (float16[N, S, {D}] x16) => (float16[N, S, {D}] y) {{
         x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n) }}"""
@@ -101,7 +101,7 @@ def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
     result = rewrite(model, [FuseRowNorm()], device="portable", ignore_cost_model=True)
     assert [t for t in result.op_types if t != "Constant"] == STANDARD
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
-    # With our operators the preceding mean is removed again.
+    # A target with our operators fuses the standard nodes into one, including the mean before them.
     again = rewrite(result.proto, [FuseRowNorm()])
     assert [t for t in again.op_types if t != "Constant"] == ["FusedLayerNorm"]
     assert_same_outputs(model, again.proto, {"x": feed(2, 5, D)})
@@ -411,7 +411,7 @@ def test_refuses_deviation_that_is_an_output() -> None:
 
 
 def test_scale_that_grows_the_shape_stays_outside() -> None:
-    """T20: gamma of shape [4, 1, 1, D] would make the result larger than x."""
+    """Case T20 of docs/conformance.md: gamma of shape [4, 1, 1, D] would make the result larger than x."""
     body = RMS_NORM.format(divide=DIVIDE["rms"])
     text = f"g (float[N, S, {D}] x) => (float[4, N, S, {D}] y) {{ {body} y = Mul(n, gamma) }}"
     model = model_from_text(text, {"gamma": RNG.standard_normal((4, 1, 1, D)).astype(np.float32)})
@@ -456,7 +456,7 @@ def test_the_last_dimension_is_followed_through_a_lost_rank(made: str) -> None:
 
 
 def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None:
-    # From opset 18 on, ReduceMean has its axes as an input.
+    # From opset 18 on, the axes of ReduceMean are an input.
     body = RMS_NORM.format(divide="n = Div(x, std)").replace(
         "ReduceMean <axes: ints = [-1]> (q)", "ReduceMean (q, axes)"
     )
@@ -475,7 +475,7 @@ def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None
 
 
 def test_a_rank_that_only_the_centred_value_shows() -> None:
-    """Inference may lose the rank of X while X - mean(X) has a declared rank: it is still a LayerNorm."""
+    """The rank of X may be unknown although X - mean(X) has a declared rank: it must not become an RMSNorm."""
     body = LAYER_NORM.format(square="q = Mul(d, d)", divide="y = Div(d, std)")
     text = f"g (float[N] z, int64[K] s) => (float[2, 3, {D}] y, float[2, 3, {D}] d) {{ x = Reshape(z, s) {body} }}"
     result = rewrite(model_from_text(text, {}), [FuseRowNorm()])

@@ -69,7 +69,7 @@ def test_halves_that_others_read_are_two_values() -> None:
 
 
 def test_unequal_parts_are_no_halves() -> None:
-    """Two of three equal parts of a tensor are two values."""
+    """Two of three equal parts are not the halves of a tensor: the gate reads them as two inputs."""
     body = "p, q, r = Split <axis: int = -1, num_outputs: int = 3> (x) t = Relu(p) y = Mul(t, q) z = Neg(r)"
     result = rewrite(gate(body, "float[N, 6] x", "float[N, 2] y, float[N, 2] z"), [Gate()])
     assert "GatedRelu" in result.op_types

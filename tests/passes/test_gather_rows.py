@@ -17,7 +17,7 @@ from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 
 RNG = np.random.default_rng(33)
 FOLDER = Path(__file__).parent / "exported"
-# From the fourth row or column on, then the first three.
+# torch.roll by three: the rows or columns from the fourth on, then the first three.
 ROLL = """{1} = Slice(x{0}, three, many, {2}) {1}b = Slice(x{0}, zero, three, {2})
     x{1} = Concat <axis = {3}> ({1}, {1}b)"""
 WINDOWS = """w = Reshape(xd, windows) t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (w) y = Reshape(t, tokens)"""
@@ -33,7 +33,7 @@ def moves(
     T: str = "float",
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """Returns a graph from x to y."""
+    """Returns a model with input x and output y."""
     text = f"g ({T}[{dims}] x) => ({T} y) {{ {body} }}"
     return model_from_text(text, NUMBERS | {k: np.array(v, np.int64) for k, v in (constants or {}).items()}, opset)
 
@@ -79,7 +79,7 @@ def test_other_types(T: str) -> None:
 
 
 def test_short_rows_stay() -> None:
-    """Rows of an image are moved, those of one token are not."""
+    """Rows of an image are long enough for a Gather; rows of one token (16 bytes) are not."""
     ops = check(shifted_windows(T="bool"), draw(2, 8, 12, 16, T="bool"))
     assert ops.count("Gather") == 1 and "Transpose" in ops
 
@@ -150,7 +150,7 @@ def test_in_a_branch_and_in_a_function() -> None:
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def test_exported_swin(exporter: str, target: str) -> None:
-    """TorchScript's query of a shape is between roll and partition."""
+    """TorchScript reads a shape between the roll and the partition into windows."""
     before = onnx.load(FOLDER / f"swin-{exporter}.onnx")
     after, _ = optimize(before, target=target, skip=["norm_windows"])
     assert [n.attribute[0].i for n in after.graph.node if n.op_type == "Gather"].count(1) == 2
@@ -200,7 +200,7 @@ def test_what_others_read_stays() -> None:
         text = f"g (float[N, 8, 12, 16] x) => (float y, float z) {{ {body} }}"
         model = model_from_text(text, NUMBERS)
         result = rewrite(model, [GatherRows()])
-        assert "Transpose" in result.op_types  # only the roll
+        assert "Transpose" in result.op_types  # only the roll becomes a Gather
         assert_same_outputs(model, result.proto, {"x": draw(2, 8, 12, 16)}, tolerance=0)
 
 
@@ -226,15 +226,15 @@ def test_long_chains_are_cut() -> None:
 # Each token changes its place twice.
 TURNS = "t = Transpose <perm = [0, 2, 1, 3]> (x) u = Concat <axis = 1> (t, t) y = Transpose <perm = [0, 2, 1, 3]> (u)"
 REFUSED = {
-    # A pixel row of an image of unknown width.
+    # The size of an image row is unknown.
     "UNKNOWN_SHAPE": moves(ROLL.format("", "c", "one", 1) + "y = Identity(xc)", "N, 8, W, 16"),
     "UNSUPPORTED_OP": moves(
-        # ONNX Runtime and the specification differ for a start before the first element.
+        # ONNX Runtime and the specification disagree about a start before the first element.
         "a = Slice(x, before, end, one, back) y = Transpose <perm = [0, 2, 1, 3]> (a)",
         constants={"before": [-20], "end": [-30], "back": [-1]},
     ),
     "WRONG_SHAPE": moves(TURNS, f"N, 2, {MAX_ROWS // 2 + 1}, 16"),
-    # A movement that repeats rows at both ends.
+    # The result contains the rows from the fourth on twice.
     "NO_GAIN": moves("a = Slice(x, three, many, one) y = Concat <axis = 1> (a, x)"),
 }  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_half_precision() -> None:
 
 @pytest.mark.parametrize("dims", ["N, 2, 6, 24", "3, 2, 6, 24"])
 def test_rows_of_several_tokens(dims: str) -> None:
-    """After a Reshape a row is one, two or four rows of the GEMM; a second Reshape restores the shape."""
+    """After a Reshape each gathered row is one, two or four rows of the GEMM; a second Reshape restores the shape."""
     for tokens in (1, 2, 4):
         body = """p = MatMul(x, W) a = Add(b, p) v = Reshape(a, view) g = Gather <axis = 1> (v, some)
             y = Reshape(g, last)"""
@@ -76,7 +76,7 @@ def test_rows_of_several_tokens(dims: str) -> None:
 
 
 def test_as_many_rows_of_a_copy() -> None:
-    """The two copies are then merged."""
+    """The Gather moves before the GEMM, where it is merged with the Transpose."""
     body = """t = Transpose <perm = [0, 2, 1, 3]> (x) p = MatMul(t, W) a = Add(p, b) v = Reshape(a, tokens)
         y = Gather <axis = 1> (v, order)"""
     model = product(body, "N, 3, 4, 24", {"tokens": [-1, 12, 16], "order": RNG.permutation(12)})
@@ -88,7 +88,7 @@ def test_as_many_rows_of_a_copy() -> None:
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 def test_exported_sam(exporter: str, target: str) -> None:
-    """After the attention one Gather merges heads, windows and pads, and its GEMM reads the result."""
+    """After the attention one Gather merges heads and windows and crops the padding; the GEMM reads its result."""
     before = onnx.load(FOLDER / f"sam-{exporter}.onnx")
     after, _ = optimize(before, target=target)
     nodes = list(after.graph.node)

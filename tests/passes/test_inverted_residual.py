@@ -105,7 +105,7 @@ def test_refusals(text: str, code: str) -> None:
 
 
 def test_windows_of_other_sizes() -> None:
-    """5x5 has a separate condition; 7x7, and 3x3 with Relu, are rewritten with `--ignore-cost-model`."""
+    """The rule for 5x5 differs from that for 3x3; 7x7, and 3x3 with Relu, need `--ignore-cost-model`."""
     for kernel, act, name in ((5, "Relu", "InvertedResidualRelu"), (7, "Clip", "Conv"), (3, "Relu", "Conv")):
         pad = kernel // 2
         text = block(act=act, window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
@@ -154,6 +154,6 @@ def test_other_targets_have_no_kernel_for_it() -> None:
 
 
 def test_in_bfloat16_the_convolutions_stay_single() -> None:
-    """In bfloat16 single convolutions use the NCHW2c layout."""
+    """In bfloat16 the convolutions are kept, since tensors between them use the NCHW2c layout."""
     after, _ = optimize(model_from_text(block(), weights()), target="cpu", precision="bf16")
     assert not any("Inverted" in node.op_type for node in after.graph.node)

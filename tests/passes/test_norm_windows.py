@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "exported"
 PASSES = [CleanUp(), FuseRowNorm(), GatherRows(), NormWindows()]
 INTO, OUT_OF = "FusedLayerNormIntoWindows", "FusedLayerNormAddSumFromWindows"
 D = 32
-# For values up to eight times their RMS, which both sides round.
+# Both models round, and elements are up to eight times as large as the RMS.
 TOLERANCE = {"float": 1e-5, "float16": 1e-2}
 
 
@@ -105,7 +105,7 @@ def test_into_windows(
     for dims in (f"{batch}, {H}, {W}, {D}", f"{batch}, {H * W}, {D}"):
         before = into(image, window, shift, dims, T)
         after = rewrite(before, PASSES)
-        # Several window geometries may have the same order; a Reshape then restores the image's shape.
+        # Several window geometries may give the same order of rows. A Reshape to the image's shape may remain.
         assert [op for op in after.op_types if op not in ("Identity", "Reshape")] == [INTO, "Relu"]
         for n in (1, 3) if batch == "N" else (int(batch),):
             shape = (n, *(int(d) for d in dims.split(",")[1:]))
@@ -131,7 +131,7 @@ def test_out_of_windows(
 
 
 def sum_into(geometry: tuple[tuple[int, int], ...], dims: str, T: str = "float") -> onnx.ModelProto:
-    """Returns a residual sum with another reader, and the windows of its norm."""
+    """Returns a residual sum that is also an output, and its norm cut into windows."""
     image, window, shift = geometry
     padded = any(n % m for n, m in zip(image, window))
     body = f"z = Add(x, w) n = {NORM} (z, gamma, beta) i = Reshape(n, as_image) "
@@ -176,7 +176,7 @@ def test_a_residual_that_was_padded() -> None:
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 @pytest.mark.parametrize("name", ["swin-dynamo", "sam-dynamo"])
 def test_exported(name: str, target: str) -> None:
-    """No copies between the norm and the GEMM, nor, in Swin, after the attention."""
+    """There is no copy between the norm and the GEMM, and in Swin none after the attention."""
     before = onnx.load(FOLDER / f"{name}.onnx")
     after, _ = optimize(before, target=target)
     ops = [n.op_type for n in after.graph.node]
@@ -203,7 +203,7 @@ def test_windows_are_found_from_rows() -> None:
 
 
 def test_other_nodes_behind_norms() -> None:
-    """Channels first, split into heads: no remarks."""
+    """A Transpose to channels first, a split into heads and a flat Reshape leave no remark."""
     for moves, numbers in (
         ("y = Transpose <perm = [0, 3, 1, 2]> (n)", {}),
         ("r = Reshape(n, heads) y = Transpose <perm = [0, 3, 1, 2, 4]> (r)", {"heads": [-1, 4, 6, 2, 16]}),
@@ -273,7 +273,7 @@ def test_a_target_without_operators_of_ours() -> None:
 
 @pytest.mark.parametrize("change", ["axis = 1", "stash_type = 16"])
 def test_other_norms(change: str) -> None:
-    """For GPUs a LayerNormalization is kept alone."""
+    """On GPUs a LayerNormalization with another axis or stash_type does not write windows."""
     norm = f"LayerNormalization <{change}>"
     before = model(f"n = {norm} (x, gamma, beta) " + CUT, f"N, 4, 6, {D}", FOUR_BY_SIX)
     if change == "axis = 1":

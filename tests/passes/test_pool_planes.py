@@ -1,4 +1,4 @@
-"""A MaxPool of planes computed by an operator of ours, and refusals."""
+"""A MaxPool after an operator of ours becomes MaxPoolPlanes; and refusals."""
 
 from __future__ import annotations
 

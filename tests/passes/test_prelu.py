@@ -45,7 +45,7 @@ def test_prelu_behind_a_convolution(exporter: str) -> None:
 
 
 def test_prelu_behind_a_convolution_in_bfloat16() -> None:
-    """A bfloat16 convolution does not fuse it."""
+    """A bfloat16 convolution does not fuse the PRelu."""
     model = onnx.load(FOLDER / "prelu-dynamo.onnx")
     after, _ = optimize(model, target="cpu", precision="bf16")
     assert [n.op_type for n in after.graph.node] == ["FusedConvBf16", *OURS, "Conv"]
@@ -66,7 +66,7 @@ def test_every_number_is_the_same(x: str, slope: tuple[int, ...], shape: tuple[i
     assert result.op_types == OURS
     feed = draw(*shape)
     feed.flat[:5] = [np.inf, -np.inf, np.nan, 0.0, -1e38]
-    # By definition: PRelu of onnxruntime 1.22 gives NaN for infinities.
+    # The expected values follow the definition, since PRelu of onnxruntime 1.22 gives NaN for infinities.
     s = onnx.numpy_helper.to_array(model.graph.initializer[0])
     with np.errstate(over="ignore"):
         want = np.where(feed < 0, s * feed, feed)
@@ -96,7 +96,7 @@ def test_refuses_unknown_channels() -> None:
 
 @pytest.mark.parametrize("number", [np.inf, np.nan])
 def test_refuses_slopes_that_are_not_finite(number: float) -> None:
-    """They multiply a 0 where X is positive."""
+    """The slope is multiplied by 0 where X is positive, which would give NaN."""
     model = prelu()
     slope = draw(3, 1, 1)
     slope[1] = number

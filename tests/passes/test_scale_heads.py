@@ -60,7 +60,7 @@ def test_a_computed_factor_of_each_head(factor: str, shape: tuple[int, ...]) -> 
     [
         ("4, 5, 1", "s = Mul(p, c)", "float"),  # per row
         ("1, 5", "s = Mul(p, c)", "float"),  # per column
-        ("7, 1, 4, 1, 1", "s = Mul(p, c)", "float"),  # Q would grow
+        ("7, 1, 4, 1, 1", "s = Mul(p, c)", "float"),  # the factor would make Q larger
         ("B, 4, 1, 1", "s = Mul(p, c)", "float16"),
         ("4, 1, 1", "t = Mul(p, c) r = Abs(t) s = Add(t, r)", "float"),
     ],
@@ -84,7 +84,7 @@ def test_targets_without_our_operators_keep_it() -> None:
 
 
 def test_a_factor_behind_a_product_with_a_vector_stays() -> None:
-    """Without K's columns c is along the batch: [3, 3, 5] c, and not along the heads of Q [3, 3, 5, 8]."""
+    """With a vector K the product is [3, 3, 5]: c is not along the heads of Q [3, 3, 5, 8]."""
     text = """g (float[3, 3, 5, 8] q, float[8] k, float[3, 1, 1] c) => (float[3, 3, 5] y) {
         p = MatMul(q, k)
         s = Mul(p, c)

@@ -164,6 +164,6 @@ def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str, beh
     constants = {"two": np.float32(2), "epsilon": np.float32(1e-5), "gamma": draw(4), "beta": draw(4)}
     model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body} }}", constants, 11)
     assert rewrite(model, [ScaleShift()], device=device).op_types == [n.op_type for n in model.graph.node]
-    # Without Sqrt the same Mul and Add are a chain.
+    # Without Sqrt this is no norm, so the same Mul and Add are rewritten.
     model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body.replace('Sqrt', 'Exp')} }}", constants, 11)
     assert len(rewrite(model, [ScaleShift()], device="cpu").op_types) < len(model.graph.node)

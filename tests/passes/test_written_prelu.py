@@ -47,7 +47,7 @@ def test_every_number_is_the_same(body: str, slope: tuple[int, ...]) -> None:
     feed = draw(2, 3, 5, 7)
     feed.flat[:3] = [0.0, -1e38, 1e38]
     np.testing.assert_array_equal(run(result.proto, {"x": feed})[0], run(model, {"x": feed})[0])
-    # With infinities and NaN for our operator only: onnxruntime 1.22's PRelu gives NaN for infinities.
+    # Infinities and NaN are tested with our operator only: onnxruntime 1.22's PRelu gives NaN for infinities.
     feed.flat[3:6] = [np.inf, -np.inf, np.nan]
     after, _ = optimize(model, target="cpu")
     assert "ScaleShiftRelu" in {n.op_type for n in after.graph.node}
