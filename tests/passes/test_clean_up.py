@@ -220,7 +220,7 @@ def test_a_static_shape_folds_whole() -> None:
 
 
 def test_a_shape_that_only_clean_up_can_tell() -> None:
-    """Inference does not compute ConstantOfShape; a second run knows the Reshape's shape, so the first one must as well."""
+    """Inference does not compute ConstantOfShape; a second run knows the Reshape's shape, so the first one must too."""
     text = """g (float[6] x) => (float[P, Q] y) {
         s = ConstantOfShape <value = int64[1] {1}> (two)
         t = Mul(s, three)

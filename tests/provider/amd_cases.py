@@ -48,7 +48,7 @@ def facts() -> list[dict[str, Any]]:
 
 
 def any_session() -> Any:
-    """Opens a session as each runtime does with a GPU; on 1.22 the registration of operators looks for the GPU."""
+    """Opens a session that looks for a GPU; on ONNX Runtime 1.22 the registration of our operators does this."""
     return new_session() if loads_providers() else graphopt.session(MODEL)
 
 
@@ -160,7 +160,7 @@ def convolution() -> dict[str, Any]:
 
 
 def asks_again_after_a_refusal() -> dict[str, Any]:
-    """After the convolution's kernels are loaded, the matrix multiplication fails once: library calls in each run."""
+    """Counts the library calls of each run; in the first run rocBLAS fails once, after MIOpen's kernels are loaded."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     m = GENERATOR.standard_normal((8, 8)).astype(np.float32)
     x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
@@ -186,7 +186,7 @@ def asks_again_after_a_refusal() -> dict[str, Any]:
 
 
 def warms_up_convolutions() -> dict[str, int]:
-    """Counts the library's convolutions, and the waits of their thread, in the first run after a warm-up."""
+    """Counts MIOpen's convolutions, and the waits for it, in the first run after a warm-up."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
     model = model_of([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": x}, ["y"], {"w": w})
@@ -225,7 +225,7 @@ def each_session_chooses() -> dict[str, Any]:
 
 
 def properties_of_hip_5() -> dict[str, Any]:
-    """Devices as described by a runtime with another layout of the properties."""
+    """Returns the devices, and a session's error, with the properties in the layout of HIP 5."""
     return {"devices": facts(), "error": error_of(any_session())}
 
 
@@ -263,7 +263,7 @@ def binds_pinned_memory() -> dict[str, Any]:
 
 
 def waits_for_inputs() -> dict[str, Any]:
-    """Counts the copies that the host waited for in ten runs with different inputs, and returns their errors."""
+    """Returns the largest error of ten runs with different inputs, and how many copies the host waited for."""
     session = new_session()
     error_of(session)
     driver = Driver()
@@ -292,7 +292,7 @@ def forks() -> dict[str, str]:
 
 
 def warms_up() -> dict[str, str]:
-    """A session with a warm-up, and one with a warm-up for an input that the model does not have."""
+    """Runs a session with a warm-up; returns the error of a warm-up that names an input the model does not have."""
     session = graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up={"x": (64, 64)}, log_severity_level=4)
     assert error_of(session) < 1e-6
     missing = message_of(lambda: graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up=[{"z": (64, 64)}]))
@@ -347,7 +347,7 @@ MACHINES: dict[str, dict[str, str]] = {
 
 
 def why_no_gpu() -> dict[str, Any]:
-    """For machines without a visible device: the target `auto`, the session's warning, and each route's reason."""
+    """Returns the target `auto`, the session's warnings and each route's reason on machines without a visible GPU."""
     found = {}
     for name, files in MACHINES.items():
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:

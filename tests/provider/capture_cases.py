@@ -27,7 +27,7 @@ W = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
 B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
 PRODUCT = helper.make_node("MatMul", ["x", "w"], ["t"])
 TAIL = [helper.make_node("Add", ["t", "b"], ["u"]), helper.make_node("Relu", ["u"], ["y"])]
-# the longest wait of a captured stream for another thread, which may itself wait for the end of the capture
+# How long the capturing thread waits at most for the other thread, which may itself wait for the end of the capture.
 SECONDS = 1.0
 
 
@@ -42,7 +42,8 @@ def counts() -> dict[str, int]:
 class Meanwhile:
     """Runs an action in another thread while this process captures a stream.
 
-    The capturing thread stops in the driver, without Python's lock, with `before` in its wait for the stream's work.
+    The capturing thread pauses in the driver, without Python's lock, while it adds work to the capture; with `before`
+    it pauses earlier, while it waits for the stream's work.
     """
 
     def __init__(self, action: Callable[[], object], before: bool = False) -> None:
@@ -111,14 +112,14 @@ def begins_with_weights() -> None:
 
 
 def uses_the_null_stream_and_events() -> dict[str, Any]:
-    """Creates a session with weights; then runs another one through pinned memory that the captured stream has used."""
+    """During a capture creates a session with weights; during another one runs a session, which copies its input."""
     session = new_session()
     actions = {"a session with weights begins": begins_with_weights, "a session runs": lambda: error_of_runs(session)}
     return {name: during_a_capture(action) for name, action in actions.items()}
 
 
 def waits_for_the_device() -> dict[str, Any]:
-    """Typical actions of other server threads during a capture."""
+    """During a capture each, performs typical actions of other threads of a server."""
     import onnxruntime as ort
 
     kept = {"tensor": on_device(), "pinned tensor": pinned(), "session": new_session()}
@@ -174,7 +175,7 @@ def fails_in_a_capture() -> dict[str, Any]:
 
 
 def uploads_before_a_capture() -> list[float]:
-    """Runs a session. Before its first capture, while its input is on the way, another one runs with another input."""
+    """Runs a session. Before its first capture, while its input is copied, another one runs with another input."""
     sessions, inputs, errors = [new_session(), new_session()], [X, -X], []
 
     def run(i: int) -> None:
@@ -219,7 +220,7 @@ class OtherLibrary:
 
 
 def beside_another_library() -> dict[str, Any]:
-    """During another library's capture: errors and messages of session operations, and the status of the capture."""
+    """Returns errors and messages of session operations during another library's capture, and the capture's status."""
     other, found, kept = OtherLibrary(), {}, {"session": new_session()}
 
     def begin() -> float:
@@ -270,7 +271,7 @@ def destroys_handles() -> dict[str, Any]:
     import onnxruntime as ort
 
     driver, rocblas = Driver(), ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
-    other = new_session()  # the next session gets its stream, which has no handle
+    other = new_session()  # during_a_capture's session gets the stream of this one, which has no handle
     other.run(None, {"x": X})
     place = discovery.memory_of(other)
     session = graphopt.session(dynamic_model([PRODUCT, *TAIL]), [(DEVICE_PROVIDER, {})], log_severity_level=4)
@@ -293,7 +294,7 @@ def destroys_handles() -> dict[str, Any]:
 
 
 def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
-    """Computes products of some sizes in one session, three times each. Returns errors and counts of regions."""
+    """Computes GEMMs with these numbers of rows in one session, three times each. Returns errors and region events."""
     session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
     before, errors, message = counts(), [], ""
     for size in sizes:
@@ -359,7 +360,7 @@ def two_streams() -> dict[str, Any]:
 
 
 def layers_of_one_input() -> dict[str, Any]:
-    """Pairs of GEMMs with the same input, one with the bias of a GEMM before a large constant, in three sessions."""
+    """Runs pairs of GEMMs with a common input in three sessions; a 32 MiB constant separates some of their operands."""
     rng = np.random.default_rng(3)
     weights = {f"w{i}": rng.standard_normal((64, 64)).astype(np.float32) / 8 for i in range(3)}
     zero, b = np.zeros(64, np.float32), rng.standard_normal(64).astype(np.float32)
@@ -393,7 +394,7 @@ def layers_of_one_input() -> dict[str, Any]:
 
 
 def refuses_once() -> dict[str, Any]:
-    """Counts the library's GEMMs in a session with a refused GEMM, and then in another session."""
+    """Returns the number of GEMMs by the library in a session whose GEMM is refused, and in the next session."""
     library = epilogues()
     errors, done = [], []
     for refusals in (100, 0):

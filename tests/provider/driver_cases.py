@@ -50,7 +50,7 @@ LOOP = onnx.parser.parse_model(
         }>
     }"""
 ).SerializeToString()
-DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1  # launch failed, which CUDA and HIP keep; operating system call failed
+DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1  # launch failed (CUDA and HIP keep this error); system call failed
 
 
 class Driver:
@@ -89,7 +89,7 @@ class Driver:
         self._library.stand_in_memory(self.alive()[0] + more)
 
     def keeps_errors(self) -> bool:
-        """Whether errors stay readable after the call: in HIP they do, in CUDA's driver API they do not."""
+        """Whether the driver keeps the last error of a thread: HIP does, CUDA's driver API does not."""
         return hasattr(self._library, "hipGetLastError")
 
     def failures(self) -> int:
@@ -108,7 +108,7 @@ class Driver:
         self._library.stand_in_set_current(device)
 
     def waits(self) -> int:
-        """Returns the number of copies from unpinned memory; the host waits for them."""
+        """Returns the number of copies from unpinned memory, for which the host waits."""
         return int(self._library.stand_in_waits())
 
     def graphs(self) -> int:
@@ -198,7 +198,7 @@ def runs() -> dict[str, Any]:
 def late() -> dict[str, float]:
     """Returns the deviation from the CPU over three runs of control flow bodies, and of chains and GEMMs around them.
 
-    With STAND_IN_LATE the driver executes nothing before a wait for it.
+    With STAND_IN_LATE the driver executes work only when a call waits for it.
     """
     from tests.provider.test_control_flow import CASES, parsed
 
@@ -385,7 +385,7 @@ def out_of_memory() -> dict[str, Any]:
 
 
 def takes_what_others_keep() -> float:
-    """Runs a session when all free device memory is in the shared pool, kept from a closed session."""
+    """Runs a session while all free device memory is in the shared pool, where a closed session left it."""
     driver = Driver()
     error_of(new_session())
     gc.collect()
@@ -456,7 +456,7 @@ def records() -> dict[str, Any]:
 
 
 def takes_idle_arenas() -> float:
-    """Runs a session when all free device memory is in the arena of another session, which has run before."""
+    """Runs a session while all free device memory is in the arena of another, idle session."""
     from tests.provider.test_regions import dynamic
 
     driver, x = Driver(), np.ones((4096, 64), np.float32)
@@ -611,14 +611,14 @@ def one_linear() -> dict[str, float]:
 
 
 def dies_in_the_selftest() -> None:
-    """The second operator aborts the process."""
+    """Runs a self-test in which the second operator aborts the process."""
     few = {name: OPS[name] for name in ("FusedRmsNorm", "FusedLayerNorm", "ScaleShift")}
     with patch.dict(OPS, few, clear=True):
         selftest(progress=lambda name: Driver().fail_after(0, ABORT) if name == "FusedLayerNorm" else None)
 
 
 def after_the_selftest() -> dict[str, str]:
-    """Returns the failures that a later process reads."""
+    """Returns the self-test failures that this later process reads from the record."""
     return selftest_record.failures(DEVICE_PROVIDER, discovery.device_of(DEVICE_PROVIDER), discovery.library_version())
 
 
@@ -644,7 +644,7 @@ def many_sessions() -> dict[str, Any]:
     import onnxruntime
 
     driver, states, heaps, found = Driver(), [], [], discovery.our_devices()
-    # Loops contain a nested session and kernels that ONNX Runtime creates.
+    # Models with Loops are included, since ONNX Runtime creates a nested session and kernels for these.
     for i in range(1000):
         # Without our custom operators: their registration takes most of a session's creation time.
         options = onnxruntime.SessionOptions()

@@ -24,13 +24,13 @@ from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "provider_reference.md"
-TYPES = {  # ONNX name -> column of the table
+TYPES = {  # ONNX name -> heading in the table
     "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
     "int4": "i4", "uint4": "u4",
 }  # fmt: skip
 RESULTS = {"QuantizeLinear": 2}  # index of the input with the type of the output
-EXAMPLES = 12  # tests for each operator: the first ones include all kinds
+EXAMPLES = 12  # node tests for each operator; the first ones include all kinds
 
 
 def examples() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:

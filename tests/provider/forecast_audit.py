@@ -1,16 +1,16 @@
 """Compares forecasts (`explain --provider graphopt` and `cpu`) with sessions: docs/measurements/placement.md.
 
 The models are ONNX's node tests (with integer inputs, and with them as constants), the zoo, the trained models of
-models/pypi.py, and the given files; each unchanged and, except for the node tests, optimized. Each model is run in two
-sessions. With all of ONNX Runtime's optimizers nodes may be fused or dropped, and a node that is forecast as constant
-must have disappeared. Without them every other node must still exist.
+models/pypi.py, and the given files; each unchanged and, except for the node tests, optimized. Two sessions are created
+for each model. In the session with all of ONNX Runtime's optimizers nodes may be fused or removed, and a node that is
+forecast as constant must have disappeared. In the session without optimizers every other node must still exist.
 
 Usage:
 
     .venv-ort/bin/python -m tests.provider.forecast_audit [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
 
-Prints for each part the number of nodes compared with a session, and each wrong line. The exit code is 1 if there is
-one. Needs ONNX Runtime 1.24 or newer.
+Prints for each part the number of nodes compared with a session, and each wrong line. The exit code is 1 if a line is
+wrong. Needs ONNX Runtime 1.24 or newer.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _ours(model: onnx.ModelProto) -> bool:
 def _reads_what_is_not_folded(model: onnx.ModelProto, name: str, said: dict[str, PlacedNode], told: Told) -> bool:
     """Whether an input of the node was forecast as constant, but this session computes it on our device.
 
-    A shape computed from it there is no longer on the host.
+    A shape that is computed from such an input is not available on the host.
     """
     folded = {
         output

@@ -1,7 +1,7 @@
-"""Processes without the one second of imports each: a server imports the modules and forks.
+"""Starts processes without one second of imports each: a server imports the modules once, and forks.
 
-The loader reads LD_LIBRARY_PATH once, so there is one server for each value. Otherwise a forked process equals a new
-one: its environment, no library of ours loaded, only the threads that the imports start.
+The loader reads LD_LIBRARY_PATH once, so there is one server for each value. In all else a forked process is like a new
+process: it has the given environment, no library of ours loaded, and only the threads that the imports start.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fork_server(library_path: str) -> ForkServer:
 
 
 def serve() -> None:
-    """Runs the server; the function returns after a fork, and the forked process exits normally."""
+    """Runs the server. In a forked process the function returns, so this process exits normally."""
     from tests.provider.driver_cases import run_case
 
     functions = {name: vars(importlib.import_module(name)) for name in MODULES}

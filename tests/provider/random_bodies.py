@@ -1,8 +1,8 @@
 """Random graphs with If, Loop and Scan: nested, with captured values, zero iterations, and growing sizes.
 
 Every value is a float matrix with any number of rows and WIDTH columns. Binary operators combine a value with the mean
-of another, so all sizes fit. `python -m tests.provider.random_bodies COUNT FIRST KERNELS` runs COUNT graphs on the
-provider, with KERNELS compiled for the CPU, and prints the number of its nodes; scripts/sweep runs it.
+of another value's rows, so all sizes fit. `python -m tests.provider.random_bodies COUNT FIRST KERNELS` runs COUNT
+graphs on the provider, with KERNELS compiled for the CPU, and prints the number of its nodes; scripts/sweep runs it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Scope:
         return self.one("ReduceMean", x, axes=[0], keepdims=1)
 
     def condition(self) -> str:
-        """Returns a condition: computed from a value, or the graph's input."""
+        """Returns a condition: the graph's input, or computed from a value."""
         if self.rng.random() < 0.3:
             return "flag"
         total = self.one("ReduceSum", self.any(), keepdims=0)
@@ -96,7 +96,7 @@ class Scope:
         return helper.make_graph(inner.nodes, self.name(), inputs, outputs)
 
     def fresh(self) -> str:
-        """Returns a value that this graph computes itself, since results of bodies must be."""
+        """Returns a value that this graph computes, since a body may not return values of the outer graph."""
         return self.one("Identity", self.any())
 
     def branch(self) -> list[str]:
@@ -155,7 +155,7 @@ class Scope:
 
 
 def random_model(seed: int) -> tuple[bytes, dict[str, Array]]:
-    """Returns a model with a different seed in each random node, and its inputs."""
+    """Returns a random model with at least one If, Loop or Scan, and its inputs."""
     rng = np.random.default_rng(seed)
     scope = Scope(rng, None, [0])
     scope.values = ["x", "z"]
@@ -176,7 +176,7 @@ def random_model(seed: int) -> tuple[bytes, dict[str, Array]]:
 
 
 def compare(seed: int) -> Counter[str]:
-    """Returns the provider's nodes, after two runs equal the CPU's results.
+    """Compares two runs with the CPU's results; returns the operators on the provider.
 
     Raises:
         AssertionError: the results differ, or the provider fails where the CPU does not.
@@ -184,7 +184,7 @@ def compare(seed: int) -> Counter[str]:
     model, feeds = random_model(seed)
     try:
         wanted = new_session(model, devices=0).run(None, feeds)
-    except Exception:  # ONNX Runtime refuses the model, as a Loop with a condition of an unexpected type
+    except Exception:  # ONNX Runtime refuses the model, for example a Loop with a condition of an unexpected type
         return Counter()
     session = new_session(model, {"min_nodes": "1"}, assignment=True)
     for _ in range(2):

@@ -46,7 +46,7 @@ class Model:
 
 @dataclass
 class Running:
-    """A session, and its runs with inputs on the device by the number of their case."""
+    """A session; `bound` maps the index of a case to a function that runs it with inputs on the device."""
 
     model: Model
     options: int
@@ -61,7 +61,7 @@ def optimized(name: str, content: onnx.ModelProto, feeds: Sequence[dict[str, Arr
 
 
 def rows() -> Model:
-    """A model with a dynamic number of rows, for growing memory, and two inputs of equal size."""
+    """Returns a model with two inputs of equal size and a dynamic number of rows, so that its memory grows."""
     rng = np.random.default_rng(5)
     w = rng.standard_normal((64, 48)).astype(np.float32)
     nodes = [
@@ -92,7 +92,7 @@ def check(running: Running, case: Case, outputs: list[Array]) -> None:
 
 
 def began(model: Model, options: int) -> Running:
-    """Creates a session and runs it until its libraries are loaded: later runs use the same implementations."""
+    """Creates a session and runs it until its libraries are loaded, so all later runs use the same implementations."""
     where = [(DEVICE_PROVIDER, OPTIONS[options])]
     session = graphopt.session(model.content, where, require_device=True, log_severity_level=4)
     for case in model.cases:

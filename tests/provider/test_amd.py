@@ -1,7 +1,7 @@
-"""ROCm as users meet it: the rules that the stand-ins take from AMD's sources, and the tests that we follow them.
+"""Tests that the library follows the rules of ROCm, which the stand-ins reproduce from AMD's sources.
 
-The rules with their places in AMD's sources are in tests/native/stand_ins; docs/amd_behaviour.md maps rules to tests.
-None of these tests has run on an AMD GPU.
+The stand-ins in tests/native/stand_ins name the place of each rule in AMD's sources; docs/amd_behaviour.md maps rules
+to tests. None of these tests has run on an AMD GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def with_kernels(folder: Path, *archs: str) -> str:
 
 @pytest.mark.parametrize("devices", ["gfx1100", "gfx1201,gfx90a", "gfx1152/gfx11-generic"])
 def test_no_error_is_left_for_others(devices: str, amd: StandIn) -> None:
-    """From ROCm 7 on an error stays in the thread, and makes the next node of ONNX Runtime's ROCm provider fail."""
+    """From ROCm 7 on a thread keeps its last error, which makes the next node of ONNX Runtime's ROCm provider fail."""
     outcome = amd.run("leaves_no_error", devices)
     assert outcome.value["error"] < 1e-6
     assert outcome.value["failures"] == 0 and outcome.value["last"] == 0
@@ -55,7 +55,8 @@ def test_a_device_is_opened_when_it_is_used(on_device: StandIn) -> None:
 
 X_BYTES = 64 * 64 * 4  # size of the cases' input
 
-# Compute units, TB/s, XCDs and whether integrated, from AMD's product pages; 1 XCD where a part may have fewer.
+# Compute units, TB/s, XCDs and whether integrated, from AMD's product pages; 1 XCD if a product may have fewer than
+# the architecture's maximum.
 PRODUCT_FACTS = {
     "gfx90a": (104, 1.638, 1, False),
     "gfx942": (304, 5.3, 8, False),
@@ -101,7 +102,7 @@ def test_what_the_runtime_does_not_know_is_typical(amd: StandIn) -> None:
 
 @pytest.mark.parametrize("arch", ["gfx1154", "gfx1170", "gfx1250"])
 def test_an_unsupported_gpu_is_named(arch: str, amd: StandIn) -> None:
-    """Its generation has kernels, but its matrix instructions have other layouts. No build option helps."""
+    """The GPU's generation has kernels, but its own matrix instructions have other layouts. No build option helps."""
     (device,) = amd.run("facts", arch).value
     assert device["code"] == ""
     assert device["problem"] == {"code": "unsupported", "text": f"graphopt has no kernels for {arch}", "mend": ""}
@@ -128,7 +129,7 @@ def test_rocblas_is_not_asked_where_it_would_abort(on_device: StandIn, tmp_path:
 
 
 def test_a_session_names_the_package_of_a_missing_library(on_device: StandIn, tmp_path: Path) -> None:
-    """As `doctor` does: the package that belongs to the installed ROCm, here its wheels."""
+    """Like `doctor`, the session names the package that belongs to the installed ROCm, here its wheels."""
     folder = tmp_path / "site-packages" / "_rocm_sdk_core" / "lib"
     folder.mkdir(parents=True)
     shutil.copy(on_device.folder("hip") / NAMES["hip"], folder)
@@ -191,7 +192,7 @@ def test_a_product_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> N
 
 
 def test_a_refused_product_is_asked_for_again(on_device: StandIn, tmp_path: Path) -> None:
-    """The plan made after a refusal has the age of the refused one, so the next run makes another."""
+    """The plan made after a refusal counts as old as the refused one, so the next run plans again and calls rocBLAS."""
     conv = convolutions(on_device, tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
     outcome = on_device.run("asks_again_after_a_refusal", "gfx1201", **more)
@@ -237,7 +238,7 @@ def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
     assert "for a convolution of X [1,4,1,8,8]: MIOpen CompileSolution failed, status 7" in said
 
 
-WRONG = ["wrong", "large", "vectors", "odd"]  # at all sizes, of 256^3, with one row or column, of an odd K
+WRONG = ["wrong", "large", "vectors", "odd"]  # wrong at all sizes, for 256^3, with one row or column, with an odd K
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -317,7 +318,7 @@ def test_what_miopen_can_t_do_our_kernels_do(mode: str, on_device: StandIn, tmp_
     [
         ("gfx942130.kdb", "gfx942", True),  # 304 compute units
         ("gfx942e4.kdb", "gfx942", False),  # an MI300A with 228
-        ("gfx1201_32.kdb", "gfx1201", True),  # as HIP counts: 32 work-group processors
+        ("gfx1201_32.kdb", "gfx1201", True),  # HIP counts 32 work-group processors
         ("gfx1201_64.kdb", "gfx1201", False),
     ],
 )
@@ -331,7 +332,7 @@ def test_miopen_s_package_is_for_a_count_of_processors(
 
 
 def test_no_run_waits_for_miopen_to_build(on_device: StandIn, tmp_path: Path) -> None:
-    """AMD's packages have no kernels for most of RDNA; there MIOpen is used only if the option requests it."""
+    """AMD's packages have no MIOpen kernels for most RDNA GPUs; these use MIOpen only if the option requests it."""
     more = convolutions(on_device, tmp_path, "gfx942")
     outcome = on_device.run("convolution", STAND_IN_DNN="builds", **more)
     assert outcome.value["by_library"] == [0, 0, 0, 0] and outcome.value["error"] < 1e-4
@@ -362,7 +363,7 @@ def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
 
 
 def test_tensors_of_callers_in_pinned_memory(on_device: StandIn) -> None:
-    """Memory of the type HOST_ACCESSIBLE: the device reads it without a copy, and it is reused."""
+    """The device reads inputs in memory of the type HOST_ACCESSIBLE without a copy, and freed memory is reused."""
     found = on_device.run("binds_pinned_memory").value
     assert found["name"] == "GraphoptPinned" and found["error"] < 1e-6
     assert (found["waits"], found["places"], found["pinned"]) == (0, 1, X_BYTES)
@@ -375,7 +376,7 @@ def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:
 
 
 def test_the_runtime_that_onnxruntime_needs(old_runtime: StandIn) -> None:
-    """The ROCm provider names the version; two HIP runtimes in one process would not know each other's streams."""
+    """The ROCm provider names the HIP version to load: two HIP runtimes would not know each other's streams."""
     route = replace(old_runtime, module="tests.provider.amd_cases").run("runtime_library").value["route"]
     assert route["runtime"]["needed"] == "libamdhip64.so.7"
 

@@ -28,7 +28,7 @@ def attention(
     keys: int = T,
     **attributes: Any,
 ) -> Alone:
-    """Returns a case: Q [B, heads[0], S, H], `keys` new keys after `past` cached ones; `flat` puts the heads last."""
+    """Returns a case: `heads` of Q and of K, `keys` new keys after `past` cached ones; `flat`: Q is [B, S, N H]."""
     n, g = heads
     rng = np.random.default_rng([n, g, past, keys, *map(ord, "".join(attributes))])
     q, k, v = (signed(rng, B, h, t, H, dtype=dtype) for h, t in ((n, S), (g, keys), (g, keys)))
@@ -96,7 +96,7 @@ def test_attention(dtype: Any, worker: ProcessPoolExecutor) -> None:
             attention(dtype, flat=True, scale=0.5),
             attention(dtype, heads=(4, 2), mask=seen),
             attention(dtype, heads=(6, 1), flat=True, mask=bias),
-            attention(dtype, is_causal=1),  # keys that no query attends to
+            attention(dtype, is_causal=1),  # some keys have no query that attends to them
             attention(dtype, is_causal=1, keys=S, mask=seen[:, :S]),
             attention(dtype, past=P, presents=True),
             attention(dtype, past=P, presents=True, is_causal=1, keys=S, flat=True, heads=(4, 2)),

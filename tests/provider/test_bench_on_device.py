@@ -1,4 +1,4 @@
-"""`bench` measures on our provider."""
+"""`bench --provider graphopt` measures sessions on our provider."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rules of ROCm and CUDA for captured streams, graphs and the handles of libraries.
 
-The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md maps rules to tests.
+The stand-ins in tests/native/stand_ins name the source of each rule; docs/amd_behaviour.md maps rules to tests.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: str, captures: StandIn) -> None:
-    """In HIP, work on the null stream ends every capture; a query of an event ends the capture of its stream."""
+    """In HIP, work on the null stream ends every capture; a query of an event ends the capture of its own stream."""
     assert_undisturbed(captures.run("uses_the_null_stream_and_events", arch, driver).value)
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_memory_is_in_use_until_a_stream_is_captured(driver: str, arch: str, captures: StandIn) -> None:
-    """Events of a captured stream count as done without a query, because its work was waited for before the capture."""
+    """The work of a stream is waited for before its capture, so its events count as done and are not queried."""
     errors = captures.run("uploads_before_a_capture", arch, driver, STAND_IN_LATE="1").value
     assert len(errors) == 4 and max(errors) < 1e-6, errors
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
-    """HIP makes the stream unusable until a capture of it succeeds: the run continues, and the next one captures."""
+    """HIP makes the stream unusable until a capture of it succeeds; the run must continue, and a later run capture."""
     found = captures.run("fails_in_a_capture", arch, driver).value
     assert not found["messages"] and found["error"] < 1e-6, found
     assert found["refused"] == 1 and found["captured"] > 0, found
@@ -63,14 +63,14 @@ def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captu
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: StandIn) -> None:
-    """PyTorch captures in the mode `global`: other threads may not allocate or wait unless their mode is relaxed."""
+    """PyTorch captures in the mode `global`, in which other threads may allocate or wait only in relaxed mode."""
     found = captures.run("beside_another_library", arch, driver).value
     wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path: Path) -> None:
-    """A larger GEMM can make rocBLAS replace its workspace."""
+    """A larger GEMM can make rocBLAS free its workspace, which a captured graph must not use."""
     kernels = with_kernels(tmp_path, "gfx1201")
     outcome = captures.run("grows_a_workspace", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures))
     assert not outcome.value["message"] and outcome.value["error"] < 1e-4, outcome
@@ -125,7 +125,7 @@ def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, bl
 
 @pytest.mark.parametrize("more", [{"STAND_IN_HIP_VERSION": "70051831"}, {"GRAPHOPT_LIBRARIES": "miopen=find"}])
 def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captures: StandIn, tmp_path: Path) -> None:
-    """Up to ROCm 7.0.1 a graph contains only part of its kernels. After a measurement its calls end captures."""
+    """Up to ROCm 7.0.1 a graph has only part of MIOpen's kernels. After a measurement MIOpen's calls end captures."""
     kernels = with_kernels(tmp_path, "gfx942")
     drivers = replace(captures, module="tests.provider.driver_cases")
     environment = {**rocblas(captures), "ROCBLAS_TENSILE_LIBPATH": kernels, "MIOPEN_SYSTEM_DB_PATH": kernels, **more}
@@ -135,6 +135,6 @@ def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captu
 
 @WITH_BLAS_LT
 def test_distances_of_constants_fit_the_library(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """The distances between the layers of one GEMM are 32-bit in cuBLASLt, but constants may be farther apart."""
+    """The distances between the layers of one GEMM are 32-bit in cuBLASLt, but the weights may be farther apart."""
     outcome = blas_lt("layers_of_one_input", driver, arch)
     assert not outcome.value["messages"] and outcome.value["error"] < 1e-3, outcome

@@ -1,6 +1,6 @@
 """Float16 convolutions with tensors in channels-last layout, and the nodes between them.
 
-They are compared with the CPU in float32, and with the same session in channels-first layout, which uses other kernels.
+Outputs are compared with the CPU in float32, and with a session in channels-first layout, which uses other kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.provider.worker import model_of as one_node
 
 # Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two or more letters is a weight with the given shape.
 GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
-    # name: nodes, weights, copies between the layouts
+    # name: nodes, weights, number of copies between the layouts
     "relu": ("a = Conv<pads=[1,1,1,1]>(e, w1, b1)  y = Relu(a)", {"w1": (16, 8, 3, 3), "b1": (16,)}, 2),
     "no_bias": ("a = Conv(x, w1)  y = Neg(a)", {"w1": (3, 5, 2, 3)}, 2),
     "uneven_pads": (
@@ -210,15 +210,15 @@ def test_against_channels_first(name: str, worker: ProcessPoolExecutor) -> None:
 
 
 def opened(model: bytes, options: Mapping[str, str]) -> dict[str, int]:
-    """Returns the region events until the session is created."""
+    """Creates a session and returns the region events of its creation."""
     before = counts()
     new_session(model, options)
     return since(before)
 
 
-# Number of layout changes of float16 images: at inputs and outputs, and where pixels become tokens. The second
-# convolution of sd_block writes a float32 summand in channels-first layout; the GEMMs after it, between sums and
-# tokens, work on single pixels.
+# Number of layout changes of float16 images: at inputs and outputs, and where pixels become tokens. In sd_block these
+# nodes need none: the second convolution writes a float32 summand in channels-first layout, and the GEMMs between sums
+# and tokens read single pixels.
 RELAID = {"resnet18": 1, "resnet50": 1, "mobilenet_v2": 1, "unet": 2, "yolo": 3, "sd_block": 2, "vit": 2}
 
 
@@ -292,7 +292,7 @@ def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) ->
         relaid = [step for step in steps if step in values]
         assert len(relaid) >= RELAID[name]  # an image of one pixel has the same bytes in both layouts
         assert not [value for value in relaid if stands_between(models[name], value)]
-        # The check above is not vacuous: there are values between convolutions.
+        # There are values between convolutions, so the assertion above checks something.
         assert sum(stands_between(models[name], node.output[0]) for node in nodes if node.op_type == "Conv") > 0
 
 

@@ -89,7 +89,7 @@ def generate_on_device(model: bytes, steps: int) -> tuple[list[list[int]], Count
 
 @pytest.mark.parametrize("bits", [2, 4, 8] if EVERY else [4])
 def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecutor) -> None:
-    """Generates with the cache passed from step to step, original and optimized; scripts/sweep generates 64 tokens."""
+    """Generates with the original and the optimized model, passing on the cache; scripts/sweep generates 64 tokens."""
     steps = TOKENS if EVERY else 6
     model = decoder(bits=bits)
     wanted = generate(model, steps)
@@ -103,7 +103,7 @@ def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecuto
 
 
 def test_past_and_present_in_one_place(worker: ProcessPoolExecutor) -> None:
-    """As genai binds them: the returned cache overwrites the given one in the same memory."""
+    """As onnxruntime-genai binds the cache: the returned one overwrites the given one in the same memory."""
     assert worker.submit(_shared_cache).result() == ""
 
 
@@ -174,7 +174,7 @@ def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:
 
 
 def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime normalizes heads on GPUs only, so the expected values come from its CPU kernels of the parts."""
+    """ONNX Runtime normalizes heads on GPUs only; the expected values come from its CPU kernels for separate nodes."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     asked = 0
     for seed in range(40):
@@ -199,7 +199,7 @@ def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessP
 
 @pytest.mark.parametrize("alone", ["q_norm_weight", "k_norm_weight"])
 def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
-    """ONNX Runtime refuses a single norm, as its schema says, and there is no definition."""
+    """ONNX Runtime refuses a node with only one of the norms, as its schema says, and there is no definition for it."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(40))
     case = next(c for c in draws if "q_norm_weight" in c.inputs)
@@ -255,7 +255,7 @@ def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolE
 
 
 def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime versions differ in the keys of such a query: 1.22 uses one key, 1.32 none."""
+    """With a window of 0 a query attends to one key in ONNX Runtime 1.22 and to none in 1.32."""
     op, case = _attention_over_a_window(0)
     assert forecast(model_of(op, case, 17), "graphopt").nodes[0].reason == "local_window_size 0"
 

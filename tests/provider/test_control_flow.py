@@ -27,7 +27,7 @@ IF = """g (float[a, b] x, bool c) => (float[s, t] y) {
         else_branch = e () => (float[s, t] n) {n = Neg (r)}>
     y = Abs (z)
 }"""
-# A scan output, besides the loop-carried state.
+# A Loop with a scan output besides the loop-carried state.
 LOOP = """g (float[3, 4] x, int64 n) => (float[3, 4] y, float[k, 3, 4] all) {
     yes = Constant <value = bool {1}> ()
     r = Relu (x)
@@ -64,7 +64,7 @@ SCAN = """g (float[3, 4] x, float[{n}] s0) => (float[{n}] y, float[3, 4] all) {{
         q = Add (s, e) u = Tanh (q) v = Neg (q)
     }}> (s0, r)
 }}"""
-# A shape of the outer graph, read on the host in both bodies.
+# Both bodies read a shape of the outer graph on the host.
 SHAPE = """g (float[a, b] x, bool c) => (float[s, t] y) {
     one = Constant <value = int64[1] {1}> ()
     rest = Constant <value = int64[1] {-1}> ()
@@ -91,7 +91,7 @@ NESTED = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y) {
             }>
     }>
 }"""
-# The rank is unknown before the run, except that the convolution's weights imply it.
+# The rank of the If's result is unknown before the run; only the weights of the convolution after it imply the rank.
 RANK = """g (float[a, b, c] x, bool c0) => (float[s, t, u] y) {
     w = Constant <value = float[2, 3, 1] {1, 2, 3, 4, 5, 6}> ()
     z0 = If (c0) <
@@ -123,7 +123,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bodies_run_on_the_device(name: str, worker: ProcessPoolExecutor) -> None:
-    """Values equal the CPU's, nodes copy nothing, and the CPU runs only the expected nodes, also without regions."""
+    """With and without regions values equal the CPU's, and only the expected nodes and copies are elsewhere."""
     text, feeds, left = CASES[name]
     model = parsed(text)
     on_cpu = worker.submit(run_on_cpu, model.SerializeToString(), feeds).result()
@@ -142,7 +142,7 @@ def run_on_cpu(model: bytes, feeds: Mapping[str, Array]) -> list[Array]:
 
 
 def test_what_has_nothing_for_the_device_stays() -> None:
-    """Bodies that only compute sizes, and sequence values."""
+    """An If whose bodies only compute sizes is kept on the CPU."""
     sizes = """g (float[a, b] x, bool c) => (float[s] y) {
         r = Relu (x)
         dims = Shape (r)

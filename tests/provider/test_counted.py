@@ -31,7 +31,7 @@ def test_nonzero(worker: ProcessPoolExecutor) -> None:
 
 
 def test_compress(worker: ProcessPoolExecutor) -> None:
-    """The condition may be shorter than the axis."""
+    """Tests Compress, also with a condition that is shorter than the axis."""
     nodes = []
     rng = np.random.default_rng(1)
     for dtype in (np.float16, np.float32, np.int64, np.int32):
@@ -80,7 +80,7 @@ def sizes_of_many_runs(model: bytes, feeds: list[dict[str, Array]]) -> tuple[lis
 
 
 def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoolExecutor) -> None:
-    """With the same shapes and other values, a plan or graph for one count is not reused for another."""
+    """Shapes are equal but values differ: a plan or graph for one number of elements is not reused for another."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Mul", ["a", "a"], ["b"]),
@@ -103,7 +103,7 @@ def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoo
 
 
 def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[str, int]]:
-    """Runs ReduceMean over the last axis, or of a scalar, on a Reshape result with a rank unknown before the run."""
+    """Runs ReduceMean over the last axis and ReduceSum over all axes of a tensor of unknown rank."""
     inputs = {"x": np.arange(24, dtype=np.float32), "s": np.array([2, 12])}
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
@@ -125,7 +125,7 @@ def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[s
 
 
 def test_a_reduction_does_not_need_to_know_the_rank(worker: ProcessPoolExecutor) -> None:
-    """Without this, PP-OCR's recognition model copied ten values to the host, and the device waited for each."""
+    """When such reductions ran on the CPU, PP-OCR's recognition model waited for ten copies to the host."""
     shapes = [(2, 12), (24,), (2, 3, 4), (1, 2, 3, 4, 1, 5)]
     outputs, placed = worker.submit(reduced_ranks, shapes).result()
     assert placed == Counter(Relu=1, Reshape=1, ReduceMean=1, ReduceSum=1)

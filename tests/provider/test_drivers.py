@@ -1,7 +1,7 @@
 """GPU drivers that are missing, broken or failing, simulated by a stand-in in separate processes.
 
-The stand-in (tests/native/stand_ins) implements the entry points of libamdhip64 or libcuda on host memory. The library
-under test is ours with the stand-in's device code: everything but the machine code equals the released library.
+The stand-in (tests/native/stand_ins) implements the entry points of libamdhip64 or libcuda on host memory. The tested
+library contains device code for the stand-in; everything else in it equals the released library.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
 
 
 def test_nothing_is_done_before_somebody_waits(gpu: StandIn) -> None:
-    """A real device may lag behind the host arbitrarily."""
+    """A real device may lag behind the host by any time; here it executes work only when a call waits."""
     errors = gpu.run("late", STAND_IN_LATE="1").value
     assert len(errors) > 10 and max(errors.values()) < 1e-5, errors
 
 
 def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
-    """ONNX Runtime up to 1.30 copies the state of a Loop without iterations in this way, and read uncomputed values."""
+    """Up to 1.30, ONNX Runtime copies the state of a Loop without iterations in this way."""
     assert max(gpu.run("copies_without_a_stream", STAND_IN_LATE="1").value) < 1e-6
 
 
@@ -59,7 +59,7 @@ def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
 def test_a_product_with_an_epilogue(
     mode: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vendor's library computes it, or two launches if the library has no such GEMM or a wrong one."""
+    """The vendor's library computes the GEMM, or two launches if it has no such GEMM or computes it wrongly."""
     monkeypatch.setenv("STAND_IN_BLAS_LT", mode)
     monkeypatch.setenv("STAND_IN_BLAS_LT_LIBRARY", str(gpu.folder(driver) / EPILOGUES[driver]))
     (tmp_path / f"TensileLibrary_lazy_{arch}.dat").touch()
@@ -79,7 +79,7 @@ def test_a_product_with_an_epilogue(
 def test_convolutions_by_the_vendor_s_library(
     driver: str, arch: str, algorithms: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Our kernels compute what the library refuses, no library object leaks, and 1x1 convolutions are GEMMs."""
+    """Our kernels compute convolutions that the library refuses, no library object leaks, and 1x1 ones are GEMMs."""
     (tmp_path / "gfx1100.kdb").touch()
     monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
     monkeypatch.setenv("STAND_IN_DNN", algorithms)
@@ -100,7 +100,7 @@ def test_convolutions_by_the_vendor_s_library(
     [
         ("cuda", "sm_90", "{}", "all"),
         ("hip", "gfx942", '{"channels_last": 1}', "all"),
-        ("hip", "gfx942", '{"channels_last": 1}', "none"),  # uses our kernels, which the emulator has in AMD's form
+        ("hip", "gfx942", '{"channels_last": 1}', "none"),  # our kernels, in the form that is compiled for AMD
         ("hip", "gfx942", "{}", "all"),
     ],
 )
@@ -194,14 +194,14 @@ def test_an_architecture_without_device_code(driver: str, arch: str, why: str, s
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
 def test_a_session_on_the_cpu_opens_no_driver(driver: str, arch: str, stand_in: StandIn) -> None:
-    """Exception: on ONNX Runtime 1.22 the registration opens AMD's driver to find the ROCm provider's kernels."""
+    """On ONNX Runtime 1.22 the registration nevertheless opens AMD's driver, to find the ROCm provider's kernels."""
     outcome = stand_in.run("on_the_cpu", arch, driver)
     assert outcome.value["error"] < 1e-6
     assert outcome.value["driver"] == (driver == "hip" and not loads_providers())
 
 
 def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
-    """A Ryzen processor's graphics have a device number, often the first, but no code in the library."""
+    """The integrated GPU of a Ryzen processor has a device number, often the first, but no code in the library."""
     outcome = gpu.run("runs", "gfx1013,gfx1201")
     assert outcome.value["error"] < 1e-6
     assert [d["graphopt.device"] for d in outcome.value["devices"]] == ["1"]
@@ -248,7 +248,7 @@ def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) 
 
 @pytest.mark.parametrize(("driver", "devices"), [("hip", "gfx1100,gfx1100"), ("cuda", "sm_90,sm_90")])
 def test_events_end_on_their_own_device(driver: str, devices: str, gpu: StandIn) -> None:
-    """Events between streams, and events of staging blocks, which are reused for small inputs."""
+    """Tests the events between streams, and those of staging blocks, which are reused for small inputs."""
     found = gpu.run("waits_between_streams", devices, driver).value
     assert found["error"] < 1e-5 and found["failures"] == 0, found
     assert found["events"][0] == found["events"][-1], found

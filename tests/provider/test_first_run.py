@@ -1,4 +1,4 @@
-"""The guide shows the output of README's commands on a machine with an AMD GPU, and a fallback gives its reason."""
+"""The guide shows the real output of README's commands for AMD GPUs, and a fallback to the CPU gives its reason."""
 
 from __future__ import annotations
 

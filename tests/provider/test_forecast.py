@@ -38,7 +38,7 @@ def given(model: bytes) -> Placed:
 
 
 def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
-    """Describes the wrong predictions among the nodes that the session still has."""
+    """Describes the wrong forecasts for the nodes that exist in the session."""
     said = forecast(model, "graphopt")
     words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
     return [
@@ -64,7 +64,7 @@ def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolE
 
 
 def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime asks for them after the surrounding nodes were claimed and, as a region, became another node."""
+    """ONNX Runtime offers the nodes of a definition after the nodes around them were compiled into a region."""
     text = """g (float[N, 4] x) => (float[N, 4] y) {
         c = CastLike (k, x)  s = Add (x, c)  y = Relu (s) }"""
     model = model_from_text(text, {"k": np.ones(4, np.int32)}, opset=20)
@@ -77,7 +77,7 @@ def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
 
 
 def test_beside_a_node_that_the_cpu_has(worker: ProcessPoolExecutor) -> None:
-    """Max alone runs on the CPU. Mish is expanded later, and a region with Max would be refused."""
+    """A single Max is left to the CPU: Mish is expanded later, when a region with Max would be refused."""
     model = model_from_text(
         "g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { m = Mish (x)  z = Max (m, y) }", opset=18
     )
@@ -108,7 +108,7 @@ def test_node_tests_that_are_hard_to_foretell(name: str, worker: ProcessPoolExec
 
 @pytest.mark.parametrize("provider", ["graphopt", "cpu"])
 def test_a_shape_that_rests_on_a_part_of_another(provider: str, worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime knows [2, 4] if it knows all sizes of x, but not if one size is only known at run time."""
+    """ONNX Runtime computes [2, 4] as a constant only if it knows all sizes of x, also the size that is not read."""
     text = """g (float[{x}] x) => (float[a, b] y, int64[2] z) {{
         sizes = Shape (x)
         few = Gather (sizes, ends)

@@ -1,4 +1,4 @@
-"""Graphs for AMD's driver are short, and compared with launches before their first use."""
+"""Captured graphs for AMD's driver are short, and their results are compared with launches before their first use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_long_region_is_several_graphs(
 
 @pytest.mark.parametrize("replay", ["drops", "remembers"])
 def test_a_graph_that_differs_from_its_launches_is_not_used(replay: str, graphs: StandIn) -> None:
-    """A lost node shows as a NaN output, or as the value of an earlier launch with the second input."""
+    """A graph that lost its last node leaves NaN in the output, or repeats the results of an earlier launch."""
     outcome = graphs.run("runs", STAND_IN_REPLAY=replay)
     found = outcome.value
     assert found["error"] < 1e-6, found

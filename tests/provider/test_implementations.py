@@ -1,4 +1,4 @@
-"""Operators with several implementations: the chosen one, and the reasons why the preceding ones are not chosen."""
+"""Operators with several implementations: which is chosen, and why those before it are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.hip.harness import ROOT
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A 1x1 convolution, a 3x3 one, and a matrix multiplication, each run with two sizes."""
+    """Writes a model of a 1x1 convolution, a 3x3 convolution and a matrix multiplication, which runs with two sizes."""
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], "pixels"),
         helper.make_node("Conv", ["a", "w3"], ["b"], "windows", pads=[1, 1, 1, 1]),
@@ -101,7 +101,7 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
     options = {"measured": str(file), "regions": regions, "min_nodes": "1"}
     first = run(model, kernels, **options)
     rows = [line.split("\t") for line in file.read_text().splitlines()]
-    # Both sizes of both convolutions; each has the general built-in kernel and a specialized one.
+    # A row for each convolution and size; each has a general and a specialized built-in kernel.
     assert len(rows) == 4 and all(len(row) == 3 for row in rows)
     assert {row[2] for row in rows} <= {"pointwise by built-in GEMM", "built-in implicit GEMM",
                                         "built-in kernel"}  # fmt: skip
@@ -148,7 +148,7 @@ def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Pa
     assert len(tuned) == 2 and all(" in 1 5 4 out 1 5 4 " in line for line in tuned)
     later = run(tmp_path / "tuned.onnx", kernels, measured=str(record), min_nodes="1")
     assert chosen(later, "windows")[0].endswith(", as measured")
-    # Both convolutions at the other size.
+    # The session adds both convolutions at the size that was not tuned.
     assert record.read_text().splitlines()[:2] == tuned
     assert len(record.read_text().splitlines()) == 4
 
@@ -192,8 +192,8 @@ LAYERS, WIDTH = ("q", "k", "v"), 16
 def test_layers_that_share_an_input_run_as_one_gemm(tmp_path: Path, kernels: str, shared: bool) -> None:
     """Layers that share an input run as one GEMM if their results are adjacent, each aligned to the next.
 
-    Because of the table before them, a block of constants has space for the weights of the first layer only. `shared`:
-    an earlier layer uses the bias of one of them, as layers without a bias share the same zeros.
+    The table before the weights leaves space in its block of constants for the first layer's weights only. With
+    `shared` an earlier layer uses the bias of the first layer, as layers without a bias share their zeros.
     """
     rng = np.random.default_rng(0)
     constants = {"table": np.zeros(((32 << 20) // 4 // WIDTH - WIDTH, WIDTH), np.float32)}

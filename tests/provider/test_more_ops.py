@@ -96,7 +96,7 @@ WINDOWS = np.array([2, 2, 3, 2, 2, 3])
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_six_axes(node: onnx.NodeProto, constants: dict[str, Any], dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Windows of images, as Swin and SAM cut them, and patches that become pixels."""
+    """Transposes of six axes: windows of images, as in Swin and SAM, and patches that become pixels."""
     if node.op_type == "Einsum" and dtype == np.int64:
         return
     x = np.arange(WINDOWS.prod()).reshape(WINDOWS).astype(dtype)
@@ -348,7 +348,7 @@ def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExe
 @pytest.mark.parametrize("how", ["L2", "LogSum"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: ProcessPoolExecutor) -> None:
-    """Rounded as ONNX Runtime's kernel rounds them."""
+    """Results are rounded like those of ONNX Runtime's kernel."""
     x = np.random.default_rng(7).integers(1, 9000, (50, 20)).astype(dtype)
     feeds = {"x": x}
     model = model_of([helper.make_node("Reduce" + how, ["x"], ["y"], axes=[1])], feeds, ["y"])
@@ -360,7 +360,7 @@ def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: Pro
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_log_sum_exp_of_whole_numbers_is_the_runtimes(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime counts only the largest values, which gives 3; the exact result is 4.43."""
+    """ONNX Runtime's kernel gives 3, since it counts only the largest values; the exact result is 4.43."""
     feeds = {"x": np.array([3, 3, 2, 2, 2, 2, 2, 2], dtype)}
     model = model_of([helper.make_node("ReduceLogSumExp", ["x"], ["y"], keepdims=0)], feeds, ["y"])
     outcome = worker.submit(run, model, feeds, ALONE).result()

@@ -22,7 +22,7 @@ def stand_ins() -> Path:
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a Relu called before and a LayerNormalization called after in a separate process."""
+    """Runs a Relu named `before` and a LayerNormalization named `after` in a separate process."""
     script = textwrap.dedent("""
         import sys
         import numpy as np

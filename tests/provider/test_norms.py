@@ -24,7 +24,7 @@ def normal(x: Array, axes: tuple[int, ...], *, centred: bool = True) -> Array:
 
 
 def batch_norms(dtype: Any) -> list[Alone]:
-    """Includes float parameters with float16 data, which a model traced under autocast has."""
+    """Returns cases, including float parameters with float16 data, as in models traced under autocast."""
     nodes = []
     for shape, of in (((2, 6, 5, 8), dtype), ((3, 4, 9), np.float32), ((5, 7), dtype), ((4,), dtype)):
         rng = np.random.default_rng(shape)
@@ -96,7 +96,7 @@ def lp_norms(dtype: Any) -> list[Alone]:
 
 
 def lrns(dtype: Any) -> list[Alone]:
-    """Computed by the specification's text: onnx's reference (1.23) uses the batch as channels."""
+    """Returns cases computed by the specification's text: onnx's reference (1.23) uses the batch as channels."""
     x = random(2, 7, 3, 5, dtype=dtype)
     wide = x.astype(np.float64)
     nodes = []

@@ -59,7 +59,7 @@ def newest_opset() -> int:
 
 
 def as_known(model: onnx.ModelProto | None) -> onnx.ModelProto:
-    """Returns the model in the newest known opset; a newer test counts if the older opset gives its outputs."""
+    """Returns the model with its opset lowered to the newest that ONNX Runtime loads."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR_VERSION)
@@ -75,12 +75,12 @@ def claimed(session: Any) -> list[str]:
 
 
 def run_all() -> tuple[dict[str, set[str]], list[str]]:
-    """Returns the operators on the provider for each test that has some, and the failures."""
+    """Returns test -> operators on the provider, for each test that has any, and the failures."""
     ran: dict[str, set[str]] = {}
     failures = []
     for case in CASES.values():
         model = as_known(case.model)
-        # Each node of a float16 chain may round differently by one unit; 1e-3 is one unit.
+        # Two nodes of a float16 chain may each differ by one unit in the last place, which is 1e-3.
         half = any(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for o in model.graph.output)
         rtol = max(case.rtol, 2e-3) if half else case.rtol
         for inputs, outputs in case.data_sets or ():
@@ -114,12 +114,12 @@ def run_one(
     try:
         on_cpu = new_session(model.SerializeToString(), devices=0)
         right_on_cpu = agrees(on_cpu.run(None, feeds), outputs, rtol, atol)
-    except Exception:  # ONNX Runtime has no kernel, or its Python interface no such type
+    except Exception:  # ONNX Runtime has no kernel, or its Python interface does not support the type
         right_on_cpu = False
     return kinds, failure if right_on_cpu else ""
 
 
-# ONNX operators with node tests that reach the provider; an operator missing here is not claimed any more.
+# The ONNX operators whose node tests run on the provider.
 CLAIMED = set(
     """
     Abs Add And ArgMax ArgMin Atan Attention AveragePool BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr

@@ -56,7 +56,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
     "Elu": {"alpha": 0.7},
 }
-# Not ONNX nodes with one input of these names, or expanded by ONNX Runtime before the provider sees them (Mish).
+# ONNX has no operators of these names with one input, or expands the operator before the provider sees it (Mish).
 NOT_NODES = ("Copy", "Clip", "GeluTanh", "Silu", "Mish")
 
 
@@ -95,7 +95,7 @@ SMALL_RESULTS: dict[str, tuple[Callable[[Array], Array], Array]] = {
 
 @pytest.mark.parametrize("op", SMALL_RESULTS)
 def test_small_results_keep_their_digits(op: str, worker: ProcessPoolExecutor) -> None:
-    """Errors are relative to each element: 1 + e^x and e^x - 1 must not round a small e^x or x away."""
+    """Errors are relative to each element, so a small e^x or x must not be lost in 1 + e^x or e^x - 1."""
     function, x = SMALL_RESULTS[op]
     outcome = worker.submit(run, model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"]), {"x": x}, ALONE)
     np.testing.assert_allclose(outcome.result().outputs[0], function(x.astype(np.float64)), rtol=1e-5, atol=1e-30)
@@ -128,7 +128,7 @@ def test_sines_of_large_numbers(worker: ProcessPoolExecutor) -> None:
 
 
 def test_whole_numbers(worker: ProcessPoolExecutor) -> None:
-    """Exact results at the limits of float's integers, with halves rounded to even."""
+    """Results are exact, also at the largest floats with a fraction; halves are rounded to even."""
     edges = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 8388607.5, 8388608, -8388607.5, 3e9, np.inf, -np.inf, np.nan, 0]
     x = np.array([*edges, *np.linspace(-5, 5, 41)], np.float32)
     for op, function in (("Round", np.round), ("Floor", np.floor), ("Ceil", np.ceil), ("Sign", np.sign)):
@@ -243,7 +243,7 @@ OURS: tuple[tuple[str, dict[str, Any], Any, int], ...] = (
 )
 
 
-# One name for each kernel: all activations and suffixes use the same code.
+# One operator name for each kernel, since all activations and suffixes use the same code.
 FORMS = (
     "FusedLayerNorm2d", "FusedAdaLayerNormAddSum", "FusedRotary", "FusedRotaryInterleaved", "GatedSilu",
     "GatedHalvesGelu", "FusedConvTransposeAddPRelu",

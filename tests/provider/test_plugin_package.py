@@ -1,4 +1,4 @@
-"""The package follows ONNX Runtime's guidance for provider packages: programs need only three of our functions."""
+"""The package follows ONNX Runtime's guidance for provider packages; programs need only three of its functions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def i8(*dims: int) -> Array:
 
 
 def i7(*dims: int) -> Array:
-    """For use with u8: without VNNI, ONNX Runtime adds two products in 16 bits and saturates larger sums."""
+    """Draws 7-bit values for use with uint8: without VNNI, ONNX Runtime saturates sums of two products at 16 bits."""
     return np.asarray(RNG.integers(-64, 64, dims), np.int8)
 
 
@@ -169,7 +169,7 @@ def test_the_numbers_of_the_cpu(
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
 def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """ONNX Runtime has no kernel for it; sums wrap around."""
+    """ONNX Runtime has no integer Gemm; the sums wrap around."""
     a, b = (RNG.integers(0, 2**31 - 1, dims).astype(dtype) for dims in ((7, 5), (7, 9)))
     for c in (None, RNG.integers(0, 99, (9,)).astype(dtype), RNG.integers(0, 99, (5, 1)).astype(dtype)):
         model, feeds = model_of("Gemm", [a, b, c][: 2 if c is None else 3], {"transA": 1}, "")
@@ -183,7 +183,7 @@ def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
 @pytest.mark.parametrize("number", ["INT4", "UINT4", "INT16", "UINT16"])
 @pytest.mark.parametrize("block", [0, 2])
 def test_numbers_of_4_and_16_bits(number: str, block: int, worker: ProcessPoolExecutor) -> None:
-    """As activations and as weights: blocks along an axis, or one scale for each index; an odd number of elements."""
+    """Quantizes activations and weights of odd sizes, in blocks along an axis or with one scale for each index."""
     code = getattr(onnx.TensorProto, number)
     ends = np.iinfo(number.lower().replace("t4", "t8"))
     least, most = (ends.min, ends.max) if "16" in number else (-8, 7) if ends.min else (0, 15)
@@ -270,7 +270,7 @@ def quantized(kind: str, folder: str) -> tuple[bytes, dict[str, Array]]:
 def test_no_node_of_a_quantized_model_is_left_to_the_cpu(
     kind: str, tmp_path: Path, worker: ProcessPoolExecutor
 ) -> None:
-    """The model is made by ONNX Runtime's quantizer, not by us."""
+    """ONNX Runtime's quantizer makes the model."""
     model, feeds = quantized(kind, str(tmp_path))
     outcome = worker.submit(run, model, feeds, {"regions": "0"}).result()
     assert not [op for op in outcome.elsewhere if not op.startswith("Memcpy")]

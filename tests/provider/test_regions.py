@@ -1,7 +1,7 @@
 """Regions of nodes: capture and replay, shapes, addresses, threads, memory, control flow, and the off switch.
 
-The driver is the CPU with kernels compiled for it: it captures and replays launches and copies, and only it can access
-device memory. tests/provider/test_drivers.py has failing drivers.
+The device is the CPU with kernels compiled for it. Its driver captures and replays launches and copies, and only the
+driver can access device memory. tests/provider/test_drivers.py tests failing drivers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def runs(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[
 
 
 def alike(a: Array, b: Array) -> bool:
-    """Whether the bits are equal; on a GPU up to rounding, since a region runs layers of one X as one library GEMM."""
+    """Whether the bits are equal; on a GPU up to rounding, as a region runs layers of one input as one library GEMM."""
     if np.array_equal(a, b, equal_nan=True):
         return True
     if not ON_GPU or a.dtype != np.float32:
@@ -137,7 +137,7 @@ def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tupl
     return worst, since(before)
 
 
-# A value computed from the shape makes each plan own memory: 512 bytes of zeros, read on the device.
+# A value computed from the shape on the host and read on the device gives each plan its own memory: 512 bytes.
 OF_THE_SHAPE = [
     helper.make_node("Shape", ["x"], ["s"]),
     helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
@@ -162,14 +162,14 @@ def test_what_is_not_used_leaves_when_memory_is_short(more: list[onnx.NodeProto]
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     rng = np.random.default_rng(3)
     sizes = [(int(a), int(b)) for a, b in rng.integers(1, 129, (60, 2))]
-    # The memory of the largest size's graph is missing for the output of a smaller one.
+    # After the graph of the largest size, too little memory is left for the output of a smaller size.
     sizes += [(96, 96), (127, 127), (89, 95), (128, 128), (60, 60), (127, 128), (110, 110)]
     # Two and a half tensors of the largest size, in addition to input and output.
     limit = 128 * 128 * 4 * 9 // 2
     worst, events = worker.submit(_many_shapes, model.SerializeToString(), sizes, limit).result()
     assert worst < 1e-5
     assert events["dropped"] >= len({*sizes}) - 32
-    # the largest sizes leave no memory for copies of input and output
+    # Some of the largest sizes are not captured: they leave no memory for copies of input and output.
     assert events["captured"] >= len({*sizes}) * 3 // 4
 
 
@@ -202,7 +202,7 @@ def _held(model: bytes, sizes: list[tuple[int, int]], limit: int) -> dict[str, A
 
 @pytest.mark.skipif(ON_GPU, reason="the vendor's libraries have memory of their own there")
 def test_a_limit_counts_what_is_kept_for_the_next_request(worker: ProcessPoolExecutor) -> None:
-    """Many sizes leave many blocks of different sizes."""
+    """Runs of many sizes leave free blocks of many sizes, which count against the limit."""
     rng = np.random.default_rng(6)
     sizes = [(int(a), int(b)) for a, b in rng.integers(16, 257, (150, 2))]
     limit = 256 * 256 * 4 * 5
@@ -230,7 +230,7 @@ def _in_use(model: bytes, sizes: list[tuple[int, int]]) -> int:
 
 
 def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
-    """Each size is captured with a separate arena, which would double if it had copies of input and output."""
+    """Each size is captured with an arena of its own, which would be twice as large with copies of input and output."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Transpose", ["r"], ["t"]),
@@ -247,7 +247,7 @@ def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
 
 
 def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
-    """Runs with inputs and outputs bound on the device: the same addresses, others, and new ones each time."""
+    """Runs with inputs and outputs bound on the device, at the same addresses, at others, and at changing ones."""
     import onnxruntime as ort
 
     before = counts()
@@ -283,7 +283,7 @@ def test_addresses_of_callers(worker: ProcessPoolExecutor) -> None:
     worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), 12).result()
     assert worst < 1e-6
     assert events["launched"] == 1
-    # The first and the second addresses each get a graph; the third go through copies.
+    # The first and the second pair of addresses get a graph each; runs at other addresses use a third, with copies.
     assert events["captured"] == 3
     assert events["replayed"] >= 5 and events["copied"] >= 8
 
@@ -354,7 +354,7 @@ def test_tensors_that_share_memory(name: str, worker: ProcessPoolExecutor) -> No
 
 
 def test_constants_are_kept_by_the_region(worker: ProcessPoolExecutor) -> None:
-    """On the device and on the host: one with two readers, a view of one, and one without elements."""
+    """Constants on the device and on the host: with two readers, read through a view, and without elements."""
     rng = np.random.default_rng(2)
     constants = {"w": signed(rng, 8, 8), "half": np.asarray(0.5, np.float32), "none": np.zeros((0, 8), np.float32)}
     constants["shape"] = np.asarray([8, 8], np.int64)
@@ -423,7 +423,8 @@ def test_what_lies_in_a_node_that_is_replaced_later_is_not_compiled(worker: Proc
     feeds: Feeds = {"x": signed(np.random.default_rng(12), 4, 4), "c": np.asarray(True)}
     same, _ = worker.submit(both, mapped(nested=False), [feeds] * 3, {}).result()
     assert same
-    # ONNX Runtime does not report the node that contains an If. Remove this when it does, or when it moves such bodies.
+    # For an If inside a SequenceMap, ONNX Runtime does not tell the provider which node contains it, so the bodies are
+    # compiled and loading fails.
     assert worker.submit(runs, mapped(nested=True), [feeds], {"regions": "0"}).result()[0]
     with pytest.raises(Exception, match="INVALID_GRAPH"):
         worker.submit(runs, mapped(nested=True), [feeds], {}).result()
@@ -606,14 +607,14 @@ def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolE
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w"])
     graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    # The last pair of pads has no effect if sizes are odd.
+    # With the odd sizes below, the trailing pads of "another padding" have no effect.
     feeds: list[Feeds] = [{"x": signed(rng, *shape)} for shape in ((2, 4, 5, 7), (1, 4, 9, 5), (2, 4, 5, 7))]
     check_fused(model, feeds, count, worker)
 
 
 @pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
 def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
-    """Equal symbols are equal sizes. Different symbols may be equal as well: such a sum is a separate step."""
+    """Equal symbols mean equal sizes, so the sum is fused. Sizes of different symbols may differ: it is not fused."""
     nodes = conv(("Add", ["c", "r"], ["s"]), ("Relu", ["s"], ["y"]))
     rng = np.random.default_rng(8)
     weights = {"w": signed(rng, 4, 4, 3, 3), "b": signed(rng, 4)}

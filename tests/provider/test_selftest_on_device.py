@@ -1,4 +1,4 @@
-"""The self-test on our provider: every operator has a kernel on the device, and failing operators are avoided."""
+"""The self-test on our provider: kernels are right, and sessions do not use operators that failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
 
 
 def representatives() -> set[str]:
-    """Returns all names, but only the shortest and the longest for families that are slow on the emulator.
+    """Returns all operator names; of families that are slow on the emulator only the shortest and the longest name.
 
     With GRAPHOPT_TEST_EVERY_OPERATOR=1, as in scripts/sweep, returns all names.
     """
@@ -157,7 +157,7 @@ ALONE = [(DEVICE_PROVIDER, {"min_nodes": 1, "regions": 0})]
 
 
 def _after_a_failure() -> dict[str, Sessions]:
-    """Runs a self-test that misses the kernel of one of three operators, then sessions, then a passing self-test."""
+    """Runs a self-test in which one of three operators has no kernel, then sessions, then a self-test that passes."""
     few = {name: OPS[name] for name in (*PAIR, "FusedRmsNorm")}
     with patch.dict(OPS, few, clear=True), patch.dict(os.environ, {"GRAPHOPT_DISABLE": "FusedLayerNorm"}):
         assert {r.op for r in selftest().failed} == {"FusedLayerNorm"}

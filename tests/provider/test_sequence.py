@@ -1,4 +1,4 @@
-"""Many models in one process, as on a server, on guarded memory: sessions begin, run and end in random order.
+"""Creates, runs and destroys sessions of many models in random order in one process, as on a server.
 
 STAND_IN_LATE delays all work as far as a device can, and with GRAPHOPT_GUARD_MEMORY the allocators cache nothing.
 """

@@ -19,7 +19,7 @@ from tests.hip.case import signed
 from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, new_session, run
 
-# In these models no node between input and output leaves the device.
+# In these models every node between input and output runs on the device.
 ON_DEVICE = ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "yolo", "bert", "vit", "gpt2", "sd_block", "chess")
 
 
@@ -72,7 +72,7 @@ def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
 
 
 def test_one_node_beside_others_of_the_same_input_costs_no_copy(worker: ProcessPoolExecutor) -> None:
-    """Token ids that are also an output: with Identity on the CPU the other nodes would read a copy of the input."""
+    """An input that is also an output, such as token ids: an Identity on the CPU would cost the other nodes a copy."""
     x = signed(np.random.default_rng(0), 64, 64)
     others = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
     others += [helper.make_node("Abs", ["b"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
@@ -92,7 +92,7 @@ def test_one_node_whose_result_the_host_reads_stays_there(worker: ProcessPoolExe
 
 
 def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
-    """A size that is an input, and a number of axes: arithmetic that has device kernels, but belongs on the host."""
+    """Arithmetic on a size that is an input and on a number of axes runs on the host, although device kernels exist."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Mul", ["size", "two"], ["doubled"]),
@@ -113,7 +113,7 @@ def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> No
 
 
 def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """Angles of positions after a cache: its length is uploaded with the plan, as are the sizes for Reshape."""
+    """Positions after a cache and their cosines are computed on the device; the plan uploads the cache's length."""
     numbers = helper.make_tensor("value", TensorProto.INT64, [1], [1])
     nodes = [
         helper.make_node("Shape", ["past"], ["past_shape"]),
@@ -145,7 +145,7 @@ def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: Pro
 
 
 def test_a_shape_is_told_where_the_tensor_is(worker: ProcessPoolExecutor) -> None:
-    """The shape of a CPU result, and of an input without device readers, needs no copy."""
+    """Shape of a CPU result, or of an input without readers on the device, runs on the CPU and needs no copy."""
     nodes = [
         helper.make_node("Sinh", ["x"], ["a"]),
         helper.make_node("Shape", ["a"], ["s"]),
@@ -200,7 +200,7 @@ def _plans(model: bytes, xs: list[Array], limits: list[Array]) -> bool:
 
 
 def test_plans_are_kept_by_shape_and_by_what_lies_on_the_host(worker: ProcessPoolExecutor) -> None:
-    """Clip reads its limits during planning; there are more shapes than plans that a node keeps."""
+    """Clip reads its limits during planning, and there are more shapes than a node keeps plans."""
     rng = np.random.default_rng(5)
     xs = [rng.standard_normal((1 + i % 4, 1 + i)).astype(np.float32) for i in range(12)]
     limits = [np.asarray(v, np.float32) for v in (-1, 0.25, 2)]
@@ -252,7 +252,7 @@ def _one_after_another(model: bytes, elements: int, limit: int) -> float:
 
 
 def test_a_limit_holds_whatever_other_sessions_have_left(worker: ProcessPoolExecutor) -> None:
-    """Other sessions leave blocks of twice the size, which must not count against the limit as a whole."""
+    """Another session leaves blocks of twice the size; a reused block must not count in full against the limit."""
     values = [helper.make_tensor_value_info(name, 1, ["a", "b"]) for name in ("x", "y")]
     nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Tanh", ["t"], ["y"])]
     model = helper.make_model(
@@ -325,7 +325,7 @@ def test_library_after_the_provider(worker: ProcessPoolExecutor) -> None:
 
 
 def test_a_value_that_one_node_reads_on_the_host_and_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """If host and device read a value, ONNX Runtime would pass device memory to both; such a node runs on the CPU."""
+    """If a node reads a value on host and device, ONNX Runtime passes device memory for both: it runs on the CPU."""
     limit = np.asarray(0.5, np.float32)
     nodes = [
         helper.make_node("Clip", ["limit", "", "limit"], ["half"]),

@@ -1,6 +1,6 @@
 """Shape arithmetic: regions compute it with their plans, without CPU nodes and copies.
 
-Each operator is compared with ONNX Runtime's CPU kernel for several sizes; then random chains are compared.
+Each operator, and then random chains of operators, are compared with ONNX Runtime's CPU kernels at several sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.rewriting import model_from_text
 
 SIZES = ((2, 5), (7, 1), (2, 5), (4, 3))
 
-# Nodes over s, the shape [N, M, 3] of x, and n, one element of it; the device reads v.
+# Nodes that compute v from s, the shape [N, M, 3] of x, and from n, one element of s; the device reads v.
 OPERATORS = {
     "Gather": "v = Gather (s, first)",
     "Gather from behind": "v = Gather <axis = 0> (s, behind)",
@@ -113,7 +113,7 @@ CONSTANTS: Mapping[str, Array] = {
 
 
 def model_with(nodes: str) -> bytes:
-    """Returns a model that reads v on the device, where it adds a computed zero."""
+    """Returns a model that reads v on the device, by adding a zero that is computed there."""
     text = f"""g (float[N, M, 3] x) => (float[] y) {{
         s = Shape (x)  n = Gather (s, one0)  {nodes}
         r = Relu (x)  m = ReduceMax <keepdims = 0> (r)  zero = Mul (m, zero_f)
@@ -194,7 +194,7 @@ def chain(rng: np.random.Generator) -> bytes:
         else:
             nodes += [one, helper.make_node(op, [a, f"r{i}"], [y])]
         names.append(y)
-    # As data, and as the shape of an output.
+    # One result is read as data, and another one as the shape of an output.
     nodes += [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("ReduceMax", ["r"], ["m"], keepdims=0),

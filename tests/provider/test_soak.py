@@ -15,7 +15,7 @@ OTHER = np.nextafter(Y, np.float32(2.0))
 
 
 class Silent(Stderr):
-    """Counts only the lines that a test adds."""
+    """Counts the lines that a test adds instead of those of stderr."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ def test_another_implementation_may_change_the_bits_once(soak: Soak) -> None:
     soak.compare(live(), 0, [Y])
     soak.stderr.count += 1
     soak.compare(live(), 0, [OTHER])
-    soak.compare(live(), 0, [Y])  # a session that was planned before
+    soak.compare(live(), 0, [Y])  # a session whose plan exists already
     with pytest.raises(SoakError, match="other bits"):
         soak.compare(live(), 0, [np.nextafter(OTHER, np.float32(2.0))])
 

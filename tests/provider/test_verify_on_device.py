@@ -61,7 +61,7 @@ def _verify_one_colour(model: bytes, providers: tuple[str, str]) -> VerifyReport
 
 @pytest.mark.parametrize("providers", [TWO, TWO[::-1]])
 def test_an_image_of_one_colour(worker: ProcessPoolExecutor, providers: tuple[str, str]) -> None:
-    """The CPU's kernel adds pixels one by one with the same rounding each time: neither provider is at fault."""
+    """The CPU's kernel adds equal pixels one by one, so rounding errors add up: neither provider is at fault."""
     image = "(float[1, 2, 256, 256] x) => (float[1, 2, 1, 1] y)"
     model = model_from_text(f"g {image} {{ a = GlobalAveragePool (x) b = Abs (a) y = Abs (b) }}")
     report = worker.submit(_verify_one_colour, model.SerializeToString(), providers).result()
@@ -82,7 +82,7 @@ def _ask_for_another() -> str:
 
 
 def test_each_provider_is_listed_once(worker: ProcessPoolExecutor) -> None:
-    """After its registration our provider is among ONNX Runtime's own, but is listed once."""
+    """After its registration ONNX Runtime lists our provider among its own; the message names it once."""
     said = worker.submit(_ask_for_another).result()
     listed = said.rpartition("it has ")[2].split(", ")
     assert listed[0] == "graphopt" and len(listed) == len({*listed})

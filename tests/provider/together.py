@@ -1,4 +1,4 @@
-"""Many independent nodes in one session, since creating a session takes longer than running them."""
+"""Runs many independent nodes in one session, since creating a session takes longer than running a node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Sessions on the provider in a worker process, since a process chooses its device once.
+"""Runs sessions on the provider in a worker process, because a process chooses its device only once.
 
-The device is the CPU with the GPU kernels compiled for it, or, with GRAPHOPT_TEST_ON_GPU=1, the GPU of this machine.
+The device is the CPU, with the GPU kernels compiled for it. With GRAPHOPT_TEST_ON_GPU=1 it is this machine's GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Honest errors where rounding accumulates, or where only rounding remains after cancellation.
+"""Measured rounding errors where rounding accumulates, or where only rounding remains after cancellation.
 
-Each case has a file that computes the same in another order, which is equal, and a file with a fault that such a
-rewrite could introduce, which is different.
+Each case has a file that computes the same in another order, which `verify` must accept, and a file with a fault that
+such a rewrite could introduce, which it must report as different.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ HIDING = {
     "queries and keys": ("B, S, T", np.repeat(_seen[:, None], 4, axis=1)),
     "lengths": ("B", np.array([4, 0, 2], np.int32)),
 }
-# The order in which bias and mask are added to scores; releases of ONNX Runtime's kernel use one or the other.
+# Two orders of adding bias and mask to the scores: releases of ONNX Runtime's kernel differ in the order.
 HIDDEN_LAST, BIAS_LAST = "u = Add(t, b) z = Add(u, h)", "u = Add(b, h) z = Add(t, u)"
 
 
@@ -217,7 +217,7 @@ def _masked(mask: str, opset: int = 17) -> onnx.ModelProto:
 
 
 def _spelled_out(mask: str, sums: str, **changed: float) -> onnx.ModelProto:
-    """The same attention in standard operators."""
+    """Returns the same attention in standard operators."""
     apart = "".join(f"{x}4 = Reshape({x}, apart) {x}h = Transpose <perm = [0, 2, 1, 3]> ({x}4) " for x in "qkv")
     seen = "long = Unsqueeze(m, one) kept = Greater(long, positions)" if mask == "B" else "kept = Greater(m, nothing)"
     body = (
@@ -243,7 +243,7 @@ def _rows(mask: Array) -> dict[str, Array]:
 @pytest.mark.parametrize("form", HIDING)
 def test_rows_that_see_no_key_keep_what_rounding_leaves_of_their_bias(form: str, sums: str) -> None:
     mask, numbers = HIDING[form]
-    for opset in (17, 22):  # from 22 on, noise is drawn in another way
+    for opset in (17, 22):  # from opset 22 on, noise is drawn by other nodes
         report = verify(_masked(mask, opset), _spelled_out(mask, sums), inputs=_rows(numbers))
         assert report.equal and not any(row.unmeasured for row in report.rows), report.summary
 
@@ -263,7 +263,7 @@ def test_a_fault_in_a_row_that_sees_no_key(form: str) -> None:
 
 
 def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
-    """A hidden key is visible again if its score exceeds the others by more than the mask value."""
+    """A hidden key gets a large probability if its score exceeds the others by more than the mask value."""
     mask, _ = HIDING["keys"]
     for sums in (HIDDEN_LAST, BIAS_LAST):
         report = verify(_masked(mask), _spelled_out(mask, sums))
@@ -273,7 +273,7 @@ def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
 
 
 def _recurrent(products: int, seed: int, factor: float = 1.0) -> onnx.ModelProto:
-    """An LSTM after one or two products, with a nearly closed output gate: states of 1e-4 in steps of 2**-24."""
+    """Returns an LSTM after one or two GEMMs. Its output gate is nearly closed: states of 1e-4 in steps of 2**-24."""
     rng = np.random.default_rng(seed)
     constants: dict[str, Array] = {n: rng.standard_normal((1, 64, 16)).astype(np.float32) / 4 for n in "wr"}
     constants["b"] = np.repeat(np.array([[0, -9, 0, 0, 0, 0, 0, 0]], np.float32), 16, axis=1)

@@ -1,4 +1,4 @@
-"""TopK, ArgMax and NonMaxSuppression: honest pairs in float16 are equal, planted faults differ."""
+"""TopK, ArgMax and NonMaxSuppression: correct float16 versions are equal, planted faults are different."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @functools.cache
 def in_half(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """BEFORE, and its float16 version made by `optimize`."""
+    """Returns BEFORE and its float16 version made by `optimize`."""
     before = head(name)
     after, _ = graphopt.optimize(before, target="rocm", precision="fp16")
     return before, after

@@ -1,4 +1,4 @@
-"""Images of one colour: every pixel rounds in the same way, so errors add up that cancel on other images.
+"""Images of one colour: every pixel has the same rounding error, so errors add up that cancel on other images.
 
 A small classifier is compared with the same classifier whose sums are in another order, and with faults that a rewrite
 could introduce, on the same inputs.
@@ -34,7 +34,7 @@ TAIL = """
     z = Gemm (f, w3, b3)
     y = Softmax (z)
 """
-# The BatchNormalization folded into the convolution, the mean in two steps, the softmax in 60 parts.
+# BatchNormalization is folded into the convolution, the mean has two steps, and the softmax 60 parts.
 ANOTHER_ORDER = """
     n = Conv <pads = [1, 1, 1, 1]> (s, folded, folded_bias)
     r = Relu (n)

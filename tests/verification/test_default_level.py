@@ -1,4 +1,4 @@
-"""The process that runs models at the runtime's default optimization level may die at any time."""
+"""The death of the process that runs models at the runtime's default level must not print errors at exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy with exact sums computes the same as the model; a wrong copy would loosen the limits for AFTER."""
+"""`with_exact_sums` must give a model that computes the same: a wrong one would loosen the limits for AFTER."""
 
 from __future__ import annotations
 

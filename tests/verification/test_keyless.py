@@ -1,4 +1,4 @@
-"""`verify` reports if two exports differ only in queries without a visible key, but not for a fault."""
+"""If two exports differ only in queries without a visible key, `verify` says so in a note; for a fault it does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAUSAL = """n = Shape <start: int = 1, end: int = 2> (x) square = Concat <axis: 
 
 
 def attention(seen: str, last: str = "p = Identity(w)", **changed: float) -> onnx.ModelProto:
-    """Self-attention over x. A query without a visible key gets the mean of all rows, unless `last` guards it."""
+    """Returns self-attention over x. A query without a visible key gets the mean of all rows, or what `last` gives."""
     numbers = {"low": np.finfo(np.float32).min, "none": 0.0, "unit": 1.0} | changed
     constants = {name: np.array(number, np.float32) for name, number in numbers.items()}
     text = f"""g (float[B, S, 8] x, int64[B, S] attention_mask) => (float[B, S, 8] y) {{

@@ -85,18 +85,18 @@ def test_catches_what_few_inputs_reach(kind: str, name: str) -> None:
 
 @pytest.mark.once
 def test_catches_what_moves_outputs_as_far_as_rounding_does() -> None:
-    """The fault changes the outputs as much as one step of an early quantized value does."""
+    """The fault changes the outputs only as much as one step of a quantized value does, but is reported."""
     subject = _subjects()["vit_int8"]
     before = subject.build()
     sites = dict(KINDS["a quantized value saturates at 127"](Facts(before, subject.hints)))
     faulty = plant(before, sites["MatMul_1.out_QuantizeLinear_Output"])
-    report = graphopt.verify(before, faulty, batch=(1, 2))  # in larger batches it is visible in the outputs
+    report = graphopt.verify(before, faulty, batch=(1, 2))  # with larger batches the outputs alone would show the fault
     assert "'MatMul_1.out_QuantizeLinear_Output' is up to" in report.summary
 
 
 @pytest.mark.once
 def test_the_measure_knows_a_rounding_from_a_fault() -> None:
-    """A fault must exceed ten honest errors: rounding to half precision does, other rounding does not."""
+    """A fault must exceed ten measured rounding errors: rounding to half precision does, float32 rounding does not."""
     subject = _subjects()["encoder_causal"]
     model = subject.build()
     pair = Pair(model, model, inputs(subject, model))

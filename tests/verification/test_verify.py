@@ -82,9 +82,9 @@ EPSILON_FIRST = """g (float[N, 8] x) => (float[N, 8] y) {
 
 
 def test_what_the_runtime_does_to_before_as_well() -> None:
-    """The LayerNormalization fusion of onnxruntime up to 1.31 reads an epsilon in first place of a sum as 1e-5.
+    """The LayerNormalization fusion of onnxruntime up to 1.31 reads an epsilon as 1e-5 if it is Add's first operand.
 
-    AFTER is equal if BEFORE has the epsilon in the same place; it is different if only AFTER has it in first place.
+    `verify` must accept AFTER if BEFORE has the epsilon there as well, and reject AFTER if only AFTER has it there.
     """
     rng = np.random.default_rng(0)
     weights = {"g": rng.standard_normal(8, np.float32), "b": rng.standard_normal(8, np.float32)}
@@ -182,7 +182,7 @@ def test_overridable_initializer_is_overridden() -> None:
 
 
 def test_padding_masks_are_tried() -> None:
-    """A missing mask is visible only on padded inputs."""
+    """AFTER ignores the mask, which shows only on padded inputs."""
     text = """g (float[B, 4] x, int64[B, 4] mask) => (float[B, 4] y) {{
         keep = Cast <to: int = 1> (mask)
         y = {} }}"""
@@ -197,7 +197,7 @@ def test_padding_masks_are_tried() -> None:
 
 
 def test_dropped_nan_guard_is_caught() -> None:
-    """The missing guard is visible only if a whole row is masked."""
+    """AFTER has no NaN guard, which shows only if a whole row is masked."""
     text = """g (float[B, 4, 4] s, int64[B, 4] mask) => (float[B, 4, 4] y) {{
         keep = Cast <to: int = 9> (mask)
         axis = Constant <value_ints: ints = [1]> ()
@@ -321,7 +321,7 @@ def test_a_symbol_has_one_size_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("tokens", ["1", "N"])
 def test_a_mask_over_kept_and_new_steps(tokens: str) -> None:
-    """Exporters give the mask of a decoder step its own symbol: one size for all symbols fails, except 0."""
+    """Exporters give the mask of a decoder step its own symbol, so equal sizes for all symbols fail, except 0."""
     text = f"""g (int64[B, {tokens}] ids, int64[B, M] mask, float[B, 2, P, 4] past_key) => (float[B, 2, M, 4] key) {{
         k = Gather(table, ids)
         heads = Reshape(k, split)
@@ -369,7 +369,7 @@ def test_probes_show_a_dropped_nan_guard() -> None:
 
 
 def test_padding_with_zeros_shows_on_negative_inputs() -> None:
-    """Relu stands for a max pool over one element and a wrong padding of 0, visible only on negative inputs."""
+    """Relu acts like a max pool over one element with a wrong padding value of 0: it shows only on negative inputs."""
     text = "g (float[1, 1, 4] x) => (float[1, 1, 4] y) { y = "
     before = model_from_text(text + "LeakyRelu <alpha: float = 0.1> (x) }")
     after = model_from_text(text + "Relu(x) }")
@@ -408,7 +408,7 @@ def test_bfloat16() -> None:
 
 @pytest.mark.parametrize("name", ["vit", "bert"])
 def test_attention_in_bfloat16(name: str) -> None:
-    """The operator also rounds V and the probabilities; for zero inputs that is the only rounding."""
+    """FusedAttentionBf16 also rounds V and the probabilities; with zero inputs nothing else is rounded."""
     before = ZOO[name](small=True, dynamic=True, seed=2)
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
     attention = next(n for n in after.graph.node if n.op_type.startswith("FusedAttention"))
@@ -421,7 +421,7 @@ def test_attention_in_bfloat16(name: str) -> None:
 
 
 def _one_attention(projected: bool, mask: str) -> onnx.ModelProto:
-    """Attention with 4 heads of size 16, projected inside the operator or by MatMul nodes before it."""
+    """Returns attention with 4 heads of size 16, projected inside the operator or by MatMul nodes before it."""
     rng = np.random.default_rng(0)
     masked = ", m" if mask else ""
     if projected:
@@ -441,7 +441,7 @@ def _one_attention(projected: bool, mask: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("mask", ["", "B, S"])
 @pytest.mark.parametrize("projected", [True, False])
 def test_an_attention_of_one_operator_in_bfloat16(projected: bool, mask: str) -> None:
-    """The values that AFTER rounds have other names in BEFORE, whose probabilities exist only inside an operator.
+    """AFTER rounds values that have other names in BEFORE, or exist in BEFORE only inside an operator (probabilities).
 
     If scores are thousands apart, rounding decides which key wins; the first noise draw may agree with BEFORE.
     """
@@ -468,7 +468,7 @@ POSITIONS = """g (float[B, S, 4] x) => (float[B, S, 4] y) {
 
 @pytest.mark.parametrize("text", [LOOKED_UP, POSITIONS])
 def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
-    """No random input reads the row: an input is made that does, or the row is reported if indices are computed."""
+    """Random inputs do not read the changed row: `verify` makes an input that does, or reports that none does."""
     table = np.random.default_rng(0).standard_normal((4000, 4)).astype(np.float32)
     moved = table.copy()
     moved[1234] += 1e-3
@@ -490,7 +490,7 @@ def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_moved_into_bfloat16() -> None:
-    """The operands of this attention come from a Reshape, whose own operands are float32 in AFTER."""
+    """The operands of this attention are results of Reshape nodes, whose inputs are float32 in AFTER."""
     subject = next(s for s in subjects(trained=False) if s.name == "encoder_added_2")
     before = subject.build()
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
@@ -524,7 +524,7 @@ print({status} - before)"""
 
 
 def test_freed_tensors_return_to_the_system() -> None:
-    """Tensors of 12 MiB below another one, after a block of 30 MiB, which makes glibc raise its mmap threshold.
+    """Frees tensors of 12 MiB below a used one, after a block of 30 MiB has made glibc raise its mmap threshold.
 
     The test uses a separate process, since the heap of this process may have free blocks that fit a tensor.
     """
@@ -545,7 +545,7 @@ print(before - resident())"""
 
 
 def test_large_weights_live_until_the_session_exists() -> None:
-    """A session of an ir.Model gets large weights outside the message; 48 MiB of them in a chain of products."""
+    """A session of an ir.Model gets large weights outside the message, here 48 MiB for a chain of GEMMs."""
     rng = np.random.default_rng(0)
     values = {f"w{i}": rng.standard_normal((256, 256)).astype(np.float32) / 16 for i in range(192)}
     chain = "".join(f"x{i + 1} = MatMul(x{i}, w{i}) " for i in range(192))
@@ -556,7 +556,7 @@ def test_large_weights_live_until_the_session_exists() -> None:
 
 
 def test_one_session_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BEFORE, and AFTER by its function bodies and with the library: each session is freed before the next opens."""
+    """BEFORE, AFTER by its function bodies, and AFTER with the library: each session is freed before the next opens."""
     sessions: list[weakref.ref[Any]] = []
 
     def opened(*args: Any, **options: Any) -> Any:
@@ -575,7 +575,7 @@ def test_one_session_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("allowed", [1 << 10, 1 << 30])
 def test_sessions_of_large_models_reuse_no_buffers(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
-    """A set of [1, 64, 64] floats fits only into the larger budget and runs with both."""
+    """An input of [1, 64, 64] floats fits only into the larger memory budget, but runs with both."""
     asked = []
 
     def opened(*args: Any, **options: Any) -> Any:
@@ -652,7 +652,7 @@ def test_scores_beside_boxes(precision: Precision | None) -> None:
 
 @pytest.mark.parametrize("given", [True, False], ids=["one set of inputs", "many"])
 def test_one_small_number_beside_large_ones(given: bool) -> None:
-    """Four box coordinates and a score: each is its own slice, and the score of a few percent is off by 1e-4."""
+    """Four box coordinates and a score are a slice each; the score of a few percent is off by a fraction of 1e-4."""
     rng = np.random.default_rng(3)
     text = """g (float[1, 16] x) => (float[1, 5] y) {
         b = MatMul(x, boxes) p = Mul(b, pixels)
@@ -726,7 +726,7 @@ def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) ->
 
 
 def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
-    """The last kernel column is large: results where it reads padding are small, but share their tile's rounding."""
+    """The last kernel column is large. Results where it reads padding are small, but share their tile's rounding."""
     rng = np.random.default_rng(0)
     w = (rng.standard_normal((4, 4, 3, 3)) / 12).astype(np.float32) * np.array([1, 1, 100], np.float32)
     text = "g (float[N,4,13,13] x) => (float[N,4,13,13] y) { y = Conv <pads: ints = [1,1,1,1]> (x, w) }"
@@ -740,7 +740,7 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
 
 @pytest.mark.parametrize(("target", "layers", "seed"), [("cpu", 1, 5), ("rocm", 2, 7)])
 def test_weights_stored_in_half_precision_before_a_quantization(target: str, layers: int, seed: int) -> None:
-    """Rounding the weights changes a quantized value that decides a softmax; few noise draws do the same."""
+    """Rounding the weights changes a quantized value that decides a softmax; only few draws of noise change it."""
     rng = np.random.default_rng(seed)
     numbers = (rng.standard_normal((layers, 8, 8, 3, 1)) / 5).astype(np.float32)
     body = ""
@@ -755,7 +755,7 @@ def test_weights_stored_in_half_precision_before_a_quantization(target: str, lay
         return model_from_text(text, weights | {"k": np.array(60, np.float32)})
 
     before = model(1)
-    # The fault is 32 times the largest rounding.
+    # The fault is 32 times the largest rounding error of a weight.
     after, fault = (
         graphopt.optimize(model(factor), target=target, precision="fp16", ignore_cost_model=True)[0]
         for factor in (1, 1 + 2**-6)
@@ -792,7 +792,7 @@ def test_no_sizes_are_searched_for_a_model_that_no_level_can_run(monkeypatch: py
 
 
 def test_a_step_of_a_quantized_value_is_honest() -> None:
-    """A Winograd convolution moves one of about a hundred images across a quantization boundary: accepted."""
+    """For one of about a hundred images a Winograd convolution changes a quantized value, which must be accepted."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
@@ -855,9 +855,9 @@ def quantized_chain(change: str = "Identity(q1)", middle: str = "u", scale: floa
 @pytest.mark.parametrize(
     ("after", "named"),
     [
-        (quantized_chain("Clip(q1, low, seven_less)"), "q2"),  # wrong after q1: reported at the next quantization
-        (quantized_chain("Clip(q1, low, one_less)"), ""),  # one level, as rounding changes it
-        (quantized_chain("Clip(q1, low, seven_less)", scale=0.011), ""),  # other quantization, same names
+        (quantized_chain("Clip(q1, low, seven_less)"), "q2"),  # wrong after q1, so reported at the next quantized value
+        (quantized_chain("Clip(q1, low, one_less)"), ""),  # off by one level, as after rounding
+        (quantized_chain("Clip(q1, low, seven_less)", scale=0.011), ""),  # another scale, so levels are not compared
         (onnx.ModelProto(), "q1"),
     ],
 )
@@ -873,7 +873,7 @@ def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None
 
 
 def test_a_class_comes_from_what_is_computed() -> None:
-    """Neither an unused initializer nor the metadata decide the class."""
+    """Neither an unused initializer nor the metadata decides the numerics class."""
     before, after = add_model(1.0), add_model(1.005)
     after.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float16), "unread"))
     for numerics in ("fp16", "bf16", "approximate"):
@@ -955,7 +955,7 @@ def test_a_body_without_its_bias_is_a_finding() -> None:
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("case", ["far from zero", "whole numbers", "nearly constant"])
 def test_a_runtimes_norm_by_the_difference_of_squares(case: str, skip: bool) -> None:
-    """AFTER in standard operators is more accurate than the kernel that BEFORE uses."""
+    """AFTER, in standard operators, is more accurate than the runtime's norm kernel in BEFORE."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {n: rng.uniform(0.7, 1.3, 32).astype(np.float32) for n in ("scale", "bias")}
     values |= {"least": np.float32(1e-5)}
@@ -1063,7 +1063,7 @@ def listed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(7, 8), (9, 3), (9, 8), (11, 3), (13, 8), (21, 8), (22, 8)])
 def test_honest_errors_are_measured_in_every_version(opset: int, ir_version: int) -> None:
-    """Runtimes lack uniform random numbers from opset 22 on, and IR version 3 lists initializers as inputs."""
+    """Runtimes have no uniform random numbers from opset 22 on, and IR version 3 lists initializers as inputs."""
     make = listed if ir_version == 3 else lambda model: model
     rng = np.random.default_rng(0)
     text = "g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) b = Tanh(a) y = MatMul(b, v) }"
@@ -1099,7 +1099,7 @@ def test_a_fixed_limit_does_not_stand_in_without_a_word(
         onnx.save(model_from_text(graph, {"by": by * np.eye(16, dtype=np.float32)}, opset), file)
     report = verify(*files)
     assert report.equal, report.summary
-    # The only 1 in each row of "one-hot" may stay positive in all draws.
+    # In the case "one-hot" the single 1 of each row may give no negative number in any draw.
     far = [row for row in report.rows if row.slice_error > 1.2e-6 and row.case != "one-hot"]
     assert len(far) > 3 and all(row.unmeasured for row in far), report.rows
     said = [gap for gap in report.not_covered if "could not be measured" in gap]
@@ -1154,7 +1154,7 @@ def test_half_precision_in_which_nothing_is_computed_is_an_error(move: str) -> N
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large weights are not part of the message and get the same noise, so the limits are equal."""
+    """Weights that are large enough to be kept outside the message get the same noise, so the limits are equal."""
     rng = np.random.default_rng(0)
     name = {np.float32: "float", np.float16: "float16", np.float64: "double"}[dtype]
     text = f"g ({name}[N, 200] x) => ({name}[N, 200] y) {{ a = MatMul(x, w) y = Tanh(a) }}"
@@ -1237,8 +1237,8 @@ def test_types_that_no_schema_says_are_guessed() -> None:
 @pytest.mark.parametrize(
     ("draws", "times", "wanted"),
     [
-        ((1.0, 1.01, 0.99, 1.0, 0.98, 1.02), 1.1, (False, "differs")),  # draws that agree bound the error
-        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 1.5, (True, "")),  # draws that spread may miss the largest error
+        ((1.0, 1.01, 0.99, 1.0, 0.98, 1.02), 1.1, (False, "differs")),  # similar draws bound the error
+        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 1.5, (True, "")),  # widely different draws may miss the largest error
         ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 2.1, (False, "differs")),
         ((0.2, 0.5, 1.0, 0.3, 0.7), 1.1, (False, "differs")),  # too few draws to measure the spread
     ],
@@ -1257,7 +1257,7 @@ def test_the_spread_of_draws_says_what_a_rare_one_reaches(
     (1.1, False, (False, "differs")), (1.1, True, (True, "")), (4.2, True, (False, "differs"))
 ])  # fmt: skip
 def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: bool, wanted: tuple[bool, str]) -> None:
-    """Draws already include the factor of noise; the fixed error of the runtime's norm does not."""
+    """The draws already include FACTOR; `fixed`, the error of BEFORE's own norms, does not, so it is multiplied."""
     rng = np.random.default_rng(0)
     want, away = rng.standard_normal((2, 16, 16))
     honest = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
@@ -1300,7 +1300,7 @@ def test_a_report_is_true_where_nothing_was_found() -> None:
 
 @pytest.mark.once
 def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
-    """AFTER computes the product of BEFORE as a sum over more elements than the address space holds."""
+    """AFTER computes x times n as a sum over n elements, more than the address space holds."""
     size = 1 << 46
     before = model_from_text("g (float[1] x) => (float[1] y) { y = Mul(x, n) }", {"n": np.float32(size)})
     text = "g (float[1] x) => (float[1] y) { e = Expand(x, n) y = ReduceSum(e) }"
@@ -1310,7 +1310,7 @@ def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
 
 
 def search(operator: str, seed: int, scale: float = 1.0) -> onnx.ModelProto:
-    """Generates up to 16 tokens; the decoder and its weights are the body of an operator unknown to onnx."""
+    """Returns a model that generates up to 16 tokens; the decoder is the body of an operator unknown to onnx."""
     rng = np.random.default_rng(seed)
     body = onnx.parser.parse_graph(
         """decoder (int32[B, S] input_ids, int32[B, S] position_ids, int32[B, T] attention_mask,
@@ -1378,7 +1378,7 @@ def test_memory_that_nobody_wrote_to_is_random() -> None:
 
 @pytest.mark.parametrize("threshold", [2, 2.5, -0.5])
 def test_a_comparison_at_its_threshold(threshold: float) -> None:
-    """Integers and halves are exact, so inputs equal to the threshold tell the two operators apart."""
+    """Multiples of 1/2 are exact, so inputs equal to the threshold must be tried, where the two operators differ."""
     number = {"k": np.array(threshold, np.float32)}
     before, after = (
         model_from_text(f"g (float[N, 8] x) => (bool[N, 8] y) {{ y = {op}(x, k) }}", number)
@@ -1404,7 +1404,7 @@ EMPTY = "g (float[N, 8] x) => (float[M, 8] y) {{ {0} }}"
     ids=["does not run", "runs", "one row of nothing"],
 )
 def test_an_empty_batch(body: str, words: str) -> None:
-    """A detector that finds nothing makes an empty batch: another size is a difference, a refusal is reported."""
+    """A detector that finds nothing makes an empty batch: another size is a difference, a failed run is reported."""
     numbers = {"rest": [0, 4, -1], "pads": [0, 0, 1, 0], "one": [1], "axis": [0]}
     constants = {name: np.array(given) for name, given in numbers.items() if f" {name}" in body}
     before = model_from_text(EMPTY.format("y = Tanh(x)"), opset=18)
@@ -1429,7 +1429,7 @@ def test_an_empty_batch_that_ends_the_process() -> None:
 
 
 def test_numbers_beyond_half_precision_between_its_nodes() -> None:
-    """The CPU provider computes between float16 nodes in float32, a GPU does not."""
+    """Between float16 nodes the CPU provider keeps float32 values, a GPU rounds them: AFTER must be right on both."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, a) y = Mul(q, b) }"
     half = """g (float[N, 8] x) => (float[N, 8] y) {
         h = Cast <to: int = 10> (x) q = Mul(h, a) r = Mul(q, b) y = Cast <to: int = 1> (r) }"""

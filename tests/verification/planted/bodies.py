@@ -1,4 +1,4 @@
-"""Faults in one of the two ways to run a node: in its native kernel only, or in its function body only.
+"""Faults in only one of the two implementations of a node: its native kernel, or its function body.
 
 No kernel is changed. A node with a wrong attribute and a body that has the correct value as a constant is wrong only
 in the kernel. A correct node with a wrong value in its body is wrong only in the body.
@@ -29,7 +29,7 @@ def _function(patch: Patch, name: str) -> onnx.FunctionProto:
 
 
 def _bake(function: onnx.FunctionProto, attribute: onnx.AttributeProto) -> bool:
-    """Replaces an attribute by its value wherever the body reads it; returns whether the body reads it."""
+    """Replaces references to an attribute in the body by its value; returns whether there were any."""
     found = False
     for node in function.node:
         for a in node.attribute:
@@ -42,7 +42,7 @@ def _bake(function: onnx.FunctionProto, attribute: onnx.AttributeProto) -> bool:
 
 
 def _wrong(attribute: onnx.AttributeProto) -> onnx.AttributeProto | None:
-    """The attribute with another value that the kernel accepts, or None."""
+    """Returns the attribute with another value that the kernel accepts, or None."""
     changed = onnx.AttributeProto()
     changed.CopyFrom(attribute)
     if attribute.type == onnx.AttributeProto.FLOAT:
@@ -59,7 +59,7 @@ def _wrong(attribute: onnx.AttributeProto) -> onnx.AttributeProto | None:
 
 
 def _attribute_faults(facts: Facts, name: str, side: str) -> Sites:
-    """One attribute, wrong in the kernel or in the body, for all nodes of one operator that share its value."""
+    """Makes one attribute wrong, in the kernel or in the body, if all nodes of the operator have the same value."""
     seen = set()
     for node, function in _ours(facts):
         for a in node.attribute:
@@ -97,7 +97,7 @@ for _name in ("scale", "epsilon", "pads"):
 
 
 def _body_faults(facts: Facts, change: Callable[[onnx.FunctionProto], bool]) -> Sites:
-    """One fault for each GraphOpt function, in its body."""
+    """Yields a fault in the body of each GraphOpt function."""
     for function in facts.model.functions:
         if function.domain != DOMAIN:
             continue
@@ -237,7 +237,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _strip(sites: Sites, names: tuple[str, ...]) -> Sites:
-    """The same sites, without the attributes that the other operator does not have."""
+    """Yields the same sites, but removes attributes that the new operator does not have."""
     for site, inner in sites:
 
         def edit(patch: Patch, inner: Edit = inner) -> None:

@@ -30,7 +30,7 @@ def _graph(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
 
 
 def _constant(patch: Patch, condition: str, value: bool) -> str:
-    """A constant condition that keeps its former input in the model."""
+    """Returns a constant condition; the nodes that compute the original condition are kept in the model."""
     never = patch.op("And", condition, patch.const(False, np.bool_))
     return patch.op("Not", never) if value else never
 

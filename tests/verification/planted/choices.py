@@ -116,7 +116,7 @@ def _reversed(patch: Patch, count: str) -> str:
 
 
 def _neighbours(patch: Patch, count: str) -> str:
-    """The order 1, 0, 3, 2, ...; the last entry keeps its place if the count is odd."""
+    """Returns the order 1, 0, 3, 2, ...; the last index is unchanged if the count is odd."""
     places = _places(patch, count)
     odd = patch.op("Mod", places, integer(patch, 2))
     step = patch.op("Sub", integer(patch, 1), patch.op("Add", odd, odd))
@@ -129,7 +129,7 @@ def _last_twice(patch: Patch, count: str) -> str:
 
 
 def _distant(patch: Patch, count: str) -> str:
-    """The first entry is replaced by the last one."""
+    """Returns the indices in order, with the first one replaced by the last one."""
     places = _places(patch, count)
     first = patch.op("Equal", places, integer(patch, 0))
     return patch.op("Where", first, patch.op("Sub", count, integer(patch, 1)), places)

@@ -1,11 +1,11 @@
-"""The measured effect of a fault on the outputs, in units of the honest error, the effect of rounding.
+"""Measures the effect of a fault on the outputs, in units of the measured rounding error (`honest` in the code).
 
-ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The honest error of a pair of
-files is the maximum of three differences: the difference before a fault is planted; the effect of changing every float
-weight and input by one unit in the last place of the pair's precision; and the effect, in BEFORE, of the same change
-to every softmax score (a mask of -10000 leaves a score with a unit of a thousandth). It is measured for each output
-element. The effect of a fault is the largest over the whole output and over each slice along each axis, since a score
-of 0.5 beside a box of 2,000 pixels has its own scale.
+ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The measured rounding error of a
+pair of files is, for each output element, the maximum of three differences: the difference before a fault is planted;
+the effect of changing every float weight and input by one unit in the last place of the pair's precision; and the
+effect, in BEFORE, of the same change to every softmax score (adding a mask of -10000 rounds a score to thousandths).
+The effect of a fault is the largest one over the whole output and over each slice along each axis, since a score of 0.5
+beside a box of 2,000 pixels has a scale of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.rewriting import Array
 from tests.verification.planted.registry import DOMAIN
 from tests.verification.planted.subjects import weights_of
 
-# An effect below this fraction of the RMS of a slice is ignored, whatever the measured honest error is.
+# The measured rounding error counts as at least this fraction of the RMS of a slice.
 FLOOR = 1e-6
 # An axis with more entries enumerates positions, so its slices are not measured separately.
 GROUPS = 1024
@@ -49,12 +49,12 @@ def computes_in_bfloat16(model: onnx.ModelProto) -> bool:
 
 
 def perturbed(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto:
-    """A copy with every float weight of more than 8 elements changed by one unit in the last place, up or down."""
+    """Returns a copy with each element of float weights with more than 8 elements one unit in the last place off."""
     rng = np.random.default_rng(seed)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for i, array in list(weights_of(copy)):
-        # Smaller constants are not weights: the 1 that a mask is subtracted from, the scales of a Resize.
+        # Smaller constants are not weights, for example the 1 in 1 - mask, or the scales of a Resize.
         if array.size > 8:
             moved = nudged(array, max(unit, float(np.finfo(array.dtype).eps)), rng)
             copy.graph.initializer[i].CopyFrom(numpy_helper.from_array(moved, copy.graph.initializer[i].name))
@@ -62,11 +62,11 @@ def perturbed(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto
 
 
 def with_rounded_scores(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto:
-    """A copy with each Softmax input multiplied by about 1 + `unit`, 1 or 1 - `unit`, at random (main graph only)."""
+    """Returns a copy that multiplies each Softmax input of the main graph by about 1 - `unit`, 1 or 1 + `unit`."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.node[:]
-    # Infinities and very large negative scores stand for "masked" and stay: a product could leave the range.
+    # Infinities and very large negative scores mean "masked" and are kept: a multiplication could overflow.
     copy.graph.initializer.append(numpy_helper.from_array(np.float32(1e30), "rounded_scores/bound"))
     for i, node in enumerate(model.graph.node):
         if node.op_type == "Softmax" and node.domain == "":
@@ -92,7 +92,7 @@ def with_rounded_scores(model: onnx.ModelProto, unit: float, seed: int) -> onnx.
 
 
 def nudged(array: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Each element changed by the fraction `unit`, up or down; infinities and elements that would overflow stay."""
+    """Changes each element by the fraction `unit`, up or down, except infinities and elements that would overflow."""
     signs = rng.integers(0, 2, array.shape) * 2 - 1
     with np.errstate(all="ignore"):
         moved = np.asarray(array.astype(np.float64) * (1 + signs * unit)).astype(array.dtype)
@@ -129,13 +129,13 @@ def _rms(array: Array) -> Iterator[Array]:
 
 
 class Pair:
-    """BEFORE, the optimized file, and the honest error between them.
+    """BEFORE, the file to plant faults in, and the measured rounding error between them.
 
     Args:
         before: the original model.
         base: the file that faults are planted in.
         sets: input sets; those that BEFORE refuses are skipped.
-        exact: inputs are never rounded by an honest rewrite.
+        exact: no correct rewrite rounds the inputs.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Pair:
                 ]
 
     def effect(self, faulty: onnx.ModelProto) -> float:
-        """The largest ratio of difference to honest error of all slices; inf on failure or another interface."""
+        """Returns the largest ratio of difference to measured rounding error; inf on failure or another interface."""
         worst = 0.0
         for mode in self.modes:
             try:
@@ -214,7 +214,7 @@ def _ratio(want: Array, got: Array, honest: Array) -> float:
     if want.dtype.kind not in "f":
         return float("inf") if not honest.any() else 0.0
     whole = float(next(_rms(want))[0])
-    # An element's honest error may be 0 by chance: use at least a quarter of the output's, relative to its scale.
+    # An element's error may be 0 by chance: it counts as at least a quarter of the largest, relative to the RMS.
     relative = 0.25 * float(honest.max()) / whole if whole else 0.0
     worst = 0.0
     for f, h, scale in zip(_slices(far), _slices(honest), _rms(want), strict=True):

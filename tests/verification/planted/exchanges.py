@@ -35,7 +35,7 @@ def _rolled(patch: Patch, x: str, axis: int) -> str:
 
 
 def _products(facts: Facts, operand: int) -> Iterator[tuple[str, DType]]:
-    """Operands [B, H, S, D] of per-head MatMul nodes without constant operands."""
+    """Yields operands [B, H, S, D] of MatMul nodes of attention heads that have no constant operand."""
     for node in nodes(facts, "MatMul"):
         if any(n in facts.constants for n in node.input):
             continue
@@ -127,7 +127,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("a value through 8 bits")
 def _(facts: Facts) -> Sites:
-    """Values rounded to multiples of 1/16 in [-8, 7.9375]."""
+    """Rounds values to multiples of 1/16 in [-8, 7.9375]."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         low, high = patch.const(-128, dtype), patch.const(127, dtype)

@@ -134,7 +134,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _attentions(facts: Facts) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """(The product with V, transposed K) of each softmax(Q K) V per head in standard operators."""
+    """Yields, for each softmax(Q K) V in standard operators, the MatMul with V and the transposed K."""
     makers = facts.producer
     for node in nodes(facts, "MatMul"):
         maker, chain = makers.get(node.input[0]), 0
@@ -184,7 +184,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: a bias along the tokens")
 def _(facts: Facts) -> Sites:
-    """Models x + b with x [tokens, features], if there are as many tokens as features."""
+    """Models x + b with b along the tokens of x [tokens, features], if there are as many tokens as features."""
     for node in nodes(facts, "Add"):
         for place, name in enumerate(node.input):
             bias = facts.constants.get(name)
@@ -216,7 +216,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: a mean for a sum")
 def _(facts: Facts) -> Sites:
-    """Also replaces a mean by a sum, where the opset gives both their axes in the same way."""
+    """Also replaces a mean by a sum, where both take their axes in the same form at this opset."""
     others = {"ReduceSum": "ReduceMean", "ReduceMean": "ReduceSum"}
     alike = facts.model.opset_import[0].version >= 18
     for node in nodes(facts, *others):
@@ -245,6 +245,6 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: what a norm reads in the first token for all")
 def _(facts: Facts) -> Sites:
-    """The mean of the first token is used for all tokens."""
+    """Uses the mean of the first token for all tokens."""
     means = (n.output[0] for n in nodes(facts, "ReduceMean") if facts.rank(n.output[0]) == 3)
     return each(((name,) for name in means), first_for_all)

@@ -1,4 +1,4 @@
-"""Files that compute the same as another file up to rounding, as exporters, runtimes and users make them."""
+"""Makes files that compute the same as another file up to rounding, as exporters, runtimes and users do."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 @change("operands of sums and products exchanged")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Exchanges operands, except under a root: ONNX Runtime's fusion misreads an epsilon in first place."""
+    """Exchanges operands, except under a root: ONNX Runtime's fusion misreads an epsilon as first operand."""
     copy = _copy(model)
     rooted = {n.input[0] for n in copy.graph.node if n.op_type == "Sqrt"}
     found = [n for n in copy.graph.node if n.op_type in ("Add", "Mul") and not rooted & set(n.output)]

@@ -28,7 +28,7 @@ from tests.verification.planted.registry import (
 
 
 def _ids(facts: Facts, change: Callable[[Patch, str, int, int], str], *, suits: Callable[[int, int], bool]) -> Sites:
-    """One site for each index input whose range satisfies `suits`."""
+    """Yields a site for each index input whose range satisfies `suits`."""
     ids = facts.hints.ids
     return integers(
         facts, (n for n, r in ids.items() if suits(*r)), lambda patch, x, name: change(patch, x, *ids[name])

@@ -77,7 +77,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("mask: taken as a length")
 def _(facts: Facts) -> Sites:
-    """The mask is taken as a count of right-padded positions: left padding and holes come out wrong."""
+    """Reads the mask as a length, the number of visible positions: left padding and holes become wrong."""
 
     def change(patch: Patch, mask: str) -> str:
         length = patch.op("ReduceSum", mask, patch.const([1], np.int64))
@@ -169,7 +169,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("bound of a mask: 1e9 for 1e4, 1e4 for more")
 def _(facts: Facts) -> Sites:
-    """Visible where all keys of a query are hidden, or where scores are as large as the mask."""
+    """Changes outputs only where all keys of a query are hidden, or where scores are as large as the mask value."""
     for name, array in _bounds(facts):
         value = 1e9 if abs(float(array.reshape(-1)[0])) <= 1e4 else 1e4
         yield name, set_constant(name, np.sign(array) * min(value, float(np.finfo(array.dtype).max)))
@@ -244,7 +244,7 @@ def _(facts: Facts) -> Sites:
     for node in facts.nodes:
         if node.op_type == "Add" and node.output[0] in softmax_inputs:
             for name in node.input:
-                # A mask alone has another shape, which would give an error instead of wrong values.
+                # A mask that broadcasts has another rank, which would give an error instead of wrong values.
                 if name not in facts.constants and facts.rank(name) == facts.rank(node.output[0]):
                     yield f"{where(node)} keeps {name}", become(node, "Identity", [name])
 

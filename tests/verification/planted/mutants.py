@@ -1,7 +1,7 @@
 """Faults that mutation testing and fault injection plant in neural networks.
 
-The model operators of DeepMutation (Ma et al., ISSRE 2018), which change one percent of the weights or neurons of a
-layer and at least one; and the fault models of PyTorchFI (Mahmoud et al., DSN-W 2020): a flipped bit, a random neuron.
+The mutation operators of DeepMutation (Ma et al., ISSRE 2018), which change one percent of the weights or neurons of a
+layer, at least one; and the fault models of PyTorchFI (Mahmoud et al., DSN-W 2020): a flipped bit, a random neuron.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _square(facts: Facts) -> Iterator[Product]:
-    """Layers whose output has as many channels and pixels as their input."""
+    """Yields layers whose output has as many channels and pixels as their input."""
     for p in products(facts):
         plain = attribute(p.node, "group", 1) == 1 and set(attribute(p.node, "strides", [1])) == {1}
         same = (

@@ -42,7 +42,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("padding of zeros where the edge is repeated")
 def _(facts: Facts) -> Sites:
-    """Plants the reverse: repeats the edge pixels in place of zero padding."""
+    """Plants the reverse of its name: repeats the edge pixels in place of zero padding."""
     for node in nodes(facts, "Conv"):
         pads = attribute(node, "pads")
         if isinstance(pads, list) and len(pads) == 4 and any(pads):

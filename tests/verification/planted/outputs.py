@@ -11,7 +11,7 @@ from tests.verification.planted.registry import FLOATS, DType, Facts, Patch, Sit
 
 
 def _columns(facts: Facts, change: Callable[[Patch, str, int, int, DType], str]) -> Sites:
-    """Sites at detector outputs; `change` gets the output, its column axis and the number of box columns."""
+    """Yields sites at detector outputs; `change` gets the output, its column axis and the number of box columns."""
     return each(((name, *columns, facts.dtype(name)) for name, columns in facts.hints.boxes.items()), change)
 
 

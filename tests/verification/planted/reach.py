@@ -1,7 +1,8 @@
-"""Faults that are visible only for certain sizes, iterations or rows, with inputs that reach each of them.
+"""Faults that are visible only for certain sizes, iterations or rows, with inputs that make each fault visible.
 
-The site number and the graph name seed the position and the condition of a fault, independently of `verify`. The effect
-is measured on inputs made for the fault (`sets`), since most of these faults are invisible on the general inputs.
+The position and the condition of a fault are drawn from a seed made of the site number and the graph name,
+independently of `verify`. The effect is measured on inputs made for the fault (`sets`), since the general inputs do not
+show most of these faults.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TURNS = 40
 
 
 def _symbols(model: onnx.ModelProto) -> dict[str, str]:
-    """Returns the role of each symbolic input dimension; empty if the dimensions depend on each other."""
+    """Returns the role of each symbolic input dimension; empty with an unknown symbol, which may depend on others."""
     constants = {t.name for t in model.graph.initializer}
     found: dict[str, str] = {}
     for value in model.graph.input:
@@ -138,7 +139,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("size: 5 % off on a decoder's step")
 def _(facts: Facts) -> Sites:
-    """One new token after a cache of any length."""
+    """Affects steps of one new token after a cache of a drawn length."""
     roles = _symbols(facts.model)
 
     def draw(rng: np.random.Generator) -> dict[str, int]:
@@ -150,7 +151,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("turns: 5 % off in late ones")
 def _(facts: Facts) -> Sites:
-    """The first state of a Loop is off from a random iteration on."""
+    """Changes the first state of a Loop from a random iteration on."""
     for node in facts.nodes:
         if node.op_type != "Loop" or not node.input[0]:
             continue
@@ -178,7 +179,7 @@ def _late(node: onnx.NodeProto, turn: int) -> Edit:
 
 
 def _rows(facts: Facts, condition: Callable[[Patch, str], str]) -> Sites:
-    """Rows of float inputs are multiplied by 1.05 if they satisfy a condition."""
+    """Multiplies rows of float inputs by 1.05 if they satisfy a condition."""
     for name in facts.inputs:
         if facts.elem_type(name) == TensorProto.FLOAT and (facts.rank(name) or 0) >= 2 and "mask" not in name:
             yield name, tap(name, lambda patch, x: _off_where(patch, x, condition(patch, x), np.dtype(np.float32)))
@@ -307,11 +308,11 @@ def _(facts: Facts) -> Sites:
         yield f"{where(node)} {place}", _tree_edit(node, "nodes_featureids", place, (features[place] + 1) % 4)
 
 
-# -- inputs that reach them ------------------------------------------------------------------------------------------
+# -- inputs that show these faults -----------------------------------------------------------------------------------
 
 
 def sets(subject: Subject, model: onnx.ModelProto, fault: str, site: str) -> list[dict[str, Array]]:
-    """Returns inputs that reach a fault of this module; none for other faults and models with fixed inputs."""
+    """Returns inputs that show a fault of this module; none for other faults and models with fixed inputs."""
     if fault.startswith("size:"):
         sizes = json.loads(site[site.rindex("{") :])
         return inputs(replace(subject, sizes=[sizes, sizes]), model) if subject.feeds is None else []

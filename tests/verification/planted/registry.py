@@ -100,7 +100,7 @@ class Patch:
         self._count = 0
 
     def node(self, like: onnx.NodeProto) -> onnx.NodeProto:
-        """The node of the copy that corresponds to the node `like` of the original."""
+        """Returns the node of the copy that corresponds to the node `like` of the original."""
         found: onnx.NodeProto = next(n for n in self.graph.node if list(n.output) == list(like.output))
         return found
 
@@ -117,7 +117,7 @@ class Patch:
         node.CopyFrom(helper.make_node(op_type, inputs, node.output, name=node.name, **attributes))
 
     def set_constant(self, name: str, array: Array) -> None:
-        """Replaces an initializer or the value of a Constant node; the element type stays."""
+        """Replaces an initializer or the value of a Constant node, with the same element type."""
         for tensor in self.graph.initializer:
             if tensor.name == name:
                 dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)

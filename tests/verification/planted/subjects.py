@@ -32,7 +32,7 @@ class Subject:
         hints: the meaning of its inputs and outputs.
         feeds: makes fixed input sets, which replace random inputs.
         half: float16 and bfloat16 files are made from it as well.
-        exact: inputs are only moved, compared and rounded to integers, so no honest rewrite rounds them.
+        exact: inputs are only moved, compared and rounded to integers, so no correct rewrite rounds them.
     """
 
     name: str
@@ -741,7 +741,7 @@ def _export(path: Path) -> Subject:
 
 
 def draw_mask(rng: np.random.Generator, shape: Sequence[int], pattern: int) -> Array:
-    """Masks [B, S], true keeps: all, right, left, two-sided padding, holes, only the first row, only one key."""
+    """Draws a mask [B, S], true keeps: all, right, left, two-sided padding, holes, only row 0 padded, only one key."""
     mask = np.ones(shape, np.bool_)
     rows, length = shape
     if length < 2:
@@ -768,7 +768,7 @@ def draw_mask(rng: np.random.Generator, shape: Sequence[int], pattern: int) -> A
 
 
 def inputs(subject: Subject, model: onnx.ModelProto, seed: int = 99) -> list[dict[str, Array]]:
-    """General input sets: several sizes, every padding pattern, whole index ranges, several magnitudes."""
+    """Returns general input sets: several sizes, every padding pattern, whole index ranges, several magnitudes."""
     if subject.feeds is not None:
         return subject.feeds()
     rng = np.random.default_rng(seed)

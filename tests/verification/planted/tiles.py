@@ -58,7 +58,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("probabilities: the smaller ones are zero")
 def _(facts: Facts) -> Sites:
-    """Probabilities below 0.01 are zero, as if a table of exponentials ended there."""
+    """Sets probabilities below 0.01 to zero, as a kernel with a short table of exponentials would."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         small = patch.op("Less", x, patch.const([0.01], dtype))
@@ -82,7 +82,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("partial sums: added in half precision")
 def _(facts: Facts) -> Sites:
-    """The result of a float32 MatMul with its last addition rounded to half precision."""
+    """Rounds the last addition of a float32 MatMul to half precision."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         half = patch.op("Cast", times(patch, x, 0.5, dtype), to=TensorProto.FLOAT16)

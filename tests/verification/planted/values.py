@@ -50,13 +50,13 @@ def _(facts: Facts) -> Sites:
 
 
 def _position(patch: Patch, x: str, axis: int) -> tuple[str, str]:
-    """(Indices along the axis, size of the axis) as int64."""
+    """Returns the indices along the axis and its size, as int64."""
     size = patch.op("Gather", patch.op("Shape", x), patch.const(axis, np.int64))
     return patch.op("Range", patch.const(0, np.int64), size, patch.const(1, np.int64)), size
 
 
 def _where_kept(patch: Patch, x: str, axis: int, keep: str, dtype: DType) -> str:
-    """X where `keep` is true along an axis, counted from the end (negative); 0 elsewhere."""
+    """Returns x where `keep` is true along `axis` (negative), and 0 elsewhere."""
     after = list(range(1, -axis))
     wide = patch.op("Unsqueeze", keep, patch.const(after, np.int64)) if after else keep
     return patch.op("Where", wide, x, patch.const(0, dtype))
@@ -141,7 +141,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("a batch above two reads other rows")
 def _(facts: Facts) -> Sites:
-    """Rows from the third on repeat the first row."""
+    """Replaces rows from the third on by the first row."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         position, _ = _position(patch, x, 0)
