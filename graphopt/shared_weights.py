@@ -1,7 +1,7 @@
 """The record of data files that a model shares with another model: sizes and hashes, in its metadata.
 
 A model that was optimized with `--share-weights` refers to the data files of its original. A new export of the original
-writes other weights under the same name, often with the same size.
+writes other weights under the same name, often with the same size, so `check` compares hashes as well.
 """
 
 from __future__ import annotations

@@ -173,7 +173,10 @@ def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
 def _centred(
     deviation: _Deviation, editor: Editor, *, mean_first: bool = False
 ) -> tuple[ir.Node, ir.Node, ir.Value, tuple[int, ...], int | None] | None:
-    """Returns the mean, the Sub, X, the axes and X's rank if the deviation is of X - mean(X) (or reversed), or None."""
+    """Returns the mean, the Sub, X, the axes and X's rank of a deviation, or None.
+
+    The base of the deviation must be X - mean(X), or mean(X) - X with `mean_first`.
+    """
     centre = made_by(deviation.base, "Sub")
     if centre is None:
         return None
@@ -257,7 +260,8 @@ def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
 def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:
     """Returns the axes of a ReduceMean whose input has `rank` dimensions, non-negative and ascending.
 
-    (-1,) for the last axis if the rank is unknown; None if the axes are unknown.
+    If the rank is unknown, the result is (-1,) for the last axis and None for other axes. If the axes are unknown or
+    not given, it is None.
     """
     axes = tuple(editor.arguments(node).ints("axes") or ())
     if not axes:

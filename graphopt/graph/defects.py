@@ -1,4 +1,4 @@
-"""Finds validity errors that onnx.checker misses, or that tools interpret differently when they read the model.
+"""Finds validity errors: those that onnx.checker misses, and those that make tools interpret a model differently.
 
 The checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each defect
 is one sentence, and the defects of the original can be subtracted.

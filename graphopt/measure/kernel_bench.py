@@ -46,11 +46,11 @@ class Shape:
     """One node with random inputs.
 
     Attributes:
-        name: kind and sizes.
+        name: operator and sizes.
         op: operator; `domain` is its domain, "" for ONNX's.
         inputs: shapes of the inputs; the first `variable` ones are inputs of the model, the others constant.
         flops: operations of one run; a multiply-add counts as two.
-        attributes: of the node.
+        attributes: the attributes of the node.
     """
 
     name: str
@@ -152,7 +152,8 @@ class Soak:
 
     Attributes:
         captured: runs that replayed a captured graph.
-        wrong: descriptions of outputs that differ from those of launches, and of errors; they end the test.
+        wrong: a description of each error, and of each difference between the outputs of a captured graph and of
+            separate launches; the first one ends the test.
         growth: bytes of device memory that the last sessions needed beyond those of the first.
     """
 
@@ -189,7 +190,7 @@ def bench_kernels(
     seconds: float = SECONDS,
     soak_seconds: float = SOAK_SECONDS,
 ) -> KernelBench:
-    """Times each shape with each implementation, then compares captured graphs with launches.
+    """Times each shape with each implementation, then compares captured graphs with separate launches.
 
     Args:
         provider: where to run.
@@ -260,7 +261,7 @@ def _time(shape: Shape, dtype: str, provider: Provider, implementation: str, pea
 
 
 def _runner(shape: Shape, dtype: str, provider: Provider, repeats: int) -> Callable[[], Any]:
-    """Returns a function that runs the node `repeats` times, with inputs and outputs in a device's memory."""
+    """Returns a function that runs the node `repeats` times, with inputs and outputs in the provider's memory."""
     generator = np.random.default_rng(0)
     names = [f"x{i}" for i in range(len(shape.inputs))]
     # The division keeps sums of many products in float16's range.
@@ -323,7 +324,7 @@ def soak(provider: tuple[str, dict[str, Any]], seconds: float) -> Soak:
 
 
 def _soak_round(provider: tuple[str, dict[str, Any]], generator: np.random.Generator) -> tuple[list[str], int]:
-    """Runs one network by a captured graph and by launches, for several batch sizes; returns differences and runs."""
+    """Runs a network with and without captured graphs for several batch sizes; returns the differences and the runs."""
     name, options = provider
     graph, width = _network()
     by = [_session(graph, (name, {**options, "capture": capture})) for capture in (1, 0)]

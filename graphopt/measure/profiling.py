@@ -1,4 +1,4 @@
-"""Profiles sessions: the time and provider of each node, and its place in the two compared models."""
+"""Profiles sessions: the time and provider of each node, and its place in the two model files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeTime:
         name, op_type, provider: name, operator and provider of the node.
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
-        site: its place in the original models (`site_names`); "" if unknown.
+        site: the node or neighbourhood of the model file that it belongs to (`site_names`); "" if unknown.
         on_device: whether the time is that of the node's GPU kernels. Otherwise it is time on the host: for a node on a
             GPU, only the time of the launch.
     """
@@ -66,10 +66,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class TimedPlace:
-    """A place that both models have: a node, or a rewritten neighbourhood.
+    """The time of a place in both models: a common node, or a neighbourhood (the nodes before and after a rewrite).
 
     Attributes:
-        name: label of the node of BEFORE, or of the neighbourhood's last node.
+        name: label of the common node, or of the neighbourhood's last node in BEFORE (in AFTER if BEFORE has none).
         before_ops, after_ops: operators in the two files.
         before_us, after_us: microseconds of one run; None if only BEFORE was run.
     """
@@ -115,8 +115,8 @@ def profile_sides(
     """Profiles sessions that run alternately.
 
     Args:
-        open_side: for each model a function of `SessionOptions` attributes. It returns a session and a function that
-            runs the session once.
+        open_side: for each model, a function that takes `SessionOptions` attributes and values. It returns a session
+            and a function that runs the session once.
         folder: folder for the runtime's files.
         sites: for each model, value name -> site.
 

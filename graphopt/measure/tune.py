@@ -1,7 +1,7 @@
 """`tune`: measures on this machine which rewrites are faster.
 
 The candidates of a class have the same operator, element type, shapes and neighbours. One candidate of each class is
-cut out of the model with its surroundings, in which the cost model's estimates decide about other rewrites. The cut-out
+cut out of the model with its surroundings, in which the cost model's estimates decide on other rewrites. The cut-out
 model gets the inputs that the whole model computes at that place, and is timed with and without the rewrite on the
 provider of the target. Finally the whole model is timed in three variants: by measurements, by estimates, and without
 rewrites that the cost model decides on.

@@ -4,14 +4,15 @@
 
 Why it is legal: each row of X W depends only on the same row of X, and the bias is the same for all rows.
 
-Windowed attention on padded images removes the pads after its last MatMul: in Segment Anything 4096 of 4900 rows
-remain. The rewrite also moves the Gather of the windows next to the Transpose of the heads, and gather_rows joins both.
+Windowed attention on padded images removes the padding after its last MatMul, with a Gather that also reverses the
+window partition: in Segment Anything 4096 of 4900 rows remain. After the rewrite this Gather reads the Transpose of the
+heads, and gather_rows merges both into one copy.
 
-Conditions: W is a matrix; b is a constant that is the same for all rows; the indices are a constant vector along axis 1
-of three axes; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
+Conditions: W is a matrix; b is a constant that is the same for all rows; the Gather selects along axis 1 of three, with
+a constant vector of indices; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
 
-Where it pays: if the Gather selects fewer rows than it reads; or equally many if a copy produces X, because gather_rows
-then joins both copies.
+Where it pays: if the Gather selects fewer rows than its input has. It also pays with the same number of rows if a copy
+produces X, because gather_rows then merges both copies.
 """
 
 from __future__ import annotations

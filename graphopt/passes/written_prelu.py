@@ -4,8 +4,8 @@
 
 tf2onnx writes the PReLU layer of Keras in this form (K. He et al., "Delving Deep into Rectifiers", ICCV 2015).
 
-Why it is legal: one of the two summands is 0 for every X, and s is finite, so nothing is rounded twice; infinities and
-NaN are the same.
+Why it is legal: one of the two summands is 0 for every X, and s is finite, so nothing is rounded twice. Infinities and
+NaN give the same results.
 
 Conditions: those of prelu.py; no other node reads a value between X and the result. A single slope, for X of any shape,
 is a LeakyRelu (activations.py).

@@ -1,7 +1,8 @@
 """Predicts the nodes of a model that a provider will claim, and the reasons why it will not claim the other nodes.
 
 The sources are: for `graphopt` the native library, with the provider's own table and rules; for `cpu` the runtime's
-registry of kernels; for `migraphx` and `hip-ep` tables of their sources at a given commit (`peers/`).
+registry of kernels; for `migraphx` and `hip-ep` tables that were made from their source code at a given commit
+(`peers/`).
 
 The forecast folds constants and inlines functions, as the runtime does before it queries providers. It does not predict
 other fusions and removals: the result lists the nodes of the file.
@@ -177,7 +178,7 @@ def forecast(
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
     placement = _Placement(provider, kernels, peer, editor, work.opset_imports)
     placement.find_open_shapes(work)
-    # Bodies are placed first, because the claims in a body decide about the node that contains it.
+    # Bodies are placed first, because a provider claims a control-flow node depending on the claims in its bodies.
     placed = [placement.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
     found.nodes = [node for nodes in reversed(placed) for node in nodes]
     if kernels.unknown:
@@ -196,9 +197,9 @@ class _Placement:
         peer: the table of another project's provider.
         editor: the model.
         imports: the model's opset of each domain.
-        working_inside: nodes of later graphs with a claimed node in their bodies.
-        inlined: nodes from definitions, which the runtime inlines after constant folding.
-        open_shapes: values with a shape that our inference knows, but not the runtime during constant folding.
+        working_inside: control-flow nodes with a claimed node in a body; their graphs are placed after their bodies.
+        inlined: nodes of inlined definitions; not folded, because the runtime inlines after constant folding.
+        open_shapes: values with a static shape that our inference knows; during constant folding the runtime does not.
     """
 
     provider: str
@@ -310,7 +311,10 @@ class _Placement:
         return all(v in constant for v in inputs) and bool(inputs or node.op_type == "Constant")
 
     def _has_a_kernel(self, node: ir.Node) -> bool:
-        """Returns whether the runtime can fold the node; it inlines definitions and inserts Casts after folding."""
+        """Returns whether a CPU kernel runs the node directly, as constant folding requires.
+
+        The runtime inlines definitions and inserts Casts only after constant folding.
+        """
         return self.kernels.refuse(node, self.imports.get(node.domain, 1)) == ("", "")
 
     def _placed(self, node: ir.Node, body: str, reason: str | None) -> PlacedNode:

@@ -14,7 +14,9 @@ readers, such as graph outputs, read Y in float32, which the convolution then wr
 A residual is also read from P, if P exists anyway or Y has no other reader: a chain of residual sums then moves half
 the bytes. This rounds the residual once more, as `--precision bf16` allows.
 
-Conditions: two spatial axes, and an even number of channels in each group that has more than one channel.
+Conditions: two spatial axes. Each group of a convolution that writes P has an even number of output channels and more
+than one input channel; each group of one that reads P has an even number of input channels. Either may instead be
+depthwise, with one input and one output channel in each of an even number of groups.
 """
 
 from __future__ import annotations
@@ -89,8 +91,8 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
 def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, editor: Editor) -> None:
     """Makes convolutions read an NCHW2c tensor that `maker` writes, or that a pool made of its result."""
     for reader in readers:
-        # A runtime that inlines a function body needs a node with all outputs of the body, and a file cannot end with
-        # an unnamed output. A convolution that writes only Y is therefore a separate operator.
+        # A runtime that inlines a function body needs a node with all outputs of the body, but onnx_ir does not save
+        # unnamed outputs at the end of the list. A convolution that writes only Y is therefore a separate operator.
         kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
         _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
     y = maker.outputs[0]

@@ -29,7 +29,7 @@ class Box:
 
     Attributes:
         x, y: upper left corner in pixels.
-        width: in pixels.
+        width: the width in pixels.
         label: text in the box.
         title: its name in the model.
     """

@@ -99,7 +99,7 @@ class Served:
         return results
 
     def _how_many(self, requests: Sequence[Feeds], members: Sequence[int]) -> int:
-        """Returns how many of the first requests fit into a batch."""
+        """Returns how many requests, from the first of `members` on, fit into one batch; at least one."""
         rows = 0
         for count, i in enumerate(members):
             rows += rows_of(requests[i])

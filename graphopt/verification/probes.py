@@ -50,7 +50,7 @@ class Probe:
     """A scalar of a graph.
 
     Attributes:
-        about: its meaning.
+        about: the name of the measured value, or the sentence to report if the scalar is 0.
         op: ReduceMin, ReduceMax or ReduceSum, which combines the scalars of all iterations of a Loop.
         value: the scalar.
     """
@@ -78,7 +78,7 @@ class Prober:
         raise NotImplementedError
 
     def inside(self, node: ir.Node, body: ir.Graph) -> list[Probe]:
-        """Computes the probes of a body of a node, in addition to those of the nodes in it."""
+        """Computes additional probes of a whole body; `graph` adds those of the nodes in the body."""
         return []
 
     def graph(self, graph: ir.Graph) -> list[Probe]:
@@ -225,7 +225,11 @@ class _Ranges:
         return ActivationRanges(self.largest, self.dims)
 
     def _accepts(self, case: Case) -> bool:
-        """Runs only cases of usual magnitude, because inputs 1,000 times as large take any layer beyond float16."""
+        """Runs a case and returns whether the model accepts it.
+
+        Returns False without a run if enough cases have run, or if the case has unusual magnitudes: inputs 1,000 times
+        as large would make the results of any layer exceed float16.
+        """
         late = time.monotonic() - self.began > MOST_SECONDS or (self.taken and self.spent > SECONDS)
         enough = late or self.taken >= CASES
         if enough or not case.name.startswith("normal") or not self.run(case):

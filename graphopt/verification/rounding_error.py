@@ -228,7 +228,7 @@ class RoundingErrors:
 
         Args:
             numerics: the class of the judged outputs.
-            seed: of the noise.
+            seed: the seed of the noise.
             names: values of the main graph that replace the outputs; empty to keep the outputs.
             how: options of `Noisy`.
 

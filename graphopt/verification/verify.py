@@ -73,7 +73,7 @@ def verify(
         rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for the
             rest); None uses measured rounding errors of BEFORE, for each output and slice.
         atol: accepted absolute difference, for all outputs or by name.
-        seed: of the generated inputs.
+        seed: the seed of the generated inputs.
         probe_nan: also tries inputs with NaN and infinities. A correct rewrite may spread them further than the
             original: one NaN fills a whole tile of a Winograd convolution.
         provider: an additional provider for AFTER: "rocm", "graphopt", ... or a full name.

@@ -1,4 +1,4 @@
-"""The formula that decides about WinogradConv, against the measurements that it was fitted to."""
+"""The formula that chooses WinogradConv, against the measurements that it was fitted to."""
 
 from __future__ import annotations
 

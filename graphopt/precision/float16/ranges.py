@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.report.multiply_adds import Dims
 
-# Other inputs may give larger values: a value within this factor of float16's limit keeps float32.
+# Other inputs may give larger values: a value above float16's limit divided by this factor keeps float32.
 MARGIN = 4.0
 # The result of a matrix multiplication with a scaled weight is below the limit by this factor.
 SCALED_MARGIN = 16.0
@@ -38,10 +38,10 @@ class ActivationRanges:
         return 0.0 if value is None else self.largest.get(value.name or "", 0.0)
 
     def exceeds(self, value: ir.Value | None) -> bool:
-        """Returns whether a value is within a factor of `MARGIN` of float16's largest number."""
+        """Returns whether a value's largest magnitude is above float16's largest number divided by `MARGIN`."""
         return self.of(value) > LARGEST / MARGIN
 
 
 def power_that_fits(largest: float) -> int:
-    """Returns the least k that brings `largest` / 2^k below float16's limit by `SCALED_MARGIN`."""
+    """Returns the least k >= 0 for which `largest` / 2^k is at most float16's limit / `SCALED_MARGIN`."""
     return max(0, math.ceil(math.log2(largest * SCALED_MARGIN / LARGEST)))
