@@ -60,7 +60,7 @@ def visit(url: str, folder: Path) -> Visit:
 def screenshot(url: str, picture: Path, folder: Path, *, width: int, height: int, ready: str = "true") -> None:
     """Renders the page at `url` once it is loaded and the expression `ready` holds; `picture` is a .webp file.
 
-    The command line's --screenshot includes a frame of 87 pixels in the window, which the page may leave blank.
+    Chromium's option --screenshot is not used: it counts a frame of 87 pixels as page, which may stay blank.
     """
     with _driven(folder) as browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

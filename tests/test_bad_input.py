@@ -236,7 +236,7 @@ def test_a_sparse_initializer_that_is_none(
 
 
 def test_what_would_be_lost_is_refused(graphopt_command: Command, tmp_path: Path) -> None:
-    """onnx_ir drops these fields."""
+    """Models with fields that onnx_ir would drop are refused."""
     path = tmp_path / "in.onnx"
     model = relu_model()
     model.training_info.add().algorithm.name = "sgd"

@@ -407,7 +407,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
 
 @pytest.mark.parametrize("library", [True, False])
 def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
-    """Computes the chain with float32 tensors, each rounded where it is read, and the residual, in float64."""
+    """The expected values are in float64; inputs of convolutions and the residual are rounded to bfloat16 when read."""
     x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
     arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
     after, _ = convert(chain(), ignore_cost_model=True)

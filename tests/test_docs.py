@@ -59,7 +59,7 @@ def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
 
 @pytest.mark.once
 def test_operators_that_stay_on_cpus_were_measured() -> None:
-    """Operators with a kernel in some runtime: in a table of scripts/bench_ops.py, with or without a size."""
+    """Each operator that is kept on CPUs, and has a kernel there, has a row in docs/measurements/contrib_cpu.md."""
     rows = (DOCS / "measurements" / "contrib_cpu.md").read_text()
     measured = set(re.findall(r"^\| (\w+)[^|]* \| \d+\.\d+ \|", rows, re.M))
     stay = {op.name for op in CONTRIB.values() if op.kept_on_cpu}
@@ -67,7 +67,7 @@ def test_operators_that_stay_on_cpus_were_measured() -> None:
 
 
 def test_every_operator_has_a_row_that_says_what_it_computes() -> None:
-    """The table written by hand; scripts/pages.py writes the other one."""
+    """Checks the table that is written by hand; scripts/pages.py writes the other one."""
     (rows,) = re.findall(r"^\| op \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", (DOCS / "ops.md").read_text(), re.M)
     acts = "|".join(filter(None, ACTIVATIONS))
     patterns = set()

@@ -324,9 +324,9 @@ def test_a_batch_that_moves_behind_the_rows(shape: tuple[int, ...], perm: str, e
     ],
 )
 def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, end: str) -> None:
-    """Longer rows, a residual, a batched factor and the second one: the transposed factor gets a leading axis.
+    """The transposed factor gets a leading axis: longer rows, a residual, a batched factor, or it is the second factor.
 
-    A Transpose after the GEMM would cost more, or be different. Such GEMMs crash onnxruntime 1.31.1.
+    Moving the Transpose behind the GEMM would cost more, or give another result. Such GEMMs crash onnxruntime 1.31.1.
     """
     model = parse(
         f"""g (int64[N,M] ids) => (float y) {{
@@ -455,7 +455,7 @@ def test_the_runtimes_own_layer_normalization(opset: int, residual: bool) -> Non
 
 
 def test_slice_with_scalars() -> None:
-    """Neither the runtimes nor the specification allow them: they are left unchanged."""
+    """Neither the runtimes nor the specification allow scalars as bounds of Slice: such nodes are left unchanged."""
     model = parse(
         "g (float[4,4] x) => (float[a,b] y) { z = Relu(x)  y = Slice(z, s, e) }", s=np.array(0), e=np.array(2**62)
     )

@@ -440,7 +440,7 @@ def test_the_precision_decides_before_products_are_replaced() -> None:
 
 @pytest.mark.parametrize("reader", ["Softmax", "Exp"])
 def test_halves_of_the_model_s_own_keep_their_readers(reader: str) -> None:
-    """A value cast to float16 for a reader that is not converted: the reader still gets float16, now directly."""
+    """The model casts a value to float16 for a reader that is not converted: the reader reads the GEMM's float16."""
     graph = f"""g (float[2, 4] x) => (float[2, 4] y) {{
         h = MatMul(x, w)  c = Cast<to=10>(h)  s = {reader}(c)  r = Relu(s)  y = Cast<to=1>(r)
     }}"""
@@ -514,7 +514,7 @@ def stream(scale: float) -> onnx.ModelProto:
 
 
 def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
-    """GEMMs stay in float16, those that write the stream with smaller weights; sums and norms do not."""
+    """All GEMMs compute in float16, those that write the stream with smaller weights; sums and norms are in float32."""
     before = stream(9000)
     after, report = convert(before)
     products = [n for n in after.graph.node if n.op_type == "MatMul"]
@@ -535,7 +535,7 @@ def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
 
 
 def test_a_residual_of_a_fused_layer_is_added_in_float32() -> None:
-    """Linear layers with biases and sums that graphopt fuses: their GEMMs stay in float16."""
+    """The GEMMs of fused linear layers with biases and sums compute in float16."""
     graph = """g (float[N, 16] x) => (float[N, 16] y) {
         p0 = MatMul(x, w0)  q0 = Add(p0, b0)  h = Add(q0, x)
         n = LayerNormalization(h, one)  p1 = MatMul(n, w1)  q1 = Add(p1, b1)  g = Gelu(q1)

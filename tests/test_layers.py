@@ -108,7 +108,7 @@ def python_texts(*without: str) -> dict[str, str]:
     return {name: text for name, text in files.items() if not name.startswith(without)}
 
 
-# Files that may make and change nodes of messages: models of a few nodes, and what onnx reads.
+# Files that may create and change nodes of protobuf messages: models of a few nodes, and input for onnx.
 MESSAGES = ("graph/", "measure/kernel_bench.py", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py")
 CHANGING_MESSAGES = re.compile(r"\bmake_node\(|\bdel \S*\.node\[|\.node\.(add|append|extend|insert|remove|pop)\(")
 
@@ -124,7 +124,7 @@ def test_messages_are_not_rewritten() -> None:
 
 @pytest.mark.once
 def test_a_concept_of_a_graph_has_one_place() -> None:
-    """Opsets, arguments of Slice, sole readers, changes and new nodes."""
+    """Each of these is in one place: opsets, arguments of Slice, sole readers, changes to graphs, new nodes."""
     literal = [
         f"{name}: {ast.unparse(node)}"
         for name, text in python_texts(*OPSETS).items()
@@ -343,7 +343,7 @@ SAID_TWICE = {
 
 
 def named_numbers() -> dict[str, dict[str, list[str]]]:
-    """Returns the name, as in native/ without its k -> value as text -> the files that give it this value."""
+    """Returns name (as in native/, but without the prefix k) -> value as text -> files that give it this value."""
     found: dict[str, dict[str, list[str]]] = {}
 
     def add(name: str, number: str, path: Path) -> None:
@@ -385,7 +385,7 @@ def test_vendor_libraries_have_the_same_names_in_python() -> None:
 
 
 def test_scripts_run_their_own_tree() -> None:
-    """Not an installed wheel: scripts put the folder above first on the path, unless they run by `-m scripts.NAME`."""
+    """Scripts import this tree, not an installed wheel: they put its root first on the path, or run by `-m`."""
     others, seen = [], 0
     for path in sorted((ROOT.parent / "scripts").glob("*.py")):
         text = path.read_text()

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.cli.every_command [COUNT [SEED]]
 
-The files are the models of ONNX's backend tests: those in the package onnx, and those that it generates. The page of
-`view` is read once before its Ctrl-C; `optimize-all` gets all files in one run.
+The files are the models of ONNX's backend tests: those in the package onnx, and those that the package generates. The
+page of `view` is read once, then Ctrl-C is sent; `optimize-all` gets all files in one run.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ COMMANDS = (
     "view {model} --target cpu --no-open",
     "serve-config {out} {served} --for kserve",
 )
-# Runs once over all files.
+# This command runs once, over all files.
 OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --ignore-cost-model"
 # The exit codes of documented failures; 1 is a difference, which would be a finding in this test.
 DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
 INTERRUPTED = 130
-# No model of the corpus needs as much; a command that exceeds it has drawn an unreasonable size.
+# In bytes. No model of the corpus needs as much: a command that does has drawn an unreasonable size.
 MOST_MEMORY = 2 << 30
 
 
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
     """Runs a command in this process; returns exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
-    # A command leaves the signal ignored, as does a shell that starts this process in the background.
+    # SIGINT may be ignored: an earlier command, or a shell that starts a background job, leaves it so.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     over, wrong = threading.Event(), list[str]()
     if arguments[0] == "view":

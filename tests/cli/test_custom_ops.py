@@ -54,7 +54,7 @@ def test_every_session_registers_the_library(library: Path) -> None:
 
 
 def test_a_file_that_is_no_library(path: Path, tmp_path: Path) -> None:
-    """It is reported even if no session is needed: here the interfaces differ, and `optimize` runs nothing."""
+    """The file is reported even if no session is needed: here the interfaces differ, and `optimize` runs nothing."""
     text, other = tmp_path / "text.txt", model(SUM)
     text.write_text("no library")
     other.graph.output[0].name = other.graph.node[-1].output[0] = "z"

@@ -40,7 +40,7 @@ def test_every_node_is_in_one_group(name: str) -> None:
 
 
 def test_multiply_adds_and_bytes() -> None:
-    """2 x 5 from 3: 30 multiply-adds; floats of 6 + 15 + 10 elements, and the Neg's 10 + 10."""
+    """[2, 3] times [3, 5]: 30 multiply-adds, and 6 + 15 + 10 floats read and written; Neg reads and writes 10 + 10."""
     text = "g (float[N, 3] x, float[3, 5] w) => (float[N, 5] y) {{ t = MatMul (x, w)  y = {} (t) }}"
     found = account(model_from_text(text.format("Neg"), {}), target="cpu", sizes={"N": 2})
     assert (found.multiply_adds, found.bytes, found.sizes, found.unknown) == (30, 4 * 51, {"N": 2}, 0)
@@ -65,11 +65,11 @@ def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
     integers |= {"last": [-1], "first": [-9], "rows": [0], "back": [-1]}
     constants = {name: np.array(values) for name, values in integers.items()}
     found = account(model_from_text(text, {**constants, "w": np.ones((4, 2, 3), np.float32)}), target="cpu")
-    assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 and 3 more, minus 2 at the borders
+    assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 + 3 padded, minus 2
 
 
 def test_lengths_grow_until_a_kernel_fits() -> None:
-    """A filter bank of 400 samples over a recording of any length: 128, the default, would give no frame."""
+    """A filter bank of 400 samples gives no frame for a recording of the default length, 128."""
     text = "g (float[N, 1, T] x) => (float[N, 2, F] y) {{ y = Conv {} (x, w) }}"
     weights = {"w": np.ones((2, 1, 400), np.float32)}
     for attributes, length, frames in (

@@ -139,7 +139,7 @@ def test_notes_take_the_room_that_is_left() -> None:
 
 
 def test_at_most_five_lines_with_everything() -> None:
-    """Data file, different weights, times in several settings, refusals and notes."""
+    """The result has a data file, different weights, times in several settings, refusals and notes."""
     _, report = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")
     report.notes = ["a", "b"]
     report.files = {"out.onnx": 10, "out.onnx.data": 1 << 20}

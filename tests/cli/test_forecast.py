@@ -45,7 +45,7 @@ tells = pytest.mark.skipif("ROCMExecutionProvider" in ort.get_available_provider
 @tells
 @pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32", "bfloat16"])
 def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
-    """A node without a provider makes creating a session fail, and vice versa."""
+    """Creating a session fails if, and only if, a node is forecast on no provider."""
     for name, text in NODES.items():
         model = model_from_text(f"g ({dtype}[1, 4, 2, 2] x) => ({dtype}[a, b, c, d] y) {{ {text} }}", {}, opset=20)
         said = forecast(model, "cpu")
@@ -113,10 +113,10 @@ def test_what_peers_publish() -> None:
     assert said.counts["migraphx"] > 20 and "AMDMIGraphX at" in said.source
     wide = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Det (x)  y = Add (x, t) }", {})
     assert [n.provider for n in forecast(wide, "migraphx").nodes] == ["cpu", "migraphx"]
-    # MIGraphX supports it, but ONNX Runtime's provider does not pass it on.
+    # MIGraphX supports IsInf, but ONNX Runtime's MIGraphX provider does not pass it on.
     grid = model_from_text("g (float[N, 4] x) => (bool[N, 4] y) { y = IsInf (x) }", {})
     assert "does not pass the operator on" in forecast(grid, "migraphx").nodes[0].reason
-    # The provider does not check types per operator, and the list is possibly incomplete.
+    # The provider does not check types per operator, and MIGraphX's list may be incomplete: both give a note only.
     product = model_from_text("g (int32[N, 4] x) => (int32[N, 4] y) { y = Mul (x, x) }", {})
     placed = forecast(product, "migraphx").nodes[0]
     assert placed.provider == "migraphx" and placed.reason == "limits: its list names no int32 for the operator"
@@ -165,7 +165,7 @@ def _checkout(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_lists_are_read_as_they_are_meant(tmp_path: Path) -> None:
-    """In a list "Any" is not a type; the root of a pattern is supported; a provider restricts types and forms."""
+    """In MIGraphX's list "Any" means no limit; hip-ep's patterns name operators; ONNX Runtime's provider has limits."""
     rule = "+----------+---+--------+--------+\n"
     cells = [("Operator", "", "Types", "Limits"), ("Einsum", "✅", "Any", ""), ("Resize", "✅", "FP16,", "no roi")]
     listed = (

@@ -67,7 +67,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
         data = strict(graphopt_command(*command, "--json").stdout)
         assert data["command"] == command[0]
         check(data)
-    # Read from the library's bytes, with or without a GPU here: wheels are made for other machines.
+    # The architectures are read from the library's file, with or without a GPU: wheels are made for other machines.
     code = set(re.findall(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+)", library_path().read_bytes()))
     kernels = data["findings"]["AMD GPU kernels"]
     assert {arch.encode() for arch in kernels.split(", ")} == code if code else kernels.startswith("none: there was no")

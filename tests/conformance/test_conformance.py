@@ -1,6 +1,6 @@
 """T1 to T40: known errors of other optimizers, one test for each case (docs/conformance.md has the table).
 
-Every case runs all passes at all legal sites, with and without the library, and the results must stay equal.
+In each case all passes rewrite every legal candidate; outputs with and without the library must equal the original's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def op_types(model: onnx.ModelProto) -> list[str]:
 
 
 def same(model: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-4) -> tuple[onnx.ModelProto, Report]:
-    """Optimizes at all sites, runs and compares both models; a second optimization must change nothing."""
+    """Applies every legal rewrite, runs and compares both models; a second optimization must change nothing."""
     after, report = optimized(model)
     assert_same_outputs(model, after, feeds, tolerance)
     again, _ = optimized(after)
@@ -199,7 +199,7 @@ def test_t08_softmax_along_another_axis() -> None:
 
 
 def test_t09_transposed_k_where_sequence_equals_heads() -> None:
-    """q, k, v are [B, S, H, D] with S == H, and K's last two dims are swapped: no attention over the sequence."""
+    """q, k, v are [B, S, H, D] with S == H, and K's last two axes are swapped: no attention over the sequence."""
     shape = (2, 4, 4, 4)
     model, feeds = attention(shape=shape, outputs="float[2, 4, 4, 4] y", k_perm="0, 2, 3, 1")
     same(model, feeds)

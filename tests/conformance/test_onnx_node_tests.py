@@ -1,4 +1,4 @@
-"""ONNX's node tests: every model is optimized at all sites and must still give the outputs that ship with it.
+"""ONNX's node tests: with every legal rewrite each model must still give the outputs that ship with the test.
 
 A model that ONNX Runtime cannot run before optimization, or runs to different results, does not count; every other
 failure is ours.
@@ -76,7 +76,7 @@ def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["test_affine_grid_2d_expanded", "test_affine_grid_2d_align_corners_expanded"])
 def test_what_loads_at_the_default_level_still_loads(name: str) -> None:
-    """After constant folding ONNX Runtime continues, for example from an If with a constant condition to a Range."""
+    """At its default level ONNX Runtime folds more constants, here an If with a constant condition and then a Range."""
     model = onnx.ModelProto()
     model.CopyFrom(CASES[name].model)
     model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from graphopt.contrib import CONTRIB, ContribOp
 
-# Neither runtime's CPU provider has a kernel: the reference alone, written from the schema's text, is the truth.
+# No runtime has a CPU kernel: definitions are compared only with references, which are written from the schema's text.
 WITHOUT_KERNEL = frozenset(
     "BiasAdd BiasSplitGelu GroupNorm NhwcConv PackedAttention PackedMultiHeadAttention QLinearReduceMean "
     "SkipGroupNorm".split()
 )
-# The same for onnxruntime 1.22 alone, or its kernel computes something else (the operator's file says what).
+# onnxruntime 1.22 has no CPU kernel, or computes something else with it (the operator's file says what).
 WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
 # Operators that are kept on GPUs and have no kernel in our provider, with the reason.
 WITHOUT_OURS = {"QLinearReduceMean": "the runtime has only a schema, so no file with it runs; `lower` replaces it"}
@@ -18,7 +18,7 @@ UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
 
 
 def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
-    """Operators whose definitions are held against the reference alone on this runtime."""
+    """Returns the operators whose definitions are compared only with the reference on this runtime."""
     return WITHOUT_KERNEL if runtime >= (1, 31) else WITHOUT_KERNEL | WITHOUT_KERNEL_IN_1_22
 
 
@@ -44,7 +44,7 @@ def treatment(reason: str) -> str:
 
 
 def rows() -> list[str]:
-    """A line of Markdown for each operator."""
+    """Returns a line of Markdown for each operator."""
     lines = []
     for op in sorted(CONTRIB.values(), key=lambda op: op.name):
         cells = (

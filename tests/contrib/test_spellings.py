@@ -101,7 +101,7 @@ def operators(
 @pytest.mark.parametrize(("kind", "symbolic"), [("bias", False), ("bias", True), ("causal", False)])
 @pytest.mark.parametrize(("target", "ignore_cost_model"), [("cuda", False), ("rocm", False), ("cpu", True)])
 def test_same_graph(target: str, ignore_cost_model: bool, kind: str, symbolic: bool) -> None:
-    """The graphs differ only in two Concats, which repeat the cache of half a head's angles for all embeddings."""
+    """The graphs differ only in two Concats, which repeat the cached angles of half a head for the whole head."""
     bias = kind == "bias"
     ours, others, stay = operators(
         block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias, symbolic=symbolic), target, ignore_cost_model

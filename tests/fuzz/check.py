@@ -114,7 +114,7 @@ def check(seed: int, device: Runner | None = None) -> bool:
 
 
 def _difference(want: Any, got: Any) -> tuple[str, float, float]:
-    """Returns another structure or other integers, "" if none; the largest error; the same relative to the RMS."""
+    """Returns a difference in structure or integers ("" if none), the largest error, and this error over the RMS."""
     found = deviation(want, got)
     other = found.structure or ("values differ" if found.discrete and found.max_abs else "")
     return other, found.max_abs, found.relative

@@ -10,7 +10,7 @@ from graphopt.graph import messages, traversal
 
 
 def test_bodies_are_those_that_onnx_ir_reads() -> None:
-    """A malformed attribute counts by its type, a reference to a function's attribute is empty, the last one counts."""
+    """A malformed attribute is read by its declared type, references are empty, and of equal names the last is read."""
 
     def body(name: str) -> onnx.GraphProto:
         return helper.make_graph([], name, [], [])

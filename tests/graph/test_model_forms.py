@@ -1,4 +1,4 @@
-"""Every form of a model is not modified as an argument, and is returned in the same form."""
+"""Models are accepted in several forms (classes): the argument is not modified, the result has the same form."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_model_proto(model: onnx.ModelProto) -> None:
 
 
 def test_initializers_are_declared_once() -> None:
-    """Their tensors declare them; onnx_ir would repeat each in value_info, even if it is an output."""
+    """The tensor of an initializer declares it; onnx_ir would repeat each in value_info, even if it is an output."""
     text = """g (float[N, 3, 4] x) => (float[N, 3, 4] y, float[3, 1] scale) {
         t = Mul (x, scale)
         y = Add (t, shift) }"""

@@ -72,7 +72,7 @@ def several_files(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
 
 
 def same_offsets(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
-    """w1 has the bytes of w0, and w2 the last half of them and half of others."""
+    """Stores w1 in the bytes of w0, and w2 in the second half of these and the bytes after them."""
     first = outside(weights[0], folder, "w")
     outside(weights[1], folder, "w", at=None)
     return made(chain(3), [first, outside(weights[1], folder, "w", at=0), outside(weights[2], folder, "w", at=3200)])
@@ -275,7 +275,7 @@ def test_a_message_has_its_weights_inside(changed: bool, tmp_path: Path, monkeyp
 
 
 def test_in_place(tmp_path: Path) -> None:
-    """IN.data is read while its successor is written."""
+    """IN.data is read while the new IN.data is written."""
     path = model(tmp_path)
     want = run(path)
     graphopt.optimize(path, path, in_place=True)
@@ -310,7 +310,7 @@ def test_the_input_keeps_weights_where_those_of_out_would_go(
 
 
 def test_out_data_of_an_earlier_out(tmp_path: Path) -> None:
-    """It is removed with the model that owned it, and kept if no model of that name owned it."""
+    """OUT.data is removed with the model that referred to it, and kept if no model of this name did."""
     path, out = model(tmp_path / "in"), tmp_path / "out.onnx"
     graphopt.optimize(path, out)
     graphopt.optimize(path, out, external_data=False)
@@ -383,7 +383,7 @@ def test_the_output_lists_the_files(tmp_path: Path, graphopt_command: Callable[.
 
 def shared(tmp_path: Path) -> tuple[Path, Path]:
     path, out = model(tmp_path), tmp_path / "fast.onnx"
-    graphopt.optimize(path, out)  # its OUT.data is unused after the next call
+    graphopt.optimize(path, out)  # the next call makes this OUT.data unused
     graphopt.optimize(path, out, share_weights=True)
     return path, out
 

@@ -1,8 +1,8 @@
 """Bounds the speed of the inner loops of AMD kernels, from their machine code.
 
-The inner loop of a kernel is one path through its innermost loop with matrix instructions: the path with the most
-matrix instructions, of these the one with the most 128-bit loads, without loops nested in it, with the most bytes
-written to LDS, and the shortest. Conditions for edges and unusual strides are then outside of it.
+The inner loop of a kernel is one path through its innermost loop with matrix instructions. The path is chosen by, in
+this order: the most matrix instructions, the most 128-bit loads, no nested loop, the most bytes written to LDS, the
+fewest instructions. It then contains no code for edges and unusual strides.
 
 Two numbers bound its speed, both relative to the peak of the matrix units. `busiest` assumes that all units work at the
 same time: the unit with the most clocks bounds the loop. `simulated` runs the loop in all waves of a compute unit. A

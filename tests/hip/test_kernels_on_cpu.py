@@ -119,8 +119,8 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
 def test_attention_without_matrix_units_has_kernels_for_its_type(
     libraries: Libraries, rows: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every AMD target has the kernels of few rows; those of many rows exist in float32 alone."""
-    harness, kernels = libraries[32]  # without matrix units in float32, as those targets
+    """AMD targets without matrix units have the kernels for few rows; those for many rows exist in float32 only."""
+    harness, kernels = libraries[32]  # kernels without matrix units, like those of the targets below
     monkeypatch.setattr(fused_attention_cases, "reference", lambda *_: np.zeros((2, 16, rows, 64)))
     monkeypatch.setattr(fused_attention_cases, "signed", lambda _, *shape, dtype: np.zeros(shape, dtype))
     for bias in ("", "HST"):

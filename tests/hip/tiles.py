@@ -34,7 +34,7 @@ def _rows() -> Iterator[tuple[str, Tile]]:
 
 _ALL = list(_rows())
 VECTOR, VECTOR_F16, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
-# Winograd's kernels use all of the vector unit's.
+# Winograd's kernels use all tiles of the vector unit.
 ALL_VECTOR = VECTOR + VECTOR_F16
 # The aligned tiles by the targets of their kernels: for dense operands, and for convolutions that share pixels between
 # taps.

@@ -94,7 +94,7 @@ def test_one_new_token_behind_a_long_past(old: str, new: str) -> None:
 
 
 def test_lengths_of_grouped_attention() -> None:
-    """The lengths agree with the cache size; a mask that is counted shows at least the new keys."""
+    """Drawn lengths fit the size of the cache; a mask whose ones are counted keeps at least as many keys as are new."""
     given = make_cases(_with_constants(_grouped("int32[b] ends, int32 total")), seed=0)
     for case in given:
         kept, new = case.feeds["ck"].shape[2], case.feeds["x"].shape[1]

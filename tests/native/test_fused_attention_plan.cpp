@@ -95,10 +95,10 @@ TEST_CASE("attention takes many rows where they fill the device") {
     CHECK(!many(arch, problem(8, 16, 2048, 2048, 128), true));
   }
   CHECK(!many("gfx942", problem(8, 16, 2048, 2048, 128)));
-  // The busiest of 132 units gets three of 288 work-groups, or five of 576 work-groups that are half as
-  // large.
+  // The busiest of 132 units gets three of 288 work-groups. With work-groups of half that size it gets five
+  // of 576, which is less work.
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64)));
-  // In float16 for heads of at most 64 elements, on NVIDIA's matrix units.
+  // In float16 only heads of at most 64 elements have this kernel, on NVIDIA's matrix units.
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 64), true), "plain_many_64_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 48), true), "plain_many_48_f16"));
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64), true));
@@ -119,7 +119,7 @@ TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   CHECK(has(split, "plain_teams_128_f16"));
   CHECK(attention_of(split).grid.x == 128);
   CHECK(split.launches.size() == 2);
-  // Two work-groups for a unit, few keys, few rows, an operation between the GEMMs, another device.
+  // No split: two work-groups for a unit, few keys, few rows, an operation between the GEMMs, another device.
   CHECK(has(plan_on("sm_90", problem(2, 16, 1024, 1024, 128), true), "plain_128_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 1024, 1024, 80), true), "plain_96_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 128, 128), true), "plain_128_f16"));

@@ -98,7 +98,7 @@ PartitionNode member(std::vector<std::string> inputs, std::string output,
 PartitionNode other(std::vector<std::string> inputs, std::string output) {
   return {std::move(inputs), {std::move(output)}};
 }
-// Returns a node of shape arithmetic; without `on_host` it returns a shape.
+// Returns a node of shape arithmetic; one without `on_host` inputs is a Shape.
 PartitionNode planned(std::vector<std::string> inputs, std::string output,
                       std::vector<std::string> on_host = {}) {
   return {std::move(inputs), {std::move(output)}, false, true, std::move(on_host)};
@@ -127,11 +127,11 @@ TEST_CASE("shape arithmetic is computed in the region that reads it") {
   std::vector<PartitionNode> read = nodes;
   read.push_back(other({"t"}, "o"));
   CHECK(regions(read).empty());
-  // The result has no reader.
+  // t has no reader, but is computed with the region.
   CHECK((regions({member({"x"}, "a"), planned({"a"}, "s"), member({"a"}, "b"), planned({"s"}, "t", {"s"})}) ==
          Regions{{0, 1, 2, 3}}));
   CHECK(regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"})}).empty());
-  // Its input is the result of another node.
+  // The input of the shape arithmetic is the result of a node outside.
   CHECK(
       (regions({other({"x"}, "o"), member({"x"}, "a"), planned({"o"}, "t", {"o"}),
                 member({"a", "t"}, "b", {"t"}), member({"b"}, "c"), member({"c"}, "d")}) == Regions{{4, 5}}));
@@ -141,7 +141,7 @@ TEST_CASE("a shape belongs to the region of its later reader") {
   // a -> other -> b, with the shape of x: region 1 computes it.
   CHECK((regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"}), member({"x"}, "a"), member({"a"}, "a2"),
                   other({"a2"}, "o"), member({"o", "t"}, "b", {"t"})}) == Regions{{2, 3}, {0, 1, 5}}));
-  // Both regions read it: it is in neither.
+  // Both regions read s, so it is in neither.
   CHECK((regions({planned({"x"}, "s"), member({"x", "s"}, "a", {"s"}), member({"a"}, "a2"),
                   member({"a2"}, "a3"), other({"a3"}, "o"), member({"o", "s"}, "b", {"s"}),
                   member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));

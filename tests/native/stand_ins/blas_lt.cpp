@@ -2,17 +2,20 @@
 // the types and constants of the library's header. STAND_IN_BLAS_LT, read at each GEMM: "fails", "wrong", or
 // "first": the first offered algorithm is refused.
 //
-// As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242);
-// without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it prints an error and refuses GEMMs
-// (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
-// 2420); it reads the kernels at the first request for an algorithm (the same file:1457 and 2376);
-// its first offered algorithm may be refused. A handle has flags in device memory that let work-groups of a
-// GEMM
-// wait for each other, so GEMMs of two streams on one handle may deadlock (rocm-libraries, PR 10951, refuses
-// streams beyond a handle's capacity; the stand-in refuses the second one). The flags are allocated and set
-// when
-// the handle is created. If that fails, as it does while a stream is captured, the process aborts
-// (rocm-libraries, issue 11838).
+// As hipBLASLt does (github.com/ROCm/hipBLASLt at 7d9fb683; github.com/ROCm/rocm-libraries):
+//   on RDNA its heuristic crashes
+//                        rocm-libraries issues 4128 and 8242
+//   without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it prints an error and refuses GEMMs
+//                        library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and 2420
+//   it reads the kernels at the first request for an algorithm
+//                        the same file:1457 and 2376
+//   its first offered algorithm may be refused
+//   a handle has flags in device memory that let work-groups of a GEMM wait for each other, so GEMMs of two
+//   streams on one handle may deadlock; the stand-in refuses the second stream
+//                        rocm-libraries PR 10951, which refuses streams beyond a handle's capacity
+//   the flags are allocated and set when the handle is created; if that fails, as it does while a stream is
+//   captured, the process aborts
+//                        rocm-libraries issue 11838
 #include <unistd.h>
 
 #include <algorithm>

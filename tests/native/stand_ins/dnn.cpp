@@ -1,9 +1,9 @@
 // cuDNN or MIOpen over host memory: the functions that device/libraries/cudnn.cpp and miopen.cpp call, with
-// the types and constants of the library's header. cuDNN lists Fourier transforms first, which are not
-// worthwhile for the tests' convolutions and are not computed. STAND_IN_DNN: "none", it has no algorithm for
-// a convolution, or, every second time, rejects its number of groups. MIOpen also "fails", none of its
-// kernels can be built; "refuses", built kernels do not run; and "builds", building ends with
-// `stand_in_let_builds_end`.
+// the types and constants of the library's header. cuDNN lists Fourier transforms first; these do
+// not pay for the tests' convolutions, and the stand-in cannot compute them. Values of STAND_IN_DNN: with
+// "none" the library has no algorithm for a convolution, or, every second time, rejects its number of groups.
+// For MIOpen also: with "fails" no kernel can be built; with "refuses" built kernels do not run; with "builds"
+// building a kernel ends when a test calls `stand_in_let_builds_end`.
 //
 // As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
 //   an unloaded kernel is built on request, or else when it is first run
@@ -16,9 +16,8 @@
 //                        src/binary_cache.cpp:133-137, CMakeLists.txt:655
 //   on gfx90a the gradient of a float16 convolution's input is computed in bfloat16 unless that is disabled
 //                        include/miopen/miopen.h:630-633
-//   its kernels are launched by hipExtModuleLaunchKernel. Up to ROCm 7.0.1 a graph contains only whole
-//   work-groups
-//   of the first one's size from such a launch: the rest of the grid is skipped
+//   its kernels are launched by hipExtModuleLaunchKernel. Up to ROCm 7.0.1 a graph contains only the whole
+//   work-groups of such a launch: the rest of the grid is skipped
 //                        clr issue 179
 //   after a measurement each call queries whether the stream has work, which ends a capture
 //                        rocm-libraries issue 12121

@@ -5,36 +5,26 @@
 //   STAND_IN_KERNELS     the library with the kernels for waves of 32
 //   STAND_IN_KERNELS_64  the library with the kernels for waves of 64, for gfx9 devices
 //   STAND_IN_DEVICES     the architecture of each device, separated by commas; no devices if unset. A driver
-//   has
-//                        the devices of its kind (kArchitectures). An architecture may be followed by a slash
-//                        and
-//                        the generic target of code that also runs there, if the driver knows generic
-//                        targets.
+//                        has the devices of its kind (kArchitectures). After an architecture may follow a
+//                        slash and the generic target of code that also runs there, if the driver knows
+//                        generic targets.
 //   STAND_IN_HIP_VERSION the result of hipRuntimeGetVersion, by default 7.1
 //   STAND_IN_REPLAY      a fault of graphs that some ROCm versions have (clr issue 279, hip issue 3887):
-//   "drops"
-//                        loses the last node; "remembers" makes every launch of a graph repeat the first
-//                        one's results
-//   STAND_IN_LATE        work on a stream is executed only when a call waits for it, for an event up to the
-//   place
-//                        where it was recorded; each query of an event executes one piece of work. The
-//                        default
-//                        stream does not wait for our streams, which are created that way. Without the
-//                        variable
-//                        work is executed when it is enqueued.
+//                        "drops" loses the last node; "remembers" makes every launch of a graph repeat the
+//                        results of the first one
+//   STAND_IN_LATE        work on a stream is executed only when a call waits for it; a wait for an event
+//                        executes the work before the event; each query of an event executes one piece of
+//                        work. The default stream does not wait for our streams, which are created that way.
+//                        Without the variable work is executed when it is enqueued.
 //
-// It detects errors that a real driver may miss: destroyed handles, memory that is freed twice, and work on,
-// or
-// destruction of, a stream or an event of a device that is not current. All of these give kInvalidHandle.
-// Memory
-// is guarded (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress,
-// and
-// stderr names the accessed address.
+// The stand-in detects errors that a real driver may miss: destroyed handles, memory that is freed twice, and
+// work on, or destruction of, a stream or an event of a device that is not current. All of these give
+// kInvalidHandle. Memory is guarded (device/emulator/guarded_memory.h): after an invalid access every call
+// gives kIllegalAddress, and stderr names the accessed address.
 //
-// Behaviour of ROCm that it reproduces, with the place in AMD's sources (clr: github.com/ROCm/clr at
-// rocm-6.2.0;
-// systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
-//   an error except hipErrorNotReady stays in its thread until hipGetLastError, even if later calls succeed
+// It reproduces this behaviour of ROCm, with the place in AMD's sources (clr: github.com/ROCm/clr at
+// rocm-6.2.0; systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
+//   a thread keeps an error except hipErrorNotReady until hipGetLastError, even if later calls succeed
 //                        systems hipamd/src/hip_internal:179 (HIP_UPDATE_ERROR_STATE), hip_error:31;
 //                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal:164
 //   a missing device is error 100 for any cause, from the count and then from every other call, permanently
@@ -48,22 +38,20 @@
 //                        clr hipamd/src/hip_module:85
 //   a launch of more than 2^32 - 1 work-items along x is error 9
 //                        clr hipamd/src/hip_module:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
-//   the number of multiprocessors counts work-group processors on gfx10 and later, unless GPU_ENABLE_WGP_MODE
-//   is 0
+//   the number of multiprocessors is that of work-group processors on gfx10 and later, unless
+//   GPU_ENABLE_WGP_MODE is 0
 //                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device:676
 //   the memory's clock and width are reported by the kernel driver
 //                        clr hipamd/src/hip_device:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name is followed by its features
 //                        clr hipamd/src/hip_device:706
 //   while a stream is captured, its thread may neither allocate nor wait; in global mode no other thread may
-//   either.
-//   Such a call fails and ends the capture, and work enqueued on the stream then fails until the capture is
-//   ended.
-//   A thread in relaxed mode may make all of these calls
+//   either. Such a call fails and ends the capture, and work enqueued on the stream then fails until the
+//   capture is ended. A thread in relaxed mode may make all of these calls
 //                        clr hipamd/src/hip_internal:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph:980
-//   a stream with a failed capture refuses work and waits until another, possibly empty, capture of it
-//   succeeds
+//   a stream with a failed capture refuses work and waits until another capture of it, possibly an empty
+//   one, succeeds
 //                        clr hipamd/src/hip_graph (hipStreamEndCapture_common, which resets the state only
 //                        after a success), hip_internal (STREAM_CAPTURE), hip_stream
 //                        (StreamCaptureOngoing); rocm-systems issue 6509; fixed in 7.14

@@ -14,8 +14,8 @@
 //                        library/src/include/handle.hpp:343
 // STAND_IN_BLAS, read at each call: "fails" or "wrong" for all GEMMs; "large" for wrong float GEMMs of 256^3
 // (github.com/ROCm/rocm-libraries, issue 11530); "vectors" for wrong float16 GEMMs of one row or column
-// (ROCm/legacy-rocm-build, issue 5640); "odd" for wrong GEMMs of an odd K; "no stream" or "no mode" to make setting it fail. GEMMs of handles
-// without a workspace are not counted.
+// (ROCm/legacy-rocm-build, issue 5640); "odd" for wrong GEMMs of an odd K; "no stream" or "no mode" if setting
+// the stream or the mode fails. GEMMs of handles without a workspace are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
