@@ -131,7 +131,7 @@ def test_tests_that_are_named_exist() -> None:
 
 @pytest.mark.once
 def test_links_lead_somewhere() -> None:
-    """scripts/sweep builds the site, which checks these links and the links of the site."""
+    """Checks the links in pages of the repository; scripts/sweep builds the site, which also checks its own links."""
     lost = []
     for page in PAGES:
         text = without_code(page.read_text())
@@ -199,7 +199,7 @@ TREES = "graphopt|native|tests|scripts|docs|models|examples"
 
 @pytest.mark.once
 def test_files_that_are_named_exist() -> None:
-    """Paths anywhere in the repository's texts, and names of source files in its pages and comments."""
+    """Checks paths in all texts of the repository, and names of source files in its pages and comments."""
     root = DOCS.parent
     places = {p.relative_to(root).as_posix(): p for tree in TREES.split("|") for p in (root / tree).rglob("*")}
     texts = [p for p in places.values() if p.suffix in {".py", ".md", ".h", ".cpp", ".hip", ".txt"}]

@@ -54,7 +54,7 @@ def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_a_folded_weight_is_streamed(tmp_path: Path) -> None:
-    """A process rewrites 400 MB, and holds only a part of them at a time."""
+    """A process rewrites weights of 400 MB, and has only a part of these in memory at a time."""
     model = large_weights(tmp_path, side=10_000, batch_norm=True)
     with (tmp_path / "weights.data").open("r+b") as file:
         file.seek(4 * 10_000**2)
@@ -83,7 +83,7 @@ FOLDED = {
 
 @pytest.mark.parametrize("case", FOLDED)
 def test_streamed_blocks_hold_the_same_numbers(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of any layout, in blocks of one row, against the original model."""
+    """Weights of any layout are folded in blocks of one row, and outputs compared with the original model's."""
     monkeypatch.setattr(scaled_weight, "LARGE_BYTES", 1)
     monkeypatch.setattr(scaled_weight, "BLOCK_BYTES", 1)
     linear, shape, x_shape, channels = FOLDED[case]

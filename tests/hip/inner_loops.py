@@ -1,8 +1,8 @@
 """Bounds the speed of the inner loops of AMD kernels, from their machine code.
 
 The inner loop of a kernel is one path through its innermost loop with matrix instructions. The path is chosen by, in
-this order: the most matrix instructions, the most 128-bit loads, no nested loop, the most bytes written to LDS, the
-fewest instructions. It then contains no code for edges and unusual strides.
+this order: the most matrix instructions, the most 128-bit loads, the fewest instructions of nested loops, the most
+bytes written to LDS, the fewest instructions. It then contains no code for edges and unusual strides.
 
 Two numbers bound its speed, both relative to the peak of the matrix units. `busiest` assumes that all units work at the
 same time: the unit with the most clocks bounds the loop. `simulated` runs the loop in all waves of a compute unit. A
@@ -182,7 +182,7 @@ class Loop:
     def simulated(self, groups: int, waves: int) -> float:
         """Returns the share of the matrix units' peak, with `groups` work-groups of `waves` waves on a compute unit.
 
-        It is the share of the time in which the fastest wave runs the loop from the 6th to the 18th time.
+        It is measured from the end of the fastest wave's 6th round of the loop to the end of its 18th round.
         """
         first, last = run(self, groups, waves, 6), run(self, groups, waves, 18)
         return (last.matrix - first.matrix) / (rates(self.arch).simds * (last.clocks - first.clocks))
@@ -222,8 +222,8 @@ class Run:
 def run(loop: Loop, groups: int, waves: int, rounds: int) -> Run:
     """Runs the loop in all waves of a compute unit, until one of them has run it `rounds` times.
 
-    Waves are dealt out to the SIMDs in turn. Work-groups start one after the other, within the time of one round. Of
-    two waves that wait for a unit, the older one comes first.
+    Waves are assigned to the SIMDs in turn. Work-groups start one after the other, within the time of one round. If two
+    waves wait for a unit, the one with the lower index runs first.
     """
     r = rates(loop.arch)
     free: dict[tuple[str, int], int] = {}

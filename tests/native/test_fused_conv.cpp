@@ -170,7 +170,7 @@ void compare_pairs(ConvolutionProblem p, const Operands& given, size_t workers) 
       cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
       std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
       std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
-      // A schedule does not depend on tensors: it is first used with other ones.
+      // A schedule does not depend on the tensors: it is first used with other tensors.
       const auto schedule = workers > 1 ? cpu::conv_schedule<float>(p, vectors, workers) : nullptr;
       for (const bool first : {true, false}) {
         if (first && schedule == nullptr) continue;

@@ -194,7 +194,7 @@ TEST_CASE("three kernels in a row on a device without a session") {
   run_three<half>(table, device.get());
 }
 
-// For example two sessions of one model, or two nodes with one weight.
+// Equal weights occur in two sessions of one model, and in two nodes with one weight.
 TEST_CASE("kernels on a device share equal weights") {
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
   const Table table = provider_kernels(*device);

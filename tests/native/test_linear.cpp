@@ -145,7 +145,7 @@ TEST_CASE("linear of numbers that Strassen's algorithm must not add") {
   for (int k = 0; k < 512; ++k) column_of_w.w[k * 512 + 7] *= 1e-4f;
   CHECK(column_of_w.is_plain());
   for (int i = 0; i < 101; ++i) inner.x[i * 512 + 300] = 1e4f;
-  CHECK(!inner.is_plain());  // each sum contains this large value anyway
+  CHECK(!inner.is_plain());  // every result is a sum with this large value anyway
   for (int n = 0; n < 512; ++n) inner.w[300 * 512 + n] *= 1e-4f;
   CHECK(inner.is_plain());
   nan.x[99 * 512 + 5] = std::numeric_limits<float>::quiet_NaN();

@@ -23,8 +23,8 @@ Statistics statistics(const double* x, int64_t n) {
   return {mean, variance};
 }
 
-// The first `moved` values (all, if negative) are `offset` away from zero: cancellation in the variance must
-// not show.
+// Adds `offset` to the first `moved` values (to all, if `moved` is negative): the variance must not lose
+// digits by cancellation.
 template <class T>
 void compare_group_norm(const GroupNormProblem& p, size_t workers, float offset = 0.0f, int64_t moved = -1) {
   const int64_t n = p.N * p.C * p.inner;
