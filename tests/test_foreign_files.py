@@ -142,7 +142,7 @@ def test_an_output_that_declares_it_may_be_ours() -> None:
 
 
 def test_an_output_that_declares_it_in_half_precision() -> None:
-    """The computed output is an internal value here, and does not keep the interface's declaration."""
+    """A Cast produces the output here; the norm's result is internal, and does not keep the output's declared shape."""
     model = parse(
         "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
         g=draw(8), b=draw(8),
@@ -361,7 +361,7 @@ def test_attention_whose_heads_lie_behind_the_rows() -> None:
 
 
 def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
-    """ONNX Runtime's CPU computes such a MatMul and its Transpose in float32; after our kernel they are float16."""
+    """ONNX Runtime's CPU provider computes a float16 MatMul and its Transpose in float32, but not after our kernel."""
     model = parse(
         """g (float16[2,3,4,8] x) => (float16 y) {
         c = Conv(x, f)  a = Add(c, b)  t = Transpose<perm=[1,2,0,3]>(a)  y = MatMul(t, w) }""",

@@ -268,7 +268,7 @@ def python_functions(path: Path) -> list[tuple[int, str]]:
 
 
 def native_functions(path: Path) -> list[tuple[int, str]]:
-    """The same for clang-format's output: from the last line that is not indented more than the closing brace."""
+    """Returns the same for formatted C++: a function begins at the last line that is indented like its brace."""
     found, begins = [], dict[int, int]()
     lines = path.read_text().splitlines()
     for number, line in enumerate(lines):

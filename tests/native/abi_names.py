@@ -17,12 +17,12 @@ class Interface:
     Attributes:
         name: the name shown to users.
         header: the header as a program includes it.
-        functions: a pattern of their names.
+        functions: a regular expression for the names of its functions.
         structs: the structs of native/ that hold its constants: our name of each constant, and the header's name (""
         for our own constants; "X unless Y" if only headers without Y have it).
         members: structs of the library that native/ declares: our name, the library's name, and each member.
         version: a macro of the header.
-        only_c: whether the header has overloads of its functions in C++.
+        only_c: whether the header must be included as C, because it overloads its functions in C++.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Interface:
         line = f"#include <{self.header}>"
         if not self.only_c:
             return line
-        # Headers that it includes are still compiled as C++.
+        # The standard headers that it includes are included before, as C++.
         before = "".join(f"#include <c{name}>\n" for name in ("math", "stddef", "stdint", "stdio", "stdlib", "string"))
         hidden = '#pragma push_macro("__cplusplus")\n#undef __cplusplus'
         return f'{before}extern "C" {{\n{hidden}\n{line}\n#pragma pop_macro("__cplusplus")\n}}'

@@ -23,7 +23,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects tests that .venv-ort runs when in .venv, and tests of scripts/sweep when in the normal test run."""
+    """Deselects server tests: all in .venv; in .venv-ort those marked `engines`, unless scripts/sweep runs them."""
     folder = f"{Path(__file__).parent}{os.sep}"
     here = [item for item in items if str(item.path).startswith(folder)]
     if loads_providers():
