@@ -38,7 +38,7 @@ def test_weights_become_constants(legacy: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
 def test_the_summary_says_how_many_candidates_it_frees(sites: int) -> None:
-    """Counts each candidate once, however many passes refuse it; after freezing all are rewritten, none is counted."""
+    """Each candidate counts once, even if several passes refuse it. With frozen initializers all are rewritten."""
     rng = np.random.default_rng(0)
     shapes = {"s": [4], "b": [4], "m": [4], "v": [4], "w": [4, 4, 3, 3], "u": [4, 4, 1, 1]}
     arrays = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}

@@ -234,7 +234,7 @@ def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
         if node.op_type == "MatMul":
             node.outputs[0].dtype = ir.DataType.FLOAT
     editor = Editor(work, Target("cpu"))
-    # The last query first: it depends on the answers to all others.
+    # The last value is queried first: its shape depends on the shapes of all others.
     B, S = Size.symbol("batch"), Size.symbol("sequence")
     assert editor.shapes.dims(list(work.graph)[-1].outputs[0]) == (B, S, Size.of(16))
     result = pipeline.run(editor, [FuseAttention()])

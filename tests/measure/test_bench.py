@@ -264,7 +264,7 @@ def test_a_state_has_as_many_rows_as_the_batch() -> None:
 
 
 def test_what_does_not_run_is_named(tmp_path: Path) -> None:
-    """The error names the file, even if the profile needed a copy with names, the node, and the fix."""
+    """The error names the file, the node and the fix, also if profiling ran a copy of the file with node names."""
     text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
     onnx.save(model_from_text(text, {}), tmp_path / "net.onnx")
     with pytest.raises(GraphoptError) as caught:

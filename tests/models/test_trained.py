@@ -33,13 +33,13 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
         graphopt.optimize(path, out, target="cpu", ignore_cost_model=ignore_cost_model, check=True)
         graphopt.optimize(out, again, target="cpu", ignore_cost_model=ignore_cost_model)
         assert again.read_bytes() == out.read_bytes()
-        if out.read_bytes() in verified:  # the cost model accepts all sites
+        if out.read_bytes() in verified:  # the cost model accepts all candidates
             continue
         verified.add(out.read_bytes())
         for feeds in TRAINED[name].feeds if EVERYTHING or not ignore_cost_model else TRAINED[name].feeds[-1:]:
             report = verify(path, out, inputs=feeds(np.random.default_rng(5)))
             assert report.equal, report.summary
-        # The sample rate determines silero's valid inputs: given inputs only.
+        # silero_vad is verified on the given inputs only, since its sample rate determines which inputs are valid.
         if name not in SLOW | {"silero_vad"} and (EVERYTHING or ignore_cost_model):
             report = verify(path, out, seed=1, effort="normal" if EVERYTHING else "quick")
             assert report.equal, report.summary

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.once
 
 PICTURES = Path(__file__).parents[2] / "docs" / "screenshots"
 SIZES = ((390, 1200), (800, 1100), (1600, 1100))
-# Blank rows that count as not drawn: 87 less a block that the compression blurs. Gaps in the pages are smaller.
+# A picture whose last 64 rows are blank counts as not drawn: 87, less a block that the compression blurs. Gaps in the
+# pages are smaller.
 BLANK = 64
 # Bytes of one picture, small enough for slow connections.
 LARGEST = 90_000
