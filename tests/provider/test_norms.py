@@ -134,7 +134,7 @@ def test_group_normalization_of_opset_18(dtype: Any, worker: ProcessPoolExecutor
 
 
 WRONG: tuple[tuple[str, dict[str, Any], tuple[tuple[int, ...], ...], str], ...] = (
-    ("BatchNormalization", {}, ((2, 3, 4), (3,), (3,), (3,), (2,)), "number for each"),
+    ("BatchNormalization", {}, ((2, 3, 4), (3,), (3,), (3,), (2,)), "one element for each"),
     ("InstanceNormalization", {}, ((2, 3, 4), (3,), (2,)), "scale and B"),
     ("GroupNormalization", {"num_groups": 4}, ((2, 6, 4), (6,), (6,)), "divide"),
     ("RMSNormalization", {"axis": 1}, ((2, 6, 4), (4, 6)), "broadcast"),
