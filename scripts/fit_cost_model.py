@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,8 +106,10 @@ def print_choices(report: dict[str, Any]) -> None:
     """Prints the loss of each choice of the planner, and the speedup of each Winograd convolution."""
     device = report["selftest"]["device"]
     print(f"{device['name']} {device['arch']} {device['driver']}\n")
+    rows = report["bench"]["shapes"]
+    inputs = {row["name"]: row["inputs"] for row in rows}
     times: dict[tuple[str, str], dict[str, float]] = {}
-    for row in report["bench"]["shapes"]:
+    for row in rows:
         if row["milliseconds"] is not None:
             times.setdefault((row["name"], row["dtype"]), {})[row["implementation"]] = row["milliseconds"]
     print("| shape | type | chosen ms | fastest ms | fastest implementation | chosen / fastest |")
@@ -123,7 +124,7 @@ def print_choices(report: dict[str, Any]) -> None:
     for (name, dtype), by in times.items():
         winograd = times.get((f"Winograd{name}", dtype), {})
         if name.startswith("Conv 3x3") and "" in by and "" in winograd:
-            C, H, M = (int(n) for n in re.findall(r"\d+x(\d+)x\d+x(\d+) to (\d+)", name)[0])
+            (_, C, H, _), (M, *_), _ = inputs[name]
             pays = "yes" if winograd_pays(target, C, M, H, H) else "no"
             print(f"| {name} | {dtype} | {by['']:.3f} | {winograd['']:.3f} | {by[''] / winograd['']:.2f} | {pays} |")
 
