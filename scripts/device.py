@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import onnxruntime as ort
 
 from graphopt.runtime.discovery import library_path, memory_of
+from graphopt.runtime.routes import library_report
 
 
 def install_for_cuda() -> None:
@@ -33,10 +32,7 @@ def load_vendor_libraries(torch: Any) -> None:
 
 def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
     """Calls a function of the library that takes no arguments and returns JSON (docs/native_library.md)."""
-    describe = getattr(ctypes.CDLL(str(library or library_path())), function)
-    describe.restype = ctypes.c_char_p
-    found: dict[str, Any] = json.loads(describe())
-    return found
+    return library_report(library or library_path(), function)
 
 
 def bound(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:

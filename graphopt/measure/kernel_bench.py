@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import statistics
 import threading
 import time
@@ -26,7 +24,9 @@ from graphopt.runtime.discovery import (
     import_onnxruntime,
     library_path,
     memory_of,
+    name_and_options,
 )
+from graphopt.runtime.routes import library_report
 from graphopt.runtime.selftest import DTYPES, OPSET, REFUSAL, implementations
 from graphopt.runtime.sessions import session
 
@@ -202,7 +202,7 @@ def bench_kernels(
     Raises:
         RuntimeMissingError: no runtime, or no native library.
     """
-    name, options = (provider, {}) if isinstance(provider, str) else provider
+    name, options = name_and_options(provider)
     found = KernelBench(peaks_of(provider))
     several = implementations(provider) if name == DEVICE_PROVIDER else {}
     end = time.perf_counter() + seconds
@@ -228,7 +228,7 @@ def bench_kernels(
 
 def peaks_of(provider: Provider) -> Peaks:
     """Returns the peaks of a provider's device; zeros if they are unknown, as for a CPU."""
-    name, options = (provider, {}) if isinstance(provider, str) else provider
+    name, options = name_and_options(provider)
     number = int(options.get("device", 0))
     for route in gpu_routes():
         for device in route.devices if route.provider == name else ():
@@ -298,7 +298,7 @@ def soak(provider: tuple[str, dict[str, Any]], seconds: float) -> Soak:
     """Creates, runs and destroys sessions on two threads; captured graphs must give the same bits as launches."""
     found, lock = Soak(), threading.Lock()
     _soak_round(provider, np.random.default_rng(0))  # the first sessions also load code and reserve memory
-    replays, memory = _counts("GraphoptRegions").get("replayed", 0), _counts("GraphoptMemory").get("bytes", 0)
+    replays, memory = _replays_and_memory()
     end = time.perf_counter() + seconds
 
     def work(seed: int) -> None:
@@ -318,8 +318,8 @@ def soak(provider: tuple[str, dict[str, Any]], seconds: float) -> Soak:
         thread.start()
     for thread in threads:
         thread.join()
-    found.captured = _counts("GraphoptRegions").get("replayed", 0) - replays
-    found.growth = _counts("GraphoptMemory").get("bytes", 0) - memory
+    replays_after, memory_after = _replays_and_memory()
+    found.captured, found.growth = replays_after - replays, memory_after - memory
     return found
 
 
@@ -356,9 +356,8 @@ def _network() -> tuple[Any, int]:
     return helper.make_graph(nodes, "network", [x], [y], constants), width
 
 
-def _counts(function: str) -> dict[str, int]:
-    """Returns the counters that a function of the native library reports as JSON."""
-    describe = getattr(ctypes.CDLL(str(library_path())), function)
-    describe.restype = ctypes.c_char_p
-    text = describe()
-    return {} if text is None else json.loads(text)
+def _replays_and_memory() -> tuple[int, int]:
+    """Returns the replays of captured graphs in this process, and the bytes of device memory that the library holds."""
+    library = library_path()
+    regions, memory = (library_report(library, name) for name in ("GraphoptRegions", "GraphoptMemory"))
+    return regions.get("replayed", 0), memory.get("bytes", 0)

@@ -223,6 +223,10 @@ def memory_of(session: Any) -> tuple[Any, ...]:
     return ("cpu", 0)
 
 
+def name_and_options(provider: Provider) -> tuple[str, dict[str, Any]]:
+    return (provider, {}) if isinstance(provider, str) else provider
+
+
 def device_of(provider: Provider) -> Device:
     """Returns the device on which a provider runs.
 
@@ -230,7 +234,7 @@ def device_of(provider: Provider) -> Device:
         RuntimeMissingError: no runtime, or no native library.
         GraphoptError: the provider has no device with the index in its options.
     """
-    name, options = (provider, {}) if isinstance(provider, str) else provider
+    name, options = name_and_options(provider)
     if name == CPU:
         return Device(cpu_name(), platform.machine())
     if name == DEVICE_PROVIDER:

@@ -129,17 +129,25 @@ class Route:
         return {**asdict(self), "ready": self.ready}
 
 
+def library_report(library: Path, function: str, *arguments: int) -> dict[str, Any]:
+    """Returns the JSON object that a function of the native library reports; {} if there is no report.
+
+    A library that is too old has no such function, and thus no report (docs/native_library.md lists the functions).
+    """
+    reports = getattr(ctypes.CDLL(str(library)), function, None)
+    if reports is None:
+        return {}
+    reports.restype = ctypes.c_char_p
+    text = reports(*arguments)
+    return {} if text is None else dict(json.loads(text))
+
+
 def describe(library: Path) -> dict[str, Any]:
     """Returns the native library's report about drivers and devices, in the format of native/device/report.h.
 
     Loads the GPU vendor's libraries into this process. The report has no routes if the library is too old.
     """
-    function = getattr(ctypes.CDLL(str(library)), "GraphoptDescribeDevices", None)
-    described: dict[str, Any] = {"format": 1, "code": [], "routes": []}
-    if function is not None:
-        function.restype = ctypes.c_char_p
-        described = json.loads(text) if (text := function()) is not None else described
-    return described
+    return library_report(library, "GraphoptDescribeDevices") or {"format": 1, "code": [], "routes": []}
 
 
 def routes(

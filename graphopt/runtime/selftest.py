@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +23,11 @@ from graphopt.runtime.discovery import (
     device_of,
     library_path,
     library_version,
+    name_and_options,
     runtime_name,
 )
 from graphopt.runtime.machine import Device
+from graphopt.runtime.routes import library_report
 from graphopt.runtime.session_warnings import SELF_TESTED
 from graphopt.runtime.sessions import session
 
@@ -260,12 +260,8 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
 
 def implementations(provider: Provider) -> dict[str, list[str]]:
     """Returns operator -> names of its implementations in order of preference, for operators with several."""
-    number = 0 if isinstance(provider, str) else int(provider[1].get("device", 0))
-    describe = ctypes.CDLL(str(library_path())).GraphoptImplementations
-    describe.restype = ctypes.c_char_p
-    text = describe(number)
-    found: dict[str, list[str]] = json.loads(text) if text is not None else {}
-    return found
+    _, options = name_and_options(provider)
+    return library_report(library_path(), "GraphoptImplementations", int(options.get("device", 0)))
 
 
 REFUSAL = " refuses this call: "  # native/operators/implementations.h
