@@ -357,7 +357,11 @@ def _network() -> tuple[Any, int]:
 
 
 def _replays_and_memory() -> tuple[int, int]:
-    """Returns the replays of captured graphs in this process, and the bytes of device memory that the library holds."""
+    """Returns the replays of captured graphs in this process, and the bytes of device memory that the library holds.
+
+    The library counts a replay as `replayed` if the graph was captured for the addresses of this run, and as `copied`
+    if inputs and outputs were copied to and from the addresses of the graph.
+    """
     library = library_path()
     regions, memory = (library_report(library, name) for name in ("GraphoptRegions", "GraphoptMemory"))
-    return regions.get("replayed", 0), memory.get("bytes", 0)
+    return regions.get("replayed", 0) + regions.get("copied", 0), memory.get("bytes", 0)
