@@ -77,7 +77,7 @@ class Code(enum.Enum):
     UNDERFLOW = ("a constant has elements that are too small for float16", "scale the weights")
     RANGE = (
         "activations come within a factor of 4 of float16's largest number, 65504, on the inputs tried",
-        "give typical inputs with --inputs if the generated inputs are larger than real ones",
+        "nothing",
     )
     KEPT = ("the caller keeps the node in float32", "remove it from --keep-float")
     NO_FLOAT16 = ("the operator does not support float16, by its definition or on this target", "nothing")

@@ -27,4 +27,8 @@ def why_conditions_decide(model: onnx.ModelProto) -> str:
         conditions += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
         # An operator of another domain usually replaces several nodes.
         products += node.op_type in DEVICE_WORK or node.domain not in ("", "ai.onnx")
-    return f"it has {conditions} conditions and {products} products" if conditions > products else ""
+    if conditions <= products:
+        return ""
+    return (
+        f"it has more If, Loop and Scan nodes ({conditions}) than matrix multiplications and convolutions ({products})"
+    )

@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-INSTALL_ROCM = "install ROCm 7, https://rocm.docs.amd.com/projects/install-on-linux"
+# The ROCm provider needs version 7 in the loader's search path, so the wheels that native/device/rocm_packages.cpp
+# proposes for our provider do not help.
+_INSTALL_ROCM_7 = "install ROCm 7, https://rocm.docs.amd.com/projects/install-on-linux"
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Ma
         return Reason("no_provider", "this ONNX Runtime has no ROCm provider: 1.22 was the last with one")
     needed, path = part["runtime"]["needed"], part["runtime"]["path"]
     if needed and path and not Path(path).name.startswith(needed):
-        return Reason("other_runtime", f"the ROCm provider needs {needed}, but {path} is installed", INSTALL_ROCM)
+        return Reason("other_runtime", f"the ROCm provider needs {needed}, but {path} is installed", _INSTALL_ROCM_7)
     missing = missing_libraries(file)
     if not missing:
         return None
@@ -280,7 +282,7 @@ def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Ma
     if folders := linux.get("rocm", []):
         folder = folders[-1]
         return Reason("not_found", text, f"echo {folder} | sudo tee /etc/ld.so.conf.d/rocm.conf; sudo ldconfig")
-    return Reason("missing_libraries", text, INSTALL_ROCM)
+    return Reason("missing_libraries", text, _INSTALL_ROCM_7)
 
 
 def missing_libraries(file: Path) -> list[str]:
