@@ -32,6 +32,8 @@ RESULTS = {
     "H200": "gpu_h200.json",
 }
 CHART = DOCS / "results.svg"
+# Suffixes of operators that have one meaning in all names.
+OPTIONAL_WORDS = ("Add", "Sum", "Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap", "Interleaved")
 
 
 def with_rows(text: str, heading: str, rows: Sequence[str], columns: Sequence[str] = ()) -> str:
@@ -55,24 +57,51 @@ def attributes_of(types: Mapping[str, ir.AttributeType]) -> str:
     return ", ".join(f"{name}: {kind.name.lower()}" for name, kind in types.items()) or "-"
 
 
+def with_optional_words(names: Sequence[str]) -> list[str]:
+    """Combines names that differ in one optional word: Name and NameAdd become Name[Add]."""
+    split = dict.fromkeys(tuple(re.findall(r"\[.*?\]|<.*?>|[A-Z0-9][a-z0-9]*", name)) for name in names)
+    for word in OPTIONAL_WORDS:
+        for name in [name for name in split if word in name]:
+            i = name.index(word)
+            if (shorter := name[:i] + name[i + 1 :]) in split:
+                del split[shorter]
+                combined = (*name[:i], f"[{word}]", *name[i + 1 :])
+                split = dict.fromkeys(combined if n == name else n for n in split)
+    return ["".join(name) for name in split]
+
+
 def operators() -> list[str]:
-    """Returns one row for all names with equal columns; names that differ only in the activation become NAME[act]."""
-    families: dict[tuple[str, ...], list[str]] = {}
+    """Returns one row for each oldest opset, with the names; those with optional activations become NAME[act]."""
+    acts_of: dict[tuple[str, str], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")
         act = "" if name.endswith(SLOPED) else max((a for a in ACTIVATIONS if name.endswith(a)), key=len)
-        own = {k: v for k, v in spec.attributes.items() if k not in ACTIVATIONS[act].attributes}
-        key = (name.removesuffix(act), spec.name[len(name) :], ", ".join(spec.inputs), ", ".join(spec.outputs))
-        families.setdefault((*key, attributes_of(own)), []).append(act)
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for (base, tail, *columns), acts in families.items():
-        some = "" if acts == [""] else f"[{', '.join(filter(None, acts))}]"
+        acts_of.setdefault((name.removesuffix(act), spec.name[len(name) :]), []).append(act)
+    rows: dict[int, list[str]] = {}
+    for (base, tail), acts in acts_of.items():
+        some = ", ".join(filter(None, acts))
+        some = "" if not some else f"[{some}]" if "" in acts else f"<{some}>"
         suffix = "[act]" if len(acts) == len(ACTIVATIONS) else some
         oldest = {act: OPS[base + act + tail].min_opset for act in acts}
         least = min(oldest.values())
         assert all(oldest[act] == max(least, ACTIVATIONS[act].min_opset) for act in acts)
-        rows.setdefault((*columns, str(least)), []).append(base + suffix + tail)
-    return [row(", ".join(names), *columns) for columns, names in rows.items()]
+        rows.setdefault(least, []).append(base + suffix + tail)
+    names = {least: [f"`{name}`" for name in with_optional_words(rows[least])] for least in sorted(rows)}
+    return [row(str(least), ", ".join(named)) for least, named in names.items()]
+
+
+def attribute_types() -> list[str]:
+    """Returns one row for each type, with the names of all attributes that have it."""
+    types: dict[str, set[ir.AttributeType]] = {}
+    for spec in OPS.values():
+        for name, kind in spec.attributes.items():
+            types.setdefault(name, set()).add(kind)
+    assert all(len(kinds) == 1 for kinds in types.values()), "an attribute has different types"
+    rows: dict[str, list[str]] = {}
+    for name in sorted(types):
+        (kind,) = types[name]
+        rows.setdefault(kind.name.lower(), []).append(name)
+    return [row(kind, ", ".join(rows[kind])) for kind in sorted(rows)]
 
 
 def activations(text: str) -> list[str]:
@@ -166,7 +195,8 @@ def pages() -> dict[Path, str]:
     """Returns page -> its new text, for all pages with generated parts."""
     texts = {page: page.read_text() for page in (DOCS / name for name in ("ops.md", "gpu.md", "contrib.md"))}
     ops, gpu, contribs = texts
-    texts[ops] = with_rows(texts[ops], "name", operators())
+    texts[ops] = with_rows(texts[ops], "oldest opset", operators())
+    texts[ops] = with_rows(texts[ops], "type", attribute_types())
     texts[ops] = with_rows(texts[ops], "act", activations(texts[ops]))
     targets = f"| clang 22 | {', '.join(own_code())} |"
     texts[gpu] = re.sub(r"^\| clang 22 \| .* \|$", targets, texts[gpu], flags=re.MULTILINE)

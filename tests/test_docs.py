@@ -66,16 +66,27 @@ def test_operators_that_stay_on_cpus_were_measured() -> None:
     assert len(stay) > 20 and not stay - measured - WITHOUT_KERNEL
 
 
-def test_every_operator_has_a_row_that_says_what_it_computes() -> None:
-    """Checks the table that is written by hand; scripts/pages.py writes the other one."""
+def test_every_operator_has_a_row_with_its_inputs_outputs_and_attributes() -> None:
+    """Checks the table that is written by hand. A row may refer to the row above ("the same") or to a name ("as X")."""
     (rows,) = re.findall(r"^\| op \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", (DOCS / "ops.md").read_text(), re.M)
     acts = "|".join(filter(None, ACTIVATIONS))
-    patterns = set()
-    for name in re.findall(r"`([A-Z][^`]*)`", "\n".join(row.split(" | ")[0] for row in rows.splitlines())):
-        name = name.replace("[act]", "{act}").replace("<act>", "{act}")
-        patterns.add(name.replace("[", "(?:").replace("]", ")?").replace("{act}", f"(?:{acts})?"))
-    missing = [name for name in OPS if not any(re.fullmatch(pattern, name) for pattern in patterns)]
-    assert missing == []
+    words_of: dict[str, set[str]] = {}  # pattern of names -> the words of its row
+    above: set[str] = set()
+    for text in rows.splitlines():
+        words = set(re.findall(r"\w+", text)) | (above if "the same" in text else set())
+        for name in re.findall(r"\bas (\w+)", text):
+            words |= next((ws for pattern, ws in words_of.items() if pattern.startswith(name)), set())
+        above = words
+        for name in re.findall(r"`([A-Z][^`]*)`", text.split(" | ")[0]):
+            name = name.replace("[act]", "{act}").replace("<act>", "{act}")
+            words_of[name.replace("[", "(?:").replace("]", ")?").replace("{act}", f"(?:{acts})?")] = words
+    missing = []
+    for spec in OPS.values():
+        words = next((words for pattern, words in words_of.items() if re.fullmatch(pattern, spec.name)), set())
+        activation = {name for act in ACTIVATIONS.values() for name in act.attributes} if "act" in words else set()
+        named = {*spec.inputs, *spec.outputs, *spec.attributes} - activation
+        missing += [f"{spec.name}: {name}" for name in sorted(named - words)]
+    assert len(words_of) > 30 and missing == []
 
 
 def test_every_refusal_code_has_a_page() -> None:
