@@ -23,10 +23,10 @@ def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
 
 
 def kernels(op: ContribOp) -> str:
-    """Returns the releases with a CPU kernel, which the definition is compared with."""
+    """Returns which of the tested releases have a CPU kernel, which the definition is compared with."""
     if op.name in WITHOUT_KERNEL:
         return "none"
-    return "1.32.0" if op.name in WITHOUT_KERNEL_IN_1_22 else "1.22.2, 1.32.0"
+    return "1.32.0" if op.name in WITHOUT_KERNEL_IN_1_22 else "both"
 
 
 def on_provider(op: ContribOp) -> str:
@@ -44,11 +44,10 @@ def treatment(reason: str) -> str:
 
 
 def rows() -> list[str]:
-    """Returns a line of Markdown for each operator."""
-    lines = []
+    """Returns a line of Markdown for each operator, or for all operators with equal columns."""
+    names: dict[tuple[str, ...], list[str]] = {}
     for op in sorted(CONTRIB.values(), key=lambda op: op.name):
         cells = (
-            op.name,
             f"contrib/{op.define.__module__.rpartition('.')[2]}.py",
             op.form,
             treatment(op.kept_on_cpu),
@@ -57,6 +56,7 @@ def rows() -> list[str]:
             kernels(op),
             op.refuses,
         )
-        lines.append("| " + " | ".join(cells) + " |")
+        names.setdefault(cells, []).append(op.name)
+    lines = ["| " + " | ".join((", ".join(alike), *cells)) + " |" for cells, alike in names.items()]
     lines += [f"| {name} | | | kept | kept | no kernel | none | all: {why} |" for name, why in UNDEFINED.items()]
     return sorted(lines)
