@@ -3,8 +3,8 @@
     .venv/bin/python scripts/transcripts.py
 
 The commands of COMMANDS run on resnet50 of the zoo. `optimize` also runs on bert (BERT-base) of the zoo, on nudenet
-from PyPI and on nine other models, one for each kind of result; `passes` and `doctor` run without a model. This takes
-some minutes.
+from PyPI and on nine other models, one for each kind of result; `doctor` runs without a model. This takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -196,8 +196,7 @@ def sections(folder: Path) -> Iterator[str]:
         target = "" if "--target" in options else " --target cpu"
         yield transcript(f"optimize {file} out.onnx{target} {options}".rstrip(), folder)
     yield "\n## Without a model"
-    for line in ("passes", "doctor"):
-        yield transcript(line, folder)
+    yield transcript("doctor", folder)
 
 
 def main() -> None:
