@@ -69,12 +69,19 @@ TITLES = {
 }
 
 
-def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
-    """Returns inputs for a model with known sizes: normal draws, masks of ones, and indices of 0 and 1."""
+def feeds_of(model: onnx.ModelProto, batch: int = 1, length: int = 128) -> dict[str, Any]:
+    """Returns inputs: normal draws, masks of ones, and indices of 0 and 1.
+
+    Args:
+        model: the model; a symbolic first dimension is `batch`, another one `length`.
+        batch: see `model`.
+        length: see `model`.
+    """
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for value in model.graph.input:
-        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        dims = value.type.tensor_type.shape.dim
+        shape = [d.dim_value or (batch if i == 0 else length) for i, d in enumerate(dims)]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if dtype.kind == "f":
             feeds[value.name] = rng.standard_normal(shape).astype(dtype)

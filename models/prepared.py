@@ -21,7 +21,7 @@ import onnx
 
 import graphopt
 from graphopt.runtime.discovery import CPU
-from models import ZOO
+from models import ZOO, feeds_of
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
@@ -84,19 +84,8 @@ def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
 def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
     published, kind = name.split("-")
     model = ZOO[published](small=kind == "small", dynamic=True)
-    rng = np.random.default_rng(0)
-    inputs: list[Feeds] = []
-    for batch, length in SIZES if kind == "small" else SIZES[:2]:
-        inputs.append({})
-        for value in model.graph.input:
-            dims = value.type.tensor_type.shape.dim
-            shape = [d.dim_value or (batch if i == 0 else length) for i, d in enumerate(dims)]
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            if np.issubdtype(dtype, np.floating):
-                inputs[-1][value.name] = rng.standard_normal(shape).astype(dtype)
-            else:
-                inputs[-1][value.name] = np.ones(shape, dtype) if "mask" in value.name else rng.integers(0, 2, shape)
-    return model, inputs
+    sizes = SIZES if kind == "small" else SIZES[:2]
+    return model, [feeds_of(model, batch, length) for batch, length in sizes]
 
 
 def _hide_gpus() -> None:

@@ -26,13 +26,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import torch
 
 import graphopt
 from graphopt import DataParallel
 from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, memory_of
-from models import ZOO
+from models import ZOO, feeds_of
 from models.prepared import relative_error
 from scripts.device import bound, install_for_cuda, load_vendor_libraries, statistics_of
 from scripts.timing import interleaved
@@ -43,27 +44,15 @@ LEAST_SPEEDUP = {"resnet50": 1.7}
 RUNS = 5  # at the same addresses: the last ones replay a captured graph
 
 
-def optimized(name: str, small: bool = False) -> bytes:
+def optimized(name: str, small: bool = False) -> onnx.ModelProto:
     model, _ = graphopt.optimize(ZOO[name](small=small, dynamic=True), target="cuda")
-    return bytes(model.SerializeToString())
+    return model
 
 
-def session_on(model: bytes, device: int) -> Any:
+def session_on(model: onnx.ModelProto, device: int) -> Any:
     return graphopt.session(
         model, [(DEVICE_PROVIDER, {"device": device}), "CPUExecutionProvider"], log_severity_level=3
     )
-
-
-def feeds_of(session: Any, batch: int) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    feeds: dict[str, Any] = {}
-    for value in session.get_inputs():
-        shape = [batch if i == 0 else d if isinstance(d, int) else 128 for i, d in enumerate(value.shape)]
-        if value.type == "tensor(float)":
-            feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
-        else:
-            feeds[value.name] = np.ones(shape, np.int64) if "mask" in value.name else rng.integers(0, 2, shape)
-    return feeds
 
 
 def in_use(device: int) -> int:
@@ -94,7 +83,7 @@ def beside_pytorch() -> str:
     torch.cuda.set_device(0)
     model = optimized("resnet18")
     first = session_on(model, 0)
-    feeds = feeds_of(first, 4)
+    feeds = feeds_of(model, 4)
     want = first.run(None, feeds)
     x = torch.randn(1024, 1024, device="cuda:0", generator=torch.Generator("cuda:0").manual_seed(0))
     product = (x @ x).cpu()
@@ -134,8 +123,8 @@ def kept_apart() -> str:
     before = [in_use(device) for device in range(2)]
     sessions = [session_on(model, device) for device in range(2)]
     held = [in_use(device) - before[device] for device in range(2)]
-    require(min(held) > len(model) // 2, f"the weights are not on both devices: {held} bytes")
-    inputs = [feeds_of(sessions[0], batch) for batch in (1, 5)]
+    require(min(held) > model.ByteSize() // 2, f"the weights are not on both devices: {held} bytes")
+    inputs = [feeds_of(model, batch) for batch in (1, 5)]
     wanted = [sessions[0].run(None, feeds) for feeds in inputs]
     graphs = statistics_of("GraphoptMemory")["recordings"]
     for _ in range(3):
@@ -157,7 +146,7 @@ def wrong_device() -> str:
     model = optimized("resnet18", small=True)
     places = [memory_of(session_on(model, device)) for device in range(2)]
     session = session_on(model, 1)
-    feeds = feeds_of(session, 2)
+    feeds = feeds_of(model, 2)
     want = session.run(None, feeds)
     (name,), (output,) = feeds, session.get_outputs()
 
@@ -187,7 +176,7 @@ def split_batch(name: str) -> str:
     batch = BATCHES[name]
     model = optimized(name)
     one, every = session_on(model, 0), DataParallel(model, log_severity_level=3)
-    feeds = feeds_of(one, batch)
+    feeds = feeds_of(model, batch)
     wanted, got = one.run(None, feeds), every.run(None, feeds)
     error = max(relative_error(g, w) if np.isfinite(g).all() else np.inf for g, w in zip(got, wanted, strict=True))
     parts = {key: np.array_split(x, len(every.sessions)) for key, x in feeds.items()}

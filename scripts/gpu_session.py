@@ -36,7 +36,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ from models import TITLES, ZOO, feeds_of
 from models.prepared import relative_error
 from models.pytorch.twins import CONVOLUTIONAL, twin
 from scripts.device import bound, load_vendor_libraries, statistics_of
-from scripts.timing import Store, heading, interleaved, line, write_results
+from scripts.timing import Log, heading, interleaved, line, write_results
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 
@@ -99,8 +99,8 @@ class Row:
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return (self.model, self.batch, self.dtype, self.libraries, self.device)
+    def key(self) -> str:
+        return f"{self.model}:{self.batch}:{self.dtype} {'with' if self.libraries else 'without'} on {self.device}"
 
     @property
     def ratio(self) -> float:
@@ -544,28 +544,27 @@ def main() -> int:
         return 0
     if options.sizes:
         return int(not random_sizes(options.sizes, library))
-    kept = Store(options.json, Row, lambda row: row.key)
+    log, device, libraries = Log(options.json), torch.cuda.get_device_name(), not options.without_libraries
     sides = SIDES[:2] if options.no_compile else SIDES
-    known = {row.key for row in kept.rows if row.copies is not None and not {*row.left_out()} & {*sides}}
+    kept = {key: Row(**row) for key, row in log.rows.items()}
+    known = {key for key, row in kept.items() if row.copies is not None and not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
     for name, batch, dtype in rows_of(options.only):
-        libraries = not options.without_libraries
-        if (name, batch, dtype, libraries, torch.cuda.get_device_name()) in known:
-            continue
-        row = measure(name, batch, dtype, library, libraries, not options.no_compile)
-        kept.add(row)
-        print(row.markdown(sides), row.failed or "", row.regions, flush=True)
+        key = Row(name, batch, dtype, libraries, device).key
+        if key not in known:
+            kept[key] = row = measure(name, batch, dtype, library, libraries, not options.no_compile)
+            log.add(key, **asdict(row))
+            print(row.markdown(sides), row.failed or "", row.regions, flush=True)
     if known:
-        print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept.rows)]))
+        print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept.values())]))
     if options.write is not None:
-        device = torch.cuda.get_device_name()
-        rows = [row for row in kept.rows if row.device == device]
+        rows = [row for row in kept.values() if row.device == device]
         runtime = f"onnxruntime {ort.__version__}, PyTorch {torch.__version__}"
         columns = {dtype: dtype for dtype in DTYPES}
         write_results(options.write, results(rows), columns, machine=device, runtime=runtime)
     if options.no_compile:
         print('"of 2": the better of eager and a captured graph; torch.compile was left out')
-    return int(any(row.failures(sides) for row in kept.rows))
+    return int(any(row.failures(sides) for row in kept.values()))
 
 
 if __name__ == "__main__":

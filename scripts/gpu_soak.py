@@ -28,7 +28,6 @@ Without a GPU the small models of the zoo run on guarded host memory, with the k
 from __future__ import annotations
 
 import argparse
-import ctypes
 import faulthandler
 import gc
 import os
@@ -42,6 +41,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ import graphopt
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of
 from models.prepared import ERROR_LIMIT, Array, Model, names, prepare_all, relative_error
 from scripts.device import bound, install_for_cuda, load_vendor_libraries, statistics_of
+from tests.provider.worker import heap_bytes, kernels_on_the_cpu
 
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
@@ -264,59 +265,42 @@ class Soak:
                 print(f"another implementation: {live}, input {size}", flush=True)
             firsts.append(First([np.array(y) for y in outputs], reports, operation))
 
-    # -- PyTorch ---------------------------------------------------------------------------------------------------
+    def compute(self, device: int, captures: bool) -> None:
+        """Lets PyTorch compute, or capture and replay a CUDA graph, while other threads run sessions.
 
-    def _step(self, device: int) -> tuple[Any, Callable[[], Any]]:
-        """Returns a stream, and a computation with fixed inputs."""
-        torch = self.torch
-        made = torch.Generator().manual_seed(0)
-        x, w = (torch.randn(2, 16, 32, 32, generator=made).cuda(device) for _ in range(2))
-        k = torch.randn(16, 16, 3, 3, generator=made).cuda(device)
-
-        def step() -> Any:
-            y = torch.nn.functional.conv2d(x, k, padding=1).relu()
-            return (y @ w).softmax(-1)
-
-        return torch.cuda.Stream(device), step
-
-    def compute(self, device: int) -> None:
-        """Lets PyTorch compute while other threads run sessions."""
-        self.begin(f"torch computes on {device}")
-        with self.using_torch, self.torch.cuda.device(device), self.torch.no_grad():
-            stream, step = self._step(device)
-            stream.wait_stream(self.torch.cuda.current_stream())
-            with self.torch.cuda.stream(stream):
-                y = step()
-            stream.synchronize()
-            self._same_as_first("computes", device, y)
-
-    def capture(self, device: int) -> None:
-        """Lets PyTorch capture a CUDA graph, in its default mode, and replay it."""
-        self.begin(f"torch captures on {device}")
-        torch = self.torch
+        Raises:
+            SoakError: the result has other bits than the first one.
+        """
+        torch, what = self.torch, "captures" if captures else "computes"
+        self.begin(f"torch {what} on {device}")
         with self.using_torch, torch.cuda.device(device), torch.no_grad():
-            stream, step = self._step(device)
+            made = torch.Generator().manual_seed(0)
+            x, w = (torch.randn(2, 16, 32, 32, generator=made).cuda() for _ in range(2))
+            k = torch.randn(16, 16, 3, 3, generator=made).cuda()
+
+            def step() -> Any:
+                return (torch.nn.functional.conv2d(x, k, padding=1).relu() @ w).softmax(-1)
+
+            stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                step()
-            stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(stream):
-                # torch.cuda.graph waits for the whole device first, which CUDA forbids while a session captures
-                # (docs/provider.md).
-                graph.capture_begin()
                 y = step()
-                graph.capture_end()
-                graph.replay()
-                graph.replay()
             stream.synchronize()
-            self._same_as_first("captures", device, y)
-
-    def _same_as_first(self, what: str, device: int, y: Any) -> None:
-        got = y.cpu().numpy()
-        first = self.torch_first.setdefault((what, device), got)
-        if got.tobytes() != first.tobytes():
-            raise SoakError(f"PyTorch {what} other bits on {device}: error {np.abs(got - first).max():.1e}")
+            if captures:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.stream(stream):
+                    # torch.cuda.graph waits for the whole device first, which CUDA forbids while a session captures
+                    # (docs/provider.md).
+                    graph.capture_begin()
+                    y = step()
+                    graph.capture_end()
+                    graph.replay()
+                    graph.replay()
+                stream.synchronize()
+            got = y.cpu().numpy()
+            first = self.torch_first.setdefault((what, device), got)
+            if got.tobytes() != first.tobytes():
+                raise SoakError(f"PyTorch {what} other bits on {device}: error {np.abs(got - first).max():.1e}")
 
     def release_idle(self) -> None:
         """Collects garbage and empties PyTorch's cache."""
@@ -388,8 +372,8 @@ class Worker(threading.Thread):
             (self.twins, 2),
         ]
         if soak.torch is not None:
-            work.append((lambda: soak.compute(rng.choice(soak.devices)), 2))
-            work.append((lambda: soak.capture(rng.choice(soak.devices)), 1))
+            work.append((lambda: soak.compute(rng.choice(soak.devices), captures=False), 2))
+            work.append((lambda: soak.compute(rng.choice(soak.devices), captures=True), 1))
         actions, weights = zip(*work)
         rng.choices(actions, weights)[0]()
 
@@ -447,23 +431,9 @@ class Worker(threading.Thread):
 
     def together(self, *works: Callable[[], None]) -> None:
         """Runs each function on a new thread and raises the first error."""
-        errors: list[BaseException] = []
-
-        def do(work: Callable[[], None]) -> None:
-            try:
-                work()
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [
-            threading.Thread(target=do, args=(work,), name=f"{self.name}{letter}") for work, letter in zip(works, "ab")
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        with ThreadPoolExecutor(len(works), f"{self.name}, part") as pool:
+            for done in [pool.submit(work) for work in works]:
+                done.result()
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
@@ -473,32 +443,9 @@ def mib(sizes: Sequence[int]) -> str:
     return " and ".join(f"{size / 2**20:.0f}" for size in sizes) + " MiB"
 
 
-class MallocStatistics(ctypes.Structure):
-    """struct mallinfo2 of glibc 2.33 and newer."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-def allocated() -> int | None:
-    """Returns the bytes in blocks of malloc that are not freed; None without glibc 2.33.
-
-    A leak increases them. Free blocks that glibc keeps for the threads increase only the resident memory.
-    """
-    try:
-        statistics = ctypes.CDLL(None).mallinfo2
-    except AttributeError:
-        return None
-    statistics.restype = MallocStatistics
-    found = statistics()
-    return int(found.uordblks + found.hblkhd)
-
-
 def progress(soak: Soak) -> str:
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    live = allocated()
+    live = heap_bytes()
     counts = soak.counts
     runs = counts["run"] + counts["bound"]
     host = mib([resident]) + (f", {mib([live])} allocated" if live is not None else "")
@@ -522,8 +469,6 @@ def choose_device(torch: Any) -> bool:
     if "GRAPHOPT_HOST_KERNELS" in os.environ:
         return False
     if torch is None and not Path("/dev/kfd").exists():
-        from tests.provider.worker import kernels_on_the_cpu
-
         os.environ["GRAPHOPT_HOST_KERNELS"] = kernels_on_the_cpu()
         os.environ["GRAPHOPT_GUARD_MEMORY"] = "1"
         return False

@@ -24,13 +24,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import onnx
 
+from scripts.timing import Log
 from tests.hostile.foreign_file import RESULT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,16 +119,11 @@ def main() -> int:
     if options.seed is not None:
         random.Random(options.seed).shuffle(paths)
         paths = _in_rounds(paths, [f.resolve() for f in options.folders])
-    results: dict[str, dict[str, tuple[str, str]]] = {}
-    if options.log is not None and options.log.exists():
-        for line in options.log.read_text(encoding="utf-8").splitlines():
-            name, found = json.loads(line)
-            results[name] = found
+    log = Log(options.log)
     files: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for path in paths:
-        if str(path) not in results:
+        if str(path) not in log.rows:
             files.put(path)
-    log = nullcontext(None) if options.log is None else options.log.open("a", encoding="utf-8", buffering=1)
 
     def work() -> None:
         worker = _Worker(options.seconds)
@@ -137,25 +132,23 @@ def main() -> int:
                 path = files.get_nowait()
             except queue.Empty:
                 break
-            results[str(path)] = found = worker.examine(path, targets)
-            if kept is not None:
-                kept.write(json.dumps([str(path), found]) + "\n")
+            found = worker.examine(path, targets)
+            log.add(str(path), **found)
             for target, (outcome, detail) in found.items():
                 if outcome == "FAILED":
                     print(f"{path} {target}: {detail}", flush=True)
         worker.end()
 
     threads = [threading.Thread(target=work) for _ in range(options.workers)]
-    with log as kept:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    print(f"{len(results)} files")
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"{len(log.rows)} files")
     for target in targets:
-        counts = Counter(found[target][0] for found in results.values() if target in found)
+        counts = Counter(found[target][0] for found in log.rows.values() if target in found)
         print(f"{target:12}", ", ".join(f"{outcome} {n}" for outcome, n in sorted(counts.items())))
-    return int(any(outcome == "FAILED" for found in results.values() for outcome, _ in found.values()))
+    return int(any(outcome == "FAILED" for found in log.rows.values() for outcome, _ in found.values()))
 
 
 if __name__ == "__main__":

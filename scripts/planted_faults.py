@@ -17,7 +17,6 @@ visible fault, a false alarm, or an error.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import signal
@@ -40,6 +39,7 @@ import onnxruntime
 
 import graphopt
 from models import ZOO
+from scripts.timing import Log, heading, line
 from tests.verification.planted import KINDS, Facts, choices, honest, plant, reach
 from tests.verification.planted.effect import Pair, computes_in_bfloat16
 from tests.verification.planted.subjects import Subject, inputs, subjects
@@ -48,28 +48,6 @@ VISIBLE = 10.0
 ZOO_NAMES = set(ZOO)
 # The largest number of faults in one task.
 CHUNK = 8
-
-
-class Log:
-    """Lines of JSON by key, appended by several processes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.known: dict[str, dict[str, Any]] = {}
-        if path.is_file():
-            for line in path.read_text().splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:  # the incomplete last line of a terminated process
-                    continue
-                self.known[row["key"]] = row
-
-    def add(self, key: str, **values: object) -> dict[str, Any]:
-        row = {"key": key, **values}
-        self.known[key] = row
-        with self._path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        return row
 
 
 def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
@@ -168,11 +146,11 @@ class Worker:
             key = f"{kind}|{subject.name}|{base}|{where}"
             self.doing(key)
             faulty = plant(model, next(e for w, e in KINDS[kind](facts) if w == where))
-            if key not in self.effects.known:
+            if key not in self.effects.rows:
                 made = reach.sets(subject, before, kind, where)
                 measured = Pair(before, model, made, exact=subject.exact) if made else pair
                 self.effects.add(key, effect=min(measured.effect(faulty), 1e30))
-            if self.effects.known[key]["effect"] <= VISIBLE or key in self.verdicts.known:
+            if self.effects.rows[key]["effect"] <= VISIBLE or key in self.verdicts.rows:
                 continue
             verdict, details = judge(before, faulty)
             self.verdicts.add(key, verdict=verdict, **details)
@@ -181,7 +159,7 @@ class Worker:
         before = ZOO[subject.name](small=True, dynamic=seed % 2 == 0, seed=seed) if seed else subject.build()
         for name, after in honest.pairs(before):
             key = f"{name}|{subject.name}|{seed}"
-            if only not in name or key in self.alarms.known:
+            if only not in name or key in self.alarms.rows:
                 continue
             self.doing(key)
             verdict, details = judge(before, after)
@@ -330,7 +308,7 @@ def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse
         by_file: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for fault in planned:
             key = key_of(fault)
-            if key not in verdicts.known and effects.known.get(key, {"effect": VISIBLE + 1})["effect"] > VISIBLE:
+            if key not in verdicts.rows and effects.rows.get(key, {"effect": VISIBLE + 1})["effect"] > VISIBLE:
                 by_file[fault[1], fault[2]].append((fault[0], fault[3]))
         tasks = [
             Task("faults", subject, base, rows[i : i + CHUNK])
@@ -348,22 +326,22 @@ def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse
 def table(folder: Path, planned: Sequence[Fault], failed: Mapping[str, str]) -> int:
     """Writes the table of kinds to FOLDER/table.md, and prints the missed faults."""
     effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
-    lines = ["| kind | models | planted | visible | caught |", "|---|---:|---:|---:|---:|"]
+    lines = [heading(["kind", "models", "planted", "visible", "caught"])]
     by_kind: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for fault in planned:
         key = key_of(fault)
-        if key in verdicts.known or (key in effects.known and effects.known[key]["effect"] <= VISIBLE):
+        if key in verdicts.rows or (key in effects.rows and effects.rows[key]["effect"] <= VISIBLE):
             by_kind[fault[0]].append((fault[1], key))
     planted = shown = caught = 0
     for kind, rows in sorted(by_kind.items()):
-        visible = [(s, k) for s, k in rows if effects.known[k]["effect"] > VISIBLE]
-        missed = [k for _, k in visible if verdicts.known[k]["verdict"] == "missed"]
+        visible = [(s, k) for s, k in rows if effects.rows[k]["effect"] > VISIBLE]
+        missed = [k for _, k in visible if verdicts.rows[k]["verdict"] == "missed"]
         for key in missed:
-            print(f"missed: {key}: {effects.known[key]['effect']:.3g} times the honest error")
+            print(f"missed: {key}: {effects.rows[key]['effect']:.3g} times the honest error")
         found = len(visible) - len(missed)
-        lines.append(f"| {kind} | {len({s for s, _ in visible})} | {len(rows)} | {len(visible)} | {found} |")
+        lines.append(line([kind, len({s for s, _ in visible}), len(rows), len(visible), found]))
         planted, shown, caught = planted + len(rows), shown + len(visible), caught + found
-    lines.append(f"| all {len(by_kind)} kinds | | {planted} | {shown} | {caught} |")
+    lines.append(line([f"all {len(by_kind)} kinds", "", planted, shown, caught]))
     (folder / "table.md").write_text("\n".join(lines) + "\n")
     _print_failed(failed)
     print(f"{caught} of {shown} visible faults caught; {planted} of {len(planned)} judged, {len(by_kind)} kinds")
@@ -383,10 +361,10 @@ def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: ar
         print("stopped: these are the results so far")
     run.end()
     names = {f"{task.subject}|{task.rows[0][1]}" for task in tasks}
-    known = [row for key, row in Log(folder / "alarms.jsonl").known.items() if key.split("|", 1)[1] in names]
-    alarms = [row for row in known if row["alarm"]]
-    for row in alarms:
-        print(f"alarm: {row['key']}: {row['words']}")
+    known = {key: row for key, row in Log(folder / "alarms.jsonl").rows.items() if key.split("|", 1)[1] in names}
+    alarms = {key: row for key, row in known.items() if row["alarm"]}
+    for key, row in alarms.items():
+        print(f"alarm: {key}: {row['words']}")
     _print_failed(run.failed)
     print(f"{len(alarms)} false alarms over {len(known)} honest pairs")
     return 1 if alarms or run.failed else 0

@@ -8,14 +8,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-Row = TypeVar("Row")
 Work = Callable[[], object]
 
 
@@ -81,26 +81,28 @@ def interleaved(
     return {name: Times(tuple(seconds)) for name, seconds in taken.items()}
 
 
-class Store(Generic[Row]):
-    """Rows of a table, which are dataclasses, in a JSON file: the next run continues an interrupted one.
+class Log:
+    """Rows by key in a file with a line of JSON for each: the next run continues an interrupted one.
+
+    Several processes may add rows. A row replaces earlier ones with the same key.
 
     Args:
         path: the file; None keeps the rows only in memory.
-        read: makes a row from the members of a JSON object.
-        key: returns the key of a row; a row replaces a row with an equal key.
     """
 
-    def __init__(self, path: Path | None, read: Callable[..., Row], key: Callable[[Row], Hashable]) -> None:
-        self.path, self.key = path, key
-        found = json.loads(path.read_text()) if path is not None and path.exists() else []
-        self.rows: list[Row] = [read(**members) for members in found]
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.rows: dict[str, dict[str, Any]] = {}
+        for text in path.read_text().splitlines() if path is not None and path.is_file() else ():
+            with suppress(ValueError):  # the incomplete last line of a terminated process
+                row = json.loads(text)
+                self.rows[row.pop("key")] = row
 
-    def add(self, row: Row) -> None:
-        """Replaces the row with the same key, and writes the file."""
-        self.rows = [*(r for r in self.rows if self.key(r) != self.key(row)), row]
-        if self.path is not None:
-            rows: list[Any] = [asdict(r) for r in self.rows]  # type: ignore[call-overload]
-            self.path.write_text(json.dumps(rows, indent=1))
+    def add(self, key: str, **row: Any) -> None:
+        self.rows[key] = row
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"key": key, **row}) + "\n")
 
 
 def write_results(

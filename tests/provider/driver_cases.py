@@ -28,7 +28,7 @@ from graphopt.ops.cases import cases_of
 from graphopt.runtime import discovery, selftest_record, sessions
 from graphopt.runtime.discovery import DEVICE_PROVIDER
 from graphopt.runtime.selftest import selftest
-from tests.provider.worker import Array, model_of
+from tests.provider.worker import Array, heap_bytes, model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
 Y = np.tanh(np.maximum(X, 0))
@@ -622,24 +622,6 @@ def after_the_selftest() -> dict[str, str]:
     return selftest_record.failures(DEVICE_PROVIDER, discovery.device_of(DEVICE_PROVIDER), discovery.library_version())
 
 
-class _Heap(ctypes.Structure):
-    """The struct mallinfo2 of glibc."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-def heap() -> int:
-    """Returns the bytes in use on the main thread's heap."""
-    gc.collect()
-    mallinfo2 = ctypes.CDLL(None).mallinfo2
-    mallinfo2.restype = _Heap
-    info = mallinfo2()
-    return int(info.uordblks + info.hblkhd)
-
-
 def many_sessions() -> dict[str, Any]:
     import onnxruntime
 
@@ -652,7 +634,10 @@ def many_sessions() -> dict[str, Any]:
         error_of(onnxruntime.InferenceSession(LOOP if i % 4 == 0 else MODEL, options))
         if i in (199, 999):
             states.append(driver.alive())
-            heaps.append(heap())
+            gc.collect()
+            heap = heap_bytes()
+            assert heap is not None
+            heaps.append(heap)
     return {"alive": states, "grown": (heaps[1] - heaps[0]) / 800}
 
 

@@ -5,6 +5,7 @@ The device is the CPU, with the GPU kernels compiled for it. With GRAPHOPT_TEST_
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import tempfile
@@ -27,6 +28,29 @@ from tests.hip.harness import build_for_tests
 
 Array = npt.NDArray[Any]
 PROVIDER = "GraphoptExecutionProvider"
+
+
+class _HeapStatistics(ctypes.Structure):
+    """struct mallinfo2 of glibc 2.33 and newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def heap_bytes() -> int | None:
+    """Returns the bytes in blocks of malloc that are not freed; None without glibc 2.33.
+
+    A leak increases them. Free blocks that glibc keeps for the threads increase only the resident memory.
+    """
+    try:
+        statistics = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    statistics.restype = _HeapStatistics
+    found = statistics()
+    return int(found.uordblks + found.hblkhd)
 
 
 def kernels_on_the_cpu() -> str:
