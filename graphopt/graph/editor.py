@@ -123,9 +123,8 @@ class Editor(GraphView):
     ) -> None:
         """Replaces the inputs of a node in the graph, and optionally attributes and the operator.
 
-        Producers and initializers that became unused are removed.
-
-        The node's outputs have other elements afterwards, so pass the node to `replace` in `new`.
+        Producers and initializers that became unused are removed. If the node's outputs have other elements afterwards,
+        also pass the node to `replace` in `new`.
         """
         self.changed()
         dropped = [v for v in node.inputs if v is not None and v not in inputs]
