@@ -29,6 +29,7 @@ from scripts.gpu_check import open_device
 from tests.hip import (
     activations,
     elementwise_cases,
+    integer_elementwise_cases,
     logic_cases,
     nonzero_cases,
     recurrent_cases,
@@ -37,7 +38,6 @@ from tests.hip import (
     scatter_cases,
     tiles,
     unary_cases,
-    whole_cases,
 )
 from tests.hip.harness import Plan, int64s
 
@@ -522,17 +522,18 @@ class Standard:
         P, H, W = self.P, self.H, self.W
         of = [3, P // 2, H, W]
 
-        def whole_numbers(op: str) -> Plan:
-            code = c_int32(whole_cases.OPS.index(op))
-            return self.plan("whole", c_int64(8), c_int32(1), code, c_int32(2), int64s([0, 0]), int64s([*of * 3, 0]))
+        def integer_plan(op: str) -> Plan:
+            code = c_int32(integer_elementwise_cases.OPS.index(op))
+            dims = int64s([*of * 3, 0])
+            return self.plan("integer_elementwise", c_int64(8), c_int32(1), code, c_int32(2), int64s([0, 0]), dims)
 
         truth = torch.randint(0, 2, (4 * P, H, W), device="cuda", dtype=torch.uint8)
         dims = int64s([*[3, 4 * P, H, W] * 3, 0, 0])
         both = self.plan("logic", c_int32(9), c_int32(list(logic_cases.OPS).index("And")), YES, dims)
         yield self.row("And", both, [truth, truth.clone()], truth.nbytes)
         a, b = torch.randint(-99, 99, (2, P // 2, H, W), device="cuda")
-        yield self.row("Add, int64", whole_numbers("Add"), [a, b], a.nbytes)
-        yield self.row("Mod, int64", whole_numbers("Mod"), [a, b.clamp(1)], a.nbytes)
+        yield self.row("Add, int64", integer_plan("Add"), [a, b], a.nbytes)
+        yield self.row("Mod, int64", integer_plan("Mod"), [a, b.clamp(1)], a.nbytes)
 
     def of_places(self) -> Iterator[Row]:
         """Rows for data movement, and for tensors generated from scalars and indices."""

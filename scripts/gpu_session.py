@@ -77,7 +77,7 @@ SIDES = ("eager", "graph", "compile")
 # the driver and the vendor's libraries meanwhile, mainly for graphs.
 SIZES_RATIO = 1.3
 MOST_GROWTH = 128 << 20
-# The number of sets of shapes with plans that a region keeps (kMostPlans of native/runtime/provider/region_cache.h).
+# The number of sets of shapes with plans that a region keeps (kMaxPlans of native/runtime/provider/region_cache.h).
 PLANS = 32
 
 

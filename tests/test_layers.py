@@ -371,7 +371,7 @@ def named_numbers() -> dict[str, dict[str, list[str]]]:
 def test_a_number_with_a_name_has_one_place() -> None:
     """Tile sizes, thread counts, opsets, limits: host, device and Python read them from one file."""
     found = named_numbers()
-    assert found["AttentionThreads"] and found["AxesInputOpset"] and found["NonzeroMostAxes"]
+    assert found["AttentionThreads"] and found["AxesInputOpset"] and found["NonzeroMaxAxes"]
     twice = {name: files for name, numbers in found.items() for files in numbers.values() if len(files) > 1}
     assert {name: files for name, files in twice.items() if name not in SAID_TWICE} == {}
     assert SAID_TWICE.keys() <= twice.keys()

@@ -287,8 +287,8 @@ def _gpu_line(device: Gpu) -> str:
 
 def _print_reason(before: str, reason: Reason, console: Console) -> None:
     say(f"{before}{plain(reason.text)} [dim]({reason.code})[/]", console)
-    if reason.mend:
-        say(f"  to fix it: {plain(reason.mend)}", console)
+    if reason.remedy:
+        say(f"  to fix it: {plain(reason.remedy)}", console)
 
 
 def print_selftest(tested: SelfTest, console: Console) -> None:

@@ -28,16 +28,16 @@ class Reason:
     Attributes:
         code: stable identifier for programs.
         text: explanation for users.
-        mend: a command or step that fixes it; "" if nothing has to be fixed.
+        remedy: a command or step that fixes it; "" if nothing has to be fixed.
 
     """
 
     code: str
     text: str
-    mend: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.text}; to fix it: {self.mend}" if self.mend else self.text
+        return f"{self.text}; to fix it: {self.remedy}" if self.remedy else self.text
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,9 @@ def no_code_at_all(arch: str, *, amd: bool) -> Reason:
     """Returns the reason and the remedy for a library that was built without any device code."""
     compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
     text = f"this library has no device code: there was no {compiler} when the wheel was built"
-    mend = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
+    remedy = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
     option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={arch.removeprefix('sm_')}"
-    return Reason("no_code_at_all", text, f"{mend}; pip install --force-reinstall --no-deps .{option}")
+    return Reason("no_code_at_all", text, f"{remedy}; pip install --force-reinstall --no-deps .{option}")
 
 
 def rebuilt_for(arch: str) -> str:
@@ -266,7 +266,7 @@ def rebuilt_for(arch: str) -> str:
 
 def _reason(problem: Mapping[str, str] | None) -> Reason | None:
     """Converts a problem from the native library's report."""
-    return None if problem is None else Reason(problem["code"], problem["text"], problem.get("mend", ""))
+    return None if problem is None else Reason(problem["code"], problem["text"], problem.get("remedy", ""))
 
 
 def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Mapping[str, Any]) -> Reason | None:

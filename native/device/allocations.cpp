@@ -9,20 +9,20 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr const char* kNames[kHolders] = {"tensors",       "arenas of regions", "constants",
-                                          "idle in pools", "shared weights",    "workspaces of libraries"};
+constexpr const char* kNames[kMemoryUses] = {"tensors",       "arenas of regions", "constants",
+                                             "idle in pools", "shared weights",    "workspaces of libraries"};
 
-std::atomic<MemoryKeeper*> memory_keeper{nullptr};
+std::atomic<MemoryReclaimer*> memory_reclaimer{nullptr};
 
 std::string describe_shortage(Device& device, size_t bytes) {
-  BytesByHolder held = allocations().bytes(device);
-  if (const MemoryKeeper* keeper = memory_keeper) {
-    const BytesByHolder kept = keeper->bytes(device);
-    for (size_t i = 0; i < kHolders; ++i) held[i] += kept[i];
+  BytesByUse held = allocations().bytes(device);
+  if (const MemoryReclaimer* reclaimer = memory_reclaimer) {
+    const BytesByUse kept = reclaimer->bytes(device);
+    for (size_t i = 0; i < kMemoryUses; ++i) held[i] += kept[i];
   }
   std::string text = "out of device memory: " + std::to_string(bytes) + " bytes; held by";
   size_t all = 0;
-  for (size_t i = 0; i < kHolders; ++i) {
+  for (size_t i = 0; i < kMemoryUses; ++i) {
     all += held[i];
     text += (i > 0 ? ", " : " ") + std::string(kNames[i]) + " " + std::to_string(held[i]);
   }
@@ -36,37 +36,37 @@ std::string describe_shortage(Device& device, size_t bytes) {
 
 }  // namespace
 
-void set_memory_keeper(MemoryKeeper& keeper) { memory_keeper = &keeper; }
+void set_memory_reclaimer(MemoryReclaimer& reclaimer) { memory_reclaimer = &reclaimer; }
 
-void* allocate(Device& device, size_t bytes, Holder holder) {
+void* allocate(Device& device, size_t bytes, MemoryUse memory_use) {
   for (;;) {
     try {
       void* memory = device.allocate(bytes);
-      allocations().hold(memory, holder);
+      allocations().hold(memory, memory_use);
       return memory;
     } catch (const OutOfMemory&) {
-      MemoryKeeper* keeper = memory_keeper;
-      if (keeper != nullptr && keeper->release_unused(device)) continue;
+      MemoryReclaimer* reclaimer = memory_reclaimer;
+      if (reclaimer != nullptr && reclaimer->release_unused(device)) continue;
       if (!StreamContext::destroy_idle(device)) throw OutOfMemory(describe_shortage(device, bytes));
     }
   }
 }
 
-DeviceMemory allocate_owned(Device& device, size_t bytes, Holder holder) {
-  return DeviceMemory(bytes > 0 ? allocate(device, bytes, holder) : nullptr, FreeMemory{&device});
+DeviceMemory allocate_owned(Device& device, size_t bytes, MemoryUse memory_use) {
+  return DeviceMemory(bytes > 0 ? allocate(device, bytes, memory_use) : nullptr, FreeMemory{&device});
 }
 
 void Allocations::add(const Device& device, const void* memory, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  blocks_[memory] = {&device, bytes, Holder::kWorkspaces};
+  blocks_[memory] = {&device, bytes, MemoryUse::kWorkspaces};
   statistics_.bytes += bytes;
   statistics_.most = std::max(statistics_.most, statistics_.bytes);
 }
 
-void Allocations::hold(const void* memory, Holder holder) {
+void Allocations::hold(const void* memory, MemoryUse memory_use) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = blocks_.find(memory);
-  if (found != blocks_.end()) found->second.holder = holder;
+  if (found != blocks_.end()) found->second.memory_use = memory_use;
 }
 
 void Allocations::remove(const void* memory) noexcept {
@@ -92,12 +92,12 @@ Allocations::Statistics Allocations::statistics() const {
   return statistics_;
 }
 
-BytesByHolder Allocations::bytes(const Device& device) const {
-  BytesByHolder held = {};
+BytesByUse Allocations::bytes(const Device& device) const {
+  BytesByUse held = {};
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [memory, block] : blocks_) {
-    if (block.device == &device && block.holder > Holder::kIdle)
-      held[static_cast<size_t>(block.holder)] += block.bytes;
+    if (block.device == &device && block.memory_use > MemoryUse::kIdle)
+      held[static_cast<size_t>(block.memory_use)] += block.bytes;
   }
   return held;
 }

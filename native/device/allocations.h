@@ -14,27 +14,27 @@
 namespace graphopt::gpu {
 
 // Uses of device memory, named in messages. Pools count their blocks under the first four.
-enum class Holder : uint8_t { kTensors, kArenas, kConstants, kIdle, kWeights, kWorkspaces };
-constexpr size_t kHolders = 6;
-using BytesByHolder = std::array<size_t, kHolders>;
+enum class MemoryUse : uint8_t { kTensors, kArenas, kConstants, kIdle, kWeights, kWorkspaces };
+constexpr size_t kMemoryUses = 6;
+using BytesByUse = std::array<size_t, kMemoryUses>;
 
 // Interface to the provider's pools and plans, which hold device memory and belong to a higher layer.
-class MemoryKeeper {
+class MemoryReclaimer {
  public:
-  virtual ~MemoryKeeper() = default;
+  virtual ~MemoryReclaimer() = default;
   // Frees unused memory of any session on the device. Returns false if there is none. The caller holds no
   // lock of this file.
   virtual bool release_unused(Device& device) noexcept = 0;
   // Returns the bytes that pools and plans hold on the device, by holder.
-  virtual BytesByHolder bytes(const Device& device) const = 0;
+  virtual BytesByUse bytes(const Device& device) const = 0;
 };
-// The keeper must live until the process ends.
-void set_memory_keeper(MemoryKeeper& keeper);
+// The reclaimer must live until the process ends.
+void set_memory_reclaimer(MemoryReclaimer& reclaimer);
 
-// Allocates memory of the device, which must be current. If the device is exhausted, the keeper frees memory
+// Allocates memory of the device, which must be current. If the device is exhausted, the reclaimer frees memory
 // and the call is repeated. Throws OutOfMemory, which names the requested bytes and the holders of device
 // memory. The caller frees the memory with Device::free.
-void* allocate(Device& device, size_t bytes, Holder holder);
+void* allocate(Device& device, size_t bytes, MemoryUse memory_use);
 
 struct FreeMemory {
   Device* device;
@@ -42,7 +42,7 @@ struct FreeMemory {
 };
 using DeviceMemory = std::unique_ptr<void, FreeMemory>;
 // Like allocate; null for 0 bytes.
-DeviceMemory allocate_owned(Device& device, size_t bytes, Holder holder);
+DeviceMemory allocate_owned(Device& device, size_t bytes, MemoryUse memory_use);
 
 // The memory of this library on all devices of the process. Thread-safe.
 class Allocations {
@@ -53,19 +53,19 @@ class Allocations {
   };
 
   void add(const Device& device, const void* memory, size_t bytes);
-  void hold(const void* memory, Holder holder);
+  void hold(const void* memory, MemoryUse memory_use);
   void remove(const void* memory) noexcept;
   void add_graph();
   void remove_graph() noexcept;
   Statistics statistics() const;
-  // Excludes the blocks of pools, which the keeper counts.
-  BytesByHolder bytes(const Device& device) const;
+  // Excludes the blocks of pools, which the reclaimer counts.
+  BytesByUse bytes(const Device& device) const;
 
  private:
   struct Block {
     const Device* device;
     size_t bytes;
-    Holder holder;
+    MemoryUse memory_use;
   };
   mutable std::mutex mutex_;
   std::unordered_map<const void*, Block> blocks_;

@@ -171,8 +171,8 @@ Diagnosis no_device(const std::string& text, const AmdSystem& system) {
             "sudo modprobe amdgpu (AMD's own: " + install_driver() + ")"};
   }
   if (!system.kfd_refusal.empty()) return refused("/dev/kfd", system.kfd_refusal, system.kfd_group, system);
-  if (const std::string hides = hiding_variable(); !hides.empty())
-    return {"hidden", text + "; " + hides + " hides GPUs", "unset " + hides.substr(0, hides.find('='))};
+  if (const std::string hiding = hiding_variable(); !hiding.empty())
+    return {"hidden", text + "; " + hiding + " hides GPUs", "unset " + hiding.substr(0, hiding.find('='))};
   if (system.container && system.render_nodes.empty())
     return {"not_in_container", text + ": this container was not given /dev/dri", kDocker};
   if (!system.render_refusal.empty())

@@ -59,7 +59,7 @@ struct Out {
   }
 };
 
-constexpr int kMostSlots = 9;
+constexpr int kMaxSlots = 9;
 
 // The base of a kernel's arguments, which have kCount slots and kSize bytes with every compiler.
 template <int kCount, size_t kSize>
@@ -70,7 +70,7 @@ struct Arguments {
 
 template <class Args>
 constexpr bool kIsArgs = sizeof(Args) == Args::kBytes && alignof(Args) == 8 && __is_standard_layout(Args) &&
-                         __is_trivially_copyable(Args) && Args::kSlots <= kMostSlots && sizeof(void*) == 8;
+                         __is_trivially_copyable(Args) && Args::kSlots <= kMaxSlots && sizeof(void*) == 8;
 
 // --- Members of arguments
 
@@ -81,14 +81,14 @@ struct Divisor {
 };
 
 // Maximum number of axes of a walk (blocks/gpu/walk.h, blocks/gpu/walk_plan.h).
-constexpr int kMostAxes = 5;
+constexpr int kMaxAxes = 5;
 // Sizes of the axes from the innermost on; the outermost size is not needed.
 struct Axes {
-  Divisor inner[kMostAxes - 1];
+  Divisor inner[kMaxAxes - 1];
 };
 // Strides in elements, from the innermost axis on; 0 for a broadcast axis.
 struct Strides {
-  int32_t s[kMostAxes];
+  int32_t s[kMaxAxes];
 };
 
 }  // namespace graphopt::hip

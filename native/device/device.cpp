@@ -70,8 +70,8 @@ void Device::run(const Plan& plan, const Memory& memory, void* stream) {
   refuse_fork();
   for (const Launch& launch : plan.launches) {
     // The driver copies the values during the call.
-    const void* pointers[hip::kMostSlots];
-    void* args[hip::kMostSlots + 1];
+    const void* pointers[hip::kMaxSlots];
+    void* args[hip::kMaxSlots + 1];
     args[0] = const_cast<unsigned char*>(launch.args);
     for (size_t i = 0; i < launch.slots; ++i) {
       pointers[i] = address(launch.slot(i), memory);
@@ -95,7 +95,7 @@ void* constant_vector(Device& device, float value, bool half, int64_t count) {
   // Shorter vectors are never freed, because a captured graph may read them.
   const int64_t enough = std::max<int64_t>(count, 2048);
   const size_t bytes = static_cast<size_t>(enough) * (half ? 2 : 4);
-  void* memory = allocate(device, bytes, Holder::kWeights);
+  void* memory = allocate(device, bytes, MemoryUse::kWeights);
   const auto fill = [&](auto element) {
     const std::vector<decltype(element)> values(static_cast<size_t>(enough), element);
     const WorkStream stream(device);

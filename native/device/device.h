@@ -190,7 +190,7 @@ class WorkStream {
 // users, and a command or step that solves the problem. All are empty if there is no problem.
 struct Diagnosis {
   std::string code, text;
-  std::string mend = {};
+  std::string remedy = {};
 };
 
 // The devices that a driver reports, without opening any.

@@ -36,7 +36,7 @@ DeviceWeights& DeviceWeights::process() {
 
 std::shared_ptr<void> DeviceWeights::get(Device& device, const std::string& layout, size_t bytes,
                                          const std::function<void(void* memory, void* stream)>& write) {
-  const std::shared_ptr<void> made(allocate(device, bytes, Holder::kWeights),
+  const std::shared_ptr<void> made(allocate(device, bytes, MemoryUse::kWeights),
                                    [&device](void* memory) { device.free(memory); });
   const WorkStream stream(device);
   write(made.get(), stream.get());

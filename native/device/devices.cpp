@@ -27,8 +27,8 @@ class Driver {
   int count() { return has_code() ? static_cast<int>(detected().devices.size()) : 0; }
 
   const DetectedDriver& detected() {
-    if (looked_) return detected_;
-    looked_ = true;
+    if (searched_) return detected_;
+    searched_ = true;
     refuse_fork();
     detected_ = find();
     // A missing driver or device causes no warning: a session that needs one reports the reason.
@@ -93,7 +93,7 @@ class Driver {
 
   Backend backend_;
   DetectedDriver detected_;
-  bool looked_ = false;
+  bool searched_ = false;
   std::set<int> reported_;  // unusable devices
   std::map<int, std::unique_ptr<Device>> opened_;
 };

@@ -88,7 +88,7 @@ class HostDevice final : public Device {
     allocations().remove(memory);
     const std::string problem = guarded_memory().free(memory);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (damage_.empty()) damage_ = problem;
+    if (corruption_.empty()) corruption_ = problem;
   }
   // Calls complete before they return; a stream or an event is only a unique address.
   void synchronize(void*) override {
@@ -96,7 +96,7 @@ class HostDevice final : public Device {
       throw std::runtime_error("synchronize: a launch failed");
     std::string problem = guarded_memory().check();
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (problem.empty()) problem.swap(damage_);
+    if (problem.empty()) problem.swap(corruption_);
     if (!problem.empty()) throw std::runtime_error("synchronize: " + problem);
   }
   void copy(void* to, const void* from, size_t bytes, void* stream) override {
@@ -178,7 +178,7 @@ class HostDevice final : public Device {
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
   std::map<void*, std::vector<std::function<void()>>> captures_;  // by stream
-  std::string damage_;                                            // the first error that free() found
+  std::string corruption_;                                        // the first error that free() found
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

@@ -42,7 +42,7 @@ const char* kernel_name(std::initializer_list<std::string_view> parts) {
 const char* type_suffix(ElementType type) {
   if (type == ElementType::kFloat) return "_f32";
   if (type == ElementType::kHalf) return "_f16";
-  if ((!is_whole(type) && type != ElementType::kBool) || is_packed(type)) return nullptr;
+  if ((!is_integer(type) && type != ElementType::kBool) || is_packed(type)) return nullptr;
   const int64_t bytes = bytes_of(type);
   return bytes == 1 ? "_i8" : bytes == 2 ? "_i16" : bytes == 4 ? "_i32" : "_i64";
 }

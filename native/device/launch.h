@@ -59,7 +59,7 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
                        int memory_bits);
 
 // Maximum size of a kernel's arguments in bytes.
-constexpr size_t kMostArgs = 384;
+constexpr size_t kMaxArgs = 384;
 
 // Workspace is scratch memory of one run. Weights are the results of `prepare` plans, computed once from a
 // constant input.
@@ -100,12 +100,12 @@ struct Launch {
   uint32_t lds = 0;  // bytes of dynamic LDS
   uint16_t slots = 0;
   uint16_t size = 0;  // bytes of the arguments
-  alignas(8) unsigned char args[kMostArgs] = {};
+  alignas(8) unsigned char args[kMaxArgs] = {};
 
   template <class Args>
   Launch(const char* kernel_name, const Grid& groups, uint32_t threads, const Args& arguments)
       : kernel(kernel_name), grid(groups), block(threads), slots(Args::kSlots), size(sizeof(Args)) {
-    static_assert(hip::kIsArgs<Args> && sizeof(Args) <= kMostArgs);
+    static_assert(hip::kIsArgs<Args> && sizeof(Args) <= kMaxArgs);
     std::memcpy(args, &arguments, sizeof arguments);
   }
 
@@ -179,11 +179,11 @@ inline constexpr Buffer weights() { return {Role::kWeights, 0, 0}; }
 inline constexpr Buffer no_buffer() { return {}; }
 
 // Maximum alignment that plans require of addresses.
-constexpr size_t kMostAlignment = 256;
-// Returns the largest power of two, at most kMostAlignment, that divides all addresses whose bitwise or is
+constexpr size_t kMaxAlignment = 256;
+// Returns the largest power of two, at most kMaxAlignment, that divides all addresses whose bitwise or is
 // `joined`.
 inline size_t alignment_of(uintptr_t joined) {
-  const uintptr_t bits = joined | kMostAlignment;
+  const uintptr_t bits = joined | kMaxAlignment;
   return bits & (~bits + 1);
 }
 
@@ -201,7 +201,7 @@ void for_each_launch(int64_t rows, int64_t threads, const Add& add) {
 }
 
 // Maximum size of the second and third axis of a grid.
-constexpr int64_t kMostGrid = 65535;
+constexpr int64_t kMaxGrid = 65535;
 
 // Returns the plan as JSON: "launches" as in a case of the manifest of scripts/amd_cases.py, and the sizes
 // "workspace" and "weights".

@@ -28,7 +28,7 @@ void* resolve(const Ref& ref, const Call& call) {
 }  // namespace
 
 Program::Step& Program::add(std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs) {
-  if (inputs.size() > kMostInputs || outputs.size() > kMostOutputs) {
+  if (inputs.size() > kMaxInputs || outputs.size() > kMaxOutputs) {
     throw std::logic_error("a step with too many tensors");
   }
   Step& step = steps_.emplace_back();
@@ -51,7 +51,7 @@ void Program::launch(Plan plan, std::initializer_list<Ref> inputs, std::initiali
 
 void Program::launch(Plan plan, const Call& call, Ref weights) {
   if (plan.launches.empty()) return;
-  if (call.inputs.size() > kMostInputs || call.outputs.size() > kMostOutputs) {
+  if (call.inputs.size() > kMaxInputs || call.outputs.size() > kMaxOutputs) {
     throw std::logic_error("a step with too many tensors");
   }
   Step& step = add({}, {});
@@ -78,8 +78,8 @@ void Program::copy(Ref to, Ref from, int64_t bytes) {
 bool Program::run(Call& call) const {
   for (const Step& step : steps_) {
     Addresses a;
-    for (size_t i = 0; i < kMostInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
-    for (size_t i = 0; i < kMostOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
+    for (size_t i = 0; i < kMaxInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
+    for (size_t i = 0; i < kMaxOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
     if (step.outputs[0].kind == Ref::Kind::kOutput && a.outputs[0] == nullptr) continue;
     if (step.library) {
       device_->reserve_nodes(kNodesOfLibraryCall);

@@ -29,15 +29,15 @@ struct Ref {
 
 class Program {
  public:
-  static constexpr size_t kMostInputs = 8, kMostOutputs = 3;
+  static constexpr size_t kMaxInputs = 8, kMaxOutputs = 3;
 
   explicit Program(Device& device) : device_(&device) {}
   Device& device() const { return *device_; }
 
   // The addresses of a step's inputs and outputs, in the order of their declaration.
   struct Addresses {
-    const void* inputs[kMostInputs];
-    void* outputs[kMostOutputs];
+    const void* inputs[kMaxInputs];
+    void* outputs[kMaxOutputs];
   };
   // Enqueues a call of a vendor's library. Returns false if the library refuses, with nothing enqueued.
   using Library = std::function<bool(const Addresses& addresses)>;
@@ -64,8 +64,8 @@ class Program {
     int64_t workspace = 0;  // offset of the plan's workspace
     Library library;
     int64_t bytes = 0;  // bytes to copy
-    Ref inputs[kMostInputs];
-    Ref outputs[kMostOutputs];
+    Ref inputs[kMaxInputs];
+    Ref outputs[kMaxOutputs];
     Ref weights;
   };
 

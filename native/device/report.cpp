@@ -42,8 +42,8 @@ std::string list(const Items& items, const Write& write) {
 
 std::string to_json(const Diagnosis& p) {
   if (p.code.empty()) return "null";
-  return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) + ", \"mend\": " + quoted(p.mend) +
-         "}";
+  return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) +
+         ", \"remedy\": " + quoted(p.remedy) + "}";
 }
 
 std::string to_json(const FoundLibrary& library) {
@@ -57,7 +57,7 @@ std::vector<FoundLibrary> libraries_of(Backend backend, const DeviceFacts& devic
     Backend backend;
     const char* name;
     L library;
-    FoundLibrary (*find)(const DeviceFacts&, Use);
+    FoundLibrary (*find)(const DeviceFacts&, LibraryMode);
   };
   constexpr Entry kAll[] = {
       {Backend::kHip, "rocBLAS", L::kRocblas, find_rocblas},

@@ -34,7 +34,7 @@ namespace graphopt::gpu {
 //                       "problem": PROBLEM | null}]   why the library is not used on the device
 //      }]}]}
 //
-// PROBLEM: {"code": CODE, "text": "...", "mend": "..."}; mend: a command or step that solves it, "" if none is known.
+// PROBLEM: {"code": CODE, "text": "...", "remedy": "..."}; remedy: a command or step that solves it, or "".
 // Codes of a route:
 //   no_runtime      the runtime's library is missing (text: the search, or why it cannot be loaded)
 //   broken_runtime  it lacks functions, or a query fails

@@ -45,7 +45,7 @@ struct AlignedTiling {
   // (device/platform.h) is dynamic.
   uint32_t lds(bool right_by_k, const DeviceFacts& device) const;
 };
-constexpr int64_t kMostSplits = 16;
+constexpr int64_t kMaxSplits = 16;
 constexpr double kClocksOfLaunch = 4000;
 
 // Returns the cost of a tile with its shape on this device, or nothing if the tile has no kernel.
@@ -57,7 +57,7 @@ std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip:
 // or if `wanted` is a tile of another table.
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
-                                            int64_t most_splits = kMostSplits,
+                                            int64_t most_splits = kMaxSplits,
                                             const CostOfTile& cost_of = dense_cost);
 
 }  // namespace graphopt::gpu

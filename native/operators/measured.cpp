@@ -63,7 +63,7 @@ struct Timed {
 std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   std::vector<DeviceMemory> scratch;
   const auto allocate = [&](size_t bytes) {
-    return scratch.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+    return scratch.emplace_back(allocate_owned(device, bytes, MemoryUse::kWorkspaces)).get();
   };
   for (Tensor& t : call.inputs) {
     if (t.present() && t.place == Place::kDevice) t.data = allocate(t.bytes());

@@ -87,7 +87,7 @@ constexpr bool is_unsigned(ElementType type) {
   return type == ElementType::kUint8 || type == ElementType::kUint16 || type == ElementType::kUint32 ||
          type == ElementType::kUint64;
 }
-constexpr bool is_whole(ElementType type) { return is_signed(type) || is_unsigned(type); }
+constexpr bool is_integer(ElementType type) { return is_signed(type) || is_unsigned(type); }
 constexpr bool is_byte(ElementType type) { return type == ElementType::kInt8 || type == ElementType::kUint8; }
 // Returns true for uint16, int16, uint32, uint64 and double. Few operators have kernels that compute with
 // these types; most only move them.

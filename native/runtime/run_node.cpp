@@ -118,7 +118,7 @@ class Counted {
  private:
   static constexpr size_t kOutputs = 2;
   static size_t gpu_bytes(size_t bytes) {
-    return (bytes + gpu::kMostAlignment - 1) / gpu::kMostAlignment * gpu::kMostAlignment;
+    return (bytes + gpu::kMaxAlignment - 1) / gpu::kMaxAlignment * gpu::kMaxAlignment;
   }
 
   std::vector<int64_t> host_;

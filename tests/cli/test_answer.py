@@ -245,7 +245,7 @@ def test_80_columns(
 def test_doctor_fits() -> None:
     """Doctor with a GPU, its libraries, and a path longer than a line."""
     path = f"/opt/{'long/' * 30}lib.so"
-    mend = Reason("no_access", "this process may not open /dev/kfd, which the driver gives to a group", "usermod -a")
+    remedy = Reason("no_access", "this process may not open /dev/kfd, which the driver gives to a group", "usermod -a")
     device = Gpu(
         number=0,
         name="Instinct MI210",
@@ -260,8 +260,8 @@ def test_doctor_fits() -> None:
         float16_flops=1.8e14,
         driver="HIP 7.0",
         wave=64,
-        libraries=(Library("rocBLAS", path, "5.0.0", mend),),
-        reason=mend,
+        libraries=(Library("rocBLAS", path, "5.0.0", remedy),),
+        reason=remedy,
     )
     route = Route("graphopt", "AMD GPUs through our provider", "GraphoptExecutionProvider", path, devices=(device,))
     found = Findings(
@@ -302,14 +302,14 @@ def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
     assert all(len(line) <= 80 for line in help_text.splitlines())
 
 
-@pytest.mark.parametrize(("given", "mend"), [(("--dim", "N=8"), "--input-shape"), (("--threads", "2"), "--tune")])
+@pytest.mark.parametrize(("given", "remedy"), [(("--dim", "N=8"), "--input-shape"), (("--threads", "2"), "--tune")])
 def test_options_that_nothing_asks_for(
-    given: tuple[str, str], mend: str, files: tuple[Path, Path], graphopt_command: Callable[..., Any]
+    given: tuple[str, str], remedy: str, files: tuple[Path, Path], graphopt_command: Callable[..., Any]
 ) -> None:
     """Without --tune or --bench, --dim would have no effect, so it is refused."""
     result = graphopt_command("optimize", *files, *given)
     assert result.exit_code == 5 and f"{given[0]} needs --tune, --bench or --report" in result.stderr
-    assert mend in result.stderr and not files[1].exists()
+    assert remedy in result.stderr and not files[1].exists()
 
 
 def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:

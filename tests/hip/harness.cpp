@@ -347,11 +347,12 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int
 }
 
 // `limits`: of kClip. `shapes`: rank and dims of y, a, b and mask.
-EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_signed, int32_t op,
-                                 int32_t inputs, const int64_t* limits, const int64_t* shapes) {
+EXPORT Plan* graphopt_integer_elementwise_plan(const DeviceFacts*, int64_t bytes, int32_t is_signed,
+                                               int32_t op, int32_t inputs, const int64_t* limits,
+                                               const int64_t* shapes) {
   return guarded([&] {
-    WholeProblem problem;
-    problem.op = static_cast<WholeOp>(op);
+    IntegerElementwiseProblem problem;
+    problem.op = static_cast<IntegerOp>(op);
     problem.binary = inputs > 1;
     problem.masked = inputs > 2;
     problem.is_signed = is_signed != 0;
@@ -362,7 +363,7 @@ EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_s
     problem.a = read_shape(shapes);
     problem.b = read_shape(shapes);
     problem.mask = read_shape(shapes);
-    return whole_plan(problem, true);
+    return integer_elementwise_plan(problem, true);
   });
 }
 
@@ -420,8 +421,8 @@ EXPORT Plan* graphopt_range_plan(const DeviceFacts*, int32_t type, double start,
     p.total = total;
     p.start = static_cast<float>(start);
     p.step = static_cast<float>(step);
-    p.whole_start = static_cast<int64_t>(start);
-    p.whole_step = static_cast<int64_t>(step);
+    p.integer_start = static_cast<int64_t>(start);
+    p.integer_step = static_cast<int64_t>(step);
     return range_plan(p);
   });
 }
@@ -550,7 +551,7 @@ EXPORT Plan* graphopt_scatter_plan(const DeviceFacts*, int32_t type, int64_t byt
     p.type = static_cast<ElementType>(type);
     p.bytes = bytes;
     p.narrow = narrow != 0;
-    p.how = static_cast<ScatterHow>(how);
+    p.reduction = static_cast<ScatterReduction>(how);
     return scatter_plan(p, true);
   });
 }
@@ -593,7 +594,7 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how,
     ReduceProblem p;
     p.x = read_shape(numbers);
     for (size_t d = 0; d < p.x.rank(); ++d) p.reduced.push_back(numbers[d] != 0);
-    p.how = static_cast<Reduction>(how);
+    p.reduction = static_cast<Reduction>(how);
     p.type = static_cast<ElementType>(type);
     return reduce_plan(p, true);
   });
@@ -651,7 +652,7 @@ EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, i
     p.inner = numbers[3];
     p.axis = {static_cast<int32_t>(numbers[1]), static_cast<int32_t>(numbers[2]), scale, first, last};
     p.coordinates = static_cast<Coordinates>(coordinates);
-    p.how = static_cast<Interpolation>(how);
+    p.mode = static_cast<Interpolation>(how);
     p.antialias = antialias != 0;
     p.inside_only = inside_only != 0;
     p.outside = outside;

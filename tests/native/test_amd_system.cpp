@@ -76,9 +76,9 @@ TEST_CASE("why there is no amd gpu") {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
     unsetenv(name);
   struct Case {
-    Diagnosis told;
+    Diagnosis found;
     AmdSystem system;
-    const char *code, *mend;  // mend: a part of its text; "": there is none
+    const char *code, *remedy;  // remedy: a part of its text; "": there is none
   };
   const auto gpus = [](int n) { return with([n](AmdSystem& s) { s.gpus = n; }, AmdSystem()); };
   const std::vector<std::string> unbound = {"0000:03:00.0: no driver"};
@@ -136,10 +136,11 @@ TEST_CASE("why there is no amd gpu") {
       {{"broken_runtime", "it lacks hipMalloc"}, desktop(), "broken_runtime", ""},
   };
   for (const Case& c : cases) {
-    const Diagnosis why = explain_missing_gpu(c.told, c.system);
-    const std::string said = why.code + ": " + why.text + " -> " + why.mend;
+    const Diagnosis why = explain_missing_gpu(c.found, c.system);
+    const std::string said = why.code + ": " + why.text + " -> " + why.remedy;
     CHECK_MESSAGE(why.code == c.code, said);
-    CHECK_MESSAGE((*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos), said);
+    CHECK_MESSAGE((*c.remedy == '\0' ? why.remedy.empty() : why.remedy.find(c.remedy) != std::string::npos),
+                  said);
     CHECK_MESSAGE(!why.text.empty(), said);
   }
 }
@@ -150,7 +151,7 @@ TEST_CASE("devices that are hidden") {
     const Variable hidden("HIP_VISIBLE_DEVICES", "7");
     const Diagnosis why = explain_missing_gpu(kNone, desktop());
     CHECK(why.code == "hidden");
-    CHECK(why.mend == "unset HIP_VISIBLE_DEVICES");
+    CHECK(why.remedy == "unset HIP_VISIBLE_DEVICES");
     CHECK(why.text.find("HIP_VISIBLE_DEVICES=7") != std::string::npos);
   }
   {

@@ -17,10 +17,10 @@ using provider::PartitionNode;
 
 bool meet(const Lifetime& a, const Lifetime& b) { return a.first <= b.last && b.first <= a.last; }
 
-size_t needed_at(const std::vector<Lifetime>& lives, size_t step) {
+size_t needed_at(const std::vector<Lifetime>& lifetimes, size_t step) {
   size_t bytes = 0;
-  for (const Lifetime& life : lives) {
-    if (life.first <= step && step <= life.last) bytes += provider::arena_bytes(life.bytes);
+  for (const Lifetime& lifetime : lifetimes) {
+    if (lifetime.first <= step && step <= lifetime.last) bytes += provider::arena_bytes(lifetime.bytes);
   }
   return bytes;
 }
@@ -28,36 +28,36 @@ size_t needed_at(const std::vector<Lifetime>& lives, size_t step) {
 TEST_CASE("tensors with overlapping lifetimes do not overlap in memory") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
-    std::vector<Lifetime> lives(random() % 40);
-    for (Lifetime& life : lives) {
-      life.first = random() % 30;
-      life.last = life.first + random() % 8;
-      life.bytes = random() % 3 == 0 ? 0 : random() % 5000;
+    std::vector<Lifetime> lifetimes(random() % 40);
+    for (Lifetime& lifetime : lifetimes) {
+      lifetime.first = random() % 30;
+      lifetime.last = lifetime.first + random() % 8;
+      lifetime.bytes = random() % 3 == 0 ? 0 : random() % 5000;
     }
-    const ArenaLayout layout = provider::lay_out(lives);
+    const ArenaLayout layout = provider::lay_out(lifetimes);
     size_t most = 0;
-    for (size_t step = 0; step < 40; ++step) most = std::max(most, needed_at(lives, step));
-    CHECK(needed_at(lives, layout.fullest) == most);
-    for (size_t i = 0; i < lives.size(); ++i) {
+    for (size_t step = 0; step < 40; ++step) most = std::max(most, needed_at(lifetimes, step));
+    CHECK(needed_at(lifetimes, layout.peak_step) == most);
+    for (size_t i = 0; i < lifetimes.size(); ++i) {
       CHECK(layout.offsets[i] % provider::kArenaAlignment == 0);
-      CHECK((lives[i].bytes == 0 || layout.offsets[i] + lives[i].bytes <= layout.bytes));
+      CHECK((lifetimes[i].bytes == 0 || layout.offsets[i] + lifetimes[i].bytes <= layout.bytes));
       for (size_t k = 0; k < i; ++k) {
-        if (lives[i].bytes == 0 || lives[k].bytes == 0 || !meet(lives[i], lives[k])) continue;
-        CHECK((layout.offsets[i] + lives[i].bytes <= layout.offsets[k] ||
-               layout.offsets[k] + lives[k].bytes <= layout.offsets[i]));
+        if (lifetimes[i].bytes == 0 || lifetimes[k].bytes == 0 || !meet(lifetimes[i], lifetimes[k])) continue;
+        CHECK((layout.offsets[i] + lifetimes[i].bytes <= layout.offsets[k] ||
+               layout.offsets[k] + lifetimes[k].bytes <= layout.offsets[i]));
       }
     }
   }
 }
 
 TEST_CASE("a chain takes two of its tensors") {
-  std::vector<Lifetime> lives;
-  for (size_t s = 0; s < 20; ++s) lives.push_back({4096, s, s + 1});
-  const ArenaLayout layout = provider::lay_out(lives);
+  std::vector<Lifetime> lifetimes;
+  for (size_t s = 0; s < 20; ++s) lifetimes.push_back({4096, s, s + 1});
+  const ArenaLayout layout = provider::lay_out(lifetimes);
   CHECK(layout.bytes == 2 * 4096);
   // A wide tensor in the middle decides the size.
-  lives[10].bytes = 1 << 20;
-  CHECK((provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11));
+  lifetimes[10].bytes = 1 << 20;
+  CHECK((provider::lay_out(lifetimes).peak_step == 10 || provider::lay_out(lifetimes).peak_step == 11));
   CHECK(provider::lay_out({}).bytes == 0);
 }
 

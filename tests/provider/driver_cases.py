@@ -552,7 +552,7 @@ def channels_last() -> dict[str, Any]:
     for name in test_channels_last.GRAPHS:
         cpu = graphopt.session(test_channels_last.model_of(name, np.float32), ["CPUExecutionProvider"])
         wanted = cpu.run(None, {key: value.astype(np.float32) for key, value in feeds.items()})
-        relaid = json.loads(describe())["relaid"]
+        converted = json.loads(describe())["converted"]
         model = test_channels_last.model_of(name, np.float16)
         session = graphopt.session(model, [(DEVICE_PROVIDER, options)], require_device=True)
         errors = []
@@ -560,7 +560,7 @@ def channels_last() -> dict[str, Any]:
             for y, w in zip(session.run(None, feeds), wanted, strict=True):
                 errors.append(float(np.abs(y - w).max() / np.sqrt(np.mean(w**2))))
             library.GraphoptFinishLoading()
-        found[name] = {"error": max(errors), "relaid": json.loads(describe())["relaid"] - relaid}
+        found[name] = {"error": max(errors), "converted": json.loads(describe())["converted"] - converted}
         del session
     gc.collect()
     dnn, blas_lt = libraries

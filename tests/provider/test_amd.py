@@ -105,7 +105,7 @@ def test_an_unsupported_gpu_is_named(arch: str, amd: StandIn) -> None:
     """The GPU's generation has kernels, but its own matrix instructions have other layouts. No build option helps."""
     (device,) = amd.run("facts", arch).value
     assert device["code"] == ""
-    assert device["problem"] == {"code": "unsupported", "text": f"graphopt has no kernels for {arch}", "mend": ""}
+    assert device["problem"] == {"code": "unsupported", "text": f"graphopt has no kernels for {arch}", "remedy": ""}
 
 
 def test_the_processor_s_graphics_take_no_part(on_device: StandIn) -> None:
@@ -442,12 +442,12 @@ def test_no_device_says_why(amd: StandIn) -> None:
     """Each session that falls back to the CPU warns once; `auto` and the doctor give the same reason."""
     found = amd.run("why_no_gpu", devices="").value
     route = "graphopt" if loads_providers() else "rocm"
-    for name, (code, text, mend) in NO_GPU.items():
+    for name, (code, text, remedy) in NO_GPU.items():
         told = found[name]
         assert told["providers"] == ["CPUExecutionProvider"] and told["target"] == "cpu"
         assert told["codes"][route] == code, name
         (line,) = told["said"]
-        assert line.startswith("this session runs on the CPU: ") and text in line and mend in line, name
+        assert line.startswith("this session runs on the CPU: ") and text in line and remedy in line, name
         assert text in told["why"]
     assert found["no GPU"]["codes"][route] == "no_gpu"
     # Users of onnxruntime-rocm expect a GPU, so they are warned; other users are not.

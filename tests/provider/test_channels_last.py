@@ -199,7 +199,7 @@ def test_against_channels_first(name: str, worker: ProcessPoolExecutor) -> None:
     for last in ("0", "1"):
         options = {"channels_last": last, "min_nodes": "1"}
         results[last], events = worker.submit(runs, model, [given] * 3, options).result()
-        assert events.get("relaid", 0) == (GRAPHS[name][2] if last == "1" else 0)
+        assert events.get("converted", 0) == (GRAPHS[name][2] if last == "1" else 0)
         assert events["compiled"] == 1 and events["captured"] >= 1
     for first, last in zip(*results.values(), strict=True):
         for a, b, y in zip(first, last, wanted, strict=True):
@@ -219,7 +219,7 @@ def opened(model: bytes, options: Mapping[str, str]) -> dict[str, int]:
 # Number of layout changes of float16 images: at inputs and outputs, and where pixels become tokens. In sd_block these
 # nodes need none: the second convolution writes a float32 summand in channels-first layout, and the GEMMs between sums
 # and tokens read single pixels.
-RELAID = {"resnet18": 1, "resnet50": 1, "mobilenet_v2": 1, "unet": 2, "yolo": 3, "sd_block": 2, "vit": 2}
+CONVERTED = {"resnet18": 1, "resnet50": 1, "mobilenet_v2": 1, "unet": 2, "yolo": 3, "sd_block": 2, "vit": 2}
 
 
 def in_float16(name: str) -> onnx.ModelProto:
@@ -227,10 +227,10 @@ def in_float16(name: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", RELAID)
+@pytest.mark.parametrize("name", CONVERTED)
 def test_whole_models_change_the_layout_at_their_borders_alone(name: str, worker: ProcessPoolExecutor) -> None:
     events = worker.submit(opened, in_float16(name).SerializeToString(), {"channels_last": "1"}).result()
-    assert events["compiled"] == 1 and events["relaid"] == RELAID[name]
+    assert events["compiled"] == 1 and events["converted"] == CONVERTED[name]
 
 
 STEPS = """
@@ -289,9 +289,9 @@ def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) ->
     for name, steps in steps_of([tmp_path / f"{name}.onnx" for name in models], kernels).items():
         nodes = models[name].graph.node
         values = {value for node in nodes for value in node.output} - {node.name for node in nodes}
-        relaid = [step for step in steps if step in values]
-        assert len(relaid) >= RELAID[name]  # an image of one pixel has the same bytes in both layouts
-        assert not [value for value in relaid if stands_between(models[name], value)]
+        converted = [step for step in steps if step in values]
+        assert len(converted) >= CONVERTED[name]  # an image of one pixel has the same bytes in both layouts
+        assert not [value for value in converted if stands_between(models[name], value)]
         # There are values between convolutions, so the assertion above checks something.
         assert sum(stands_between(models[name], node.output[0]) for node in nodes if node.op_type == "Conv") > 0
 

@@ -126,7 +126,7 @@ def test_channels_last_by_the_vendor_s_libraries(
     asked = driver == "cuda" or options != "{}"
     for name, found in outcome["found"].items():
         assert found["error"] <= 1e-2, name
-        assert found["relaid"] == (GRAPHS[name][2] if asked else 0), name
+        assert found["converted"] == (GRAPHS[name][2] if asked else 0), name
     convolutions, products = outcome["by_libraries"]
     assert (convolutions > len(GRAPHS)) == (algorithms == "all")
     assert (products > 8) == asked  # opening a library runs a few GEMMs

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.hip import cumsum_cases, quantize_cases, scatter_cases, whole_cases
+from tests.hip import cumsum_cases, integer_elementwise_cases, quantize_cases, scatter_cases
 from tests.hip.case import Case, compare, signed, tolerance_of
 from tests.hip.reduction_cases import reduced_in_float64
 from tests.provider.test_control_flow import run_on_cpu
@@ -553,12 +553,16 @@ def test_cumsum(axis: int, worker: ProcessPoolExecutor) -> None:
             check(worker, node, {"x": x}, {"a": np.array(axis)}, expected=expected)
 
 
-@pytest.mark.parametrize("op", [op for op in whole_cases.OPS if not op.startswith(("Fmod", "Shift", "Clip"))])
+@pytest.mark.parametrize(
+    "op", [op for op in integer_elementwise_cases.OPS if not op.startswith(("Fmod", "Shift", "Clip"))]
+)
 def test_whole_numbers(op: str, worker: ProcessPoolExecutor) -> None:
     """With broadcasting; test_types.py tests all types."""
     for dtype in (np.int64, np.int8) if op == "Neg" else (np.int64, np.uint8):
         mask = (2, 1, 7) if op == "Where" else ()
-        case = whole_cases.case(op, dtype, op, (3, 2, 5, 7), () if op in whole_cases.UNARY else (5, 1), mask)
+        case = integer_elementwise_cases.case(
+            op, dtype, op, (3, 2, 5, 7), () if op in integer_elementwise_cases.UNARY else (5, 1), mask
+        )
         feeds = dict(zip("abm", case.inputs))
         node = helper.make_node(op, ["m", "a", "b"] if op == "Where" else list(feeds), ["y"])
         kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -48,7 +48,7 @@ def shown(
     code: list[str] = CODE,
     **linux: Any,
 ) -> dict[str, Any]:
-    said = None if problem is None else dict(zip(("code", "text", "mend"), problem, strict=True))
+    said = None if problem is None else dict(zip(("code", "text", "remedy"), problem, strict=True))
     runtime = {"path": path, "version": "HIP 7.1.123", "needed": needed}
     return {
         "format": 1,
@@ -98,7 +98,7 @@ def test_whether_the_machine_has_an_amd_gpu(linux: dict[str, Any], path: str, se
 
 
 @pytest.mark.parametrize(
-    ("problem", "library_code", "code", "mend"),
+    ("problem", "library_code", "code", "remedy"),
     [
         ("no_code", CODE, "no_code", "GRAPHOPT_HIP_ARCHS=gfx1036"),
         ("no_code", [], "no_code_at_all", "sudo apt install clang lld; pip install"),
@@ -107,10 +107,10 @@ def test_whether_the_machine_has_an_amd_gpu(linux: dict[str, Any], path: str, se
         ("failed", CODE, "failed", ""),
     ],
 )
-def test_why_a_device_is_not_used(problem: str, library_code: list[str], code: str, mend: str) -> None:
+def test_why_a_device_is_not_used(problem: str, library_code: list[str], code: str, remedy: str) -> None:
     bad = device(arch="gfx1036", code="", problem={"code": problem, "text": "why"}, libraries=[])
     why = reason(shown(bad, code=library_code))
-    assert (why.code, mend in why.mend, bool(why.mend)) == (code, True, bool(mend))
+    assert (why.code, remedy in why.remedy, bool(why.remedy)) == (code, True, bool(remedy))
 
 
 def test_one_device_is_enough_and_the_others_keep_their_reasons() -> None:
@@ -131,7 +131,7 @@ def test_integrated_gpus_and_nodes_of_others_are_notes() -> None:
 
 
 def test_a_library_that_is_missing_names_its_package() -> None:
-    problem = {"code": "missing", "text": "not found", "mend": "sudo apt install miopen-hip"}
+    problem = {"code": "missing", "text": "not found", "remedy": "sudo apt install miopen-hip"}
     libraries = [
         {"name": "MIOpen", "path": "", "version": "", "problem": problem},
         {"name": "hipBLASLt", "path": "/x", "version": "1", "problem": {"code": "off", "text": "off on RDNA"}},
@@ -172,4 +172,4 @@ def test_libraries_that_the_loader_does_not_find(tmp_path: Path) -> None:
     why = found(shown(device()), rocm=needing)["rocm"].why_not()
     assert why is not None and why.code == "missing_libraries" and "libnowhere_at_all.so" in why.text
     told = found(shown(device(), rocm=["/opt/rocm/lib"]), rocm=needing)["rocm"].why_not()
-    assert told is not None and told.code == "not_found" and "ldconfig" in told.mend
+    assert told is not None and told.code == "not_found" and "ldconfig" in told.remedy

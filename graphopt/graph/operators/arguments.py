@@ -171,7 +171,7 @@ class Span:
     step: int | None
 
     @property
-    def is_whole(self) -> bool:
+    def covers_axis(self) -> bool:
         """Whether it covers the whole axis at any length; exporters write "to the end" as INT32_MAX or INT64_MAX."""
         if self.start is None or self.end is None or self.step not in (1, -1):
             return False

@@ -200,7 +200,7 @@ def _slice(known: Known, dims: tuple[Size, ...]) -> Dims | None:
         if size is not None:
             taken = span.of(size)
             result[axis] = None if taken is None else Size.of(len(taken))
-        elif not span.is_whole:
+        elif not span.covers_axis:
             result[axis] = None
     return result
 

@@ -100,7 +100,7 @@ def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
 
 def _takes_everything(node: ir.Node, editor: Editor) -> bool:
     found = spans(editor.arguments(node))
-    return found is not None and all(span.is_whole and span.step == 1 for span in found)
+    return found is not None and all(span.covers_axis and span.step == 1 for span in found)
 
 
 def _pads_nothing(node: ir.Node, editor: Editor) -> bool:

@@ -9,27 +9,27 @@ namespace graphopt::hip {
 // A position in a walk: a loop nest over all elements, whose innermost loop runs over the innermost axis
 // (index 0). Negative strides work because uint32_t wraps around.
 struct WalkPosition {
-  uint32_t at[kMostAxes - 1];  // index along each axis except the outermost
+  uint32_t at[kMaxAxes - 1];  // index along each axis except the outermost
   uint32_t offset;
 
   DEVICE WalkPosition(uint32_t i, const Axes& axes, const Strides& strides) : offset(0) {
-    UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
+    UNROLL for (int k = 0; k < kMaxAxes - 1; ++k) {
       const uint32_t next = divide(i, axes.inner[k]);
       at[k] = i - next * axes.inner[k].d;
       offset += at[k] * static_cast<uint32_t>(strides.s[k]);
       i = next;
     }
-    offset += i * static_cast<uint32_t>(strides.s[kMostAxes - 1]);
+    offset += i * static_cast<uint32_t>(strides.s[kMaxAxes - 1]);
   }
 
   DEVICE void advance(const Axes& axes, const Strides& strides) {
-    UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
+    UNROLL for (int k = 0; k < kMaxAxes - 1; ++k) {
       offset += static_cast<uint32_t>(strides.s[k]);
       if (++at[k] < axes.inner[k].d) return;
       offset -= axes.inner[k].d * static_cast<uint32_t>(strides.s[k]);
       at[k] = 0;
     }
-    offset += static_cast<uint32_t>(strides.s[kMostAxes - 1]);
+    offset += static_cast<uint32_t>(strides.s[kMaxAxes - 1]);
   }
 };
 

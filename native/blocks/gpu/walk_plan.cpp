@@ -25,7 +25,7 @@ void Walk::simplify() {
   }
   dims_.resize(axes);
   for (auto& s : strides_) s.resize(axes);
-  if (axes > kMostAxes) throw std::invalid_argument("a tensor has too many axes that cannot be merged");
+  if (axes > kMaxAxes) throw std::invalid_argument("a tensor has too many axes that cannot be merged");
   for (const auto& s : strides_) {
     int64_t last = 0;
     for (size_t d = 0; d < axes; ++d) last += std::max<int64_t>(s[d] * (dims_[d] - 1), 0);
@@ -70,7 +70,7 @@ uint32_t Walk::total() const {
 Axes Walk::axes() const {
   Axes result;
   const size_t n = dims_.size();
-  for (size_t k = 0; k < kMostAxes - 1; ++k) result.inner[k] = make_divisor(k < n ? dims_[n - 1 - k] : 1);
+  for (size_t k = 0; k < kMaxAxes - 1; ++k) result.inner[k] = make_divisor(k < n ? dims_[n - 1 - k] : 1);
   return result;
 }
 

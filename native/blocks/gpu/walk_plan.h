@@ -8,7 +8,7 @@ namespace graphopt::gpu {
 
 using hip::Axes;
 using hip::Strides;
-constexpr size_t kMostAxes = hip::kMostAxes;
+constexpr size_t kMaxAxes = hip::kMaxAxes;
 
 // A walk is a loop nest over all elements of a shape. Each of its tensors has one stride for each axis, in
 // elements.
@@ -17,7 +17,7 @@ class Walk {
   Walk(const Shape& shape, std::vector<std::vector<int64_t>> strides);
 
   // Merges neighbouring axes that all tensors traverse with a single stride, and drops axes of size 1. Throws
-  // std::invalid_argument if more than kMostAxes remain or an offset needs more than 31 bits.
+  // std::invalid_argument if more than kMaxAxes remain or an offset needs more than 31 bits.
   void simplify();
 
   // Changes the unit from elements to vectors of `pack` elements along the innermost axis. Requires

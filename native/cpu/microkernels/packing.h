@@ -23,8 +23,8 @@ void pack_tiles(const T* x, int64_t x_stride, int64_t rows, int64_t n, int64_t t
   for (int64_t i = 0; i < rows; ++i, x += x_stride) {
     Word* row = to + i * kTileSide;
     for (int64_t k = 0; k < tiles; ++k, row += kBlockTiles * kTileWords) {
-      const int64_t at = k * kTileSide * Brain::kDepth;
-      *reinterpret_cast<AlignedWords*>(row) = row_words<Brain>(x + at, n - at);
+      const int64_t at = k * kTileSide * Bfloat16Pairs::kDepth;
+      *reinterpret_cast<AlignedWords*>(row) = row_words<Bfloat16Pairs>(x + at, n - at);
     }
   }
 }

@@ -5,15 +5,15 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 template <class E, class Steps>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
-                   float* o, const Keep& keep) {
-  pick_multiply<E, Steps, Keep>(rows, vectors)(s, v, at, steps, o, keep);
+                   float* o, const StoreSums& each) {
+  pick_multiply<E, Steps, StoreSums>(rows, vectors)(s, v, at, steps, o, each);
 }
 
-template decltype(multiply_rows<Single, Panel>) multiply_rows<Single, Panel>;
-template decltype(multiply_rows<Single, Table>) multiply_rows<Single, Table>;
-template decltype(multiply_rows<Single, TableOfRows>) multiply_rows<Single, TableOfRows>;
-template decltype(multiply_rows<Brain, Panel>) multiply_rows<Brain, Panel>;
-template decltype(multiply_rows<Brain, Table>) multiply_rows<Brain, Table>;
-template decltype(multiply_rows<Brain, TableOfRows>) multiply_rows<Brain, TableOfRows>;
+template decltype(multiply_rows<Float32, Panel>) multiply_rows<Float32, Panel>;
+template decltype(multiply_rows<Float32, Table>) multiply_rows<Float32, Table>;
+template decltype(multiply_rows<Float32, TableOfRows>) multiply_rows<Float32, TableOfRows>;
+template decltype(multiply_rows<Bfloat16Pairs, Panel>) multiply_rows<Bfloat16Pairs, Panel>;
+template decltype(multiply_rows<Bfloat16Pairs, Table>) multiply_rows<Bfloat16Pairs, Table>;
+template decltype(multiply_rows<Bfloat16Pairs, TableOfRows>) multiply_rows<Bfloat16Pairs, TableOfRows>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,7 +1,7 @@
 // Register-tiled matrix multiplication in float32 and bfloat16. For kernel files only (see cpu/isa.h).
 //
 // Both operands are arrays of 32-bit words, one for each row (or column) and step along K. A word is a
-// float32 (Single), or two bfloat16 values at adjacent indices k, the lower index first (Brain). Bfloat16
+// float32 (Float32), or two bfloat16 values at adjacent indices k, the lower index first (Bfloat16Pairs). Bfloat16
 // products are exact and added in float32. Instruction sets without bfloat16 give the same results up to the
 // order of additions, but slower.
 //
@@ -39,7 +39,7 @@ inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // --- Word formats -----------------------------------------------------------------------------------------
 
-struct Single {
+struct Float32 {
   static constexpr int64_t kDepth = 1;  // number of indices k in a word
   static Vec multiply_add(Words s, Words v, Vec sum) {
     return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
@@ -52,7 +52,7 @@ struct Single {
 inline Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
 inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
 
-struct Brain {
+struct Bfloat16Pairs {
   static constexpr int64_t kDepth = 2;
   static Vec multiply_add(Words s, Words v, Vec sum) {
 #if defined(__AVX512BF16__)
@@ -98,7 +98,7 @@ inline Words neighbours(Vec a, Vec b) {
     low[i] = numbers[2 * i];
     high[i] = numbers[2 * i + 1];
   }
-  return Brain::join(load_aligned(low), load_aligned(high));
+  return Bfloat16Pairs::join(load_aligned(low), load_aligned(high));
 #endif
 }
 
@@ -173,20 +173,20 @@ struct TableOfRows {
 };
 
 // The argument `each` of multiply() that starts the sums of row i from begins[i] and stores them in o. Each
-// step prefetches `pace` bytes from `next`, at most two cache lines, into the second-level cache for a later
+// step prefetches `prefetch_bytes` bytes from `next`, at most two cache lines, into the second-level cache for a later
 // multiplication. Prefetching a line several times costs less than a test for a new line. By default, every
 // step prefetches the same line.
-struct Keep {
+struct StoreSums {
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;
   const char* next = reinterpret_cast<const char*>(begins);
-  int64_t pace = 0;
+  int64_t prefetch_bytes = 0;
 
   Vec begin(int64_t i) const { return splat(begins[i]); }
   void step() {
     __builtin_prefetch(next, 0, 2);
-    if (pace > 64) __builtin_prefetch(next + 64, 0, 2);
-    next += pace;
+    if (prefetch_bytes > 64) __builtin_prefetch(next + 64, 0, 2);
+    next += prefetch_bytes;
   }
   template <int kRows, int kVectors>
   [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kVectors], float* o) const {
@@ -270,6 +270,6 @@ auto pick_multiply(int64_t rows, int64_t vectors) {
 // copy of this function, in product.cpp.
 template <class E, class Steps>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
-                   float* o, const Keep& keep);
+                   float* o, const StoreSums& each);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -44,7 +44,7 @@ class BlasHandle final : public Blas {
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
     if (library_.set_workspace == nullptr || workspace == 0) return;
     try {
-      workspace_ = allocate_owned(device_, workspace, Holder::kWorkspaces);
+      workspace_ = allocate_owned(device_, workspace, MemoryUse::kWorkspaces);
       keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), workspace) == 0;
     } catch (const OutOfMemory&) {  // the library then uses its own workspace
     }
@@ -210,7 +210,7 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
   const std::vector<T> a = integers(M * K, 1, 5), b = integers(K * N, 3, 7);
   std::vector<T> y(static_cast<size_t>(M * N));
   const auto on_device = [&](const std::vector<T>& values) {
-    DeviceMemory memory = allocate_owned(device, values.size() * sizeof(T), Holder::kWorkspaces);
+    DeviceMemory memory = allocate_owned(device, values.size() * sizeof(T), MemoryUse::kWorkspaces);
     device.copy(memory.get(), values.data(), values.size() * sizeof(T), stream);
     return memory;
   };
@@ -267,13 +267,13 @@ class OpenBlas final : public OpenLibrary<Blas> {
 
 }  // namespace
 
-FoundLibrary find_cublas(const DeviceFacts& device, Use use) {
-  return find_vendor_library("cuBLAS", device, use, {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+FoundLibrary find_cublas(const DeviceFacts& device, LibraryMode mode) {
+  return find_vendor_library("cuBLAS", device, mode, {"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
 }
 
-FoundLibrary find_rocblas(const DeviceFacts& device, Use use) {
+FoundLibrary find_rocblas(const DeviceFacts& device, LibraryMode mode) {
   FoundLibrary found =
-      find_vendor_library("rocBLAS", device, use, {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
+      find_vendor_library("rocBLAS", device, mode, {"librocblas.so.5", "librocblas.so.4", "librocblas.so"});
   if (!found.problem.code.empty()) return found;
   const std::string folder = tensile_folder(found.file.path, "ROCBLAS_TENSILE_LIBPATH",
                                             {"/../../Tensile/library", "/library", "/../rocblas/library",
@@ -286,10 +286,10 @@ FoundLibrary find_rocblas(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, Use) {
+std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, LibraryMode) {
   return std::make_unique<OpenBlas<Cublas>>(device, found);
 }
-std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, Use) {
+std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, LibraryMode) {
   return std::make_unique<OpenBlas<Rocblas>>(device, found);
 }
 

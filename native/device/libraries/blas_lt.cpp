@@ -24,7 +24,7 @@ namespace {
 // The same values in both libraries.
 enum LtEpilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
 constexpr int kMaxWorkspaceBytes = 1;  // attribute of a preference
-constexpr size_t kMostWorkspace = size_t{32} << 20;
+constexpr size_t kMaxWorkspace = size_t{32} << 20;
 
 struct CublasLt {
   static constexpr const char *kPrefix = "cublasLt", *kName = "cuBLASLt";
@@ -165,7 +165,7 @@ class BlasLtHandle final : public BlasLt {
  private:
   // A result of the library: the algorithm, the bytes of its workspace, and unused members.
   struct alignas(8) Algorithm : std::array<unsigned char, Api::kResultBytes> {};
-  static constexpr int kMostAlgorithms = 8;
+  static constexpr int kMaxAlgorithms = 8;
   struct Heuristic {
     std::vector<Algorithm> algorithms;  // best first
     size_t first = 0;                   // index of the first algorithm that was not refused
@@ -236,17 +236,17 @@ class BlasLtHandle final : public BlasLt {
     if (!known) return *choice;
     Descriptors d(call_);
     Descriptor preference(call_.destroy_preference.pointer());
-    const uint64_t bytes = kMostWorkspace;
+    const uint64_t bytes = kMaxWorkspace;
     int count = 0;
-    std::vector<Algorithm> found(kMostAlgorithms);
+    std::vector<Algorithm> found(kMaxAlgorithms);
     // The choice depends on the alignment of the bias, not on its address.
     const void* const bias = reinterpret_cast<const void*>(kAlignment);
     if (describe(p, half, bias, d) && call_.create_preference(preference.address()) == 0 &&
         call_.set_preference(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
         call_.choose(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
-                     preference.get(), kMostAlgorithms, found.data(), &count) == 0) {
+                     preference.get(), kMaxAlgorithms, found.data(), &count) == 0) {
       for (int i = 0; i < count; ++i) {
-        if (bytes_of(found[static_cast<size_t>(i)]) <= kMostWorkspace) {
+        if (bytes_of(found[static_cast<size_t>(i)]) <= kMaxWorkspace) {
           choice->algorithms.push_back(found[static_cast<size_t>(i)]);
         }
       }
@@ -279,7 +279,7 @@ void require_right_results(BlasLt& library, Device& device, void* stream, Linear
   std::vector<T> got(static_cast<size_t>(p.layers * p.y_step));
   std::vector<DeviceMemory> memory;
   const auto add = [&](size_t bytes) {
-    return memory.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+    return memory.emplace_back(allocate_owned(device, bytes, MemoryUse::kWorkspaces)).get();
   };
   void* inputs[4];
   for (int i = 0; i < 4; ++i) {
@@ -361,8 +361,8 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
 
 }  // namespace
 
-FoundLibrary find_cublaslt(const DeviceFacts& device, Use use) {
-  return find_vendor_library("cuBLASLt", device, use,
+FoundLibrary find_cublaslt(const DeviceFacts& device, LibraryMode mode) {
+  return find_vendor_library("cuBLASLt", device, mode,
                              {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
 }
 
@@ -370,15 +370,15 @@ FoundLibrary find_cublaslt(const DeviceFacts& device, Use use) {
 // rocm-libraries, issues 4128, 5205, 5706, 8242, 9962). Without kernels for the architecture it finds no
 // algorithm, or crashes, and fills stderr (tensile_host.cpp, TensileHost::initialize; TheRock's issue 6175,
 // hipBLASLt's issue 831).
-FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
-  if (device.arch.rfind("gfx9", 0) != 0 && use == Use::kDefault) {
+FoundLibrary find_hipblaslt(const DeviceFacts& device, LibraryMode mode) {
+  if (device.arch.rfind("gfx9", 0) != 0 && mode == LibraryMode::kDefault) {
     FoundLibrary found;
     found.name = "hipBLASLt";
     found.problem = {"off", "hipBLASLt is not used on " + device.arch +
                                 ", where it may crash; GRAPHOPT_LIBRARIES=hipblaslt=on enables it"};
     return found;
   }
-  FoundLibrary found = find_vendor_library("hipBLASLt", device, use,
+  FoundLibrary found = find_vendor_library("hipBLASLt", device, mode,
                                            {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"});
   if (!found.problem.code.empty()) return found;
   std::string folder =
@@ -394,10 +394,10 @@ FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use) {
+std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, LibraryMode) {
   return std::make_unique<OpenBlasLt<CublasLt>>(device, found);
 }
-std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use) {
+std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, LibraryMode) {
   return std::make_unique<OpenBlasLt<HipblasLt>>(device, found);
 }
 

@@ -75,7 +75,7 @@ struct Cudnn {
                   const void*, void*, const void*, void*, const void*, void*, void*, void*>
       forward_with_relu{library, "cudnnConvolutionBiasActivationForward"};
 
-  Cudnn(void* handle, Use) : library(handle) {}
+  Cudnn(void* handle, LibraryMode) : library(handle) {}
 
   OwnedObject create(void* stream) const {
     OwnedObject handle = make(create_, destroy_);
@@ -147,12 +147,12 @@ struct Cudnn {
 
 }  // namespace
 
-FoundLibrary find_cudnn(const DeviceFacts& device, Use use) {
-  return find_vendor_library("cuDNN", device, use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
+FoundLibrary find_cudnn(const DeviceFacts& device, LibraryMode mode) {
+  return find_vendor_library("cuDNN", device, mode, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
 }
 
-std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use) {
-  return std::make_unique<OpenDnn<Cudnn>>(device, found, use);
+std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, LibraryMode mode) {
+  return std::make_unique<OpenDnn<Cudnn>>(device, found, mode);
 }
 
 }  // namespace graphopt::gpu

@@ -270,8 +270,8 @@ class DnnHandle final : public Dnn {
 template <class Library>
 class OpenDnn final : public OpenLibrary<Dnn> {
  public:
-  OpenDnn(Device& device, const FoundLibrary& found, Use use)
-      : device_(device), library_(found.file.handle, use) {}
+  OpenDnn(Device& device, const FoundLibrary& found, LibraryMode mode)
+      : device_(device), library_(found.file.handle, mode) {}
 
   Device& device() const override { return device_; }
   std::unique_ptr<Dnn> create_handle(void* stream) override {

@@ -18,8 +18,10 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr const char* kNames[] = {"rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn"};
-constexpr std::pair<const char*, Use> kUses[] = {
-    {"off", Use::kOff}, {"on", Use::kOn}, {"build", Use::kBuild}, {"find", Use::kFind}};
+constexpr std::pair<const char*, LibraryMode> kModes[] = {{"off", LibraryMode::kOff},
+                                                          {"on", LibraryMode::kOn},
+                                                          {"build", LibraryMode::kBuild},
+                                                          {"find", LibraryMode::kFind}};
 
 template <class Library>
 struct LibraryCache {
@@ -28,29 +30,29 @@ struct LibraryCache {
     std::string why;
   };
   std::mutex mutex;
-  std::map<std::pair<const Device*, Use>, Slot> slots;
+  std::map<std::pair<const Device*, LibraryMode>, Slot> slots;
 
-  using Find = FoundLibrary(const DeviceFacts&, Use);
-  using Open = std::unique_ptr<OpenLibrary<Library>>(Device&, const FoundLibrary&, Use);
+  using Find = FoundLibrary(const DeviceFacts&, LibraryMode);
+  using Open = std::unique_ptr<OpenLibrary<Library>>(Device&, const FoundLibrary&, LibraryMode);
 
-  LibraryOrReason<Library> get(Device& device, Use use, Find* find, Open* open) {
+  LibraryOrReason<Library> get(Device& device, LibraryMode mode, Find* find, Open* open) {
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto [known, fresh] = slots.try_emplace({&device, use});
+    const auto [known, fresh] = slots.try_emplace({&device, mode});
     Slot& slot = known->second;
-    if (fresh) fill(slot, device, use, find, open);
+    if (fresh) fill(slot, device, mode, find, open);
     return {slot.library.get(), slot.why.c_str()};
   }
 
-  static void fill(Slot& slot, Device& device, Use use, Find* find, Open* open) {
+  static void fill(Slot& slot, Device& device, LibraryMode mode, Find* find, Open* open) {
     FoundLibrary found;
     found.name = "a library";
     bool user_can_fix = true;
     try {
-      found = find(device.facts(), use);
+      found = find(device.facts(), mode);
       slot.why = found.problem.text;
       if (slot.why.empty()) {
         const NoCaptures none;
-        slot.library = open(device, found, use);
+        slot.library = open(device, found, mode);
       } else {
         // No warning for cuBLASLt and hipBLASLt: two built-in launches replace them.
         user_can_fix = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
@@ -60,9 +62,9 @@ struct LibraryCache {
     }
     device.clear_errors();
     if (slot.library == nullptr && user_can_fix) {
-      const std::string& mend = found.problem.mend;
+      const std::string& remedy = found.problem.remedy;
       std::fprintf(stderr, "graphopt: falling back to built-in kernels: %s%s%s\n", slot.why.c_str(),
-                   mend.empty() ? "" : "; to fix it: ", mend.c_str());
+                   remedy.empty() ? "" : "; to fix it: ", remedy.c_str());
     }
   }
 };
@@ -88,26 +90,26 @@ void LibraryChoices::read(const std::string& list, const char* where) {
     const size_t equals = item.find('=');
     const std::string name = item.substr(0, equals),
                       given = equals == std::string::npos ? "" : item.substr(equals + 1);
-    const auto use = std::find_if(std::begin(kUses), std::end(kUses),
-                                  [&](const auto& known) { return given == known.first; });
+    const auto mode = std::find_if(std::begin(kModes), std::end(kModes),
+                                   [&](const auto& known) { return given == known.first; });
     const auto library =
         std::find_if(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
-    const bool builds = use != std::end(kUses) && use->second >= Use::kBuild;
-    if (library == std::end(kNames) || use == std::end(kUses) || (builds && name != "miopen")) {
+    const bool builds = mode != std::end(kModes) && mode->second >= LibraryMode::kBuild;
+    if (library == std::end(kNames) || mode == std::end(kModes) || (builds && name != "miopen")) {
       std::string known;
       for (const char* one : kNames) known += (known.empty() ? "" : ", ") + std::string(one);
       throw std::runtime_error(std::string(where) + ": '" + item + "' is none of " + known +
                                " with =off or =on, or miopen=build or miopen=find");
     }
-    uses_[library - std::begin(kNames)] = use->second;
+    modes_[library - std::begin(kNames)] = mode->second;
   }
 }
 
-FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
+FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, LibraryMode mode,
                                  std::vector<std::string> sonames) {
   FoundLibrary found;
   found.name = name;
-  if (use == Use::kOff) {
+  if (mode == LibraryMode::kOff) {
     found.problem = {"off", name + " is switched off, by the option libraries or by GRAPHOPT_LIBRARIES"};
     return found;
   }

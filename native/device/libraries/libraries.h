@@ -36,7 +36,7 @@ struct FoundLibrary {
 
 // The selection of a library: default; off; on, even if it is off by default. Only for MIOpen: build, which
 // allows compilation of its kernels; find, which compiles and measures all its algorithms for a problem.
-enum class Use : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
+enum class LibraryMode : uint8_t { kDefault, kOff, kOn, kBuild, kFind };
 enum class VendorLibrary : uint8_t { kRocblas, kHipblaslt, kMiopen, kCublas, kCublaslt, kCudnn };
 
 // The selections for all libraries, from lists NAME=CHOICE,... with the names above in lower case. The
@@ -45,19 +45,19 @@ class LibraryChoices {
  public:
   // Throws std::runtime_error if the list or the environment has an unknown library or choice.
   explicit LibraryChoices(const std::string& option);
-  Use of(VendorLibrary library) const { return uses_[static_cast<size_t>(library)]; }
+  LibraryMode of(VendorLibrary library) const { return modes_[static_cast<size_t>(library)]; }
 
  private:
   void read(const std::string& list, const char* where);
-  Use uses_[6] = {};
+  LibraryMode modes_[6] = {};
 };
 
-FoundLibrary find_cublas(const DeviceFacts& device, Use use);
-FoundLibrary find_cublaslt(const DeviceFacts& device, Use use);
-FoundLibrary find_cudnn(const DeviceFacts& device, Use use);
-FoundLibrary find_rocblas(const DeviceFacts& device, Use use);
-FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use);
-FoundLibrary find_miopen(const DeviceFacts& device, Use use);
+FoundLibrary find_cublas(const DeviceFacts& device, LibraryMode mode);
+FoundLibrary find_cublaslt(const DeviceFacts& device, LibraryMode mode);
+FoundLibrary find_cudnn(const DeviceFacts& device, LibraryMode mode);
+FoundLibrary find_rocblas(const DeviceFacts& device, LibraryMode mode);
+FoundLibrary find_hipblaslt(const DeviceFacts& device, LibraryMode mode);
+FoundLibrary find_miopen(const DeviceFacts& device, LibraryMode mode);
 
 // Handles on one stream (StreamContext). Each must be called by one thread at a time. Methods throw
 // std::runtime_error.
@@ -107,12 +107,14 @@ class OpenLibrary {
 };
 
 // Open a library that a function above has found.
-std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, LibraryMode mode);
+std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, LibraryMode mode);
+std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, LibraryMode mode);
+std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, LibraryMode mode);
+std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found,
+                                                   LibraryMode mode);
+std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found,
+                                                    LibraryMode mode);
 
 // A library's handle on a stream. If it is null, `why` is the reason, valid as long as the stream.
 template <class Handle>
@@ -152,7 +154,7 @@ uint64_t library_generation();
 void raise_library_generation();
 
 // Searches for a library of AMD or NVIDIA. The result has a problem if the library is off or missing.
-FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, Use use,
+FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& device, LibraryMode mode,
                                  std::vector<std::string> sonames);
 // M, N, K of the GEMMs that AMD's libraries must compute correctly before they are used. Float results were
 // wrong only at 256^3 on gfx1151 (rocm-libraries issue 11530); float16 results were wrong with a single row

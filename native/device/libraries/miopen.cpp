@@ -65,7 +65,7 @@ struct Miopen {
   Measure measure_backward{library, "miopenFindConvolutionBackwardDataAlgorithm"};         // dy, w, conv, dx
   bool measures_;
 
-  Miopen(void* handle, Use use) : library(handle), measures_(use == Use::kFind) {}
+  Miopen(void* handle, LibraryMode mode) : library(handle), measures_(mode == LibraryMode::kFind) {}
 
   OwnedObject create(void* stream) const {
     void* handle = nullptr;
@@ -133,7 +133,7 @@ struct Miopen {
       check(c.transposed ? workspace_size_backward(handle.get(), of_x, of_w, of_conv, of_y, &workspace)
                          : workspace_size(handle.get(), of_w, of_x, of_conv, of_y, &workspace),
             "GetWorkSpaceSize");
-      const DeviceMemory memory = allocate_owned(device, x + w + y + workspace, Holder::kWorkspaces);
+      const DeviceMemory memory = allocate_owned(device, x + w + y + workspace, MemoryUse::kWorkspaces);
       char* at = static_cast<char*>(memory.get());
       Performance found = {};
       int count = 0;
@@ -188,9 +188,10 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
 }  // namespace
 
 // By default, MIOpen is used only if it has precompiled kernels.
-FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
-  FoundLibrary found = find_vendor_library("MIOpen", device, use, {"libMIOpen.so.1", "libMIOpen.so"});
-  if (found.problem.code.empty() && use < Use::kBuild && !has_kernel_database(found.file.path, device)) {
+FoundLibrary find_miopen(const DeviceFacts& device, LibraryMode mode) {
+  FoundLibrary found = find_vendor_library("MIOpen", device, mode, {"libMIOpen.so.1", "libMIOpen.so"});
+  if (found.problem.code.empty() && mode < LibraryMode::kBuild &&
+      !has_kernel_database(found.file.path, device)) {
     found.problem = {"no_kernels", "MIOpen would have to compile its kernels for " + device.arch +
                                        " (no package of them for its " +
                                        std::to_string(device.multiprocessors) +
@@ -200,8 +201,8 @@ FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, Use use) {
-  return std::make_unique<OpenDnn<Miopen>>(device, found, use);
+std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, LibraryMode mode) {
+  return std::make_unique<OpenDnn<Miopen>>(device, found, mode);
 }
 
 }  // namespace graphopt::gpu

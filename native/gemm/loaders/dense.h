@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 // Copies an operand whose lines (gemm/args.h) are contiguous along K directly to LDS. kGroups: see in_part.
 template <int kLines, int kDepth, int kThreads, int kGroups>
-struct DenseRowsAhead {
+struct DenseRowsAsync {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
 
@@ -22,7 +22,7 @@ struct DenseRowsAhead {
   // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart.
   // Elements beyond the last line or beyond K are zeros in LDS. (Loading the last line instead made all
   // work-items wait for that line.)
-  DEVICE DenseRowsAhead(const half_t* p, int stride, int lines, int K)
+  DEVICE DenseRowsAsync(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
@@ -86,15 +86,15 @@ struct DenseRowsThroughRegisters {
   }
 };
 
-template <bool kAhead, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
-using DenseRows = typename Select<kAhead, DenseRowsAhead<kLines, kDepth, kThreads, kGroups>,
+template <bool kAsyncCopies, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
+using DenseRows = typename Select<kAsyncCopies, DenseRowsAsync<kLines, kDepth, kThreads, kGroups>,
                                   DenseRowsThroughRegisters<kLines, kDepth, kThreads>>::Type;
 
 template <class P>
-using LeftRows = DenseRows<P::kAhead, P::kM, P::kDepth, P::kThreads>;
+using LeftRows = DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads>;
 template <class P, bool kRightByK>
 using RightRows =
-    typename Select<!kRightByK, DenseRows<P::kAhead, P::kN, P::kDepth, P::kThreads>,
+    typename Select<!kRightByK, DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads>,
                     typename Select<P::kRightRows, TransposedRows<P::kN, P::kDepth, P::kThreads>,
                                     TransposedThroughRegisters<P::kN, P::kDepth, P::kThreads>>::Type>::Type;
 

@@ -229,7 +229,7 @@ struct HaloCopies {
 
 template <class P_>
 struct HaloGemm : P_ {
-  static_assert(P_::kAhead, "requires asynchronous copies");
+  static_assert(P_::kAsyncCopies, "requires asynchronous copies");
   using Product = HaloProduct<typename P_::Product>;
   using Lds = typename Product::Lds;
 };

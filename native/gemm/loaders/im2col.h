@@ -141,10 +141,11 @@ struct Im2colRows {
   const ConvLastArgs& args;
   const half_t* x;
   int row, column, k, end;
-  int channel, r, s, offset;                  // of the current tap
-  int at[kPacks];                             // the pixel of X at the first tap, which may be outside
-  uint32_t taps[kPacks];                      // bit r: tap row r is inside; bit 16 + s: tap column s is
-  PacksToLds<P::kAhead, kPacks, true> packs;  // through the cache: adjacent taps copy mostly the same pixels
+  int channel, r, s, offset;  // of the current tap
+  int at[kPacks];             // the pixel of X at the first tap, which may be outside
+  uint32_t taps[kPacks];      // bit r: tap row r is inside; bit 16 + s: tap column s is
+  PacksToLds<P::kAsyncCopies, kPacks, true>
+      packs;  // through the cache: adjacent taps copy mostly the same pixels
 
   DEVICE Im2colRows(const ConvLastArgs& of, int first_m, int first_k, int depth)
       : args(of),
@@ -245,6 +246,6 @@ struct Im2colThroughRegisters : Im2colRows<P> {
 };
 
 template <class P>
-using Im2col = typename Select<P::kAhead, Im2colRows<P>, Im2colThroughRegisters<P>>::Type;
+using Im2col = typename Select<P::kAsyncCopies, Im2colRows<P>, Im2colThroughRegisters<P>>::Type;
 
 }  // namespace graphopt::hip

@@ -29,16 +29,16 @@ DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
 #endif
 }
 
-// Copies the packs of a work-item to LDS. kAhead: by copy_to_lds, without registers if the target supports
+// Copies the packs of a work-item to LDS. kAsyncCopies: by copy_to_lds, without registers if the target supports
 // it. kCached: by copy_to_lds_cached.
-template <bool kAhead, int kPacks, bool kCached = false>
+template <bool kAsyncCopies, int kPacks, bool kCached = false>
 struct PacksToLds {
-  Bits128 staged[kAhead ? 1 : kPacks];
+  Bits128 staged[kAsyncCopies ? 1 : kPacks];
 
   DEVICE void begin(int i, half_t* to, const half_t* from, bool inside) {
-    if constexpr (kAhead && kCached) {
+    if constexpr (kAsyncCopies && kCached) {
       copy_to_lds_cached(to, from, inside);
-    } else if constexpr (kAhead) {
+    } else if constexpr (kAsyncCopies) {
       copy_to_lds(to, from, inside);
     } else {
       Bits128 bits = {};
@@ -47,7 +47,7 @@ struct PacksToLds {
     }
   }
   DEVICE void finish(int i, half_t* to) const {
-    if constexpr (!kAhead) *reinterpret_cast<Bits128*>(to) = staged[i];
+    if constexpr (!kAsyncCopies) *reinterpret_cast<Bits128*>(to) = staged[i];
   }
 };
 

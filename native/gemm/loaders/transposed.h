@@ -25,8 +25,11 @@ struct TransposedRows {
   int inside = 0;  // a bit for each group of columns
   PacksToLds<true, kPacks> packs;
 
-  DEVICE TransposedRows(const half_t* p, int apart, int lines, int K)
-      : stride(apart), row(thread_x() / kAcross), column(thread_x() % kAcross * 8), remaining_k(K - row) {
+  DEVICE TransposedRows(const half_t* p, int row_stride, int lines, int K)
+      : stride(row_stride),
+        row(thread_x() / kAcross),
+        column(thread_x() % kAcross * 8),
+        remaining_k(K - row) {
     from = p + static_cast<ptrdiff_t>(row) * stride + column;
     UNROLL for (int g = 0; g < kGroups; ++g) inside |= static_cast<int>(column + g * kDistance < lines) << g;
     inside = opaque(inside);
@@ -52,7 +55,7 @@ struct TransposedRows {
 // access.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedThroughRegisters {
-  static constexpr int kAcross = kDepth / 2, kApart = kThreads / kAcross * 8, kPairs = kLines / kApart;
+  static constexpr int kAcross = kDepth / 2, kLineStep = kThreads / kAcross * 8, kPairs = kLines / kLineStep;
   static_assert(kPairs * kThreads * 16 == kLines * kDepth, "whole packs for every work-item");
 
   const half_t* first;  // points to the first index k of the next step
@@ -61,10 +64,10 @@ struct TransposedThroughRegisters {
   int across[kPairs];
   Bits128 staged[kPairs][2];
 
-  DEVICE TransposedThroughRegisters(const half_t* p, int apart, int lines, int K)
-      : first(p), stride(apart), row(thread_x() % kAcross * 2), line(thread_x() / kAcross * 8), left(K) {
+  DEVICE TransposedThroughRegisters(const half_t* p, int row_stride, int lines, int K)
+      : first(p), stride(row_stride), row(thread_x() % kAcross * 2), line(thread_x() / kAcross * 8), left(K) {
     down = row * stride;
-    UNROLL for (int i = 0; i < kPairs; ++i) across[i] = min_int(line + i * kApart, lines - 8);
+    UNROLL for (int i = 0; i < kPairs; ++i) across[i] = min_int(line + i * kLineStep, lines - 8);
   }
 
   template <class Row>
@@ -98,7 +101,7 @@ struct TransposedThroughRegisters {
     UNROLL for (int i = 0; i < kPairs; ++i) {
       const auto even = bit_cast<Pack<half_t>>(staged[i][0]), odd = bit_cast<Pack<half_t>>(staged[i][1]);
       UNROLL for (int j = 0; j < 8; ++j) {
-        *reinterpret_cast<Two*>(&to[line + i * kApart + j][row]) = {{even.v[j], odd.v[j]}};
+        *reinterpret_cast<Two*>(&to[line + i * kLineStep + j][row]) = {{even.v[j], odd.v[j]}};
       }
     }
   }

@@ -16,10 +16,10 @@ struct AlignedGemm {
   using Instruction = hip::Instruction<half_t>;
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
-  static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
+  static constexpr bool kAsyncCopies = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
   // On the CPU, the pipeline has three buffers if these fit into LDS, to test it.
   static constexpr bool kThree =
-      kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
+      kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThree ? 3 : kShape.stages;
   using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
                         kShape.split_k>;
@@ -41,7 +41,7 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
     left.begin(lds.a[buffer], part);
     right.begin(lds.b[buffer], part);
   };
-  if constexpr (P::kAhead) {
+  if constexpr (P::kAsyncCopies) {
     run_steps_ahead(product, lds, depth, begin);
   } else {
     product.run(

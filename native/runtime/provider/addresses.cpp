@@ -33,20 +33,20 @@ class Placement {
   // Places each storage and each workspace, and writes the addresses to the plan.
   void fill() {
     // The storage of a region's output is not in the arena. No two outputs share storage.
-    std::vector<Lifetime> lives;
-    lives.reserve(storages_.size() + steps_.all.size());
+    std::vector<Lifetime> lifetimes;
+    lifetimes.reserve(storages_.size() + steps_.all.size());
     for (Storage& storage : storages_) {
       if (storage.output >= 0) continue;
-      storage.number = lives.size();
-      lives.push_back(storage.life);
+      storage.number = lifetimes.size();
+      lifetimes.push_back(storage.lifetime);
     }
-    size_t workspace = lives.size();
+    size_t workspace = lifetimes.size();
     for (size_t s = 0; s < steps_.all.size(); ++s) {
       const size_t bytes = plan_.calls[s].workspace_bytes;
-      if (bytes > 0) lives.push_back({bytes, s, s});
+      if (bytes > 0) lifetimes.push_back({bytes, s, s});
     }
-    arena_ = lay_out(lives);
-    plan_.fullest = arena_.fullest;
+    arena_ = lay_out(lifetimes);
+    plan_.peak_step = arena_.peak_step;
     plan_.arena_bytes = arena_.bytes;
     plan_.arena_bytes_with_copies = arena_.bytes;
     for (const size_t bytes : plan_.bytes) {
@@ -77,7 +77,7 @@ class Placement {
   // The bytes that several values share: those of a value in the arena or of an output, together with its
   // views and in-place results.
   struct Storage {
-    Lifetime life;
+    Lifetime lifetime;
     int output = -1;
     bool siblings = false;  // several outputs of one step, stored one after another
     size_t number = 0;      // index among the lifetimes in the arena
@@ -110,14 +110,14 @@ class Placement {
     }
     if (i > 0 && step.siblings) {
       shared = storage_of_[static_cast<size_t>(step.outputs[0])];
-      offset_of_[v] = storage(shared).life.bytes;
-      storage(shared).life.bytes += arena_bytes(tensor.bytes());
+      offset_of_[v] = storage(shared).lifetime.bytes;
+      storage(shared).lifetime.bytes += arena_bytes(tensor.bytes());
     } else if (shared < 0) {
       shared = static_cast<int>(storages_.size());
       const size_t bytes = tensor.bytes();
       storages_.push_back({{step.siblings ? arena_bytes(bytes) : bytes, s, s}, -1, step.siblings});
     }
-    storage(shared).life.last = std::max(storage(shared).life.last, value.last);
+    storage(shared).lifetime.last = std::max(storage(shared).lifetime.last, value.last);
     if (value.output >= 0) storage(shared).output = value.output;
     storage_of_[v] = shared;
   }
@@ -146,7 +146,7 @@ class Placement {
   bool is_free(int number, size_t s, const Tensor& tensor) {
     const Step& step = steps_.all[s];
     const Storage& of = storage(number);
-    bool alone = of.life.last == s && of.output < 0 && of.life.bytes == tensor.bytes();
+    bool alone = of.lifetime.last == s && of.output < 0 && of.lifetime.bytes == tensor.bytes();
     for (size_t k = 1; k < step.inputs.size() && alone; ++k) {
       const Operand& other = step.inputs[k];
       alone = other.kind != Operand::Kind::kValue || storage_of_[other.index] != number;

@@ -12,22 +12,22 @@ namespace {
 
 // Returns the first step with the highest memory need. Only steps that begin a lifetime can need more than the step
 // before.
-size_t fullest_step(const std::vector<Lifetime>& lifetimes) {
+size_t find_peak_step(const std::vector<Lifetime>& lifetimes) {
   size_t steps = 0;
-  for (const Lifetime& life : lifetimes) steps = std::max(steps, life.last + 2);
+  for (const Lifetime& lifetime : lifetimes) steps = std::max(steps, lifetime.last + 2);
   std::vector<size_t> need(steps);  // change from the previous step; decreases wrap around as unsigned
-  for (const Lifetime& life : lifetimes) {
-    need[life.first] += arena_bytes(life.bytes);
-    need[life.last + 1] -= arena_bytes(life.bytes);
+  for (const Lifetime& lifetime : lifetimes) {
+    need[lifetime.first] += arena_bytes(lifetime.bytes);
+    need[lifetime.last + 1] -= arena_bytes(lifetime.bytes);
   }
   std::partial_sum(need.begin(), need.end(), need.begin());
-  size_t most = 0, fullest = 0;
-  for (const Lifetime& life : lifetimes) {
-    if (need[life.first] <= most) continue;
-    most = need[life.first];
-    fullest = life.first;
+  size_t most = 0, peak_step = 0;
+  for (const Lifetime& lifetime : lifetimes) {
+    if (need[lifetime.first] <= most) continue;
+    most = need[lifetime.first];
+    peak_step = lifetime.first;
   }
-  return fullest;
+  return peak_step;
 }
 
 }  // namespace
@@ -46,12 +46,12 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   std::vector<Placed> placed;  // sorted by offset
   placed.reserve(lifetimes.size());
   for (const size_t i : order) {
-    const Lifetime& life = lifetimes[i];
-    const size_t bytes = arena_bytes(life.bytes);
+    const Lifetime& lifetime = lifetimes[i];
+    const size_t bytes = arena_bytes(lifetime.bytes);
     if (bytes == 0) break;                                 // the remaining tensors are empty as well
     size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the overlapping ones so far
     for (const Placed& other : placed) {
-      if (other.last < life.first || life.last < other.first) continue;
+      if (other.last < lifetime.first || lifetime.last < other.first) continue;
       if (other.begin >= end + bytes && other.begin - end < best_gap) {
         best = end;
         best_gap = other.begin - end;
@@ -63,9 +63,9 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
     layout.bytes = std::max(layout.bytes, offset + bytes);
     placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
                                    [](size_t at, const Placed& other) { return at < other.begin; }),
-                  {life.first, life.last, offset, offset + bytes});
+                  {lifetime.first, lifetime.last, offset, offset + bytes});
   }
-  layout.fullest = fullest_step(lifetimes);
+  layout.peak_step = find_peak_step(lifetimes);
   return layout;
 }
 

@@ -21,7 +21,7 @@ struct Lifetime {
 struct ArenaLayout {
   std::vector<size_t> offsets;  // one for each lifetime
   size_t bytes = 0;             // total
-  size_t fullest = 0;           // the first step with the highest need
+  size_t peak_step = 0;         // the first step with the highest need
 };
 
 // Greedy by size: the largest tensor first, each in the smallest gap that is free for its whole lifetime (Pisarchyk and

@@ -163,9 +163,9 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const int target = number(abi::Value_GetMemoryDevice(ep, to));
     // The runtime also requests copies of tensors that were bound on the wrong device, on a stream of the
     // other device. Every device can access pinned memory.
-    const bool apart = source >= 0 && target >= 0 && source != target;
+    const bool between_devices = source >= 0 && target >= 0 && source != target;
     const bool from_pinned = is_pinned(abi::Value_GetMemoryDevice(ep, from));
-    if (apart && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
+    if (between_devices && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
       throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
                   text_of(target) + ": make it there, or copy it through host memory");
     }
@@ -178,7 +178,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       const std::string reason = last_failure();
       throw Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
     }
-    gpu::Device& device = gpu::device(source < 0 || (apart && from_pinned) ? target : source);
+    gpu::Device& device = gpu::device(source < 0 || (between_devices && from_pinned) ? target : source);
     const gpu::OnDevice on(device);
     std::optional<gpu::WorkStream> own;
     void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();
@@ -218,17 +218,17 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
   return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
 }
 
-void* SessionMemory::allocate(size_t bytes, const void* stream, gpu::Holder holder) {
+void* SessionMemory::allocate(size_t bytes, const void* stream, gpu::MemoryUse memory_use) {
   for (;;) {
     try {
-      return pool_.allocate(bytes, stream, holder);
+      return pool_.allocate(bytes, stream, memory_use);
     } catch (const gpu::OutOfMemory&) {
-      std::function<bool()> give_back;
+      std::function<bool()> release_idle;
       {
         const std::lock_guard<std::mutex> lock(mutex_);
-        give_back = give_back_;
+        release_idle = release_idle_;
       }
-      if (!give_back || !give_back()) throw;
+      if (!release_idle || !release_idle()) throw;
     }
   }
 }
@@ -240,9 +240,9 @@ void SessionMemory::free(void* memory) noexcept {
   }
 }
 
-void SessionMemory::on_shortage(std::function<bool()> give_back) {
+void SessionMemory::on_out_of_memory(std::function<bool()> release_idle) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  give_back_ = std::move(give_back);
+  release_idle_ = std::move(release_idle);
 }
 
 void SessionMemory::retire(const void* stream) {

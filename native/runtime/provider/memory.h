@@ -27,11 +27,11 @@ class SessionMemory {
 
   Pool& pool() const { return pool_; }
   // Like Pool::allocate.
-  void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
+  void* allocate(size_t bytes, const void* stream, gpu::MemoryUse memory_use = gpu::MemoryUse::kTensors);
   void free(void* memory) noexcept;
   // Sets a function that is called before an allocation fails, repeatedly until it returns false. It returns true if it
   // has released memory.
-  void on_shortage(std::function<bool()> give_back);
+  void on_out_of_memory(std::function<bool()> release_idle);
   // Like the functions of Pool, for a stream that may have used memory of both pools.
   void retire(const void* stream);
   void forget(const void* stream);
@@ -41,7 +41,7 @@ class SessionMemory {
   Pool& shared_;
   Pool& pool_;
   std::mutex mutex_;
-  std::function<bool()> give_back_;
+  std::function<bool()> release_idle_;
 };
 
 // Pinned host memory of one device, from and to which the device can copy asynchronously. Freed blocks are

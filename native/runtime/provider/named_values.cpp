@@ -63,7 +63,7 @@ Operand NamedValues::get(const std::string& name, bool last, const Value& value,
   step.outputs.push_back(static_cast<int>(number));
   steps_.all.push_back(std::move(step));
   sources.emplace_back();
-  if (steps_.all.back().reuse != Reuse::kAlias) count_region(RegionEvent::kRelaid);
+  if (steps_.all.back().reuse != Reuse::kAlias) count_region(RegionEvent::kConverted);
   return known_[name].as[last] = {Operand::Kind::kValue, number, false};
 }
 

@@ -26,12 +26,12 @@ class Partition {
     const std::set<std::string> given(outputs.begin(), outputs.end());
     const auto source = [&](const std::string& name) {
       const auto found = name.empty() ? producer.end() : producer.find(name);
-      return found != producer.end() ? found->second : kNobody;
+      return found != producer.end() ? found->second : kNoProducer;
     };
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : nodes[i].inputs) {
         const size_t from = source(name);
-        if (from == kNobody) continue;
+        if (from == kNoProducer) continue;
         sources_[i].push_back(from);
         readers_[from].push_back(i);
       }
@@ -64,7 +64,7 @@ class Partition {
   }
 
  private:
-  static constexpr size_t kNobody = static_cast<size_t>(-1);
+  static constexpr size_t kNoProducer = static_cast<size_t>(-1);
 
   void set_levels() {
     level_.assign(nodes_.size(), 0);
@@ -77,11 +77,11 @@ class Partition {
     std::vector<bool> idle(nodes_.size());
     for (size_t i = nodes_.size(); i-- > 0;) {
       if (!planned_[i]) continue;
-      size_t least = kNobody;
+      size_t least = kNoProducer;
       for (const size_t reader : readers_[i]) {
         if (!idle[reader]) least = std::min(least, level_[reader]);
       }
-      idle[i] = least == kNobody;
+      idle[i] = least == kNoProducer;
       if (!idle[i]) level_[i] = least;
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -107,7 +107,7 @@ class Partition {
 
   bool lacks_values(size_t i) const {
     return std::any_of(on_host_[i].begin(), on_host_[i].end(),
-                       [this](size_t from) { return from == kNobody || !planned_[from]; });
+                       [this](size_t from) { return from == kNoProducer || !planned_[from]; });
   }
 
   template <class Which>

@@ -14,9 +14,9 @@ namespace graphopt::provider {
 namespace {
 
 // The pools of the process. Never freed, because sessions may outlive static objects.
-class Pools final : public gpu::MemoryKeeper {
+class Pools final : public gpu::MemoryReclaimer {
  public:
-  Pools() { gpu::set_memory_keeper(*this); }
+  Pools() { gpu::set_memory_reclaimer(*this); }
 
   // Frees idle memory of pools first, then plans and arenas of idle sessions, which return them to their pools.
   bool release_unused(gpu::Device& device) noexcept override {
@@ -35,12 +35,12 @@ class Pools final : public gpu::MemoryKeeper {
     return false;
   }
 
-  gpu::BytesByHolder bytes(const gpu::Device& device) const override {
-    gpu::BytesByHolder sum = {};
+  gpu::BytesByUse bytes(const gpu::Device& device) const override {
+    gpu::BytesByUse sum = {};
     const std::lock_guard<std::mutex> lock(mutex);
     for (const Pool* pool : all) {
       if (!pool->is_of(device)) continue;
-      const gpu::BytesByHolder bytes = pool->bytes();
+      const gpu::BytesByUse bytes = pool->bytes();
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += bytes[i];
     }
     return sum;
@@ -75,12 +75,12 @@ bool keeps_nothing() {
 
 }  // namespace
 
-void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back) {
+void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_idle) {
   const std::lock_guard<std::mutex> lock(pools().mutex);
   auto& all = pools().sessions;
   all.erase(std::remove_if(all.begin(), all.end(), [](const auto& s) { return s.first.expired(); }),
             all.end());
-  all.emplace_back(std::move(owner), std::move(give_back));
+  all.emplace_back(std::move(owner), std::move(release_idle));
 }
 
 size_t few_sizes(size_t bytes, size_t least, size_t steps) {
@@ -134,7 +134,7 @@ void* Pool::take(size_t least, size_t most, const void* stream) {
   return memory != nullptr ? memory : take(free_[nullptr], least, most);
 }
 
-void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
+void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory_use) {
   const size_t bytes = block_size(requested), most = limit_ > 0 ? bytes : 2 * bytes;
   std::unique_lock<std::mutex> lock(mutex_);
   if (limit_ > 0 && (bytes > limit_ || statistics_.in_use > limit_ - bytes)) {
@@ -150,20 +150,20 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
     lock.unlock();  // if the device is exhausted, all pools are trimmed
     try {
-      memory = gpu::allocate(device(), bytes, holder);
+      memory = gpu::allocate(device(), bytes, memory_use);
     } catch (...) {
       lock.lock();
       statistics_.in_use -= bytes;
       throw;
     }
     lock.lock();
-    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // the pool accounts for the block's use
+    gpu::allocations().hold(memory, gpu::MemoryUse::kIdle);  // the pool accounts for the block's use
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
   }
   Block& block = used_[memory];
   block.stream = stream;
-  block.holder = holder;
+  block.memory_use = memory_use;
   return memory;
 }
 
@@ -224,11 +224,11 @@ bool Pool::trim() {
   return true;
 }
 
-gpu::BytesByHolder Pool::bytes() const {
-  gpu::BytesByHolder bytes = {};
+gpu::BytesByUse Pool::bytes() const {
+  gpu::BytesByUse bytes = {};
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [memory, block] : used_) bytes[static_cast<size_t>(block.holder)] += block.bytes;
-  bytes[static_cast<size_t>(gpu::Holder::kIdle)] += statistics_.kept;
+  for (const auto& [memory, block] : used_) bytes[static_cast<size_t>(block.memory_use)] += block.bytes;
+  bytes[static_cast<size_t>(gpu::MemoryUse::kIdle)] += statistics_.kept;
   return bytes;
 }
 

@@ -45,11 +45,11 @@ class Pool {
   // larger than the request. Throws gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
-  // Allocates a block for work on `stream`, or for unknown work if `stream` is null. `holder`: the use of the
+  // Allocates a block for work on `stream`, or for unknown work if `stream` is null. `memory_use`: the use of the
   // block. The block has at most twice block_size(bytes). With a limit it has exactly that size, so a
   // request's success does not depend on the cached blocks. Throws gpu::OutOfMemory beyond the limit, and if
   // the device has no memory left after all pools have freed their cached blocks.
-  void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
+  void* allocate(size_t bytes, const void* stream, gpu::MemoryUse memory_use = gpu::MemoryUse::kTensors);
 
   void free(void* memory);
 
@@ -67,7 +67,7 @@ class Pool {
   };
   Statistics statistics() const;
   // Bytes in use by holder, and cached bytes as Holder::kIdle.
-  gpu::BytesByHolder bytes() const;
+  gpu::BytesByUse bytes() const;
   // Waits for the device and frees idle blocks; returns false if there are none.
   bool trim();
 
@@ -75,7 +75,7 @@ class Pool {
   struct Block {
     size_t bytes = 0;
     const void* stream = nullptr;
-    gpu::Holder holder = gpu::Holder::kTensors;
+    gpu::MemoryUse memory_use = gpu::MemoryUse::kTensors;
   };
   struct FreeBlock {
     void* memory;
@@ -102,7 +102,7 @@ class Pool {
 
 // Registers a session's function that frees idle memory when a device is exhausted. The function returns
 // false if it has freed none. It is called until `owner` expires.
-void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back);
+void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_idle);
 
 // Returns the pool of gpu::device(number) that all sessions without a limit share.
 Pool& pool(int number);

@@ -25,14 +25,14 @@ namespace {
 using abi::OrtStatus;
 
 // Maximum numbers of refused captures of a plan and of a region. After that, no more captures are tried.
-constexpr int kMostRefusals = 3, kMostRefusalsOfAll = 16;
+constexpr int kMaxRefusals = 3, kMaxRefusalsOfAll = 16;
 // Maximum number of graphs with caller addresses that a plan keeps.
-constexpr size_t kMostCaptured = 2;
+constexpr size_t kMaxCaptured = 2;
 // Maximum number of graphs with caller addresses that are captured for a plan; beyond it, copies are cheaper.
-constexpr int kMostOwn = 16;
+constexpr int kMaxDirectCaptures = 16;
 
-constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
-                                       "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
+constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched",  "captured", "replayed",
+                                       "copied",   "refused", "dropped", "converted", "copy_in",  "copy_out"};
 // True after a graph of this process gave other results than the same launches; graphs are then disabled.
 std::atomic<bool> graphs_differ{false};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
@@ -222,7 +222,7 @@ std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tens
   }
   if (total == 0) return uploads;
   const auto bytes = std::make_unique<unsigned char[]>(total);
-  plan.uploads = std::make_unique<Block>(memory_, total, stream, gpu::Holder::kConstants);
+  plan.uploads = std::make_unique<Block>(memory_, total, stream, gpu::MemoryUse::kConstants);
   for (size_t v = 0; v < steps_.values.size(); ++v) {
     if (!steps_.values[v].uploaded) continue;
     if (written[v]->bytes() > 0) std::memcpy(bytes.get() + offsets[v], written[v]->data, written[v]->bytes());
@@ -264,11 +264,11 @@ void Region::refuse(RegionPlan& plan, const std::string& why) const {
   ++plan.refusals;
   ++refusals_;
   count_region(RegionEvent::kRefused);
-  say_refusal(why);
+  log_refusal(why);
 }
 
-void Region::say_refusal(const std::string& why) const {
-  if (!log_enabled() || refused_said_.exchange(true)) return;
+void Region::log_refusal(const std::string& why) const {
+  if (!log_enabled() || refusal_logged_.exchange(true)) return;
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
 }
 
@@ -280,14 +280,14 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
   try {
     gpu::Capture capture(device_, stream, options_.graph_nodes);
     if (capture.why_not() != nullptr) {  // not a refusal by the driver: a later run may start a capture
-      say_refusal(capture.why_not());
+      log_refusal(capture.why_not());
       return false;
     }
     void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
     if (enqueue(plan, arena, captured.addresses, stream, true)) {
       captured.graph = capture.end();
       count_region(RegionEvent::kCaptured);
-      if (log_enabled() && !captured_said_.exchange(true)) {
+      if (log_enabled() && !captured_logged_.exchange(true)) {
         std::fprintf(stderr, "graphopt: %s is captured\n", name_.c_str());
       }
       return true;
@@ -302,35 +302,35 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
 }
 
 // Returns the graph for these addresses or the graph with copies, and captures it if needed; null if there is none.
-Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Held& held,
-                                 const std::vector<void*>& addresses, bool apart, bool again,
+Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
+                                 const std::vector<void*>& addresses, bool needs_copies, bool same_addresses,
                                  void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
-    if (staged(plan, held, addresses, stream) == nullptr) return nullptr;
+    if (staged(plan, lease, addresses, stream) == nullptr) return nullptr;
     if (!verify(plan, addresses, stream)) {
       plan.staged = {};
       return nullptr;
     }
   }
-  if (!apart) {
+  if (!needs_copies) {
     for (Captured& captured : plan.captured) {
       if (captured.addresses != addresses) continue;
       captured.used = plan.runs;
       return &captured;
     }
-    if (again && plan.own < kMostOwn) {
+    if (same_addresses && plan.direct_captures < kMaxDirectCaptures) {
       Captured captured;
       captured.addresses = addresses;
-      captured.arena = held.arena(plan.arena_bytes);
+      captured.arena = lease.arena(plan.arena_bytes);
       captured.used = plan.runs;
       if (!try_capture(plan, captured, stream)) return nullptr;
       if (options_.verify_graphs &&
-          !trust(plan, [&] { return replays_as_launched(plan, captured, stream); })) {
+          !check_graph(plan, [&] { return replays_as_launched(plan, captured, stream); })) {
         return nullptr;
       }
-      ++plan.own;
-      held.trim(*this);
-      if (plan.captured.size() == kMostCaptured) {
+      ++plan.direct_captures;
+      lease.trim(*this);
+      if (plan.captured.size() == kMaxCaptured) {
         device_.synchronize(stream);  // some drivers cannot destroy a graph while it runs
         plan.captured.erase(std::min_element(plan.captured.begin(), plan.captured.end(),
                                              [](const auto& a, const auto& b) { return a.used < b.used; }));
@@ -338,15 +338,15 @@ Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Held& held,
       return &plan.captured.emplace_back(std::move(captured));
     }
   }
-  return staged(plan, held, addresses, stream);
+  return staged(plan, lease, addresses, stream);
 }
 
 // Returns the graph with copies of inputs and outputs, and captures it if needed; null if there is none.
-Captured* Region::staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
+Captured* Region::staged(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
                          void* stream) const {
   if (plan.staged.graph != nullptr) return &plan.staged;
   try {
-    plan.staged.arena = held.arena(plan.arena_bytes_with_copies);
+    plan.staged.arena = lease.arena(plan.arena_bytes_with_copies);
   } catch (const gpu::OutOfMemory& e) {
     if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // a run without a graph needs as much
     refuse(plan, e.what());
@@ -357,7 +357,7 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Held& held, const std::v
     plan.staged = {};
     return nullptr;
   }
-  held.trim(*this);
+  lease.trim(*this);
   return &plan.staged;
 }
 
@@ -380,22 +380,23 @@ void Region::copy(const RegionPlan& plan, const std::vector<void*>& to, const st
   }
 }
 
-bool Region::run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
+bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
                          void* stream) const {
   // A caller may bind an output to memory that overlaps an input. Steps that read the input later then need a
   // copy of it.
-  bool apart = false;
+  bool needs_copies = false;
   for (size_t i = 0; i < steps_.inputs; ++i) {
     for (size_t o = steps_.inputs; o < addresses.size(); ++o) {
-      apart = apart || overlap(addresses[i], plan.bytes[i], addresses[o], plan.bytes[o]);
+      needs_copies = needs_copies || overlap(addresses[i], plan.bytes[i], addresses[o], plan.bytes[o]);
     }
   }
-  const bool again = plan.last == addresses;
+  const bool same_addresses = plan.last == addresses;
   plan.last = addresses;
   // The null stream cannot be captured.
-  if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMostRefusals &&
-      refusals_ < kMostRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
-    if (const Captured* found = captured_graph(plan, held, addresses, apart, again, stream)) {
+  if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMaxRefusals &&
+      refusals_ < kMaxRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
+    if (const Captured* found =
+            captured_graph(plan, lease, addresses, needs_copies, same_addresses, stream)) {
       const bool staged = found == &plan.staged;
       if (staged) copy(plan, found->addresses, addresses, 0, steps_.inputs, stream);
       found->graph->launch(stream);
@@ -406,13 +407,14 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& held, const std::v
   }
   std::shared_ptr<Block> arena;
   try {
-    arena = held.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes);
+    arena = lease.arena(needs_copies ? plan.arena_bytes_with_copies : plan.arena_bytes);
   } catch (const gpu::OutOfMemory& e) {
-    throw gpu::OutOfMemory("node '" + steps_.all[plan.fullest].name + "' needs the most memory: " + e.what());
+    throw gpu::OutOfMemory("node '" + steps_.all[plan.peak_step].name +
+                           "' needs the most memory: " + e.what());
   }
   void* data = arena != nullptr ? arena->data() : nullptr;
   count_region(RegionEvent::kLaunched);
-  if (!apart) return enqueue(plan, data, addresses, stream, false);
+  if (!needs_copies) return enqueue(plan, data, addresses, stream, false);
   const std::vector<void*> copies = copies_of(plan, arena.get(), addresses);
   copy(plan, copies, addresses, 0, steps_.inputs, stream);
   if (!enqueue(plan, data, copies, stream, false)) return false;
@@ -433,36 +435,36 @@ void Region::run(const abi::Context& context) const {
     shapes[i] = inputs[i].shape;
   }
   const size_t alignment = alignment_of(addresses.data(), steps_.inputs);
-  RegionCache::Held held(*cache_, stream);
-  RegionPlan* plan = held.find(*this, shapes, alignment);
+  RegionCache::Lease lease(*cache_, stream);
+  RegionPlan* plan = lease.find(*this, shapes, alignment);
   if (plan != nullptr && plan->generation != gpu::library_generation()) {
-    held.drop(*plan);
+    lease.drop(*plan);
     plan = nullptr;
   }
-  if (plan == nullptr) plan = &held.add(this->plan(inputs, alignment, gpu::kMostAlignment, stream, nullptr));
+  if (plan == nullptr) plan = &lease.add(this->plan(inputs, alignment, gpu::kMaxAlignment, stream, nullptr));
   for (size_t i = 0; i < steps_.outputs; ++i) {
     addresses[steps_.inputs + i] = context.output(i, plan->output_shapes[i]);
   }
   const size_t output_alignment = alignment_of(addresses.data() + steps_.inputs, steps_.outputs);
   if (output_alignment < plan->output_alignment) {
     RegionPlan other = this->plan(inputs, alignment, output_alignment, stream, plan);
-    held.drop(*plan);
-    plan = &held.add(std::move(other));
+    lease.drop(*plan);
+    plan = &lease.add(std::move(other));
   }
   const auto run = [&] {
     try {
-      return run_planned(*plan, held, addresses, stream);
+      return run_planned(*plan, lease, addresses, stream);
     } catch (const gpu::OutOfMemory&) {
-      const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(steps_.all[plan->fullest].kernel.get());
-      if (kernel == nullptr || !kernel->avoid_workspace(plan->calls[plan->fullest])) throw;
+      const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(steps_.all[plan->peak_step].kernel.get());
+      if (kernel == nullptr || !kernel->avoid_workspace(plan->calls[plan->peak_step])) throw;
       return false;
     }
   };
   while (!run()) {
     RegionPlan other = this->plan(inputs, alignment, plan->output_alignment, stream, plan);
     other.refusals = plan->refusals;
-    held.drop(*plan);
-    plan = &held.add(std::move(other));
+    lease.drop(*plan);
+    plan = &lease.add(std::move(other));
   }
 }
 

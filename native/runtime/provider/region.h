@@ -37,11 +37,11 @@ enum class RegionEvent {
   kPlanned,
   kLaunched,  // a run enqueued node by node
   kCaptured,
-  kReplayed,  // a run of a graph with the caller's addresses
-  kCopied,    // a run of a graph with copies of inputs and outputs
-  kRefused,   // a graph that could not be captured or verified
-  kDropped,   // an evicted plan
-  kRelaid,    // a change of layout that copies
+  kReplayed,   // a run of a graph with the caller's addresses
+  kCopied,     // a run of a graph with copies of inputs and outputs
+  kRefused,    // a graph that could not be captured or verified
+  kDropped,    // an evicted plan
+  kConverted,  // a change of layout that copies
   // Copy nodes that the runtime inserted between providers: to the device, and to the host.
   kCopyIn,
   kCopyOut,
@@ -102,29 +102,28 @@ class Region final : public abi::OrtNodeComputeInfo {
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
   // run_planned and enqueue return false if a library has refused a call. The region must then be planned
   // again.
-  bool run_planned(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
+  bool run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
                bool capturing) const;
-  // `apart`: an output overlaps an input, and copies are needed. `again`: the addresses are those of the
-  // previous run.
-  Captured* captured_graph(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
-                           bool apart, bool again, void* stream) const;
+  // `needs_copies`: an output overlaps an input. `same_addresses`: the addresses are those of the previous run.
+  Captured* captured_graph(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
+                           bool needs_copies, bool same_addresses, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
-  Captured* staged(RegionPlan& plan, RegionCache::Held& held, const std::vector<void*>& addresses,
+  Captured* staged(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
                    void* stream) const;
   // All three return true if a graph may be used. `verify` compares launches with the plan's graph that copies
   // inputs and outputs. `replays_as_launched` compares launches with the graph `captured`, and overwrites its
-  // arena and outputs. `trust` calls `equal` for the comparison, and disables graphs if the results differ.
+  // arena and outputs. `check_graph` calls `equal` for the comparison, and disables graphs if the results differ.
   bool verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const;
   bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
-  bool trust(RegionPlan& plan, const std::function<bool()>& equal) const;
+  bool check_graph(RegionPlan& plan, const std::function<bool()>& equal) const;
   std::vector<void*> copies_of(const RegionPlan& plan, const Block* arena,
                                const std::vector<void*>& addresses) const;
   void copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
             size_t begin, size_t end, void* stream) const;
   void refuse(RegionPlan& plan, const std::string& why) const;
-  void say_refusal(const std::string& why) const;
+  void log_refusal(const std::string& why) const;
   std::string describe(const Step& step, const Call& call) const;
 
   const abi::OrtApi24* api_;
@@ -137,7 +136,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   Steps steps_;
   std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
   std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // constants on the host
-  mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
+  mutable std::atomic<bool> captured_logged_{false}, refusal_logged_{false};
   mutable std::atomic<int> refusals_{0};  // refused captures, by drivers and libraries
 };
 

@@ -9,7 +9,7 @@
 namespace graphopt::provider {
 namespace {
 
-thread_local RegionCache::Held* innermost = nullptr;
+thread_local RegionCache::Lease* innermost = nullptr;
 
 // Rounds up, so a somewhat larger shape can reuse the block.
 size_t arena_capacity(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
@@ -18,16 +18,16 @@ size_t arena_capacity(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8
 
 std::shared_ptr<RegionCache> RegionCache::create(std::shared_ptr<SessionMemory> memory) {
   auto cache = std::make_shared<RegionCache>(std::move(memory));
-  const auto call = [weak = std::weak_ptr<RegionCache>(cache)](bool (RegionCache::*give_back)() noexcept) {
+  const auto call = [weak = std::weak_ptr<RegionCache>(cache)](bool (RegionCache::*evict)() noexcept) {
     const auto self = weak.lock();
-    return self != nullptr && (self.get()->*give_back)();
+    return self != nullptr && (self.get()->*evict)();
   };
-  on_shortage(cache, [call] { return call(&RegionCache::reclaim_idle); });
-  cache->memory_->on_shortage([call] { return call(&RegionCache::reclaim); });
+  on_out_of_memory(cache, [call] { return call(&RegionCache::reclaim_idle); });
+  cache->memory_->on_out_of_memory([call] { return call(&RegionCache::reclaim); });
   return cache;
 }
 
-RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer_(innermost) {
+RegionCache::Lease::Lease(RegionCache& cache, void* stream) : cache_(cache), outer_(innermost) {
   {
     const std::lock_guard<std::mutex> lock(cache.mutex_);
     auto& slot = cache.stream_caches_[stream];
@@ -43,10 +43,10 @@ RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer
   innermost = this;
 }
 
-RegionCache::Held::~Held() { innermost = outer_; }
+RegionCache::Lease::~Lease() { innermost = outer_; }
 
-RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shape>& shapes,
-                                    size_t alignment) {
+RegionPlan* RegionCache::Lease::find(const Region& region, const std::vector<Shape>& shapes,
+                                     size_t alignment) {
   auto& plans = stream_cache_->plans;
   for (auto at = plans.begin(); at != plans.end(); ++at) {
     if (at->region != &region || at->alignment != alignment || at->shapes != shapes) continue;
@@ -57,14 +57,14 @@ RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shap
   return nullptr;
 }
 
-RegionPlan& RegionCache::Held::add(RegionPlan plan) {
-  limit(*plan.region, 2 * kMostPlans - 1);
+RegionPlan& RegionCache::Lease::add(RegionPlan plan) {
+  limit(*plan.region, 2 * kMaxPlans - 1);
   plan.used = ++cache_.clock_;
   in_use_ = &stream_cache_->plans.emplace_front(std::move(plan));
   return *in_use_;
 }
 
-void RegionCache::Held::limit(const Region& region, size_t most) {
+void RegionCache::Lease::limit(const Region& region, size_t most) {
   auto& plans = stream_cache_->plans;
   size_t count = 0;
   for (auto at = plans.begin(); at != plans.end();) {
@@ -73,15 +73,15 @@ void RegionCache::Held::limit(const Region& region, size_t most) {
   }
 }
 
-void RegionCache::Held::drop(const RegionPlan& plan) {
+void RegionCache::Lease::drop(const RegionPlan& plan) {
   auto& plans = stream_cache_->plans;
   if (in_use_ == &plan) in_use_ = nullptr;
   const auto at = std::find_if(plans.begin(), plans.end(), [&](const RegionPlan& p) { return &p == &plan; });
   if (at != plans.end()) cache_.destroy(*stream_cache_, at);
 }
 
-bool RegionCache::Held::give_back() noexcept {
-  if (!gives_back_) return false;
+bool RegionCache::Lease::evict() noexcept {
+  if (!may_evict_) return false;
   auto& plans = stream_cache_->plans;
   const auto last =
       std::find_if(plans.rbegin(), plans.rend(), [this](const RegionPlan& p) { return &p != in_use_; });
@@ -97,19 +97,19 @@ bool RegionCache::Held::give_back() noexcept {
   return true;
 }
 
-const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
+const std::shared_ptr<Block>& RegionCache::Lease::arena(size_t bytes) {
   std::shared_ptr<Block>& arena = stream_cache_->arena;
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
   arena.reset();
   const auto allocate = [&](size_t wanted) {
-    arena = std::make_shared<Block>(cache_.memory_, wanted, stream_cache_->stream, gpu::Holder::kArenas);
+    arena = std::make_shared<Block>(cache_.memory_, wanted, stream_cache_->stream, gpu::MemoryUse::kArenas);
   };
-  gives_back_ = false;  // cached plans are worth more than spare bytes
+  may_evict_ = false;  // cached plans are worth more than spare bytes
   try {
     allocate(arena_capacity(bytes));
-    gives_back_ = true;
+    may_evict_ = true;
   } catch (const gpu::OutOfMemory&) {
-    gives_back_ = true;
+    may_evict_ = true;
     allocate(bytes);
   }
   cache_.limit_arenas(*stream_cache_, in_use_);
@@ -128,7 +128,7 @@ void RegionCache::limit_arenas(StreamCache& stream_cache, const RegionPlan* in_u
     for (const Captured& captured : plan.captured) count(captured);
     count(plan.staged);
     if (bytes <= stream_cache.arena->bytes()) continue;
-    plan.own -= static_cast<int>(plan.captured.size());
+    plan.direct_captures -= static_cast<int>(plan.captured.size());
     discard_graphs(stream_cache, plan);
   }
 }
@@ -162,19 +162,19 @@ void RegionCache::evict(StreamCache& stream_cache, std::list<RegionPlan>::iterat
 
 bool RegionCache::reclaim() noexcept {
   if (reclaim_idle()) return true;
-  for (Held* held = innermost; held != nullptr; held = held->outer_) {
-    if (&held->cache_ == this && held->give_back()) return true;
+  for (Lease* lease = innermost; lease != nullptr; lease = lease->outer_) {
+    if (&lease->cache_ == this && lease->evict()) return true;
   }
   return false;
 }
 
 bool RegionCache::reclaim_idle() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_lock<std::mutex> held;
+  std::unique_lock<std::mutex> acquired;
   StreamCache* found = nullptr;
   for (const auto& [stream, stream_cache] : stream_caches_) {
     bool ours = false;
-    for (const Held* h = innermost; h != nullptr; h = h->outer_)
+    for (const Lease* h = innermost; h != nullptr; h = h->outer_)
       ours = ours || h->stream_cache_ == stream_cache;
     if (ours) continue;
     std::unique_lock<std::mutex> trial(stream_cache->mutex, std::try_to_lock);
@@ -184,7 +184,7 @@ bool RegionCache::reclaim_idle() noexcept {
       continue;
     }
     found = stream_cache.get();
-    held = std::move(trial);
+    acquired = std::move(trial);
   }
   if (found == nullptr) return false;
   if (!found->plans.empty()) evict(*found, std::prev(found->plans.end()));

@@ -26,8 +26,8 @@ class Region;
 class Block {
  public:
   // Throws gpu::OutOfMemory.
-  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream, gpu::Holder holder)
-      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream, holder)), bytes_(bytes) {}
+  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream, gpu::MemoryUse memory_use)
+      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream, memory_use)), bytes_(bytes) {}
   ~Block() { memory_->free(data_); }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -60,10 +60,10 @@ struct Captured {
 // A region planned for one set of shapes on one stream. `slots` are the pointers in the calls that each run fills in.
 struct RegionPlan {
   const Region* region = nullptr;
-  std::vector<Shape> shapes;                      // shapes of the inputs
-  size_t alignment = 0;                           // alignment of the inputs
-  size_t output_alignment = gpu::kMostAlignment;  // of the outputs; the lowest so far
-  uint64_t generation = 0;                        // gpu::library_generation() at planning
+  std::vector<Shape> shapes;                     // shapes of the inputs
+  size_t alignment = 0;                          // alignment of the inputs
+  size_t output_alignment = gpu::kMaxAlignment;  // of the outputs; the lowest so far
+  uint64_t generation = 0;                       // gpu::library_generation() at planning
 
   std::unique_ptr<Call[]> calls;
   // Values computed during planning: on the host, and the device copies of values that are read on the
@@ -80,11 +80,11 @@ struct RegionPlan {
   // For the inputs, then the outputs: their bytes, and the arena offsets of their copies.
   std::vector<size_t> bytes, copies;
   size_t arena_bytes_with_copies = 0;
-  size_t fullest = 0;  // the step that needs the most memory
+  size_t peak_step = 0;  // the step that needs the most memory
 
   uint64_t runs = 0, used = 0;
   int refusals = 0;                // refused captures, by a driver or a library
-  int own = 0;                     // graphs captured with caller addresses so far
+  int direct_captures = 0;         // graphs captured with caller addresses so far
   std::vector<ElementType> types;  // of the inputs
   bool verified = false;           // its graph and its launches gave the same results
   std::vector<void*> last;         // addresses of the previous run
@@ -108,20 +108,20 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
 
   // Exclusive access to the cache of one stream. Allocations from the session's memory by this thread, direct or
   // through the runtime, may evict every cached plan of the stream except the active one: the last plan found or added.
-  class Held {
+  class Lease {
    public:
-    Held(RegionCache& cache, void* stream);
-    ~Held();
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
+    Lease(RegionCache& cache, void* stream);
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
 
     // Returns the plan for these shapes and marks it as most recently used; null if there is none.
     RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
     // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
-    // Evicts the least recently used plans of a region beyond kMostPlans. It is not called in the first run
+    // Evicts the least recently used plans of a region beyond kMaxPlans. It is not called in the first run
     // of a shape, which is slow already.
-    void trim(const Region& region) { limit(region, kMostPlans); }
+    void trim(const Region& region) { limit(region, kMaxPlans); }
     void drop(const RegionPlan& plan);
     // Returns the stream's arena with at least `bytes` bytes. Throws gpu::OutOfMemory.
     const std::shared_ptr<Block>& arena(size_t bytes);
@@ -130,15 +130,15 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     void limit(const Region& region, size_t most);
     // Evicts the least recently used plan except the active one or, if there is none, frees the graphs of the
     // active plan and the arena. Returns false if there is nothing to free.
-    bool give_back() noexcept;
+    bool evict() noexcept;
 
     friend class RegionCache;
     RegionCache& cache_;
     std::shared_ptr<StreamCache> stream_cache_;
     std::unique_lock<std::mutex> lock_;
-    Held* outer_;
+    Lease* outer_;
     RegionPlan* in_use_ = nullptr;
-    bool gives_back_ = true;
+    bool may_evict_ = true;
   };
 
   void release(void* stream) noexcept override;
@@ -146,7 +146,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
 
  private:
   // Plans of a region on a stream; trimmed when there are twice as many.
-  static constexpr size_t kMostPlans = 32;
+  static constexpr size_t kMaxPlans = 32;
 
   // Frees memory: the least recently used plan of all idle stream caches or, if there is none, memory of the
   // caches that this thread holds. Returns false if there is nothing to free.

@@ -279,10 +279,10 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
 namespace {
 
 // A constant converted to channels last, in host memory.
-struct Relaid {
+struct ChannelsLastConstant {
   std::unique_ptr<uint16_t[]> memory;
   Tensor tensor;
-  explicit Relaid(const Tensor& from) : tensor(from) {
+  explicit ChannelsLastConstant(const Tensor& from) : tensor(from) {
     const Shape& s = from.shape;
     tensor.shape = to_channels_last(s);
     memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
@@ -307,7 +307,7 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
     Tensor tensor;
     size_t block = 0, offset = 0;
   };
-  std::vector<Relaid> relaid;
+  std::vector<ChannelsLastConstant> converted;
   std::vector<Constant> on_device;
   std::map<std::tuple<std::string, Place, bool>, size_t> known;
   std::vector<size_t> blocks;  // bytes
@@ -333,7 +333,7 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
       if (!added) continue;
       std::optional<Tensor> given = node->constant(i);
       if (!given) throw Error("the constant '" + node->input_names()[i] + "' has no value");
-      if (operand.last) given = relaid.emplace_back(*given).tensor;
+      if (operand.last) given = converted.emplace_back(*given).tensor;
       Tensor constant = *given;
       constant.place = place;
       const size_t bytes = constant.bytes();
@@ -355,8 +355,8 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
     }
   }
   for (const size_t bytes : blocks) {
-    blocks_.push_back(
-        std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr, gpu::Holder::kConstants));
+    blocks_.push_back(std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr,
+                                              gpu::MemoryUse::kConstants));
   }
   const gpu::WorkStream stream(device_);
   size_t next = 0;

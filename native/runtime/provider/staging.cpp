@@ -9,8 +9,8 @@
 namespace graphopt::provider {
 namespace {
 
-// Copies of more than kMostBytes are not staged, because their transfer time dominates the wait.
-constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, kLeastBytes = 4096;
+// Copies of more than kMaxBytes are not staged, because their transfer time dominates the wait.
+constexpr size_t kMaxBytes = size_t{16} << 20, kMaxTotal = size_t{64} << 20, kMinBytes = 4096;
 
 }  // namespace
 
@@ -22,12 +22,12 @@ bool Staging::Block::is_free() {
 }
 
 Staging::Block* Staging::take(size_t bytes) {
-  const size_t size = few_sizes(bytes, kLeastBytes, 1);
+  const size_t size = few_sizes(bytes, kMinBytes, 1);
   for (Block& block : blocks_) {
     if (block.bytes < size || block.bytes / 4 > size) continue;
     if (block.is_free()) return &block;
   }
-  if (total_ + size > kMostTotal) return nullptr;
+  if (total_ + size > kMaxTotal) return nullptr;
   blocks_.reserve(blocks_.size() + 1);
   Block block;
   block.bytes = size;
@@ -44,7 +44,7 @@ Staging::Block* Staging::take(size_t bytes) {
 
 void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
   // The host backend copies during the call.
-  if (bytes <= kMostBytes && device_.backend() != gpu::Backend::kHost) {
+  if (bytes <= kMaxBytes && device_.backend() != gpu::Backend::kHost) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Block* block = nullptr;
     try {

@@ -70,7 +70,7 @@ bool Region::replays_as_launched(RegionPlan& plan, const Captured& captured, voi
   return outputs() == launched;
 }
 
-bool Region::trust(RegionPlan& plan, const std::function<bool()>& equal) const {
+bool Region::check_graph(RegionPlan& plan, const std::function<bool()>& equal) const {
   try {
     if (equal()) return true;
   } catch (const std::exception& e) {
@@ -89,7 +89,7 @@ bool Region::trust(RegionPlan& plan, const std::function<bool()>& equal) const {
 // Compares the graph with copies and the launches for the inputs of this run, and again for altered inputs.
 bool Region::verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const {
   const Captured& captured = plan.staged;
-  plan.verified = trust(plan, [&] {
+  plan.verified = check_graph(plan, [&] {
     copy(plan, captured.addresses, addresses, 0, steps_.inputs, stream);
     if (!replays_as_launched(plan, captured, stream)) return false;
     for (size_t i = 0; i < steps_.inputs; ++i) {

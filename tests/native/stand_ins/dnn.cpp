@@ -255,20 +255,20 @@ int add_bias(void* handle, void* bd, const void* b, void* yd, void* y) {
   });
 }
 
-bool told(const char* what) {
+bool is_mode(const char* what) {
   const char* mode = std::getenv("STAND_IN_DNN");
   return mode != nullptr && std::string(mode) == what;
 }
 
 int set_groups(void* window, int groups) {
-  static int asked = 0;
-  if (told("none") && ++asked % 2 == 0) return kBadParameter;
+  static int calls = 0;
+  if (is_mode("none") && ++calls % 2 == 0) return kBadParameter;
   return static_cast<Window*>(window)->groups = groups, 0;
 }
 
 bool has_algorithm(void* x, void* w, void* window, void* y) {
-  return !told("none") && fits(*static_cast<Tensor*>(x), *static_cast<Tensor*>(w),
-                               *static_cast<Window*>(window), *static_cast<Tensor*>(y));
+  return !is_mode("none") && fits(*static_cast<Tensor*>(x), *static_cast<Tensor*>(w),
+                                  *static_cast<Window*>(window), *static_cast<Tensor*>(y));
 }
 
 }  // namespace
@@ -306,11 +306,11 @@ int build(void* handle, void* window) {
     if (!loaded.emplace(handle, window).second) return 0;
   }
   stand_in::waiting().count();
-  if (told("builds")) {  // during a run nothing lets builds end, so this waits for one minute
+  if (is_mode("builds")) {  // during a run nothing lets builds end, so this waits for one minute
     std::unique_lock<std::mutex> lock(mutex);
     builds_may_end.wait_for(lock, std::chrono::minutes(1), [] { return builds_end; });
   }
-  return told("fails") ? kUnknownError : 0;
+  return is_mode("fails") ? kUnknownError : 0;
 }
 
 int solutions(void* window, bool has, uint64_t id, size_t most, size_t* count, Solution* found) {
@@ -415,7 +415,7 @@ STAND_IN_EXPORT int miopenConvolutionForwardCompileSolution(void* handle, void*,
 STAND_IN_EXPORT int miopenConvolutionForwardImmediate(void* handle, void* wd, const void* w, void* xd,
                                                       const void* x, void* c, void* yd, void* y,
                                                       void* workspace, size_t bytes, uint64_t id) {
-  if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
+  if (build(handle, c) != 0 || is_mode("refuses")) return kUnknownError;
   if (id % kSlow != kForward) return kBadParameter;
   return ran(run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes), id);
 }
@@ -430,7 +430,7 @@ STAND_IN_EXPORT int miopenConvolutionBackwardDataCompileSolution(void* handle, v
 STAND_IN_EXPORT int miopenConvolutionBackwardDataImmediate(void* handle, void* dyd, const void* dy, void* wd,
                                                            const void* w, void* c, void* dxd, void* dx,
                                                            void* workspace, size_t bytes, uint64_t id) {
-  if (build(handle, c) != 0 || told("refuses")) return kUnknownError;
+  if (build(handle, c) != 0 || is_mode("refuses")) return kUnknownError;
   if (id % kSlow != kBackward) return kBadParameter;
   return ran(run(handle, dxd, nullptr, wd, w, c, dyd, dy, dx, true, workspace, bytes), id);
 }

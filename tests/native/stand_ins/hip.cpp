@@ -92,8 +92,8 @@ STAND_IN_EXPORT int hipSetDevice(int device) {
 STAND_IN_EXPORT int hipDeviceGetName(char* text, int size, int device) { return name(text, size, device); }
 STAND_IN_EXPORT int hipRuntimeGetVersion(int* version) {
   return call([&](Driver&) {
-    const char* told = std::getenv("STAND_IN_HIP_VERSION");
-    return *version = told != nullptr ? std::atoi(told) : kVersion, 0;
+    const char* version_text = std::getenv("STAND_IN_HIP_VERSION");
+    return *version = version_text != nullptr ? std::atoi(version_text) : kVersion, 0;
   });
 }
 STAND_IN_EXPORT int hipDeviceGetAttribute(int* value, int which, int device) {

@@ -63,16 +63,16 @@ struct Handle {
   }
 };
 
-std::string told() {
+std::string mode_of_test() {
   const char* mode = std::getenv("STAND_IN_BLAS");
   return mode != nullptr ? mode : "";
 }
 
 bool is_wrong(int type, int m, int n, int k) {
-  if (told() == "large") return type == kFloat && m == 256 && n == 256 && k == 256;
-  if (told() == "vectors") return type == kHalf && (m == 1 || n == 1);
-  if (told() == "odd") return k % 2 == 1;
-  return told() == "wrong";
+  if (mode_of_test() == "large") return type == kFloat && m == 256 && n == 256 && k == 256;
+  if (mode_of_test() == "vectors") return type == kHalf && (m == 1 || n == 1);
+  if (mode_of_test() == "odd") return k % 2 == 1;
+  return mode_of_test() == "wrong";
 }
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -136,11 +136,11 @@ STAND_IN_EXPORT int rocblas_set_workspace(void* handle, void* workspace, size_t 
   return 0;
 }
 STAND_IN_EXPORT int rocblas_set_stream(void* handle, void* stream) {
-  return static_cast<Handle*>(handle)->stream = stream, told() == "no stream" ? kNotSupported : 0;
+  return static_cast<Handle*>(handle)->stream = stream, mode_of_test() == "no stream" ? kNotSupported : 0;
 }
 STAND_IN_EXPORT int rocblas_set_atomics_mode(void* handle, int mode) {
   static_cast<Handle*>(handle)->atomics = mode == 1;
-  return told() == "no mode" ? kNotSupported : 0;
+  return mode_of_test() == "no mode" ? kNotSupported : 0;
 }
 
 // D = alpha op(A) op(B) + beta C, in column-major order.
@@ -152,7 +152,7 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
                                                     int64_t step_d, int batch, int compute, int, int32_t,
                                                     uint32_t) {
   read_kernels(type);
-  if (told() == "fails") return kNotSupported;
+  if (mode_of_test() == "fails") return kNotSupported;
   if (const auto call = std::exchange(waits_for, nullptr)) {
     call();
     return kNotSupported;

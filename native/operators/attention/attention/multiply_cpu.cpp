@@ -21,7 +21,7 @@ struct Factors<Word> {
   using Aliased = Word __attribute__((may_alias));
   static Words spread(const float* a) { return *reinterpret_cast<const Aliased*>(a) - Words{}; }
   static Words load(const Word* b) { return *reinterpret_cast<const UnalignedWords*>(b); }
-  static Vec multiply_add(Words a, Words b, Vec sum) { return Brain::multiply_add(a, b, sum); }
+  static Vec multiply_add(Words a, Words b, Vec sum) { return Bfloat16Pairs::multiply_add(a, b, sum); }
 };
 
 // C [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth], stored as specified by `result`.

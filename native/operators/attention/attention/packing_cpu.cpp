@@ -80,16 +80,16 @@ void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
           const T* y = x + 2 * step * col_stride;
           const Vec low = 2 * step < D ? load_apart(y, row_stride, count) : Vec{};
           const Vec high = 2 * step + 1 < D ? load_apart(y + col_stride, row_stride, count) : Vec{};
-          *reinterpret_cast<UnalignedWords*>(to) = Brain::join(low, high);
+          *reinterpret_cast<UnalignedWords*>(to) = Bfloat16Pairs::join(low, high);
         }
         continue;
       }
       for (int64_t step = 0; step < steps; step += kWidth) {
         Vec r[kWidth];
         for (int i = 0; i < kWidth; ++i) {
-          r[i] = i < count
-                     ? reinterpret_cast<Vec>(row_words<Brain>(x + i * row_stride + 2 * step, D - 2 * step))
-                     : Vec{};
+          r[i] = i < count ? reinterpret_cast<Vec>(
+                                 row_words<Bfloat16Pairs>(x + i * row_stride + 2 * step, D - 2 * step))
+                           : Vec{};
         }
         transpose<kWidth / 2>(r);
         for (int64_t i = 0; i < std::min<int64_t>(kWidth, steps - step); ++i, to += width) {
@@ -111,7 +111,7 @@ void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_
       const T* x = v + j * row_stride + c * col_stride;
       const Vec low = load_apart(x, col_stride, Dv - c);
       const Vec high = j + 1 < n ? load_apart(x + row_stride, col_stride, Dv - c) : Vec{};
-      *reinterpret_cast<UnalignedWords*>(packed + c) = Brain::join(low, high);
+      *reinterpret_cast<UnalignedWords*>(packed + c) = Bfloat16Pairs::join(low, high);
     }
     if (width - Dv >= kHalf) {
       std::memcpy(packed + width - kHalf, packed + width - 2 * kHalf, kHalf * sizeof(Word));

@@ -25,7 +25,7 @@ DEVICE void conv_last(const ConvLastArgs& args) {
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   Im2col<P> left(args, first_m, first_k, depth);
-  DenseRows<P::kAhead, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
+  DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
       w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
   typename P::Product product;
   multiply_aligned<P>(product, lds, depth, left, right);

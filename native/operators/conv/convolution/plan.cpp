@@ -67,7 +67,7 @@ void fill_operands(Args& args, const ConvolutionProblem& p) {
 
 // Checks the limits of a grid's second and third axis. Throws std::invalid_argument.
 void require_grid(int64_t rows, int64_t groups) {
-  if (groups > kMostGrid || rows > kMostGrid) {
+  if (groups > kMaxGrid || rows > kMaxGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
   }
 }
@@ -260,7 +260,7 @@ std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFa
   const auto choose = [&](int64_t rows, std::optional<GemmTile> tile, int64_t splits) {
     return choose_aligned(rows, p.M, K, 1, device, tile, splits, cost);
   };
-  const auto all = choose(M, wanted, kMostSplits);
+  const auto all = choose(M, wanted, kMaxSplits);
   if (!all) return std::nullopt;
   HaloTiles best = {*all, std::nullopt};
   for (const hip::AlignedTile& row : hip::kAlignedTiles) {
@@ -324,7 +324,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   const int64_t M = p.transposed ? p.N * p.in[1] * p.in[2] : pixels, N = p.transposed ? taps * p.M : p.M,
                 K = p.transposed ? p.C : p.C * taps;
   to_u31(p.M * K);
-  const int64_t most_splits = p.transposed ? 1 : kMostSplits;
+  const int64_t most_splits = p.transposed ? 1 : kMaxSplits;
   auto tiling = choose_aligned(M, N, K, 1, device, wanted, most_splits);
   if (!tiling) tiling = choose_aligned(M, N, K, 1, device, std::nullopt, most_splits);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");

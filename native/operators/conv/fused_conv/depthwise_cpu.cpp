@@ -29,7 +29,7 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
 }
 
 // Rounds x to the nearest bfloat16 values.
-Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
+Vec rounded(Vec x) { return reinterpret_cast<Vec>(Bfloat16Pairs::join(x, x) & (Words{} + 0xffff0000u)); }
 
 // Words of memory for each worker thread: a row of zeros and, unless x has the NCHW2c layout, two channels of x.
 int64_t pair_slot(const ConvolutionProblem& p) {
@@ -42,8 +42,8 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
   const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
   for (int64_t i = 0; i < p.in_size(); i += L) {
     const int64_t n = p.in_size() - i;
-    store_words(memory + i, Brain::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)),
-                n);
+    store_words(memory + i,
+                Bfloat16Pairs::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)), n);
   }
   return memory;
 }
@@ -376,8 +376,8 @@ struct SamePlanes {
         int product = 0;
         each_product([&](int first, int second) {
           const Words a = words(first), b = words(second);
-          sum[0] = Brain::multiply_add(interleaved<0>(a, b), weights[product], sum[0]);
-          sum[1] = Brain::multiply_add(interleaved<1>(a, b), weights[product++], sum[1]);
+          sum[0] = Bfloat16Pairs::multiply_add(interleaved<0>(a, b), weights[product], sum[0]);
+          sum[1] = Bfloat16Pairs::multiply_add(interleaved<1>(a, b), weights[product++], sum[1]);
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
         if (pairs_alone) {
@@ -451,12 +451,12 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
   auto* words = static_cast<Word*>(memory);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = step_offsets<Single>(p, strip);
+    const std::vector<int64_t> offsets = step_offsets<Float32>(p, strip);
     const std::vector<Pixels> pixels = pixels_of(p, strip, L);
     const auto vectors = static_cast<int64_t>(pixels.size());
     parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t worker) {
       Word* s = words + static_cast<int64_t>(worker) * slot;
-      pack_pair<Single>(p, strip, x + item * p.in_size(), Second{}, s);
+      pack_pair<Float32>(p, strip, x + item * p.in_size(), Second{}, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
         for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));

@@ -93,7 +93,7 @@ struct Finish {
     if constexpr (kTwo) {
       if (pairs_alone) return bias;
     }
-    return Keep::kZeros;
+    return StoreSums::kZeros;
   }
 
   // Whether register tiles store y directly.
@@ -153,7 +153,7 @@ struct Finish {
 
   void put_pair(int64_t i, int64_t j, Vec low, Vec high) const {
     if (pairs == nullptr) return;
-    store_words(pairs + i / 2 * plane + pixels[j].at, Brain::join(low, high), pixels[j].count);
+    store_words(pairs + i / 2 * plane + pixels[j].at, Bfloat16Pairs::join(low, high), pixels[j].count);
   }
 };
 
@@ -185,7 +185,7 @@ struct PairsAlone {
       low += first_of_pair(words);
       high += second_of_pair(words);
     }
-    Words words = Brain::join(within_bounds(low), within_bounds(high));
+    Words words = Bfloat16Pairs::join(within_bounds(low), within_bounds(high));
     if constexpr (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
     store_words(pairs + at, words, here.count);
   }

@@ -73,7 +73,7 @@ void Finish<T, kTwo>::end_pairs_alone(int64_t channels, int64_t vectors, const f
         low += first_of_pair(words);
         high += second_of_pair(words);
       }
-      store_words(pairs + at, Brain::join(bounds(low), bounds(high)), here.count);
+      store_words(pairs + at, Bfloat16Pairs::join(bounds(low), bounds(high)), here.count);
     }
   }
 }
@@ -129,7 +129,7 @@ void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, cons
       const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
       const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
       const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
-      words = Brain::join(bounds(even), bounds(odd));
+      words = Bfloat16Pairs::join(bounds(even), bounds(odd));
     } else {
       words = neighbours(bounds(low), bounds(high));
     }

@@ -15,9 +15,9 @@ struct Panels {
 };
 
 // Multiplies the panels of s by the weights [steps][rows] at w and computes y from the sums. The first panel prefetches
-// the data that `keep` specifies. F is a Finish of the block's channels.
+// the data that `each` specifies. F is a Finish of the block's channels.
 template <class E, class F>
 void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
-                     const Keep& keep, const F& finish);
+                     const StoreSums& each, const F& finish);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -13,7 +13,7 @@ enum class Added { kNothing, kPlain, kPairs };
 // Adds bias and residual, and stores vectors to y or to a buffer for Finish. Without masked stores, partial vectors
 // would take many instructions, so their sums are stored to the buffer without bias and residual.
 template <class T, class To, Added kAdded>
-struct StorePlain : Keep {
+struct StorePlain : StoreSums {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
   const float* bias;  // begins with the first channel, like the pointers below
   const T* residual;
@@ -25,8 +25,8 @@ struct StorePlain : Keep {
   Bounds bounds;
 
   template <bool kTwo>
-  StorePlain(const Keep& keep, const Finish<T, kTwo>& of, const float* biases, float* o)
-      : Keep(keep),
+  StorePlain(const StoreSums& each, const Finish<T, kTwo>& of, const float* biases, float* o)
+      : StoreSums(each),
         bias(biases),
         residual(of.residual.numbers),
         residual_pairs(of.residual.pairs),
@@ -99,11 +99,12 @@ struct StorePlain : Keep {
 
 // Stores the result in NCHW2c only, from sums that began with the bias.
 template <bool kResidual, bool kSlope>
-struct StorePairs : Keep {
+struct StorePairs : StoreSums {
   static constexpr bool kParts = true;
   PairsAlone<kResidual, kSlope> store;
 
-  StorePairs(const Keep& keep, const Finish<float, true>& of, const float*, float*) : Keep(keep), store(of) {}
+  StorePairs(const StoreSums& each, const Finish<float, true>& of, const float*, float*)
+      : StoreSums(each), store(of) {}
 
   template <int kRows>
   [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kPanel], float*) const {
@@ -120,7 +121,7 @@ struct MultiplyPanels {
   template <int kRows>
   struct Of {
     static_assert(!F::kPairs || kRows % 2 == 0);
-    static void run(const Panels& panels, const Word* w, const Word* s, const Steps& steps, Keep keep,
+    static void run(const Panels& panels, const Word* w, const Word* s, const Steps& steps, StoreSums each,
                     const float* bias, F finish) {
       alignas(64) float o[kRows * kPanelWidth];
       for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
@@ -129,13 +130,13 @@ struct MultiplyPanels {
         finish.fetch(kRows);
         const Table table = {steps.until((j + kPanel) * L)};
         if (j + kPanel <= panels.vectors) {
-          multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, Store(keep, finish, bias, o));
+          multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, Store(each, finish, bias, o));
           finish.end_panel(kRows, o, Store::kParts);
         } else {
-          multiply_rows<E>(kRows, 1, w, s + j * L, table, steps.count, o, keep);
+          multiply_rows<E>(kRows, 1, w, s + j * L, table, steps.count, o, each);
           finish.end(kRows, 1, o, true);
         }
-        keep = {keep.begins};
+        each = {each.begins};
       }
     }
   };
@@ -148,13 +149,13 @@ struct MultiplyPanels {
 
 template <class E, class F>
 void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
-                     const Keep& keep, const F& finish) {
+                     const StoreSums& each, const F& finish) {
   using T = std::decay_t<decltype(*finish.bias)>;
   float bias[kMaxRows];
   for (int64_t i = 0; i < rows; ++i) bias[i] = static_cast<float>(finish.bias[i]);
   const auto multiply_and = [&](auto* store) {
     using Store = std::remove_pointer_t<decltype(store)>;
-    of_rows<MultiplyPanels<E, F, Store>::template Picked>(rows)(panels, w, s, steps, keep, bias, finish);
+    of_rows<MultiplyPanels<E, F, Store>::template Picked>(rows)(panels, w, s, steps, each, bias, finish);
   };
   const auto store_numbers = [&](auto* to) {
     using To = std::remove_pointer_t<decltype(to)>;
@@ -184,9 +185,11 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
   store_numbers(static_cast<float*>(nullptr));
 }
 
-template decltype(multiply_panels<Single, Finish<float>>) multiply_panels<Single, Finish<float>>;
-template decltype(multiply_panels<Single, Finish<half>>) multiply_panels<Single, Finish<half>>;
-template decltype(multiply_panels<Brain, Finish<float>>) multiply_panels<Brain, Finish<float>>;
-template decltype(multiply_panels<Brain, Finish<float, true>>) multiply_panels<Brain, Finish<float, true>>;
+template decltype(multiply_panels<Float32, Finish<float>>) multiply_panels<Float32, Finish<float>>;
+template decltype(multiply_panels<Float32, Finish<half>>) multiply_panels<Float32, Finish<half>>;
+template decltype(multiply_panels<Bfloat16Pairs, Finish<float>>)
+    multiply_panels<Bfloat16Pairs, Finish<float>>;
+template decltype(multiply_panels<Bfloat16Pairs, Finish<float, true>>)
+    multiply_panels<Bfloat16Pairs, Finish<float, true>>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

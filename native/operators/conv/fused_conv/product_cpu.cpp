@@ -95,7 +95,7 @@ struct Gathered {
 template <class E>
 Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
                         [[maybe_unused]] int64_t workers) {
-  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+  if constexpr (kHasTiles && std::is_same_v<E, Bfloat16Pairs>) {
     if (vectors == FusedConvVectors::kTiles) return {conv_tiles_words(p, workers), 0};
   }
   if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return {};
@@ -155,13 +155,13 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
       const F finish = image.at(g * outputs + m, pixels);
-      Keep keep = {finish.initial_sums()};
+      StoreSums each = {finish.initial_sums()};
       if (block + 1 < blocks) {
         // The first panel prefetches the weights of the next block.
-        keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
-        keep.pace = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
+        each.next = reinterpret_cast<const char*>(weights + rows * steps.count);
+        each.prefetch_bytes = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
       }
-      multiply_panels<E>(rows, part_of_strip, weights, packed, steps, keep, finish);
+      multiply_panels<E>(rows, part_of_strip, weights, packed, steps, each, finish);
     }
   };
   return {p.groups * passes * parts, multiply};
@@ -201,17 +201,17 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
       if (rows == 0) continue;
       if (gathered != nullptr) here.mask = (1u << here.count) - 1;  // the pixels are contiguous
       const bool fetches = block < fetching && panel + 1 < panels;
-      Keep keep;
+      StoreSums each;
       if (fetches) {
-        keep.next = reinterpret_cast<const char*>(next + block * steps.count * lines * L);
-        keep.pace = lines * L * static_cast<int64_t>(sizeof(Word));
+        each.next = reinterpret_cast<const char*>(next + block * steps.count * lines * L);
+        each.prefetch_bytes = lines * L * static_cast<int64_t>(sizeof(Word));
       }
       if (gathered != nullptr) {
         multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps.count, o,
-                         keep);
+                         each);
       } else {
         const Word* packed = s + g * words_of_group + from.first;
-        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, keep);
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, each);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
       image.at(g * outputs + m, &here).end_block(channels, vectors, o);
@@ -261,7 +261,7 @@ StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule
                             const void* x, int64_t n, Word* s) {
   const ConvolutionProblem::Axes& first = schedule.strip.first;
   const int64_t begin = (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
-  const Word* begins = static_cast<const Word*>(x) + n * pairs_of<Brain>(p) * p.in_size() + begin;
+  const Word* begins = static_cast<const Word*>(x) + n * pairs_of<Bfloat16Pairs>(p) * p.in_size() + begin;
   const int64_t there = p.in_size() - begin, copied = std::min(kPanelWidth, there);
   std::copy_n(begins + schedule.offsets.back() + there - copied, copied, s);
   std::fill_n(s + copied, kPanelWidth, Word{});
@@ -281,7 +281,7 @@ StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& sche
     Word* packed = s + item * strip.words;
     if (p.pairs) {
       const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
-      return pack_pair<Single>(p, strip, words, Second{}, packed);
+      return pack_pair<Float32>(p, strip, words, Second{}, packed);
     }
     const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
     const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
@@ -299,7 +299,7 @@ std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors v
                                  const StripSchedule& schedule, StripOfImage image, const Word* w,
                                  const F& end, const Sharing& sharing, Word* gathered) {
   std::vector<Loop> loops = {std::move(image.pack)};
-  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+  if constexpr (kHasTiles && std::is_same_v<E, Bfloat16Pairs>) {
     if (vectors == FusedConvVectors::kTiles) {
       loops.push_back(multiply_in_tiles(p, schedule, image.steps, image.begins, w, end, sharing, gathered));
       return loops;
@@ -330,7 +330,7 @@ StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVe
   } else {
     of.pixels = pixels_of(p, of.strip, L);
   }
-  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+  if constexpr (kHasTiles && std::is_same_v<E, Bfloat16Pairs>) {
     if (vectors == FusedConvVectors::kTiles) {
       of.order = order_of_steps(p);
       of.places = places_of(p, of.offsets, of.order, in_place);
@@ -390,8 +390,8 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
 
 ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
   const auto count = static_cast<int64_t>(workers);
-  return p.bfloat16 ? ProductSchedule::of<Brain>(p, vectors, count)
-                    : ProductSchedule::of<Single>(p, vectors, count);
+  return p.bfloat16 ? ProductSchedule::of<Bfloat16Pairs>(p, vectors, count)
+                    : ProductSchedule::of<Float32>(p, vectors, count);
 }
 
 }  // namespace
@@ -413,7 +413,7 @@ size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vect
 std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
                                                     size_t workers) {
   auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, workers));
-  p.bfloat16 ? schedule->keep_strips<Brain>(p, vectors) : schedule->keep_strips<Single>(p, vectors);
+  p.bfloat16 ? schedule->keep_strips<Bfloat16Pairs>(p, vectors) : schedule->keep_strips<Float32>(p, vectors);
   return schedule;
 }
 
@@ -427,13 +427,14 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
   ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
   if constexpr (std::is_same_v<T, float>) {
     if (to.pairs != nullptr || residual.pairs != nullptr) {
-      return multiply_groups<Brain, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+      return multiply_groups<Bfloat16Pairs, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
     }
     if (p.bfloat16) {
-      return multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+      return multiply_groups<Bfloat16Pairs, false>(p, vectors, of, x, w, b, residual, to, parallel,
+                                                   workspace);
     }
   }
-  multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+  multiply_groups<Float32, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
 GRAPHOPT_INSTANTIATE(conv_product)

@@ -14,7 +14,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 // The order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then those of the next
 // tap, because the distance between the words of adjacent pairs is constant.
 inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
-  const int64_t steps = steps_of<Brain>(p), taps = pairs_columns<Brain>(p) ? 1 : p.taps();
+  const int64_t steps = steps_of<Bfloat16Pairs>(p), taps = pairs_columns<Bfloat16Pairs>(p) ? 1 : p.taps();
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(steps));
   for (int64_t tap = 0; tap < taps; ++tap) {
@@ -25,11 +25,12 @@ inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
 
 // Words of a group's weights, in blocks of two tiles of channels: [block][group of 16 steps][tile].
 inline int64_t tiled_group_words(const ConvolutionProblem& p) {
-  return round_up(p.M, kTileSide) * round_up(steps_of<Brain>(p), kTileSide);
+  return round_up(p.M, kTileSide) * round_up(steps_of<Bfloat16Pairs>(p), kTileSide);
 }
 // The offset of the words of a channel in tile k, which has 16 steps.
 inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64_t k) {
-  const int64_t first = channel / kBlockRows * kBlockRows, steps = round_up(steps_of<Brain>(p), kTileSide);
+  const int64_t first = channel / kBlockRows * kBlockRows,
+                steps = round_up(steps_of<Bfloat16Pairs>(p), kTileSide);
   const int64_t tiles = std::min(kBlockTiles, ceil_div(p.M - first, kTileSide));
   return first * steps + (k * tiles * kTileSide + channel - first) * kTileSide;
 }

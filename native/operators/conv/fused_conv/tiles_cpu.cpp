@@ -27,9 +27,10 @@ struct Columns {
 
 // Whether the 16 steps from `first` on are adjacent pairs of channels of one tap, at equal distances.
 bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
-  if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
+  if (pairs_columns<Bfloat16Pairs>(p) || first + kTileSide > steps ||
+      (in_place && first + kTileSide == steps))
     return false;
-  const int64_t pairs = pairs_of<Brain>(p);
+  const int64_t pairs = pairs_of<Bfloat16Pairs>(p);
   return first / pairs == (first + kTileSide - 1) / pairs;
 }
 
@@ -72,7 +73,7 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
 }
 
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
-  const int64_t steps = steps_of<Brain>(p);
+  const int64_t steps = steps_of<Bfloat16Pairs>(p);
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
     // An upper bound for all strips, because it is not known yet whether x is read in place.
@@ -97,7 +98,7 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
   const auto multiply = [=, &p, &schedule](int64_t item, size_t worker) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
-    const Word* packed = s + g * pairs_of<Brain>(p) * schedule.strip.words;
+    const Word* packed = s + g * pairs_of<Bfloat16Pairs>(p) * schedule.strip.words;
     const Word* group = w + g * tiled_group_words(p);
     Word* mine = gathered + static_cast<int64_t>(worker) * slot;
     const int64_t end = std::min(blocks, (pass + 1) * together);

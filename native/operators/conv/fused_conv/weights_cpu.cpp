@@ -67,15 +67,16 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
 }  // namespace
 
 size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
-  const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
+  const int64_t words =
+      p.bfloat16 ? group_words<Bfloat16Pairs>(p, vectors) : group_words<Float32>(p, vectors);
   return static_cast<size_t>(p.groups * words) * sizeof(Word);
 }
 
 template <class T>
 void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
   auto* words = static_cast<Word*>(weights);
-  if (p.bfloat16) return prepare_groups<Brain>(p, vectors, w, words);
-  prepare_groups<Single>(p, vectors, w, words);
+  if (p.bfloat16) return prepare_groups<Bfloat16Pairs>(p, vectors, w, words);
+  prepare_groups<Float32>(p, vectors, w, words);
 }
 
 GRAPHOPT_INSTANTIATE(conv_product_prepare)

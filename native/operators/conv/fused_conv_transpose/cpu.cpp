@@ -21,14 +21,15 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 constexpr int64_t kStepsTogether = 128;  // the words of x for this many steps fit in the first-level cache
-constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
+constexpr int64_t kPrefetchSteps = 16;   // steps from a prefetch to its use
 
 // A strip of x, and the tables that the GEMMs of all threads share while they process it.
 struct Piece {
   Strip strip;
-  bool grid_is_x;                                          // the grid is x itself: gather() packs it
-  std::vector<Segments> segments;                          // for each set
-  std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][product][step], and kAhead more steps
+  bool grid_is_x;                  // the grid is x itself: gather() packs it
+  std::vector<Segments> segments;  // for each set
+  std::vector<std::vector<std::vector<int64_t>>>
+      offsets;  // [set][product][step], and kPrefetchSteps more steps
 
   Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
       : strip(of), grid_is_x(is_grid_x(grid)) {
@@ -43,14 +44,14 @@ struct Piece {
       auto& own = offsets.emplace_back();
       for (const PhaseProduct& product : set.products) {
         auto& steps = own.emplace_back();
-        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kAhead);
+        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kPrefetchSteps);
         for (int64_t c = 0; c < grid.C; ++c) {
           for (const int64_t distance : product.distances) {
             steps.push_back(grid_is_x ? c * kPanelWidth
                                       : c * strip.words + places[static_cast<size_t>(distance)]);
           }
         }
-        steps.resize(steps.size() + kAhead, steps.empty() ? 0 : steps.back());
+        steps.resize(steps.size() + kPrefetchSteps, steps.empty() ? 0 : steps.back());
       }
     }
   }
@@ -92,8 +93,8 @@ PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* im
 template <class T>
 PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
   const auto bring = [=, &grid, &piece](int64_t c, size_t) {
-    pack_pair<Single>(grid, piece.strip, image + c * grid.in_size(), Second{},
-                      packed + c * piece.strip.words);
+    pack_pair<Float32>(grid, piece.strip, image + c * grid.in_size(), Second{},
+                       packed + c * piece.strip.words);
   };
   return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), bring}};
 }
@@ -101,7 +102,7 @@ PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* i
 // Words at irregular offsets, which hardware prefetching cannot predict.
 struct FarTable : Table {
   const Word* at(const Word* v, int64_t step, int64_t) const {
-    __builtin_prefetch(v + offsets[step + kAhead]);
+    __builtin_prefetch(v + offsets[step + kPrefetchSteps]);
     return v + offsets[step];
   }
 };
@@ -129,7 +130,7 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
   const PhaseSet& set = plan.sets[bundle.set];
   for (size_t i = 0; i < set.products.size(); ++i) {
     const int64_t* offsets = piece.offsets[bundle.set][i].data();
-    const int64_t steps = static_cast<int64_t>(piece.offsets[bundle.set][i].size()) - kAhead,
+    const int64_t steps = static_cast<int64_t>(piece.offsets[bundle.set][i].size()) - kPrefetchSteps,
                   rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
                   blocks = phase_blocks(rows);
     for (int64_t step = 0; step == 0 || step < steps; step += kStepsTogether) {
@@ -140,10 +141,10 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
         float* o = sums + first * vectors * L;
         if (piece.grid_is_x) {
           const Table table = {offsets + step};
-          pick_multiply<Single, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
+          pick_multiply<Float32, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         } else {
           const FarTable table = {{offsets + step}};
-          pick_multiply<Single, FarTable, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
+          pick_multiply<Float32, FarTable, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         }
       }
     }
@@ -256,7 +257,7 @@ void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyAlgorithm, co
                 const int64_t m = bundle.first + row % bundle.channels;
                 const auto& taps = product.taps[static_cast<size_t>(row / bundle.channels)];
                 const T weight = w[((g * p.C + c) * p.M + m) * p.taps() + taps[tap]];
-                *to++ = Single::join(splat(static_cast<float>(weight)), Vec{})[0];
+                *to++ = Float32::join(splat(static_cast<float>(weight)), Vec{})[0];
               }
             }
           }

@@ -62,7 +62,7 @@ struct RowsOfImage {
     const float* bias = w.expand_bias + panel * kPanelWidth;
     const int64_t columns = p.in[1], plane = plan.plane;
     const char* next = reinterpret_cast<const char*>(weights + p.C * kVectors * L);
-    const int64_t pace = ceil_div(kVectors * L * 4, std::max<int64_t>(tiles, 1));
+    const int64_t prefetch_bytes = ceil_div(kVectors * L * 4, std::max<int64_t>(tiles, 1));
     int64_t row = from, column = 0;
     float* o = row_of(to, row + p.pad[0]) + p.pad[1] * L;
     Shares tile_pixels(count, tiles), fetched(lines, tiles);
@@ -74,7 +74,8 @@ struct RowsOfImage {
       with_rows(tile_pixels.next(), [&](auto n) {
         constexpr int kRows = n;
         PixelSums<kRows, kVectors, false> sums(bias);
-        sums.template multiply<true>(pixel, p.in_size(), 1, weights, p.C, next + tile * p.C * pace, pace);
+        sums.template multiply<true>(pixel, p.in_size(), 1, weights, p.C, next + tile * p.C * prefetch_bytes,
+                                     prefetch_bytes);
         pixel += kRows;
         const Bounds act = finish;
 #pragma GCC unroll 14

@@ -38,14 +38,14 @@ struct PixelSums {
   }
 
   // For k in [0, steps) and each pixel i, adds x[k * x_step + i * x_pixel] times the vectors at w + k * kVectors * L.
-  // kFetch: each step also prefetches one cache line; the first is at `next`, and each is `pace` bytes further.
+  // kFetch: each step also prefetches the cache line at `next`, and advances `next` by `prefetch_bytes`.
   template <bool kFetch = false>
   void multiply(const float* x, int64_t x_step, int64_t x_pixel, const float* w, int64_t steps,
-                const char* next = nullptr, int64_t pace = 0) {
+                const char* next = nullptr, int64_t prefetch_bytes = 0) {
     for (int64_t k = 0; k < steps; ++k, x += x_step, w += kVectors * kWidth) {
       if constexpr (kFetch) {
         __builtin_prefetch(next, 0, 2);
-        next += pace;
+        next += prefetch_bytes;
       }
       Vec v[kVectors];
 #pragma GCC unroll 2

@@ -8,14 +8,14 @@ namespace graphopt::hip {
 
 // A value in a type that represents it exactly.
 struct Number {
-  enum Kind { kReal, kDouble, kWhole, kUnsigned } kind;
+  enum Kind { kReal, kDouble, kInteger, kUnsigned } kind;
   float real;
   double wide;
-  int64_t whole;  // for kUnsigned: the bits of the value
+  int64_t integer;  // for kUnsigned: the bits of the value
 };
 
 DEVICE Number real_number(float x) { return {Number::kReal, x, 0, 0}; }
-DEVICE Number whole_number(int64_t x) { return {Number::kWhole, 0, 0, x}; }
+DEVICE Number integer_number(int64_t x) { return {Number::kInteger, 0, 0, x}; }
 
 // Returns the bits of element i, zero-extended to 64 bits.
 DEVICE uint64_t bits_at(const void* x, uint32_t i, ElementType type) {
@@ -50,15 +50,15 @@ DEVICE Number read_number(uint64_t bits, ElementType type) {
     case ElementType::kDouble:
       return {Number::kDouble, 0, bit_cast<double>(bits), 0};
     case ElementType::kInt32:
-      return whole_number(static_cast<int32_t>(bits));
+      return integer_number(static_cast<int32_t>(bits));
     case ElementType::kInt16:
-      return whole_number(static_cast<int16_t>(bits));
+      return integer_number(static_cast<int16_t>(bits));
     case ElementType::kInt8:
-      return whole_number(static_cast<int8_t>(bits));
+      return integer_number(static_cast<int8_t>(bits));
     case ElementType::kUint64:
       return {Number::kUnsigned, 0, 0, static_cast<int64_t>(bits)};
     default:
-      return whole_number(static_cast<int64_t>(bits));
+      return integer_number(static_cast<int64_t>(bits));
   }
 }
 
@@ -69,23 +69,23 @@ DEVICE Float as_float(const Number& n) {
       return static_cast<Float>(n.real);
     case Number::kDouble:
       return static_cast<Float>(n.wide);
-    case Number::kWhole:
-      return static_cast<Float>(n.whole);
+    case Number::kInteger:
+      return static_cast<Float>(n.integer);
     default:
-      return static_cast<Float>(static_cast<uint64_t>(n.whole));
+      return static_cast<Float>(static_cast<uint64_t>(n.integer));
   }
 }
 
 // Converts to integer bits, rounding towards 0. Floats above the range of int64 are converted as uint64.
-DEVICE int64_t as_whole(const Number& n) {
-  if (n.kind == Number::kWhole || n.kind == Number::kUnsigned) return n.whole;
+DEVICE int64_t as_integer(const Number& n) {
+  if (n.kind == Number::kInteger || n.kind == Number::kUnsigned) return n.integer;
   const double x = n.kind == Number::kReal ? static_cast<double>(n.real) : n.wide;
   return x >= 9223372036854775808.0 ? static_cast<int64_t>(static_cast<uint64_t>(x))
                                     : static_cast<int64_t>(x);
 }
 
 DEVICE bool is_true(const Number& n) {
-  return n.kind == Number::kReal ? n.real != 0 : n.kind == Number::kDouble ? n.wide != 0 : n.whole != 0;
+  return n.kind == Number::kReal ? n.real != 0 : n.kind == Number::kDouble ? n.wide != 0 : n.integer != 0;
 }
 
 DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n) {
@@ -101,21 +101,21 @@ DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n)
       break;
     case ElementType::kInt32:
     case ElementType::kUint32:
-      static_cast<uint32_t*>(y)[i] = static_cast<uint32_t>(as_whole(n));
+      static_cast<uint32_t*>(y)[i] = static_cast<uint32_t>(as_integer(n));
       break;
     case ElementType::kInt64:
     case ElementType::kUint64:
-      static_cast<int64_t*>(y)[i] = as_whole(n);
+      static_cast<int64_t*>(y)[i] = as_integer(n);
       break;
     case ElementType::kInt16:
     case ElementType::kUint16:
-      static_cast<uint16_t*>(y)[i] = static_cast<uint16_t>(as_whole(n));
+      static_cast<uint16_t*>(y)[i] = static_cast<uint16_t>(as_integer(n));
       break;
     case ElementType::kBool:
       static_cast<uint8_t*>(y)[i] = is_true(n);
       break;
     default:
-      static_cast<uint8_t*>(y)[i] = static_cast<uint8_t>(as_whole(n));
+      static_cast<uint8_t*>(y)[i] = static_cast<uint8_t>(as_integer(n));
       break;
   }
 }

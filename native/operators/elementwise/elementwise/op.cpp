@@ -8,9 +8,9 @@
 
 namespace graphopt {
 
-void plan_whole_unary(Call& call, Program& program, gpu::WholeOp op, int64_t low, int64_t high) {
+void plan_integer_unary(Call& call, Program& program, gpu::IntegerOp op, int64_t low, int64_t high) {
   const Tensor& x = call.input(0);
-  gpu::WholeProblem problem;
+  gpu::IntegerElementwiseProblem problem;
   problem.op = op;
   problem.is_signed = is_signed(x.type);
   problem.bytes = bytes_of(x.type);
@@ -18,13 +18,13 @@ void plan_whole_unary(Call& call, Program& program, gpu::WholeOp op, int64_t low
   problem.high = high;
   problem.a = problem.y = x.shape;
   const Ref y = set_output(call, 0, x.shape);
-  program.launch(gpu::whole_plan(problem, call.aligned()), {Ref::input(0)}, {y});
+  program.launch(gpu::integer_elementwise_plan(problem, call.aligned()), {Ref::input(0)}, {y});
 }
 
 namespace {
 
 using gpu::ElementwiseProblem;
-using gpu::WholeOp;
+using gpu::IntegerOp;
 
 void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, float q) {
   const Tensor& x = call.input(0);
@@ -67,12 +67,12 @@ Planner plan_bias_gelu(hip::ElementwiseOp op) {
 }
 
 // Plans Neg or Abs, for floats and integers.
-Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
+Planner plan_any_unary(hip::ElementwiseOp op, IntegerOp integer_op) {
   return [=](Call& call, Program& program) {
     if (is_float(call.input(0).type)) {
       plan_unary(call, program, op, 0, 0);
     } else {
-      plan_whole_unary(call, program, whole);
+      plan_integer_unary(call, program, integer_op);
     }
   };
 }
@@ -95,8 +95,8 @@ void plan_clip(Call& call, Program& program) {
     const bool is_uint64 = call.input(0).type == ElementType::kUint64;
     constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(),
                       kMost = std::numeric_limits<int64_t>::max();
-    plan_whole_unary(call, program, WholeOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
-                     limit(call, 2, is_uint64 ? -1 : kMost));
+    plan_integer_unary(call, program, IntegerOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
+                       limit(call, 2, is_uint64 ? -1 : kMost));
   }
 }
 
@@ -104,14 +104,14 @@ void plan_relu(Call& call, Program& program) {
   if (is_float(call.input(0).type)) {
     plan_unary(call, program, hip::kReluOp, 0, 0);
   } else {
-    plan_whole_unary(call, program, WholeOp::kClip, 0, std::numeric_limits<int64_t>::max());
+    plan_integer_unary(call, program, IntegerOp::kClip, 0, std::numeric_limits<int64_t>::max());
   }
 }
 
 // The operation for floats, for integers, or for both.
 struct Operation {
   hip::ElementwiseOp of_floats = hip::kCopyOp;
-  WholeOp of_whole = WholeOp::kNeg;
+  IntegerOp integer_op = IntegerOp::kNeg;
 };
 
 gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shape& b, const Shape& y) {
@@ -128,11 +128,11 @@ gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shap
     problem.op = op.of_floats;
     return gpu::elementwise_plan(described(problem), type == ElementType::kHalf, call.aligned());
   }
-  gpu::WholeProblem problem;
-  problem.op = op.of_whole;
+  gpu::IntegerElementwiseProblem problem;
+  problem.op = op.integer_op;
   problem.is_signed = is_signed(type);
   problem.bytes = bytes_of(type);
-  return gpu::whole_plan(described(problem), call.aligned());
+  return gpu::integer_elementwise_plan(described(problem), call.aligned());
 }
 
 // Plans an operator with two inputs. Max and Min may have any number of inputs.
@@ -171,18 +171,18 @@ void plan_selection(Call& call, Program& program) {
     problem.op = hip::kWhereOp;
     chosen = gpu::elementwise_plan(described(problem), is_half(a), call.aligned());
   } else {
-    gpu::WholeProblem problem;
-    problem.op = WholeOp::kWhere;
+    gpu::IntegerElementwiseProblem problem;
+    problem.op = IntegerOp::kWhere;
     problem.bytes = bytes_of(a.type);
-    chosen = gpu::whole_plan(described(problem), call.aligned());
+    chosen = gpu::integer_elementwise_plan(described(problem), call.aligned());
   }
   program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
 }
 
 // Returns a refusal unless all inputs from `first` on are integers of one type.
-std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
+std::string refuse_mixed_integers(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
-  if (!is_whole(type)) return no_kernel(type);
+  if (!is_integer(type)) return no_kernel(type);
   for (size_t i = first; i < node.inputs.size(); ++i) {
     if (node.inputs[i].present && node.inputs[i].type != type) return "inputs of two types";
   }
@@ -190,7 +190,7 @@ std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
 }
 
 std::string refuse_mixed(const Node& node) {
-  return is_whole(node.type()) ? refuse_mixed_whole(node) : refuse_mixed_floats(node);
+  return is_integer(node.type()) ? refuse_mixed_integers(node) : refuse_mixed_floats(node);
 }
 
 std::string refuse_selection(const Node& node) {
@@ -198,7 +198,7 @@ std::string refuse_selection(const Node& node) {
   if (is_float(type)) return refuse_mixed_floats(node, {0});
   if (type == ElementType::kBool || type == ElementType::kDouble)
     return node.inputs[2].type == type ? "" : "inputs of two types";
-  return refuse_mixed_whole(node, 1);
+  return refuse_mixed_integers(node, 1);
 }
 
 // For floats, ONNX only defines the remainder with the dividend's sign (fmod = 1).
@@ -208,60 +208,58 @@ std::string refuse_remainder(const Node& node) {
 }
 
 Planner plan_remainder(const Node& node) {
-  return plan_binary({hip::kFmodOp, node.get_bool("fmod") ? WholeOp::kFmod : WholeOp::kMod});
+  return plan_binary({hip::kFmodOp, node.get_bool("fmod") ? IntegerOp::kFmod : IntegerOp::kMod});
 }
 
 Planner plan_shift(const Node& node) {
   const bool left = node.find_string("direction") == "LEFT";
-  return plan_binary({hip::kCopyOp, left ? WholeOp::kShiftLeft : WholeOp::kShiftRight});
+  return plan_binary({hip::kCopyOp, left ? IntegerOp::kShiftLeft : IntegerOp::kShiftRight});
 }
 
 std::string refuse_shift(const Node& node) {
   const std::string direction = node.get_string("direction", "");
   if (direction != "LEFT" && direction != "RIGHT") return "this direction is not known";
-  return refuse_mixed_whole(node);
+  return refuse_mixed_integers(node);
 }
 
 }  // namespace
 
 void add_elementwise(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
-  const auto whole_numbers = [](const Node& node) { return refuse_mixed_whole(node); };
-  const auto alike = [](const Node&) { return Layout::kAny; };
+  const auto integers = [](const Node& node) { return refuse_mixed_integers(node); };
+  const auto any_layout = [](const Node&) { return Layout::kAny; };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
     kernels.add_onnx(name, first, last, plan_unary_of, code, p, q)
         .refused(floats)
         .reuses(Reuse::kInplace)
-        .with_layout(alike);
+        .with_layout(any_layout);
   };
   // Not Reuse::kInplace, which would let the runtime write the output over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).with_layout(alike);
+    kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).with_layout(any_layout);
   };
-  const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
-    kernels.add_onnx(name, first, last, plan_binary({code, whole}))
+  const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, IntegerOp op) {
+    kernels.add_onnx(name, first, last, plan_binary({code, op}))
         .refused(refuse_mixed)
         .takes_rare_types()
-        .with_layout(alike);
+        .with_layout(any_layout);
   };
-  const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
-    kernels.add_onnx(name, first, last, plan_any_unary(code, whole))
+  const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, IntegerOp op) {
+    kernels.add_onnx(name, first, last, plan_any_unary(code, op))
         .refused(refuse_mixed)
         .takes_rare_types()
         .reuses(Reuse::kInplace)
-        .with_layout(alike);
+        .with_layout(any_layout);
   };
-  const auto whole_binary = [&](const char* name, int first, int last, WholeOp whole) {
-    kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, whole}))
-        .refused(whole_numbers)
-        .takes_rare_types();
+  const auto integer_binary = [&](const char* name, int first, int last, IntegerOp op) {
+    kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, op})).refused(integers).takes_rare_types();
   };
   kernels.add_onnx("Relu", 6, 14, plan_relu)
       .refused(refuse_mixed)
       .takes_rare_types()
       .reuses(Reuse::kInplace)
-      .with_layout(alike);
+      .with_layout(any_layout);
   unary("Sigmoid", 6, 13, hip::kSigmoidOp);
   unary("Tanh", 6, 13, hip::kTanhOp);
   unary("Erf", 9, 13, hip::kErfOp);
@@ -271,12 +269,12 @@ void add_elementwise(Kernels& kernels) {
   unary("Log", 6, 13, hip::kLogOp);
   unary("Sqrt", 6, 13, hip::kSqrtOp);
   unary("Reciprocal", 6, 13, hip::kReciprocalOp);
-  any_unary("Neg", 6, 13, hip::kNegOp, WholeOp::kNeg);
-  any_unary("Abs", 6, 13, hip::kAbsOp, WholeOp::kAbs);
+  any_unary("Neg", 6, 13, hip::kNegOp, IntegerOp::kNeg);
+  any_unary("Abs", 6, 13, hip::kAbsOp, IntegerOp::kAbs);
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).with_layout(alike);
+  kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).with_layout(any_layout);
   kernels.add_microsoft("Gelu", plan_gelu).refused(floats).reuses(Reuse::kInplace);
   kernels.add_microsoft("BiasGelu", plan_bias_gelu(hip::kGeluOp)).refused(floats);
   kernels.add_microsoft("FastGelu", plan_bias_gelu(hip::kGeluTanhOp)).refused(floats);
@@ -285,21 +283,23 @@ void add_elementwise(Kernels& kernels) {
       .takes_rare_types()
       .reuses(Reuse::kInplace)
       .reads_on_host({1, 2})
-      .with_layout(alike);
-  any_binary("Add", 7, 14, hip::kAddOp, WholeOp::kAdd);
-  any_binary("Sub", 7, 14, hip::kSubOp, WholeOp::kSub);
-  any_binary("Mul", 7, 14, hip::kMulOp, WholeOp::kMul);
-  any_binary("Div", 7, 14, hip::kDivOp, WholeOp::kDiv);
+      .with_layout(any_layout);
+  any_binary("Add", 7, 14, hip::kAddOp, IntegerOp::kAdd);
+  any_binary("Sub", 7, 14, hip::kSubOp, IntegerOp::kSub);
+  any_binary("Mul", 7, 14, hip::kMulOp, IntegerOp::kMul);
+  any_binary("Div", 7, 14, hip::kDivOp, IntegerOp::kDiv);
   binary("Pow", 7, 15, hip::kPowOp);
   binary("PRelu", 7, 16, hip::kPReluOp);
-  any_binary("Max", 8, 13, hip::kMaxOp, WholeOp::kMax);
-  any_binary("Min", 8, 13, hip::kMinOp, WholeOp::kMin);
+  any_binary("Max", 8, 13, hip::kMaxOp, IntegerOp::kMax);
+  any_binary("Min", 8, 13, hip::kMinOp, IntegerOp::kMin);
   kernels.add_onnx("Where", 9, 16, plan_selection).refused(refuse_selection).takes_rare_types();
-  whole_binary("BitwiseAnd", 18, 18, WholeOp::kAnd);
-  whole_binary("BitwiseOr", 18, 18, WholeOp::kOr);
-  whole_binary("BitwiseXor", 18, 18, WholeOp::kXor);
-  const auto plan_not = [](Call& call, Program& program) { plan_whole_unary(call, program, WholeOp::kNot); };
-  kernels.add_onnx("BitwiseNot", 18, 18, plan_not).refused(whole_numbers).takes_rare_types();
+  integer_binary("BitwiseAnd", 18, 18, IntegerOp::kAnd);
+  integer_binary("BitwiseOr", 18, 18, IntegerOp::kOr);
+  integer_binary("BitwiseXor", 18, 18, IntegerOp::kXor);
+  const auto plan_not = [](Call& call, Program& program) {
+    plan_integer_unary(call, program, IntegerOp::kNot);
+  };
+  kernels.add_onnx("BitwiseNot", 18, 18, plan_not).refused(integers).takes_rare_types();
   kernels.add_onnx("Mod", 10, 28, plan_remainder).refused(refuse_remainder).takes_rare_types();
   kernels.add_onnx("BitShift", 11, 28, plan_shift).refused(refuse_shift).takes_rare_types();
 }

@@ -3,8 +3,8 @@
 
 #include "blocks/gpu/walk_plan.h"
 #include "device/program.h"
+#include "operators/elementwise/elementwise/integer_args.h"
 #include "operators/elementwise/elementwise/operations.h"
-#include "operators/elementwise/elementwise/whole_args.h"
 #include "operators/tensor.h"
 
 namespace graphopt::gpu {
@@ -20,19 +20,19 @@ struct ElementwiseProblem {
 // std::invalid_argument.
 Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
 
-using hip::WholeOp;
+using hip::IntegerOp;
 
 // Like ElementwiseProblem, but for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are the limits of
 // kClip.
-struct WholeProblem {
-  WholeOp op = WholeOp::kNeg;
+struct IntegerElementwiseProblem {
+  IntegerOp op = IntegerOp::kNeg;
   bool masked = false, binary = false, is_signed = true;
   int64_t bytes = 8, low = 0, high = 0;
   Shape mask, a, b, y;
 };
 
-// The same as elementwise_plan for a WholeProblem.
-Plan whole_plan(const WholeProblem& problem, bool aligned);
+// The same as elementwise_plan for an IntegerElementwiseProblem.
+Plan integer_elementwise_plan(const IntegerElementwiseProblem& problem, bool aligned);
 
 // y = x, broadcast along the axes of x that have size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
@@ -45,6 +45,7 @@ Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 namespace graphopt {
 
 // Plans an integer operator with one input: input 0 to output 0.
-void plan_whole_unary(Call& call, gpu::Program& program, gpu::WholeOp op, int64_t low = 0, int64_t high = 0);
+void plan_integer_unary(Call& call, gpu::Program& program, gpu::IntegerOp op, int64_t low = 0,
+                        int64_t high = 0);
 
 }  // namespace graphopt

@@ -40,14 +40,15 @@ Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned) {
   return elementwise_plan(p, half, aligned);
 }
 
-Plan whole_plan(const WholeProblem& p, bool aligned) {
+Plan integer_elementwise_plan(const IntegerElementwiseProblem& p, bool aligned) {
   const int64_t pack = 16 / p.bytes;
   if (p.y.elements() == 0) return {};
-  auto args = operands<hip::WholeArgs>(p, pack, aligned);
+  auto args = operands<hip::IntegerElementwiseArgs>(p, pack, aligned);
   args.is_signed = p.is_signed;
   args.low = p.low;
   args.high = p.high;
-  return one_launch(bits_kernel("whole", p.bytes), divide_up(args.total, pack), hip::kWholeThreads, args);
+  return one_launch(bits_kernel("integer_elementwise", p.bytes), divide_up(args.total, pack),
+                    hip::kIntegerElementwiseThreads, args);
 }
 
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned) {

@@ -21,14 +21,14 @@ Planner plan_unary_function(const Node& node, hip::UnaryOp op, float absent_alph
 void plan_sign(Call& call, Program& program) {
   const Tensor& x = call.input(0);
   if (!is_float(x.type)) {
-    return plan_whole_unary(call, program, gpu::WholeOp::kClip, is_signed(x.type) ? -1 : 0, 1);
+    return plan_integer_unary(call, program, gpu::IntegerOp::kClip, is_signed(x.type) ? -1 : 0, 1);
   }
   const Ref y = set_output(call, 0, x.shape);
   program.launch(gpu::unary_plan(hip::UnaryOp::kSign, 0, x.shape.elements(), is_half(x), call.aligned()),
                  {Ref::input(0)}, {y});
 }
 
-std::string refuse_sign(const Node& node) { return is_whole(node.type()) ? "" : refuse_mixed_floats(node); }
+std::string refuse_sign(const Node& node) { return is_integer(node.type()) ? "" : refuse_mixed_floats(node); }
 
 }  // namespace
 

@@ -30,7 +30,7 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   // With few points the channels are divided among more work-items, about kWorkItems in all.
   constexpr int64_t kWorkItems = 1 << 17;
   int64_t each = std::clamp<int64_t>(total * p.C / kWorkItems, 1, p.C);
-  each = std::max(each, divide_up(p.C, kMostGrid));
+  each = std::max(each, divide_up(p.C, kMaxGrid));
   args.channels_each = to_i31(each);
   const char* kernel = float_kernel(p.taps == 1   ? "grid_sample_nearest"
                                     : p.taps == 2 ? "grid_sample_linear"

@@ -25,7 +25,7 @@ struct ResizeArgs : Arguments<2, 128> {
   uint32_t items;
   Divisor across, down;
   SourceAxis rows, columns;
-  Interpolation how;
+  Interpolation mode;
   int32_t rows_each;
   int32_t packs;  // the columns of a row are written with one store
 };
@@ -38,7 +38,7 @@ struct ResizeChannelsLastArgs : Arguments<2, 136> {
   Divisor packs;  // per pixel
   Divisor per_image, across;
   SourceAxis rows, columns;
-  Interpolation how;
+  Interpolation mode;
 };
 
 // Resizes one axis: x [outer, in, inner] to y [outer, out, inner]. A work-item computes one of the `total`
@@ -50,7 +50,7 @@ struct ResizeOneArgs : Arguments<2, 120> {
   uint32_t total;
   Divisor inner, out;
   SourceAxis axis;
-  Interpolation how;
+  Interpolation mode;
   float cubic;          // the coefficient a of the cubic
   float narrow;         // factor of distances in x: the scale if antialias widens the weights, else 1
   int32_t reach;        // number of elements of x on either side that have weights

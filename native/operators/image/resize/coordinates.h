@@ -24,14 +24,14 @@ DEVICE float source(const SourceAxis& a, int at) {
   return a.before + quotient((static_cast<float>(at) + a.shift) * a.part * a.span, a) + a.after;
 }
 
-DEVICE int nearest(const SourceAxis& a, float x, Interpolation how) {
+DEVICE int nearest(const SourceAxis& a, float x, Interpolation mode) {
   float at = floor_of(x);
   const float part = x - at;
-  if (how == Interpolation::kCeil) {
+  if (mode == Interpolation::kCeil) {
     at += part > 0 ? 1 : 0;
-  } else if (how == Interpolation::kRoundPreferFloor) {
+  } else if (mode == Interpolation::kRoundPreferFloor) {
     at += part > 0.5f ? 1 : 0;
-  } else if (how == Interpolation::kRoundPreferCeil) {
+  } else if (mode == Interpolation::kRoundPreferCeil) {
     at += part >= 0.5f ? 1 : 0;
   }
   return max_int(0, min_int(static_cast<int>(at), a.in - 1));

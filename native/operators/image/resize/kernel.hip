@@ -22,10 +22,10 @@ DEVICE Between between(const SourceAxis& a, float x) {
 }
 
 // Returns the source of a row or column of y; without linear interpolation only `low` is used.
-DEVICE Between from_where(const SourceAxis& a, int at, Interpolation how) {
+DEVICE Between from_where(const SourceAxis& a, int at, Interpolation mode) {
   const float x = source(a, at);
-  if (how == Interpolation::kLinear) return between(a, x);
-  const int low = nearest(a, x, how);
+  if (mode == Interpolation::kLinear) return between(a, x);
+  const int low = nearest(a, x, mode);
   return {low, low, 0};
 }
 
@@ -47,7 +47,7 @@ DEVICE void resize(const ResizeArgs& args) {
                 static_cast<size_t>(plane) * static_cast<size_t>(rows.out) * static_cast<size_t>(columns.out);
   Between c[kColumns];
   UNROLL for (int k = 0; k < kColumns; ++k) {
-    c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.how);
+    c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.mode);
   }
   // The rows of X that `top` and `bottom` were interpolated from: a finer Y reuses most of them.
   int top_row = -1, bottom_row = -1;
@@ -62,9 +62,9 @@ DEVICE void resize(const ResizeArgs& args) {
   };
   const int end = min_int(first_row + args.rows_each, rows.out);
   NO_UNROLL for (int row = first_row; row < end; ++row) {
-    const Between r = from_where(rows, row, args.how);
+    const Between r = from_where(rows, row, args.mode);
     Pack<T> out;
-    if (args.how == Interpolation::kLinear) {
+    if (args.mode == Interpolation::kLinear) {
       if (r.low != top_row) {
         if (r.low == bottom_row) {
           UNROLL for (int k = 0; k < kColumns; ++k) top[k] = bottom[k];
@@ -112,10 +112,10 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
   const auto at = [&](int hh, int ww) {
     return load_channels<kSize>(x + static_cast<size_t>(hh * columns.in + ww) * args.channels);
   };
-  const Between r = from_where(rows, static_cast<int>(row), args.how),
-                c = from_where(columns, static_cast<int>(column), args.how);
+  const Between r = from_where(rows, static_cast<int>(row), args.mode),
+                c = from_where(columns, static_cast<int>(column), args.mode);
   Values out = at(r.low, c.low);
-  if (args.how == Interpolation::kLinear) {
+  if (args.mode == Interpolation::kLinear) {
     const Values right = at(r.low, c.high), below = at(r.high, c.low), high = at(r.high, c.high);
     UNROLL for (int j = 0; j < kSize; ++j) {
       const float top = to_float(out.v[j]) * (1 - c.part) + to_float(right.v[j]) * c.part;

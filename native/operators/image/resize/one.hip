@@ -33,13 +33,13 @@ DEVICE void resize_pick(const ResizeOneArgs& args) {
     y[i] = static_cast<T>(args.outside);
     return;
   }
-  const auto line = static_cast<uint32_t>(nearest(args.axis, from, args.how));
+  const auto line = static_cast<uint32_t>(nearest(args.axis, from, args.mode));
   y[i] = x[(spot.outer * static_cast<uint32_t>(args.axis.in) + line) * args.inner.d + spot.inner];
 }
 
 DEVICE float resize_weight(const ResizeOneArgs& args, float away) {
   const float d = away < 0 ? -away : away, a = args.cubic;
-  if (args.how == Interpolation::kLinear) return d < 1 ? 1 - d : 0;
+  if (args.mode == Interpolation::kLinear) return d < 1 ? 1 - d : 0;
   if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }

@@ -36,7 +36,7 @@ std::optional<Interpolation> interpolation_of(const Attributes& a) {
                                                   {"ceil", Interpolation::kCeil}});
 }
 
-bool blends(Interpolation how) { return how == Interpolation::kLinear || how == Interpolation::kCubic; }
+bool blends(Interpolation mode) { return mode == Interpolation::kLinear || mode == Interpolation::kCubic; }
 
 enum class Aspect { kStretch, kNotLarger, kNotSmaller };
 
@@ -75,7 +75,7 @@ class Resize final : public gpu::DeviceKernel {
   Resize(const Node& node, gpu::Device& device, bool last)
       : DeviceKernel(device),
         coordinates_(coordinates_of(node).value()),
-        how_(interpolation_of(node).value()),
+        mode_(interpolation_of(node).value()),
         aspect_(aspect_of(node).value()),
         axes_(node.get_ints("axes", {})),
         cubic_(node.get_float("cubic_coeff_a", -0.75f)),
@@ -199,7 +199,8 @@ class Resize final : public gpu::DeviceKernel {
     const Tensor& x = call.input(0);
     const size_t rank = all.size(), rows = rank - (last_ ? 3 : 2);
     if (!is_float(x.type) || rank < (last_ ? 4u : 3u)) return false;
-    if (how_ == Interpolation::kCubic || coordinates_ == Coordinates::kCrop || (antialias_ && blends(how_))) {
+    if (mode_ == Interpolation::kCubic || coordinates_ == Coordinates::kCrop ||
+        (antialias_ && blends(mode_))) {
       return false;
     }
     if (changed.front() < rows || changed.back() > rows + 1) return false;
@@ -208,7 +209,7 @@ class Resize final : public gpu::DeviceKernel {
     p.rows = all[rows];
     p.columns = all[rows + 1];
     p.coordinates = coordinates_;
-    p.how = how_;
+    p.mode = mode_;
     program.launch(last_ ? gpu::resize_channels_last_plan(p, x.shape[3], call.aligned())
                          : gpu::resize_plan(p, is_half(x), call.aligned()),
                    {Ref::input(0)}, {out});
@@ -231,16 +232,16 @@ class Resize final : public gpu::DeviceKernel {
       p.inner = now.elements(d + 1);
       p.axis = all[d];
       p.coordinates = coordinates_;
-      p.how = how_;
+      p.mode = mode_;
       p.cubic = cubic_;
       p.antialias = antialias_;
-      p.inside_only = inside_only_ && how_ == Interpolation::kCubic;
+      p.inside_only = inside_only_ && mode_ == Interpolation::kCubic;
       p.bytes = bytes_of(x.type);
       p.half_in = half_in;
       p.half_out = is_last && is_half(x);
-      p.outside = blends(how_) ? bits_of(outside_) : bits_of(outside_, x.type);
+      p.outside = blends(mode_) ? bits_of(outside_) : bits_of(outside_, x.type);
       now[d] = p.axis.out;
-      const Ref to = is_last ? out : program.reserve(now.elements() * (blends(how_) ? int64_t{4} : p.bytes));
+      const Ref to = is_last ? out : program.reserve(now.elements() * (blends(mode_) ? int64_t{4} : p.bytes));
       program.launch(gpu::resize_one_plan(p), {from}, {to});
       from = to;
       half_in = false;
@@ -248,7 +249,7 @@ class Resize final : public gpu::DeviceKernel {
   }
 
   Coordinates coordinates_;
-  Interpolation how_;
+  Interpolation mode_;
   Aspect aspect_;
   std::vector<int64_t> axes_;
   float cubic_, outside_;
@@ -256,9 +257,9 @@ class Resize final : public gpu::DeviceKernel {
 };
 
 std::string refuse_resize(const Node& node) {
-  const auto how = interpolation_of(node);
-  if (!coordinates_of(node) || !how || !aspect_of(node)) return "this mode is not known";
-  if (!is_float(node.type()) && blends(*how)) return "interpolation of integers";
+  const auto mode = interpolation_of(node);
+  if (!coordinates_of(node) || !mode || !aspect_of(node)) return "this mode is not known";
+  if (!is_float(node.type()) && blends(*mode)) return "interpolation of integers";
   const auto& x = node.inputs.front().shape;
   return !x ? "the rank is not known" : "";
 }

@@ -29,7 +29,7 @@ struct ResizeProblem {
   int64_t planes = 1;
   ResizeAxis rows, columns;
   Coordinates coordinates = Coordinates::kHalfPixel;
-  Interpolation how = Interpolation::kRoundPreferFloor;
+  Interpolation mode = Interpolation::kRoundPreferFloor;
 };
 
 // Nearest and linear, for two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each` overrides the
@@ -44,7 +44,7 @@ struct ResizeOneProblem {
   int64_t outer = 1, inner = 1;
   ResizeAxis axis;
   Coordinates coordinates = Coordinates::kHalfPixel;
-  Interpolation how = Interpolation::kRoundPreferFloor;
+  Interpolation mode = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
   bool antialias = false;    // a coarser Y depends on all of X
   bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated

@@ -73,7 +73,7 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   args.packs = aligned && p.columns.out % pack == 0;
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
-  args.how = p.how;
+  args.mode = p.mode;
   return one_launch(float_kernel("resize", half), args.items, hip::kResizeThreads, args);
 }
 
@@ -84,7 +84,7 @@ Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool al
   to_u31(int64_t{p.rows.in} * p.columns.in * channels);
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
-  args.how = p.how;
+  args.mode = p.mode;
   return one_launch(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16", args.total,
                     hip::kResizeThreads, args);
 }
@@ -93,9 +93,9 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   const int64_t total = p.outer * p.axis.out * p.inner;
   if (total == 0) return {};
   to_u31(p.outer * p.axis.in * p.inner);
-  const bool blended = p.how == Interpolation::kLinear || p.how == Interpolation::kCubic,
+  const bool blended = p.mode == Interpolation::kLinear || p.mode == Interpolation::kCubic,
              wide = blended && p.antialias && p.axis.scale < 1;
-  const float reach = p.how == Interpolation::kCubic ? 2.0f : 1.0f;
+  const float reach = p.mode == Interpolation::kCubic ? 2.0f : 1.0f;
   hip::ResizeOneArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -104,7 +104,7 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   args.inner = make_divisor(p.inner);
   args.out = make_divisor(p.axis.out);
   args.axis = source_axis(p.axis, p.coordinates);
-  args.how = p.how;
+  args.mode = p.mode;
   args.cubic = p.cubic;
   args.narrow = wide ? p.axis.scale : 1.0f;
   args.reach = static_cast<int32_t>(std::min(std::ceil(reach / args.narrow), 2.0f * p.axis.in + 4.0f));

@@ -135,21 +135,22 @@ class Sums {
 
   // Returns the sum over the labels that are not in `kept`.
   View reduced(const View& v, const Labels& kept) {
-    Labels stay, gone;
-    for (const auto& [label, stride] : v.strides) (contains(kept, label) ? stay : gone).push_back(label);
-    if (gone.empty()) return v;
-    const Ref to = program_.reserve(elements(stay) * bytes_of(type_));
-    reduce(v, stay, gone, to);
-    return contiguous(stay, to);
+    Labels remaining, summed;
+    for (const auto& [label, stride] : v.strides)
+      (contains(kept, label) ? remaining : summed).push_back(label);
+    if (summed.empty()) return v;
+    const Ref to = program_.reserve(elements(remaining) * bytes_of(type_));
+    reduce(v, remaining, summed, to);
+    return contiguous(remaining, to);
   }
 
-  void reduce(const View& v, const Labels& stay, const Labels& gone, Ref to) {
-    Labels all = stay;
-    all.insert(all.end(), gone.begin(), gone.end());
+  void reduce(const View& v, const Labels& remaining, const Labels& summed, Ref to) {
+    Labels all = remaining;
+    all.insert(all.end(), summed.begin(), summed.end());
     gpu::ReduceProblem p;
-    p.x = Shape{elements(stay), elements(gone)};
+    p.x = Shape{elements(remaining), elements(summed)};
     p.reduced = {false, true};
-    p.how = gpu::Reduction::kSum;
+    p.reduction = gpu::Reduction::kSum;
     p.type = type_;
     program_.launch(gpu::reduce_plan(p, call_.aligned()), {in_order(v, all)}, {to});
   }
@@ -191,14 +192,14 @@ class Sums {
   }
 
   void one(const View& v, const Labels& output, Ref y) {
-    Labels gone;
+    Labels summed;
     for (const auto& [label, stride] : v.strides) {
-      if (!contains(output, label)) gone.push_back(label);
+      if (!contains(output, label)) summed.push_back(label);
     }
-    if (gone.empty()) {
+    if (summed.empty()) {
       copy(v, output, y);
     } else {
-      reduce(v, output, gone, y);
+      reduce(v, output, summed, y);
     }
   }
 
@@ -233,7 +234,7 @@ class Sums {
     const Labels made = joined(M, N);
     const bool direct = has_order(contiguous(made, y), output);
     const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
-    if (is_whole(type_)) {
+    if (is_integer(type_)) {
       multiply_integers(p, left, right, to);
     } else {
       choice_.plan({{std::move(p), type_ == ElementType::kHalf, call_, program_}, left, right, to});
@@ -251,13 +252,13 @@ class Sums {
     }
     // M = N = 1: multiplies elementwise, then sums over K.
     const int64_t sums = p.batch.elements();
-    gpu::WholeProblem product;
-    product.op = hip::WholeOp::kMul;
+    gpu::IntegerElementwiseProblem product;
+    product.op = hip::IntegerOp::kMul;
     product.binary = true;
     product.bytes = bytes_of(type_);
     product.a = product.b = product.y = Shape{sums * p.K};
     const Ref made = p.K == 1 ? to : program_.reserve(sums * p.K * product.bytes);
-    program_.launch(gpu::whole_plan(product, call_.aligned()), {left, right}, {made});
+    program_.launch(gpu::integer_elementwise_plan(product, call_.aligned()), {left, right}, {made});
     if (p.K == 1) return;
     gpu::ReduceProblem sum;
     sum.x = Shape{sums, p.K};
@@ -314,7 +315,7 @@ std::string refuse_einsum(const Node& node) {
   }
   const ElementType type = node.inputs.front().type;
   const bool whole =
-      is_whole(type) && bytes_of(type) >= 4 &&
+      is_integer(type) && bytes_of(type) >= 4 &&
       std::all_of(node.inputs.begin(), node.inputs.end(), [type](const Value& x) { return x.type == type; });
   return whole ? "" : refuse_mixed_floats(node);
 }

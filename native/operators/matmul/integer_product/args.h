@@ -10,7 +10,7 @@ constexpr int kIntegerTile = 64;   // rows and columns of Y that a work-group co
 constexpr int kIntegerDepth = 16;  // depth of a step along K
 
 // Y [z, M, N] = (L [.., M, K] - left_zero) (R [.., K, N] - right_zero) + bias. The operands and the bias have any
-// strides. The grid's third axis counts matrices from `first` on; a launch has at most kMostGrid of them.
+// strides. The grid's third axis counts matrices from `first` on; a launch has at most kMaxGrid of them.
 struct IntegerProductArgs : Arguments<6, 192> {
   In left, right, left_zero, right_zero, bias;  // the last three may be null
   Out y;

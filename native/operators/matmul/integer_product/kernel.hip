@@ -119,7 +119,7 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
 
 // Sums are unsigned because they must wrap around.
 template <class Sum, class T>
-DEVICE void whole_product(const IntegerProductArgs& args) {
+DEVICE void integer_product(const IntegerProductArgs& args) {
   SHARED(lds, IntegerLds<T>);
   const auto same = [](int) { return [](T x) { return x; }; };
   matrix_product<Sum, T>(args, lds, same, same);
@@ -141,12 +141,12 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
       });
 }
 
-KERNEL_OF(integer_product_b16, (whole_product<uint32_t, int16_t>), kIntegerThreads, IntegerProductArgs, left,
-          right, left_zero, right_zero, bias, y)
-KERNEL_OF(integer_product_b32, (whole_product<uint32_t, uint32_t>), kIntegerThreads, IntegerProductArgs, left,
-          right, left_zero, right_zero, bias, y)
-KERNEL_OF(integer_product_b64, (whole_product<uint64_t, uint64_t>), kIntegerThreads, IntegerProductArgs, left,
-          right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_product_b16, (integer_product<uint32_t, int16_t>), kIntegerThreads, IntegerProductArgs,
+          left, right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_product_b32, (integer_product<uint32_t, uint32_t>), kIntegerThreads, IntegerProductArgs,
+          left, right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_product_b64, (integer_product<uint64_t, uint64_t>), kIntegerThreads, IntegerProductArgs,
+          left, right, left_zero, right_zero, bias, y)
 
 KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,
        y) {

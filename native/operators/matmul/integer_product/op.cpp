@@ -34,7 +34,7 @@ class Operands {
   // Returns the input's index; kNone if the operator has no such input.
   constexpr size_t operator[](Role role) const { return place_[role]; }
   constexpr bool dynamic() const { return kind_ == Kind::kOfFloats; }
-  constexpr bool whole_bias() const { return kind_ == Kind::kWithBiasOfSums; }
+  constexpr bool has_integer_bias() const { return kind_ == Kind::kWithBiasOfSums; }
 
  private:
   size_t place_[kRoles] = {};
@@ -98,7 +98,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     integers.right_zero = {call.has_input(in_[kBZero]),
                            is_many(call, in_[kBZero], p.N, "the zero point of B")};
     Ref bias;
-    if (in_.whole_bias() && call.has_input(in_[kBias])) {
+    if (in_.has_integer_bias() && call.has_input(in_[kBias])) {
       bias = Ref::input(in_[kBias]);
       const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
       integers.has_bias = true;
@@ -117,7 +117,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     scales.right_many = is_many(call, in_[kBScale], p.N, "the scale of B");
     scales.alpha = alpha_;
     Ref added;
-    if (!in_.whole_bias() && call.has_input(in_[kBias])) {
+    if (!in_.has_integer_bias() && call.has_input(in_[kBias])) {
       throw_if(call.input(in_[kBias]).shape.elements() != p.N, "there must be a bias for each column");
       added = Ref::input(in_[kBias]);
       scales.has_bias = true;
@@ -222,7 +222,7 @@ std::string refuse_integers(const Node& node, const Operands& in) {
     if (node.has_input(scale) && node.inputs[scale].type != ElementType::kFloat)
       return "only scales of float";
   }
-  const ElementType bias = in.whole_bias() ? ElementType::kInt32 : ElementType::kFloat;
+  const ElementType bias = in.has_integer_bias() ? ElementType::kInt32 : ElementType::kFloat;
   if (node.has_input(in[kBias]) && node.inputs[in[kBias]].type != bias) return "a bias of another type";
   for (const size_t i : {in[kAScale], in[kAZero]}) {
     if (node.has_input(i) && node.inputs[i].shape && node.inputs[i].shape->elements() > 1) {

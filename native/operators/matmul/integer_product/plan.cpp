@@ -23,7 +23,7 @@ void fill(Args& args, const IntegerProblem& integers) {
 
 Grid tiles(int64_t M, int64_t N, int64_t z) {
   const int64_t down = divide_up(M, hip::kIntegerTile);
-  if (down > kMostGrid || z > kMostGrid) {
+  if (down > kMaxGrid || z > kMaxGrid) {
     throw std::invalid_argument("a product of too many matrices, or of too many rows");
   }
   return {to_u31(divide_up(N, hip::kIntegerTile)), to_u31(down), to_u31(z)};
@@ -54,9 +54,9 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers) 
   const int64_t bytes = bytes_of(integers.left);
   const char* name = bits_kernel("integer_product", bytes);
   const int64_t matrices = to_u31(walk.total());
-  for (int64_t first = 0; first < matrices; first += kMostGrid) {
+  for (int64_t first = 0; first < matrices; first += kMaxGrid) {
     args.first = to_u31(first);
-    plan.launch(name, tiles(p.M, p.N, std::min(matrices - first, kMostGrid)), hip::kIntegerThreads, args);
+    plan.launch(name, tiles(p.M, p.N, std::min(matrices - first, kMaxGrid)), hip::kIntegerThreads, args);
   }
   return plan;
 }

@@ -20,7 +20,7 @@ constexpr int64_t kBlockCost = 6;  // cost of a block of rows; starting a panel 
 
 // Returns the number of steps of a panel along K.
 int64_t weight_steps(const LinearProblem& p) {
-  return p.bfloat16 ? tiled_steps(ceil_div(p.K, Brain::kDepth)) : p.K;
+  return p.bfloat16 ? tiled_steps(ceil_div(p.K, Bfloat16Pairs::kDepth)) : p.K;
 }
 
 template <class E, class T>
@@ -86,15 +86,17 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const Word* v = panel_at(w, steps, panel);
                        const Word* next = v + steps * vectors * L;
                        const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-                       // The blocks share the prefetching of the next panel: `pace` bytes for each step.
-                       const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
+                       // The blocks share the prefetching of the next panel: `prefetch_bytes` bytes for each step.
+                       const int64_t prefetch_bytes =
+                           std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
                        alignas(64) float o[kMaxRows * kPanelWidth];
                        for (int64_t i = begin; i < end; ++i) {
                          const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
                          fetch_rows(y + row * p.N + n, p.N, rows);
-                         const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
+                         const char* ahead =
+                             reinterpret_cast<const char*>(next) + (i - begin) * steps * prefetch_bytes;
                          multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,
-                                          Keep{Keep::kZeros, ahead, pace});
+                                          StoreSums{StoreSums::kZeros, ahead, prefetch_bytes});
                          finish(p, o, rows, vectors, p.N - n, b + n,
                                 p.has_residual ? r + row * p.N + n : nullptr, y + row * p.N + n);
                        }
@@ -111,8 +113,8 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
              Parallel& parallel, void* memory) {
   constexpr int64_t kPanelsAtOnce = 4;
   Workspace workspace(memory);
-  Word* s = blocks_of<Single>(p).take(workspace);
-  pack_rows<Single>(x, p.K, 1, p.K, s);
+  Word* s = blocks_of<Float32>(p).take(workspace);
+  pack_rows<Float32>(x, p.K, 1, p.K, s);
   const int64_t panels = ceil_div(p.N, kPanelWidth), whole = p.N / kPanelWidth;
   const auto* elements = reinterpret_cast<const float*>(s);
   parallel_for(parallel, ceil_div(panels, kPanelsAtOnce), [&](int64_t item, size_t) {
@@ -134,8 +136,8 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
       std::memcpy(o, sums, sizeof o);
     } else {
       for (int64_t panel = begin; panel < end; ++panel) {
-        multiply_rows<Single>(1, panel_vectors(p.N, panel), s, panel_at(w, p.K, panel), Panel{}, p.K,
-                              o + (panel - begin) * kPanelWidth, Keep{});
+        multiply_rows<Float32>(1, panel_vectors(p.N, panel), s, panel_at(w, p.K, panel), Panel{}, p.K,
+                               o + (panel - begin) * kPanelWidth, StoreSums{});
       }
     }
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -157,8 +159,8 @@ size_t linear_weights(const LinearProblem& p, OnlyAlgorithm) {
 template <class T>
 void linear_prepare(const LinearProblem& p, OnlyAlgorithm, const T* w, void* weights) {
   auto* panels = static_cast<Word*>(weights);
-  if (p.bfloat16) return prepare<Brain>(p, w, panels);
-  prepare<Single>(p, w, panels);
+  if (p.bfloat16) return prepare<Bfloat16Pairs>(p, w, panels);
+  prepare<Float32>(p, w, panels);
   if (fits_halves(p)) prepare_norms(p, panels);
 }
 
@@ -168,7 +170,7 @@ size_t linear_workspace(const LinearProblem& p, OnlyAlgorithm, size_t workers) {
     if (p.bfloat16 && with_tiles()) return linear_tiles_workspace(p);
   }
   Workspace workspace(nullptr), halves(nullptr);
-  (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
+  (p.bfloat16 ? blocks_of<Bfloat16Pairs>(p) : blocks_of<Float32>(p)).take(workspace);
   if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(workers), halves);
   return std::max(workspace.bytes(), halves.bytes());
 }
@@ -181,16 +183,16 @@ void linear(const LinearProblem& p, OnlyAlgorithm, const T* x, const void* weigh
   if constexpr (kHasTiles) {
     if (p.bfloat16 && with_tiles()) return linear_in_tiles(p, x, panels, b, r, y, parallel, workspace);
   }
-  if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
+  if (p.bfloat16) return run<Bfloat16Pairs>(p, x, panels, b, r, y, parallel, workspace);
   if (p.rows == 1) return run_row(p, x, panels, b, r, y, parallel, workspace);
-  if (!by_halves(p)) return run<Single>(p, x, panels, b, r, y, parallel, workspace);
+  if (!by_halves(p)) return run<Float32>(p, x, panels, b, r, y, parallel, workspace);
   const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);
   halves.run([&](int64_t row, int64_t rows) {
     LinearProblem part = p;
     part.rows = rows;
     const int64_t at = row * p.N;
-    run<Single>(part, x + row * p.K, panels, b, p.has_residual ? r + at : nullptr, y + at, parallel,
-                workspace);
+    run<Float32>(part, x + row * p.K, panels, b, p.has_residual ? r + at : nullptr, y + at, parallel,
+                 workspace);
   });
 }
 

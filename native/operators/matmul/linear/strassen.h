@@ -8,7 +8,7 @@
 //   y22 = p1 - p2 + p3 + p6   p4 = x22 (w21 - w11)
 //
 // The algorithm adds values that X W does not add: values of two rows, two columns, or two halves of K. In such a
-// sum the larger value rounds away digits of the smaller one. Therefore the algorithm is used only if `alike` is
+// sum the larger value rounds away digits of the smaller one. Therefore the algorithm is used only if `nearly_equal` is
 // true for the norms of all rows that are added and of all columns that are added. It must also be true for the sum
 // over K of the norms of X's columns times the norms of W's rows, computed with separate halves of K and with added
 // halves. The norms of X are computed while X is packed, those of W once. NaN and infinity are never alike.
@@ -27,21 +27,21 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr float kMostRatio = 64;  // ratio of squares of norms: a factor of 8 between norms
+constexpr float kMaxRatio = 64;  // ratio of squares of norms: a factor of 8 between norms
 constexpr int64_t kSectionOfK =
     768;  // the longest section: a second-level cache holds several quarters of this length
-constexpr int64_t kFewestOfK = 512;  // for a smaller K, the sums cost more than the algorithm saves
+constexpr int64_t kMinOfK = 512;  // for a smaller K, the sums cost more than the algorithm saves
 // For a smaller N, packing X seven times costs more than the algorithm saves.
-constexpr int64_t kFewestOfN = 512;
-constexpr int64_t kFewestRows = 96;
+constexpr int64_t kMinOfN = 512;
+constexpr int64_t kMinRows = 96;
 constexpr int64_t kPackedBytes = 1536 << 10;  // bytes of X's operands that are packed at a time
 constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for a pair of panels cost 1
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
 // Returns true if two squares of norms are of similar size. Returns false for NaN and infinity.
-inline bool alike(float a, float b) {
-  return a <= kMostRatio * b && b <= kMostRatio * a && a < std::numeric_limits<float>::infinity();
+inline bool nearly_equal(float a, float b) {
+  return a <= kMaxRatio * b && b <= kMaxRatio * a && a < std::numeric_limits<float>::infinity();
 }
 
 // --- The seven products -----------------------------------------------------------------------------------
@@ -84,12 +84,9 @@ inline int64_t sections_of(int64_t K) {
 
 // Returns true if W divides into quarters and is packed with its norms.
 inline bool fits_halves(const LinearProblem& p) {
-  return !p.bfloat16 && p.K >= kFewestOfK && sections_of(p.K) > 0 && p.N >= kFewestOfN &&
-         p.N % kTwoPanels == 0;
+  return !p.bfloat16 && p.K >= kMinOfK && sections_of(p.K) > 0 && p.N >= kMinOfN && p.N % kTwoPanels == 0;
 }
-inline bool by_halves(const LinearProblem& p) {
-  return p.strassen && fits_halves(p) && p.rows >= kFewestRows;
-}
+inline bool by_halves(const LinearProblem& p) { return p.strassen && fits_halves(p) && p.rows >= kMinRows; }
 
 struct Halves {
   int64_t sections;  // sections of K
@@ -152,7 +149,7 @@ inline void prepare_norms(const LinearProblem& p, Word* panels) {
         rows[k] += row;
       }
     }
-    for (int64_t j = 0; j < kPanelWidth; ++j) all = all && alike(columns[0][j], columns[1][j]);
+    for (int64_t j = 0; j < kPanelWidth; ++j) all = all && nearly_equal(columns[0][j], columns[1][j]);
   }
   rows[round_up(p.K, kWidth)] = all ? 1.0f : 0.0f;
 }
@@ -173,12 +170,12 @@ bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool ab
     Vec left = {}, right = {};
     for (int64_t i = 0; i < n; ++i) {
       const T *upper = x + i * x_stride + k, *lower = upper + n * x_stride;
-      const bool gone = absent && i + 1 == n;
+      const bool is_missing = absent && i + 1 == n;
       for (const T* at : {upper, upper + h.steps, lower, lower + h.steps})
         __builtin_prefetch(at + 2 * kWidth);
       const Vec x11 = load_range(upper, 0, here), x12 = load_range(upper + h.steps, 0, here);
-      const Vec x21 = gone ? Vec{} : load_range(lower, 0, here);
-      const Vec x22 = gone ? Vec{} : load_range(lower + h.steps, 0, here);
+      const Vec x21 = is_missing ? Vec{} : load_range(lower, 0, here);
+      const Vec x22 = is_missing ? Vec{} : load_range(lower + h.steps, 0, here);
       left += x11 * x11 + x21 * x21;
       right += x12 * x12 + x22 * x22;
       upper_norms[i] += x11 * x11 + x12 * x12;
@@ -203,7 +200,7 @@ bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool ab
   }
   bool all = true;
   for (int64_t i = 0; i < n - (absent ? 1 : 0); ++i) {
-    all = all && alike(sum_of(upper_norms[i]), sum_of(lower_norms[i]));
+    all = all && nearly_equal(sum_of(upper_norms[i]), sum_of(lower_norms[i]));
   }
   return all;
 }
@@ -221,8 +218,8 @@ struct Tile {
   float* o;               // the product is added here
   int64_t second_offset;  // unless 0: y_sign times the product is added at o + second_offset
   Vec y_sign;
-  const char* next;  // memory that is prefetched into the second-level cache
-  int64_t pace;      // bytes that are prefetched in each step
+  const char* next;        // memory that is prefetched into the second-level cache
+  int64_t prefetch_bytes;  // bytes that are prefetched in each step
 };
 
 // kMake: the tile computes a sum of W. The first block of rows that needs the sum does so, because its
@@ -239,7 +236,7 @@ struct MultiplyAdd {
       const char* next = t.next;
       for (int64_t step = 0; step < t.steps; ++step, row += kRows, v += kPanelWidth) {
         __builtin_prefetch(next, 0, 2);
-        next += t.pace;
+        next += t.prefetch_bytes;
         Vec b[kPanel];
 #pragma GCC unroll 2
         for (int j = 0; j < kPanel; ++j) {
@@ -255,7 +252,7 @@ struct MultiplyAdd {
           const Words a = row[i] - Words{};
 #pragma GCC unroll 2
           for (int j = 0; j < kPanel; ++j)
-            sum[i][j] = Single::multiply_add(a, reinterpret_cast<Words>(b[j]), sum[i][j]);
+            sum[i][j] = Float32::multiply_add(a, reinterpret_cast<Words>(b[j]), sum[i][j]);
         }
       }
 #pragma GCC unroll 14
@@ -363,7 +360,7 @@ class HalvesRun {
       separate += left * w[k] + right * w[h_.steps + k];
       added += (left + right) * (w[k] + w[h_.steps + k]);
     }
-    return alike(separate, added);
+    return nearly_equal(separate, added);
   }
 
   // Computes a section of the products of pairs of blocks [first + begin, first + end) with a pair of panels.
@@ -380,8 +377,8 @@ class HalvesRun {
       tile.second_offset = product.y.second < 0 ? 0 : (product.y.second - product.y.first) * kTile;
       tile.y_sign = splat(product.y.sign);
       tile.next = reinterpret_cast<const char*>(fetches ? quarter(section, panel, product.fetches) : made);
-      tile.pace = fetches ? ceil_div(kPanelWidth * 4, end - begin) : 0;
-      for (int64_t i = begin; i < end; ++i, tile.next += h_.steps * tile.pace) {
+      tile.prefetch_bytes = fetches ? ceil_div(kPanelWidth * 4, end - begin) : 0;
+      for (int64_t i = begin; i < end; ++i, tile.next += h_.steps * tile.prefetch_bytes) {
         const bool make = sum && i == begin, ends = product.completes >= 0 && section + 1 == h_.sections;
         const int64_t rows = rows_of_block(first + i);
         const int64_t row = first_row(first + i) + product.completes / 2 * rows;

@@ -19,7 +19,7 @@ struct Blocks {
   int64_t count, most;
 
   explicit Blocks(const LinearProblem& p)
-      : tiles(ceil_div(p.K, kTileSide * Brain::kDepth)),
+      : tiles(ceil_div(p.K, kTileSide * Bfloat16Pairs::kDepth)),
         slot(tiles * kBlockTiles * kTileWords),
         count(ceil_div(p.rows, kBlockRows)),
         most(ceil_div(count, std::max<int64_t>(ceil_div(count * slot * 4, kChunkBytes), 1))) {}

@@ -74,7 +74,7 @@ void multiply_integers(const GemmProblem& p, const Call& call, Program& program)
 
 void multiply(const GemmChoice& choice, GemmProblem p, const Call& call, Program& program) {
   if (p.M * p.N * p.batch.elements() == 0) return;
-  if (is_whole(call.input(0).type)) return multiply_integers(p, call, program);
+  if (is_integer(call.input(0).type)) return multiply_integers(p, call, program);
   choice.plan(
       {{std::move(p), is_half(call.input(0)), call, program}, Ref::input(0), Ref::input(1), Ref::output(0)});
 }
@@ -113,7 +113,7 @@ Planner plan_gemm(const Node& node) {
     p.alpha = attributes.alpha;
     const Shape shape = {p.M, p.N};
     const Ref y = set_output(call, 0, shape);
-    if (call.has_input(2) && shape.elements() > 0 && !is_whole(a.type)) {
+    if (call.has_input(2) && shape.elements() > 0 && !is_integer(a.type)) {
       p.beta = beta;
       program.launch(gpu::broadcast_plan(call.input(2).shape, shape, is_half(a), call.aligned()),
                      {Ref::input(2)}, {y});
@@ -127,13 +127,13 @@ Planner plan_gemm(const Node& node) {
 void add_matmul(Kernels& kernels) {
   const auto refuse_types = [](const Node& node) {
     const ElementType type = node.type();
-    const bool integers = is_whole(type) && bytes_of(type) >= 4 && node.inputs[1].type == type &&
+    const bool integers = is_integer(type) && bytes_of(type) >= 4 && node.inputs[1].type == type &&
                           (!node.has_input(2) || node.inputs[2].type == type);
     return integers ? std::string() : refuse_mixed_floats(node);
   };
   const auto refuse_gemm = [refuse_types](const Node& node) {
     const auto is_one = [&](const char* factor) { return node.get_float(factor, 1.0f) == 1.0f; };
-    if (is_whole(node.type()) && !(is_one("alpha") && is_one("beta")))
+    if (is_integer(node.type()) && !(is_one("alpha") && is_one("beta")))
       return std::string("alpha or beta with integers");
     return refuse_types(node);
   };

@@ -9,12 +9,12 @@
 namespace graphopt::gpu {
 namespace {
 
-constexpr int64_t kLeastDepth = 128;  // smallest depth of a split: a multiple of all steps and of a pack
+constexpr int64_t kMinDepth = 128;  // smallest depth of a split: a multiple of all steps and of a pack
 
 // Returns the number of work-groups that share the K of a tile, such that each compute unit has at most one
 // of them.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
-  return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
+  return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kMinDepth, kMaxSplits}));
 }
 
 // Returns true if the rows of both operands consist of complete packs, and the rows of A are along K.
@@ -67,14 +67,14 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   const int64_t batch = walk.total(), pack = half ? 8 : 4;
   if (half && aligned && is_aligned(p)) {
     const auto tiling = choose_aligned(p.M, p.N, p.K, batch, device, wanted);
-    if (tiling && batch * tiling->splits <= kMostGrid) return aligned_plan(p, walk, *tiling, device);
+    if (tiling && batch * tiling->splits <= kMaxGrid) return aligned_plan(p, walk, *tiling, device);
   }
   const StridedTiling tile = choose_strided(p.M, p.N, batch, half, device, wanted);
   const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
   const int64_t depth =
-      round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kLeastDepth);
+      round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kMinDepth);
   const int64_t splits = p.K == 0 ? 1 : divide_up(p.K, depth);
-  if (batch * splits > kMostGrid || down > kMostGrid) {
+  if (batch * splits > kMaxGrid || down > kMaxGrid) {
     throw std::invalid_argument("a product of too many matrices, or of too many rows");
   }
   // `lines`: number of rows of A or columns of B.

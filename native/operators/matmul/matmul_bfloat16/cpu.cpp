@@ -28,7 +28,7 @@ struct Plan {
   Plan(const MatMulBfloat16Problem& p, int64_t all_workers) {
     in_tiles = with_tiles();
     workers = all_workers;
-    steps = tiled_steps(ceil_div(p.K, Brain::kDepth));
+    steps = tiled_steps(ceil_div(p.K, Bfloat16Pairs::kDepth));
     block_rows = in_tiles ? kBlockRows : ceil_div(p.M, ceil_div(p.M, kMaxRows));
     blocks = ceil_div(p.M, block_rows);
     slot = in_tiles ? steps * kBlockRows : steps * kMaxRows + L;
@@ -69,10 +69,10 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
 // `width` words apart.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word some[kWidth * kWidth];
-  for (int64_t k = 0; k < K; k += L * Brain::kDepth) {
-    const int64_t n = std::min(L * Brain::kDepth, K - k);
-    pack_rows<Brain>(b + k, next, columns, n, some);
-    for (int64_t step = 0; step < ceil_div(n, Brain::kDepth); ++step, out += width) {
+  for (int64_t k = 0; k < K; k += L * Bfloat16Pairs::kDepth) {
+    const int64_t n = std::min(L * Bfloat16Pairs::kDepth, K - k);
+    pack_rows<Bfloat16Pairs>(b + k, next, columns, n, some);
+    for (int64_t step = 0; step < ceil_div(n, Bfloat16Pairs::kDepth); ++step, out += width) {
       // The words after the last column are arbitrary and unused.
       *reinterpret_cast<AlignedWords*>(out) = *reinterpret_cast<const UnalignedWords*>(some + step * columns);
     }
@@ -81,7 +81,7 @@ void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word
 
 void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, int64_t steps, Word* to) {
   const int64_t vectors = panel_vectors(p.N, panel), width = vectors * L;
-  const int64_t filled = ceil_div(p.K, Brain::kDepth);
+  const int64_t filled = ceil_div(p.K, Bfloat16Pairs::kDepth);
   for (int64_t j = 0; j < vectors; ++j) {
     const int64_t n = panel * kPanelWidth + j * L, columns = std::min(L, p.N - n);
     Word* out = to + j * L;
@@ -90,10 +90,11 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
       continue;
     }
     for (int64_t step = 0; step < filled; ++step) {
-      const float* row = b + step * Brain::kDepth * p.b_next + n;
+      const float* row = b + step * Bfloat16Pairs::kDepth * p.b_next + n;
       const Vec low = load_range(row, 0, columns);
-      const Vec high = step * Brain::kDepth + 1 < p.K ? load_range(row + p.b_next, 0, columns) : Vec{};
-      *reinterpret_cast<AlignedWords*>(out + step * width) = Brain::join(low, high);
+      const Vec high =
+          step * Bfloat16Pairs::kDepth + 1 < p.K ? load_range(row + p.b_next, 0, columns) : Vec{};
+      *reinterpret_cast<AlignedWords*>(out + step * width) = Bfloat16Pairs::join(low, high);
     }
   }
   std::fill(to + filled * width, to + steps * width, Word{0});
@@ -117,7 +118,7 @@ struct Work {
         return pack_tiles(x, p.a_row, rows_of(block), p.K, plan.steps / kTileSide, to);
       }
     }
-    pack_rows<Brain>(x, p.a_row, rows_of(block), p.K, to);
+    pack_rows<Bfloat16Pairs>(x, p.a_row, rows_of(block), p.K, to);
   }
 
   // Multiplies blocks [begin, end) by a panel.
@@ -149,7 +150,7 @@ struct Work {
                               plan.steps / kTileSide, o, vectors * L);
       }
     }
-    multiply_rows<Brain>(rows_of(block), vectors, s, v, Panel{}, plan.steps, o, Keep{});
+    multiply_rows<Bfloat16Pairs>(rows_of(block), vectors, s, v, Panel{}, plan.steps, o, StoreSums{});
   }
 };
 

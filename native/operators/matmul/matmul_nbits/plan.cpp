@@ -30,11 +30,11 @@ Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave) {
   args.point_bytes = p.packed_points ? to_i31(divide_up(blocks * p.bits, 8)) : 0;
   const char* name = float_kernel(many ? "matmul_nbits_many" : "matmul_nbits_few", half);
   const int64_t row_tiles = divide_up(p.M, rows), group_columns = columns * (hip::kNBitsThreads / wave);
-  for (int64_t first = 0; first < row_tiles; first += kMostGrid) {
+  for (int64_t first = 0; first < row_tiles; first += kMaxGrid) {
     args.a = Buffer{Role::kInput, 0, first * rows * p.K * (half ? 2 : 4)};
     args.y = Buffer{Role::kOutput, 0, first * rows * p.N * (half ? 2 : 4)};
     args.M = to_i31(p.M - first * rows);
-    plan.launch(name, {to_u31(divide_up(p.N, group_columns)), to_u31(std::min(kMostGrid, row_tiles - first))},
+    plan.launch(name, {to_u31(divide_up(p.N, group_columns)), to_u31(std::min(kMaxGrid, row_tiles - first))},
                 hip::kNBitsThreads, args);
   }
   return plan;

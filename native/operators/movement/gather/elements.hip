@@ -43,7 +43,7 @@ DEVICE void gather_nd(const GatherNDArgs& args) {
   const int64_t* index = static_cast<const int64_t*>(args.index) + static_cast<size_t>(row) * args.k;
   uint32_t from = divide(row, rows) * args.batch_stride + column;
   bool inside = true;
-  UNROLL for (int j = 0; j < kMostAxes; ++j) {
+  UNROLL for (int j = 0; j < kMaxAxes; ++j) {
     if (j >= args.k) break;
     int64_t at = index[j];
     at = at < 0 ? at + args.sizes[j] : at;

@@ -29,7 +29,7 @@ struct GatherNDArgs : Arguments<3, 104> {
   Divisor inner, rows;
   uint32_t batch_stride;  // of x
   int32_t k;
-  int32_t sizes[kMostAxes];
+  int32_t sizes[kMaxAxes];
   Strides strides;  // of x along the axes that a tuple indexes, from the first axis
 };
 

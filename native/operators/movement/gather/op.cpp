@@ -13,7 +13,7 @@ void require_equal_ranks(const Call& call) {
 std::string refuse_elements(const Node& node) {
   const auto& x = node.inputs[0].shape;
   if (!x) return "the rank is not known";
-  return x->rank() > gpu::kMostAxes ? "rank above 5" : "";
+  return x->rank() > gpu::kMaxAxes ? "rank above 5" : "";
 }
 
 int64_t tuple_length(const Call& call) {
@@ -42,7 +42,7 @@ std::string refuse_tuples(const Node& node) {
   const auto& index = node.inputs[1].shape;
   if (!index || index->rank() == 0) return "the rank of the indices is not known";
   const int64_t k = (*index)[index->rank() - 1];
-  return k < 0 || k > static_cast<int64_t>(gpu::kMostAxes) ? "tuples of more than 5 indices" : "";
+  return k < 0 || k > static_cast<int64_t>(gpu::kMaxAxes) ? "tuples of more than 5 indices" : "";
 }
 
 namespace {

@@ -15,7 +15,7 @@ struct RangeArgs : Arguments<1, 40> {
   uint32_t total;
   float start, step;  // for floats
   int32_t unused;
-  int64_t whole_start, whole_step;  // for integers
+  int64_t integer_start, integer_step;  // for integers
 };
 
 // y[i] = the element with these bits.

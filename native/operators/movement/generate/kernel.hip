@@ -14,7 +14,8 @@ DEVICE float range_number(const RangeArgs& args, uint32_t i, float) {
 }
 template <class T>
 DEVICE T range_number(const RangeArgs& args, uint32_t i, T) {
-  return static_cast<T>(static_cast<uint64_t>(args.whole_start) + i * static_cast<uint64_t>(args.whole_step));
+  return static_cast<T>(static_cast<uint64_t>(args.integer_start) +
+                        i * static_cast<uint64_t>(args.integer_step));
 }
 
 template <class T>

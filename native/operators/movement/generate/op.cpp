@@ -9,7 +9,7 @@
 namespace graphopt {
 namespace {
 
-int64_t whole(const Call& call, size_t i) {
+int64_t integer_input(const Call& call, size_t i) {
   const std::vector<int64_t> given = call.integers(i);
   throw_if(given.size() != 1, "input ", i, " must hold one number");
   return given[0];
@@ -17,7 +17,7 @@ int64_t whole(const Call& call, size_t i) {
 
 // The number of steps is computed in double, as in ONNX Runtime 1.32. Version 1.22 rounds limit - start to
 // float32.
-gpu::RangeProblem of_floats(const Call& call) {
+gpu::RangeProblem float_range(const Call& call) {
   gpu::RangeProblem p;
   p.start = call.number(0, 0.0f);
   p.step = call.number(2, 0.0f);
@@ -30,13 +30,13 @@ gpu::RangeProblem of_floats(const Call& call) {
 
 // The number of steps is computed in uint64: double cannot represent all values of int64, and the distance
 // between two values of int64 may exceed int64.
-gpu::RangeProblem of_whole(const Call& call) {
+gpu::RangeProblem integer_range(const Call& call) {
   gpu::RangeProblem p;
   p.type = call.input(0).type;
-  const int64_t start = whole(call, 0), limit = whole(call, 1), step = whole(call, 2);
+  const int64_t start = integer_input(call, 0), limit = integer_input(call, 1), step = integer_input(call, 2);
   throw_if(step == 0, "a range without end");
-  p.whole_start = start;
-  p.whole_step = step;
+  p.integer_start = start;
+  p.integer_step = step;
   if (step > 0 ? start >= limit : start <= limit) return p;
   const auto bits = [](int64_t number) { return static_cast<uint64_t>(number); };
   const uint64_t distance = step > 0 ? bits(limit) - bits(start) : bits(start) - bits(limit);
@@ -48,7 +48,8 @@ gpu::RangeProblem of_whole(const Call& call) {
 
 // Start, limit and step are inputs 0 to 2.
 void plan_range(Call& call, Program& program) {
-  const gpu::RangeProblem p = call.input(0).type == ElementType::kFloat ? of_floats(call) : of_whole(call);
+  const gpu::RangeProblem p =
+      call.input(0).type == ElementType::kFloat ? float_range(call) : integer_range(call);
   const Ref y = set_output(call, 0, {p.total});
   program.launch(gpu::range_plan(p), {}, {y});
 }
@@ -149,7 +150,7 @@ std::string refuse_one_hot(const Node& node) {
     return std::string("no kernel for indices of ") + element_type_name(node.inputs[0].type);
   }
   const ElementType depth = node.inputs[1].type;
-  const bool known = is_float(depth) || is_whole(depth);
+  const bool known = is_float(depth) || is_integer(depth);
   return known ? "" : std::string("no kernel for a depth of ") + element_type_name(depth);
 }
 

@@ -9,12 +9,12 @@ namespace graphopt::gpu {
 
 using hip::IndexType;
 
-// Floats use `start` and `step`, integers use `whole_start` and `whole_step`.
+// Floats use `start` and `step`, integers use `integer_start` and `integer_step`.
 struct RangeProblem {
   ElementType type = ElementType::kFloat;
   int64_t total = 0;
   float start = 0, step = 1;
-  int64_t whole_start = 0, whole_step = 1;
+  int64_t integer_start = 0, integer_step = 1;
 };
 // Output y. Throws std::invalid_argument.
 Plan range_plan(const RangeProblem& p);

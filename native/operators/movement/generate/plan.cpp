@@ -8,8 +8,8 @@ Plan range_plan(const RangeProblem& p) {
   args.total = to_u31(p.total);
   args.start = p.start;
   args.step = p.step;
-  args.whole_start = p.whole_start;
-  args.whole_step = p.whole_step;
+  args.integer_start = p.integer_start;
+  args.integer_step = p.integer_step;
   return one_launch(kernel_name({"range", type_suffix(p.type)}), divide_up(p.total, hip::kGenerateElements),
                     hip::kGenerateThreads, args);
 }

@@ -21,7 +21,7 @@ struct StridedCopyArgs : Arguments<2, 120> {
 
 // One integer for each axis, innermost first.
 struct PadAxes {
-  int32_t d[kMostAxes];
+  int32_t d[kMaxAxes];
 };
 
 enum class PadMode : int32_t { kConstant, kReflect, kEdge, kWrap };

@@ -86,10 +86,10 @@ DEVICE bool is_inside(const PadArgs& args, int axis, int32_t at) {
 DEVICE PadRow row_of(const PadArgs& args, uint32_t i) {
   uint32_t rest = divide(i, args.axes.inner[0]);
   PadRow row = {static_cast<int32_t>(i - rest * args.axes.inner[0].d), args.x_offset, false};
-  UNROLL for (int axis = 1; axis < kMostAxes; ++axis) {
+  UNROLL for (int axis = 1; axis < kMaxAxes; ++axis) {
     if (axis >= args.rank) break;
     uint32_t next = 0, here = rest;
-    if (axis < kMostAxes - 1) {
+    if (axis < kMaxAxes - 1) {
       next = divide(rest, args.axes.inner[axis]);
       here = rest - next * args.axes.inner[axis].d;
     }

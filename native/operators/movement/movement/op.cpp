@@ -367,7 +367,7 @@ Planner plan_pad(const Node& node) {
 std::string refuse_pad(const Node& node) {
   const auto& x = node.inputs.front().shape;
   if (!x) return "the rank is not known";
-  if (x->rank() > gpu::kMostAxes) return "rank above 5";
+  if (x->rank() > gpu::kMaxAxes) return "rank above 5";
   return pad_mode(node) ? "" : "this mode is not known";
 }
 

@@ -21,7 +21,7 @@ StridedCopy copy_to(const Shape& y, std::vector<int64_t> x_strides, int64_t byte
 // Returns the copy that permutes the axes of x by perm.
 StridedCopy permutation(const Shape& x, const std::vector<size_t>& perm, int64_t bytes);
 
-// Input x, output y. `aligned`: both pointers are multiples of 16. More than kMostAxes axes that do not
+// Input x, output y. `aligned`: both pointers are multiples of 16. More than kMaxAxes axes that do not
 // merge need several launches. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 

@@ -78,7 +78,7 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
   Plan plan;
   if (given.shape.elements() == 0) return plan;
   const StridedCopy copy = simplified(given);
-  if (copy.shape.rank() > kMostAxes) return copies_along_shortest_axis(copy, aligned);
+  if (copy.shape.rank() > kMaxAxes) return copies_along_shortest_axis(copy, aligned);
   Walk walk(copy.shape, {copy.x_strides, copy.y_strides});
   walk.simplify();
   const int64_t pack = 16 / copy.bytes;
@@ -179,7 +179,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
     }
   }
   if (axes.empty()) axes.push_back({1, 1, 0, 1});
-  if (axes.size() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
+  if (axes.size() > kMaxAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
   to_u31(p.x.elements());
   Shape out(axes.size());
   std::vector<int64_t> steps(axes.size());

@@ -9,7 +9,7 @@ constexpr int kNonzeroThreads = 256;
 constexpr int kNonzeroElements = 16;                              // adjacent elements of a work-item
 constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // elements of x of a work-group
 constexpr int kNonzeroCounts = 8;                                 // adjacent parts that a work-item sums
-constexpr int kNonzeroMostAxes = 8;
+constexpr int kNonzeroMaxAxes = 8;
 
 // An element is zero if it has no bit of `mask` set. The mask excludes the sign of floats, so -0 is zero and
 // NaN is not.
@@ -36,7 +36,7 @@ struct NonzeroPlacesArgs : Arguments<3, 144> {
   uint64_t mask;
   uint32_t total, all;
   int32_t axes;
-  Divisor sizes[kNonzeroMostAxes];  // sizes of the axes of x, from the last axis
+  Divisor sizes[kNonzeroMaxAxes];  // sizes of the axes of x, from the last axis
   int32_t unused;
 };
 

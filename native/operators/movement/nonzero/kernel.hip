@@ -93,7 +93,7 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
   NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
     uint32_t rest = first + lds.in_part[i];
     // Unrolled: only with constant array indices are the sizes kept in registers.
-    UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
+    UNROLL for (int axis = 0; axis < kNonzeroMaxAxes; ++axis) {
       if (axis >= args.axes) break;
       const uint32_t outer = divide(rest, args.sizes[axis]);
       y[static_cast<size_t>(args.axes - 1 - axis) * args.all + i] =

@@ -10,7 +10,7 @@ constexpr int kScatterElements =
     4;  // per work-item; they are adjacent in scatter_clear and scatter_reduce_each_*
 
 // How a target is combined with its updates; kNone: the last update replaces the target.
-enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
+enum class ScatterReduction : int32_t { kNone, kAdd, kMul, kMin, kMax };
 
 struct ScatterClearArgs : Arguments<1, 16> {
   Out first;
@@ -37,7 +37,7 @@ struct ScatterLinkArgs : Arguments<4, 136> {
   // ScatterElements it is 0, and sizes[0] and axis_stride are those of the scattered axis.
   int32_t tuple;
   int32_t axis_stride;
-  int32_t sizes[kMostAxes];
+  int32_t sizes[kMaxAxes];
   Strides strides;  // of the targets; for ScatterElements along `axes`, with 0 for the scattered axis
   Axes axes;        // for ScatterElements: of the updates
 };
@@ -48,7 +48,7 @@ struct ScatterApplyArgs : Arguments<5, 64> {
   Out y;
   uint32_t total;
   Divisor inner;
-  ScatterHow how;
+  ScatterReduction reduction;
   int32_t unused;
 };
 

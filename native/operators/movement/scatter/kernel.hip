@@ -151,27 +151,28 @@ DEVICE T extreme(T a, T b, bool largest) {
 
 // Reduces x with all updates of a list.
 template <class T, class List>
-DEVICE T with_all(ScatterHow how, T x, const List& list, uint32_t first) {
-  if (how == ScatterHow::kAdd) return Sum<T>::of(x, list, first);
-  if (how == ScatterHow::kMul) return multiply(x, list, first);
-  each_update(list, first, [&](T update, uint32_t) { x = extreme(x, update, how == ScatterHow::kMax); });
+DEVICE T with_all(ScatterReduction reduction, T x, const List& list, uint32_t first) {
+  if (reduction == ScatterReduction::kAdd) return Sum<T>::of(x, list, first);
+  if (reduction == ScatterReduction::kMul) return multiply(x, list, first);
+  each_update(list, first,
+              [&](T update, uint32_t) { x = extreme(x, update, reduction == ScatterReduction::kMax); });
   return x;
 }
 
 // Combines x with one update, or with two in the order of the arguments.
 template <class T>
-DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
+DEVICE T with_some(ScatterReduction reduction, T x, T one, T two, bool both) {
   const auto wide = widened(x), first = widened(one), second = widened(two);
-  if (how == ScatterHow::kAdd) {
+  if (reduction == ScatterReduction::kAdd) {
     const auto y = sum(wide, first);
     return static_cast<T>(both ? sum(y, second) : y);
   }
-  if (how == ScatterHow::kMul) {
+  if (reduction == ScatterReduction::kMul) {
     const auto y = product(wide, first);
     return static_cast<T>(both ? product(y, second) : y);
   }
-  const T y = extreme(x, one, how == ScatterHow::kMax);
-  return both ? extreme(y, two, how == ScatterHow::kMax) : y;
+  const T y = extreme(x, one, reduction == ScatterReduction::kMax);
+  return both ? extreme(y, two, reduction == ScatterReduction::kMax) : y;
 }
 
 // Adjacent elements, loaded or stored with one instruction.
@@ -255,7 +256,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     // The order of the two updates in the list depends on a race; sorts them.
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
-    if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
+    if (first.v[k] != 0) value.v[k] = with_some(args.reduction, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {
     *reinterpret_cast<Vec<T>*>(y + Place(args, 0).i) = value;
@@ -268,7 +269,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
     const Place at(args, k);
-    y[at.i] = with_all(args.how, x[at.i], list_of<T, kEach>(args, at.column), heads[at.target]);
+    y[at.i] = with_all(args.reduction, x[at.i], list_of<T, kEach>(args, at.column), heads[at.target]);
   }
 }
 
@@ -311,7 +312,7 @@ DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
              static_cast<uint32_t>(at) * static_cast<uint32_t>(args.axis_stride);
   } else {
     const int64_t* tuple = wide + static_cast<size_t>(i) * static_cast<size_t>(args.tuple);
-    UNROLL for (int j = 0; j < kMostAxes; ++j) {
+    UNROLL for (int j = 0; j < kMaxAxes; ++j) {
       if (j >= args.tuple) break;
       int64_t at = tuple[j];
       at = at < 0 ? at + args.sizes[j] : at;

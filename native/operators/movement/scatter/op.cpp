@@ -8,15 +8,15 @@
 namespace graphopt {
 namespace {
 
-using gpu::ScatterHow;
+using gpu::ScatterReduction;
 
-std::optional<ScatterHow> how_of(const Node& node) {
-  return find_choice<std::string, ScatterHow>(node.get_string("reduction", "none"),
-                                              {{"none", ScatterHow::kNone},
-                                               {"add", ScatterHow::kAdd},
-                                               {"mul", ScatterHow::kMul},
-                                               {"min", ScatterHow::kMin},
-                                               {"max", ScatterHow::kMax}});
+std::optional<ScatterReduction> reduction_of(const Node& node) {
+  return find_choice<std::string, ScatterReduction>(node.get_string("reduction", "none"),
+                                                    {{"none", ScatterReduction::kNone},
+                                                     {"add", ScatterReduction::kAdd},
+                                                     {"mul", ScatterReduction::kMul},
+                                                     {"min", ScatterReduction::kMin},
+                                                     {"max", ScatterReduction::kMax}});
 }
 
 void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
@@ -29,7 +29,8 @@ void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
 }
 
 Planner plan_scatter_elements(const Node& node) {
-  return [given = node.get_int("axis", 0), how = how_of(node).value()](Call& call, Program& program) {
+  return [given = node.get_int("axis", 0), reduction = reduction_of(node).value()](Call& call,
+                                                                                   Program& program) {
     require_equal_ranks(call);
     const Tensor &x = call.input(0), &index = call.input(1);
     throw_if(call.input(2).shape != index.shape, "there must be one update for each index");
@@ -38,13 +39,13 @@ Planner plan_scatter_elements(const Node& node) {
     p.sizes = x.shape;
     p.indices = index.shape;
     p.axis = axis_of(given, x.shape.rank());
-    p.how = how;
+    p.reduction = reduction;
     plan_scatter(call, program, p);
   };
 }
 
 Planner plan_scatter_nd(const Node& node) {
-  const ScatterHow how = how_of(node).value();
+  const ScatterReduction reduction = reduction_of(node).value();
   return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &index = call.input(1);
     const int64_t k = tuple_length(call);
@@ -58,19 +59,19 @@ Planner plan_scatter_nd(const Node& node) {
     for (size_t d = 0; d < indexed; ++d) p.sizes[d] = x.shape[d];
     p.indices = index.shape;
     p.inner = x.shape.elements(indexed);
-    p.how = how;
+    p.reduction = reduction;
     plan_scatter(call, program, p);
   };
 }
 
 std::string refuse_scatter(const Node& node) {
-  const auto how = how_of(node);
-  if (!how) return "this reduction is not known";
+  const auto reduction = reduction_of(node);
+  if (!reduction) return "this reduction is not known";
   if (node.inputs[2].type != node.type()) return "data and updates of two types";
-  if (*how == ScatterHow::kNone) return "";
+  if (*reduction == ScatterReduction::kNone) return "";
   const ElementType type = node.type();
   const bool wide = is_unsigned(type) && bytes_of(type) >= 4;
-  const bool wraps = wide && (*how == ScatterHow::kAdd || *how == ScatterHow::kMul);
+  const bool wraps = wide && (*reduction == ScatterReduction::kAdd || *reduction == ScatterReduction::kMul);
   return is_float(type) || wraps || is_byte(type) || type == ElementType::kInt32 ||
                  type == ElementType::kInt64
              ? ""

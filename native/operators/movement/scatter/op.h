@@ -6,7 +6,7 @@
 
 namespace graphopt::gpu {
 
-using hip::ScatterHow;
+using hip::ScatterReduction;
 
 // x and y [sizes..., inner]. For ScatterElements inner is 1, and `indices` holds positions along `axis`. For
 // ScatterND the last axis of `indices` has an index for each of the sizes, and an update is a row of inner
@@ -19,7 +19,7 @@ struct ScatterProblem {
   ElementType type = ElementType::kFloat;
   int64_t bytes = 4;    // per element
   bool narrow = false;  // indices are int32_t
-  ScatterHow how = ScatterHow::kNone;
+  ScatterReduction reduction = ScatterReduction::kNone;
 };
 
 // Inputs x, indices, updates; output y. `aligned`: all pointers are multiples of 16. Throws

@@ -35,7 +35,7 @@ hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
 
 hip::ScatterLinkArgs link_tuples(const ScatterProblem& p) {
   const size_t k = p.sizes.rank();
-  if (k > kMostAxes) throw std::invalid_argument("a tuple of more than 5 indices");
+  if (k > kMaxAxes) throw std::invalid_argument("a tuple of more than 5 indices");
   hip::ScatterLinkArgs args = {};
   args.tuple = static_cast<int32_t>(k);
   const std::vector<int64_t> strides = contiguous(p.sizes);
@@ -53,7 +53,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   Plan plan;
   const uint32_t targets = to_u31(p.sizes.elements());
   if (targets == 0 || p.inner == 0) return plan;
-  const bool each = p.how != ScatterHow::kNone && aligned && p.inner == 1;
+  const bool each = p.reduction != ScatterReduction::kNone && aligned && p.inner == 1;
   const int64_t element = bytes_of(p.type);
   static_assert(sizeof(hip::ScatterLinked<uint8_t>) == sizeof(hip::ScatterLinked<uint32_t>));
   const int64_t link_bytes = !each          ? 4
@@ -82,7 +82,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
 
   int64_t inner = p.inner, bytes = p.bytes;
   const char* name = nullptr;
-  if (p.how != ScatterHow::kNone) {
+  if (p.reduction != ScatterReduction::kNone) {
     name = reduction_for(p.type, each);
   } else {
     if (bytes == 8) {
@@ -103,7 +103,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   apply.y = output(0);
   apply.total = to_u31(targets * inner);
   apply.inner = make_divisor(inner);
-  apply.how = p.how;
+  apply.reduction = p.reduction;
   plan.launch_items(name, divide_up(apply.total, hip::kScatterElements), hip::kScatterThreads, apply);
   return plan;
 }

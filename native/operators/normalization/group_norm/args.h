@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kGroupNormMostThreads = 1024;
+constexpr int kGroupNormMaxThreads = 1024;
 constexpr int kGroupNormSplitThreads = 512;
 // Elements per work-item.
 constexpr int kGroupNormSmallElements = 16;

@@ -211,11 +211,11 @@ DEVICE void group_norm_apply(const GroupNormApplyArgs& args) {
 using namespace graphopt::hip;
 
 FLOAT_KERNELS(group_norm_small, (group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>),
-              kGroupNormMostThreads, GroupNormArgs, x, gamma, beta, y)
-KERNEL_SHARING(group_norm_large_f32, kGroupNormMostThreads, 1, GroupNormArgs, x, gamma, beta, y) {
+              kGroupNormMaxThreads, GroupNormArgs, x, gamma, beta, y)
+KERNEL_SHARING(group_norm_large_f32, kGroupNormMaxThreads, 1, GroupNormArgs, x, gamma, beta, y) {
   group_norm<float, kGroupNormLargeElements / Pack<float>::kSize>(args);
 }
-KERNEL_SHARING(group_norm_large_f16, kGroupNormMostThreads, 2, GroupNormArgs, x, gamma, beta, y) {
+KERNEL_SHARING(group_norm_large_f16, kGroupNormMaxThreads, 2, GroupNormArgs, x, gamma, beta, y) {
   group_norm<half_t, kGroupNormLargeElements / Pack<half_t>::kSize>(args);
 }
 FLOAT_KERNELS(group_norm_stats, group_norm_stats<T>, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial)

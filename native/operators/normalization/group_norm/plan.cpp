@@ -148,7 +148,7 @@ Plan last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& devic
 
 Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
   constexpr int64_t kSmall = hip::kGroupNormSmallElements, kLarge = hip::kGroupNormLargeElements,
-                    kThreads = hip::kGroupNormMostThreads;
+                    kThreads = hip::kGroupNormMaxThreads;
   Plan plan;
   const int64_t groups = p.N * p.groups, channels = p.C / p.groups, size = channels * p.inner;
   if (groups * size == 0) return plan;

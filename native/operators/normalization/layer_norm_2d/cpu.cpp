@@ -10,15 +10,15 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kMostPixels = 512;
-constexpr int64_t kFewestPixels = 32;
+constexpr int64_t kMaxPixels = 512;
+constexpr int64_t kMinPixels = 32;
 constexpr int64_t kBlockFloats = 32 * 1024;  // floats per block of pixels: fits into the second-level cache
 constexpr int64_t kChannels = 32;            // channels per partial sum
 
 // Pixels that are normalised at a time.
 int64_t block_of(const LayerNorm2dProblem& p) {
   const int64_t pixels =
-      std::clamp(kBlockFloats / std::max<int64_t>(p.C, 1), kFewestPixels, kMostPixels) / 16 * 16;
+      std::clamp(kBlockFloats / std::max<int64_t>(p.C, 1), kMinPixels, kMaxPixels) / 16 * 16;
   return std::min(pixels, p.pixels);
 }
 
@@ -41,8 +41,8 @@ Parts take_parts(const LayerNorm2dProblem& p, size_t workers, Workspace& workspa
 
 // sum[i] = the sum over channels of of(row of X, i), for n pixels.
 template <class Of>
-void add_up(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, const Of& of) {
-  float part[kMostPixels];
+void sum_channels(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, const Of& of) {
+  float part[kMaxPixels];
   std::fill_n(sum, n, 0.0f);
   for (int64_t first = 0; first < C; first += kChannels) {
     std::fill_n(part, n, 0.0f);
@@ -92,19 +92,19 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
     }
     // The pivot is the first channel. Without it, a large mean would cost digits of the sum. Equal values have a
     // variance of exactly 0.
-    float pivot[kMostPixels], mean[kMostPixels], inverse[kMostPixels];
+    float pivot[kMaxPixels], mean[kMaxPixels], inverse[kMaxPixels];
     std::copy_n(s, n, pivot);
     const float share = 1.0f / static_cast<float>(p.C);
-    add_up(s, stride, p.C, n, mean, [&](const float* row, int64_t i) { return row[i] - pivot[i]; });
+    sum_channels(s, stride, p.C, n, mean, [&](const float* row, int64_t i) { return row[i] - pivot[i]; });
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) mean[i] = pivot[i] + mean[i] * share;
-    add_up(s, stride, p.C, n, inverse,
-           [&](const float* row, int64_t i) { return (row[i] - mean[i]) * (row[i] - mean[i]); });
+    sum_channels(s, stride, p.C, n, inverse,
+                 [&](const float* row, int64_t i) { return (row[i] - mean[i]) * (row[i] - mean[i]); });
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) inverse[i] = 1.0f / std::sqrt(inverse[i] * share + p.epsilon);
     for (int64_t c = 0; c < p.C; ++c) {
       const float* row = s + c * stride;
-      float buffer[kMostPixels];
+      float buffer[kMaxPixels];
       T* to = y + at + c * p.pixels;
       float* out = target(to, buffer);
       const float scale = g[c], shift = b[c];

@@ -38,9 +38,9 @@ Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half, bool aligned) {
   const char* kernel = float_kernel(kernel_name({of.name, pairs ? "_pairs" : ""}), half);
   const uint32_t groups = to_u31(divide_up(p.pixels, hip::kLayerNorm2dThreads / of.slices * (pairs ? 2 : 1)));
   to_u31(p.N);
-  for (int64_t first = 0; first < p.N; first += kMostGrid) {
+  for (int64_t first = 0; first < p.N; first += kMaxGrid) {
     args.first_image = static_cast<uint32_t>(first);
-    const auto images = static_cast<uint32_t>(std::min(kMostGrid, p.N - first));
+    const auto images = static_cast<uint32_t>(std::min(kMaxGrid, p.N - first));
     plan.launch(kernel, {groups, images}, hip::kLayerNorm2dThreads, args);
   }
   return plan;

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kRowNormMostThreads = 1024;
+constexpr int kRowNormMaxThreads = 1024;
 constexpr int kRowNormVectors = 4;  // per work-item
 constexpr int kRowNormAnyThreads = 1024;
 

@@ -184,11 +184,11 @@ DEVICE void row_norm_any(const RowNormArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(row_norm, (row_norm<T, false>), kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y,
+FLOAT_KERNELS(row_norm, (row_norm<T, false>), kRowNormMaxThreads, RowNormArgs, x, residual, gamma, beta, y,
               sum, statistics)
 FLOAT_KERNELS(row_norm_any, (row_norm_any<T, false>), kRowNormAnyThreads, RowNormArgs, x, residual, gamma,
               beta, y, sum, statistics)
-FLOAT_KERNELS(row_norm_windows, (row_norm<T, true>), kRowNormMostThreads, RowNormArgs, x, residual, gamma,
+FLOAT_KERNELS(row_norm_windows, (row_norm<T, true>), kRowNormMaxThreads, RowNormArgs, x, residual, gamma,
               beta, y, sum, statistics)
 FLOAT_KERNELS(row_norm_windows_any, (row_norm_any<T, true>), kRowNormAnyThreads, RowNormArgs, x, residual,
               gamma, beta, y, sum, statistics)

@@ -29,15 +29,15 @@ hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height
 namespace gpu {
 
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
+  constexpr int64_t kMaxThreads = hip::kRowNormMaxThreads;
   Plan plan;
   if (p.rows * p.D == 0) return plan;
   const int64_t pack = half ? 8 : 4;
   const uint8_t gamma = p.has_residual ? 2 : 1;
-  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMostThreads * hip::kRowNormVectors;
+  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMaxThreads * hip::kRowNormVectors;
   // Two vectors per work-item keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
-                                     static_cast<int64_t>(device.wave), kMostThreads);
+                                     static_cast<int64_t>(device.wave), kMaxThreads);
   const char* name = float_kernel(
       kernel_name({"row_norm", p.order != RowOrder::kImages ? "_windows" : "", registers ? "" : "_any"}),
       half);

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// The values of `how` in the arguments of softmax_* and lp_norm_*: the function to compute.
+// The values of `function` in the arguments of softmax_* and lp_norm_*: the function to compute.
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
@@ -16,7 +16,7 @@ struct SoftmaxArgs : Arguments<2, 32> {
   In x;
   Out y;
   uint32_t D;
-  int32_t how;
+  int32_t function;
   int32_t threads;
 };
 
@@ -29,7 +29,7 @@ struct SoftmaxColumnsArgs : Arguments<2, 40> {
   Out y;
   Divisor groups;  // work-groups for each of `outer`
   uint32_t D, inner;
-  int32_t how;
+  int32_t function;
 };
 
 }  // namespace graphopt::hip

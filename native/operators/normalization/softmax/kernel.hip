@@ -15,7 +15,7 @@ namespace graphopt::hip {
 // elements are relative to `most`, the largest element.
 struct Exponentials {
   static constexpr bool kShifts = true;
-  int32_t how;
+  int32_t function;
   float scale, shift;
 
   DEVICE float summand(float v, float most) const { return exp_fast(v - most); }
@@ -24,17 +24,17 @@ struct Exponentials {
     shift = most + 0.69314718f * log2_fast(sum);
   }
   DEVICE float result(float v, float most) const {
-    return how == kLogSoftmax ? v - shift : exp_fast(v - most) * scale;
+    return function == kLogSoftmax ? v - shift : exp_fast(v - most) * scale;
   }
 };
 
 struct Powers {
   static constexpr bool kShifts = false;
-  int32_t how;
+  int32_t function;
   float norm;
 
-  DEVICE float summand(float v, float) const { return how == kRootOfSquares ? v * v : v < 0 ? -v : v; }
-  DEVICE void finish(float, float sum) { norm = how == kRootOfSquares ? sqrt_exact(sum) : sum; }
+  DEVICE float summand(float v, float) const { return function == kRootOfSquares ? v * v : v < 0 ? -v : v; }
+  DEVICE void finish(float, float sum) { norm = function == kRootOfSquares ? sqrt_exact(sum) : sum; }
   DEVICE float result(float v, float) const { return norm == 0 ? 0.0f : v / norm; }
 };
 
@@ -49,7 +49,7 @@ DEVICE float larger(float v, float most) { return v > most || v != v ? v : most;
 template <class T, class Of>
 DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
   Of of = {};
-  of.how = args.how;
+  of.function = args.function;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.D;
   const T* const x = static_cast<const T*>(args.x) + row;
   T* const y = static_cast<T*>(args.y) + row;
@@ -79,7 +79,7 @@ DEVICE void softmax(const SoftmaxArgs& args) {
   SHARED(lds, SoftmaxLds);
   if (args.D <= kSoftmaxKept * static_cast<uint32_t>(args.threads)) return softmax_kept<T, Of>(args, lds);
   Of of = {};
-  of.how = args.how;
+  of.function = args.function;
   const T* x = args.x;
   T* y = args.y;
   const uint32_t D = args.D;
@@ -164,7 +164,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     barrier();
   }
   Of of[kWidth] = {};
-  UNROLL for (int w = 0; w < kWidth; ++w) of[w].how = args.how;
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].function = args.function;
   each([&](const Values& numbers, uint32_t i) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
       sum.v[w] += i < args.D ? of[w].summand(numbers.v[w], most.v[w]) : 0.0f;

@@ -11,7 +11,7 @@ const char* family_of(OverAxis what) {
   return what == OverAxis::kSoftmax || what == OverAxis::kLogSoftmax ? "softmax" : "lp_norm";
 }
 
-int32_t how_of(OverAxis what) {
+int32_t function_of(OverAxis what) {
   if (what == OverAxis::kLp1) return hip::kSumOfAbsolutes;
   if (what == OverAxis::kLp2) return hip::kRootOfSquares;
   return what == OverAxis::kLogSoftmax ? hip::kLogSoftmax : hip::kSoftmax;
@@ -29,7 +29,7 @@ void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis w
   args.groups = make_divisor(groups);
   args.D = to_u31(D);
   args.inner = to_u31(inner);
-  args.how = how_of(what);
+  args.function = function_of(what);
   // Each launch processes complete slices of `outer`.
   const int64_t most = std::max<int64_t>(1, INT32_MAX / (groups * kThreads));
   for (int64_t first = 0; first < outer; first += most) {
@@ -54,7 +54,7 @@ Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool h
       std::clamp<int64_t>(round_up(divide_up(to_u31(D), hip::kSoftmaxKept), device.wave), device.wave, 1024);
   hip::SoftmaxArgs args = {};
   args.D = to_u31(D);
-  args.how = how_of(what);
+  args.function = function_of(what);
   args.threads = static_cast<int32_t>(threads);
   const int64_t bytes = (half ? 2 : 4) * D;
   for_each_launch(outer, threads, [&](int64_t first, uint32_t count) {

@@ -13,7 +13,7 @@ void quantize_dynamically(Program& program, const Shape& shape, bool aligned, Re
   reduced.reduced = {true};
   Ref ends[2];
   for (const bool most : {false, true}) {
-    reduced.how = most ? gpu::Reduction::kMax : gpu::Reduction::kMin;
+    reduced.reduction = most ? gpu::Reduction::kMax : gpu::Reduction::kMin;
     ends[most] = program.reserve(bytes_of(ElementType::kFloat));
     program.launch(gpu::reduce_plan(reduced, aligned), {x}, {ends[most]});
   }
@@ -89,7 +89,7 @@ Planner plan_quantize(const Node& node, bool back) {
 }
 
 // The types that QuantizeLinear writes.
-bool is_narrow(ElementType type) { return is_packed(type) || (is_whole(type) && bytes_of(type) <= 2); }
+bool is_narrow(ElementType type) { return is_packed(type) || (is_integer(type) && bytes_of(type) <= 2); }
 
 std::string refuse_block(const Node& node) {
   const int64_t block = node.get_int("block_size", 0);

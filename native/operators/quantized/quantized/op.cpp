@@ -101,8 +101,8 @@ Planner plan_quantized_binary(QuantizedOp op) {
 
 void plan_quantized_where(Call& call, Program& program) {
   constexpr QuantizedOperand x = {1, 2, 3}, y = {4, 5, 6}, z = {0, 7, 8};
-  gpu::WholeProblem p;
-  p.op = gpu::WholeOp::kWhere;
+  gpu::IntegerElementwiseProblem p;
+  p.op = gpu::IntegerOp::kWhere;
   p.masked = p.binary = true;
   p.bytes = 1;
   p.mask = call.input(0).shape;
@@ -111,7 +111,7 @@ void plan_quantized_where(Call& call, Program& program) {
   p.y = gpu::broadcast_shape(gpu::broadcast_shape(p.mask, p.a), p.b);
   const Ref to = set_output(call, 0, p.y, call.input(x.x).type);
   const Ref left = rescaled(call, program, x, z), right = rescaled(call, program, y, z);
-  program.launch(gpu::whole_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
+  program.launch(gpu::integer_elementwise_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
 }
 
 Planner plan_quantized_concat(const Node& node) {

@@ -7,16 +7,16 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// A reduction: how elements are joined, a function of each element before that, and a function of the result
+// A reduction: how elements are combined, a function of each element before that, and a function of the result
 // after it.
-enum class Join : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
-enum class Before : int32_t { kNothing, kAbsolute, kSquare };
-enum class After : int32_t { kNothing, kRoot, kLog };
+enum class Combiner : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
+enum class ElementFunction : int32_t { kNothing, kAbsolute, kSquare };
+enum class ResultFunction : int32_t { kNothing, kRoot, kLog };
 
-struct ReduceHow {
-  Join join;
-  Before before;
-  After after;
+struct ReduceFunctions {
+  Combiner combiner;
+  ElementFunction before;
+  ResultFunction after;
   float scale;      // factor of the result, before `after`: 1 / R for a mean
   int64_t divisor;  // for integers; replaces `scale`
   int32_t is_unsigned;
@@ -27,7 +27,7 @@ struct ReduceHow {
 struct ReduceRowsArgs : Arguments<2, 72> {
   In x;
   Out y;
-  ReduceHow how;
+  ReduceFunctions functions;
   uint32_t R, rows, row_items, shift;
   int32_t packs;  // rows of floats are read in packs
   int32_t unused;
@@ -38,7 +38,7 @@ struct ReduceRowsArgs : Arguments<2, 72> {
 struct ReduceColumnsArgs : Arguments<2, 72> {
   In x;
   Out y;
-  ReduceHow how;
+  ReduceFunctions functions;
   uint64_t block;
   uint32_t total;
   Divisor stride;

@@ -12,17 +12,17 @@
 namespace graphopt::hip {
 
 // A partial result of floats. For LogSumExp: the largest element and the sum of exp(x - largest).
-struct FloatJoined {
+struct FloatAccumulator {
   float value, sum;
 };
 
-DEVICE FloatJoined none_of_floats(Join join) {
-  switch (join) {
-    case Join::kProduct:
+DEVICE FloatAccumulator float_identity(Combiner combiner) {
+  switch (combiner) {
+    case Combiner::kProduct:
       return {1.0f, 0.0f};
-    case Join::kMin:
+    case Combiner::kMin:
       return {infinity(), 0.0f};
-    case Join::kSum:
+    case Combiner::kSum:
       return {0.0f, 0.0f};
     default:
       return {-infinity(), 0.0f};
@@ -34,19 +34,19 @@ DEVICE FloatJoined none_of_floats(Join join) {
 DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
 DEVICE float weight(float x, float base) { return exp_fast(x - base); }
 
-DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& b) {
-  switch (join) {
-    case Join::kSum:
+DEVICE FloatAccumulator combine(Combiner combiner, const FloatAccumulator& a, const FloatAccumulator& b) {
+  switch (combiner) {
+    case Combiner::kSum:
       return {a.value + b.value, 0.0f};
-    case Join::kProduct:
+    case Combiner::kProduct:
       return {a.value * b.value, 0.0f};
-    case Join::kLogSumExp: {
+    case Combiner::kLogSumExp: {
       const float largest = a.value > b.value ? a.value : b.value;
       const float base = base_of(largest);
       return {largest, a.sum * weight(a.value, base) + b.sum * weight(b.value, base)};
     }
     default: {
-      const bool first = join == Join::kMax ? a.value > b.value : a.value < b.value;
+      const bool first = combiner == Combiner::kMax ? a.value > b.value : a.value < b.value;
       return {first || a.value != a.value ? a.value : b.value, 0.0f};  // NaN is kept
     }
   }
@@ -54,62 +54,66 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
 
 // Loads that are issued before the first is waited for: 32 bytes of elements.
 template <class From>
-constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
+constexpr int kLoadsInFlight = 32 / static_cast<int>(sizeof(From));
 
 // NaN does not change the largest element, only the sum.
 template <int kCount>
-DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float (&values)[kCount]) {
-  float largest = joined.value;
+DEVICE FloatAccumulator log_sum_exp_with(const FloatAccumulator& accumulator, const float (&values)[kCount]) {
+  float largest = accumulator.value;
   UNROLL for (int k = 0; k < kCount; ++k) largest = max_float(values[k], largest);
   const float base = base_of(largest);
-  float sum = joined.sum * weight(joined.value, base);
+  float sum = accumulator.sum * weight(accumulator.value, base);
   UNROLL for (int k = 0; k < kCount; ++k) sum += weight(values[k], base);
   return {largest, sum};
 }
 
 template <int kCount>
-DEVICE FloatJoined join_each(Join join, FloatJoined joined, const float (&values)[kCount]) {
-  UNROLL for (int k = 0; k < kCount; ++k) joined = join_two(join, joined, {values[k], 0.0f});
-  return joined;
+DEVICE FloatAccumulator accumulate(Combiner combiner, FloatAccumulator accumulator,
+                                   const float (&values)[kCount]) {
+  UNROLL for (int k = 0; k < kCount; ++k) accumulator = combine(combiner, accumulator, {values[k], 0.0f});
+  return accumulator;
 }
 
 // The operator is the same for all work-items, so a work-item branches once for all its values.
 template <int kCount>
-DEVICE FloatJoined join_values(Join join, const FloatJoined& joined, const float (&values)[kCount]) {
-  switch (join) {
-    case Join::kSum:
-      return join_each(Join::kSum, joined, values);
-    case Join::kProduct:
-      return join_each(Join::kProduct, joined, values);
-    case Join::kMax:
-      return join_each(Join::kMax, joined, values);
-    case Join::kMin:
-      return join_each(Join::kMin, joined, values);
+DEVICE FloatAccumulator join_values(Combiner combiner, const FloatAccumulator& accumulator,
+                                    const float (&values)[kCount]) {
+  switch (combiner) {
+    case Combiner::kSum:
+      return accumulate(Combiner::kSum, accumulator, values);
+    case Combiner::kProduct:
+      return accumulate(Combiner::kProduct, accumulator, values);
+    case Combiner::kMax:
+      return accumulate(Combiner::kMax, accumulator, values);
+    case Combiner::kMin:
+      return accumulate(Combiner::kMin, accumulator, values);
     default:
-      return log_sum_exp_with(joined, values);
+      return log_sum_exp_with(accumulator, values);
   }
 }
 
 template <int kCount>
-DEVICE void before_joining(Before before, float (&values)[kCount]) {
-  if (before == Before::kSquare) {
+DEVICE void before_joining(ElementFunction before, float (&values)[kCount]) {
+  if (before == ElementFunction::kSquare) {
     UNROLL for (int k = 0; k < kCount; ++k) values[k] *= values[k];
-  } else if (before == Before::kAbsolute) {
+  } else if (before == ElementFunction::kAbsolute) {
     UNROLL for (int k = 0; k < kCount; ++k) values[k] = values[k] < 0.0f ? -values[k] : values[k];
   }
 }
 
 DEVICE float log_of(float x) { return 0.69314718f * log2_fast(x); }
 
-DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
-  if (how.join == Join::kLogSumExp) return joined.value + log_of(joined.sum);
-  const float value = joined.value * how.scale;
-  return how.after == After::kRoot ? sqrt_exact(value) : how.after == After::kLog ? log_of(value) : value;
+DEVICE float result_of(const ReduceFunctions& functions, const FloatAccumulator& accumulator) {
+  if (functions.combiner == Combiner::kLogSumExp) return accumulator.value + log_of(accumulator.sum);
+  const float value = accumulator.value * functions.scale;
+  return functions.after == ResultFunction::kRoot  ? sqrt_exact(value)
+         : functions.after == ResultFunction::kLog ? log_of(value)
+                                                   : value;
 }
 
 // Joins the values of neighbouring work-items; each of them gets the result.
-DEVICE FloatJoined join_row_items(Join join, FloatJoined x, int row_items) {
-  if (join == Join::kLogSumExp) {
+DEVICE FloatAccumulator join_row_items(Combiner combiner, FloatAccumulator x, int row_items) {
+  if (combiner == Combiner::kLogSumExp) {
     float largest = x.value;
     for (int mask = row_items / 2; mask > 0; mask /= 2) {
       const float other = shuffle_xor(largest, mask);
@@ -120,7 +124,7 @@ DEVICE FloatJoined join_row_items(Join join, FloatJoined x, int row_items) {
     return x;
   }
   for (int mask = row_items / 2; mask > 0; mask /= 2) {
-    x = join_two(join, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
+    x = combine(combiner, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
   }
   return x;
 }
@@ -131,15 +135,15 @@ struct FloatLds {
 };
 
 // Joins the values of all threads; the result is valid in thread 0.
-DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
-  switch (join) {
-    case Join::kSum:
+DEVICE FloatAccumulator join_group(Combiner combiner, FloatAccumulator x, FloatLds& lds) {
+  switch (combiner) {
+    case Combiner::kSum:
       return {group_sum(x.value, lds.first, kReduceThreads), 0.0f};
-    case Join::kMax:
+    case Combiner::kMax:
       return {group_max(x.value, lds.first, kReduceThreads), 0.0f};
-    case Join::kMin:
+    case Combiner::kMin:
       return {-group_max(-x.value, lds.first, kReduceThreads), 0.0f};
-    case Join::kLogSumExp: {
+    case Combiner::kLogSumExp: {
       const float largest = group_max(x.value, lds.first, kReduceThreads);
       return {largest, group_sum(x.sum * weight(x.value, base_of(largest)), lds.second, kReduceThreads)};
     }
@@ -157,10 +161,11 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
 
 // Joins the elements with the indices from, from + step, ... below end.
 template <class From>
-DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
-  constexpr int kCount = kAhead<From>;
-  const FloatJoined none = none_of_floats(how.join);
-  FloatJoined joined = none;
+DEVICE FloatAccumulator join_strided(const ReduceFunctions& functions, const From* x, size_t from, size_t end,
+                                     size_t step) {
+  constexpr int kCount = kLoadsInFlight<From>;
+  const FloatAccumulator none = float_identity(functions.combiner);
+  FloatAccumulator accumulator = none;
   for (size_t at = from; at < end; at += kCount * step) {
     float values[kCount];
     if (at + (kCount - 1) * step < end) {
@@ -170,19 +175,19 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
         values[k] = at + k * step < end ? to_float(x[at + k * step]) : none.value;
       }
     }
-    before_joining(how.before, values);
-    joined = join_values(how.join, joined, values);
+    before_joining(functions.before, values);
+    accumulator = join_values(functions.combiner, accumulator, values);
   }
-  return joined;
+  return accumulator;
 }
 
 // Reduces a row of R elements, read in adjacent packs by `row_items` work-items.
 template <class From>
-DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t item, uint32_t R,
-                              uint32_t row_items) {
-  constexpr int kSize = Pack<From>::kSize, kCount = kAhead<From>, kPacks = kCount / kSize;
-  const FloatJoined none = none_of_floats(how.join);
-  FloatJoined joined = none;
+DEVICE FloatAccumulator join_packs(const ReduceFunctions& functions, const From* x, uint32_t item, uint32_t R,
+                                   uint32_t row_items) {
+  constexpr int kSize = Pack<From>::kSize, kCount = kLoadsInFlight<From>, kPacks = kCount / kSize;
+  const FloatAccumulator none = float_identity(functions.combiner);
+  FloatAccumulator accumulator = none;
   for (uint32_t at = item * kSize; at < R; at += kCount * row_items) {
     float values[kCount];
     UNROLL for (int p = 0; p < kPacks; ++p) {
@@ -192,10 +197,10 @@ DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t item
         values[p * kSize + e] = from < R ? to_float(pack.v[e]) : none.value;
       }
     }
-    before_joining(how.before, values);
-    joined = join_values(how.join, joined, values);
+    before_joining(functions.before, values);
+    accumulator = join_values(functions.combiner, accumulator, values);
   }
-  return joined;
+  return accumulator;
 }
 
 struct RowOfGroup {
@@ -215,18 +220,18 @@ DEVICE void reduce_row(const ReduceRowsArgs& args) {
   SHARED(lds, FloatLds);
   const From* x = args.x;
   To* y = args.y;
-  const ReduceHow& how = args.how;
+  const ReduceFunctions& functions = args.functions;
   const RowOfGroup at = row_of_group(args);
-  FloatJoined joined = none_of_floats(how.join);
+  FloatAccumulator accumulator = float_identity(functions.combiner);
   if (at.row < args.rows) {
     const From* const row = x + static_cast<size_t>(at.row) * args.R;
-    joined = args.packs != 0 ? join_packs(how, row, at.item, args.R, args.row_items)
-                             : join_strided(how, row, at.item, args.R, args.row_items);
+    accumulator = args.packs != 0 ? join_packs(functions, row, at.item, args.R, args.row_items)
+                                  : join_strided(functions, row, at.item, args.R, args.row_items);
   }
-  joined = args.row_items == kReduceThreads
-               ? join_group(how.join, joined, lds)
-               : join_row_items(how.join, joined, static_cast<int>(args.row_items));
-  if (at.item == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(how, joined));
+  accumulator = args.row_items == kReduceThreads
+                    ? join_group(functions.combiner, accumulator, lds)
+                    : join_row_items(functions.combiner, accumulator, static_cast<int>(args.row_items));
+  if (at.item == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(functions, accumulator));
 }
 
 template <class From, class To>
@@ -237,27 +242,28 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   const uint32_t i = work_item(kReduceThreads);
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
-  const FloatJoined joined = join_strided(args.how, x + static_cast<size_t>(outer) * args.block, column,
-                                          static_cast<size_t>(args.block), stride.d);
-  y[i] = from_float<To>(result_of(args.how, joined));
+  const FloatAccumulator accumulator =
+      join_strided(args.functions, x + static_cast<size_t>(outer) * args.block, column,
+                   static_cast<size_t>(args.block), stride.d);
+  y[i] = from_float<To>(result_of(args.functions, accumulator));
 }
 
 // Integers wrap around, as unsigned arithmetic does. T is signed. For unsigned elements `flip` is the sign bit:
 // x ^ flip maps their order to that of T.
 template <class T, class Unsigned>
-DEVICE T flip_of(const ReduceHow& how) {
-  return static_cast<T>(Unsigned(how.is_unsigned != 0) << (8 * sizeof(T) - 1));
+DEVICE T flip_of(const ReduceFunctions& functions) {
+  return static_cast<T>(Unsigned(functions.is_unsigned != 0) << (8 * sizeof(T) - 1));
 }
 
 template <class T, class Unsigned>
-DEVICE T join_integers(Join join, T a, T b, T flip) {
+DEVICE T join_integers(Combiner combiner, T a, T b, T flip) {
   const auto ua = static_cast<Unsigned>(a), ub = static_cast<Unsigned>(b);
-  switch (join) {
-    case Join::kProduct:
+  switch (combiner) {
+    case Combiner::kProduct:
       return static_cast<T>(ua * ub);
-    case Join::kMax:
+    case Combiner::kMax:
       return static_cast<T>(a ^ flip) > static_cast<T>(b ^ flip) ? a : b;
-    case Join::kMin:
+    case Combiner::kMin:
       return static_cast<T>(a ^ flip) < static_cast<T>(b ^ flip) ? a : b;
     default:
       return static_cast<T>(ua + ub);
@@ -270,24 +276,25 @@ DEVICE T least_of() {
 }
 
 template <class T, class Unsigned>
-DEVICE T none_of_integers(Join join, T flip) {
+DEVICE T integer_identity(Combiner combiner, T flip) {
   const T least = least_of<T, Unsigned>();
-  return join == Join::kMax   ? static_cast<T>(least ^ flip)
-         : join == Join::kMin ? static_cast<T>(~least ^ flip)
-                              : static_cast<T>(join == Join::kProduct ? 1 : 0);
+  return combiner == Combiner::kMax   ? static_cast<T>(least ^ flip)
+         : combiner == Combiner::kMin ? static_cast<T>(~least ^ flip)
+                                      : static_cast<T>(combiner == Combiner::kProduct ? 1 : 0);
 }
 
 template <class T, class Unsigned>
-DEVICE T before_joining_integers(Before before, T x) {
+DEVICE T before_joining_integers(ElementFunction before, T x) {
   const auto u = static_cast<Unsigned>(x);
-  if (before == Before::kSquare) return static_cast<T>(u * u);
-  return before == Before::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
+  if (before == ElementFunction::kSquare) return static_cast<T>(u * u);
+  return before == ElementFunction::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
 }
 
 template <class T, class Unsigned>
-DEVICE T divided(const ReduceHow& how, T x) {
-  return how.is_unsigned != 0 ? static_cast<T>(static_cast<Unsigned>(x) / static_cast<Unsigned>(how.divisor))
-                              : static_cast<T>(x / static_cast<T>(how.divisor));
+DEVICE T divided(const ReduceFunctions& functions, T x) {
+  return functions.is_unsigned != 0
+             ? static_cast<T>(static_cast<Unsigned>(x) / static_cast<Unsigned>(functions.divisor))
+             : static_cast<T>(x / static_cast<T>(functions.divisor));
 }
 
 // The integer square root, bit by bit from the highest.
@@ -321,14 +328,16 @@ DEVICE int log_of_integer(uint64_t x) {
 
 // If a sum wrapped around to a value below 0, or is 0, the root is 0 and the logarithm the least integer.
 template <class T, class Unsigned>
-DEVICE T result_of_integers(const ReduceHow& how, T joined) {
-  const T value = divided<T, Unsigned>(how, joined);
-  if (how.after == After::kNothing) return value;
-  const T flip = flip_of<T, Unsigned>(how);
-  const bool is_positive = how.is_unsigned != 0 ? value != 0 : value > 0;
-  if (!is_positive) return how.after == After::kRoot ? T{0} : static_cast<T>(least_of<T, Unsigned>() ^ flip);
+DEVICE T result_of_integers(const ReduceFunctions& functions, T accumulator) {
+  const T value = divided<T, Unsigned>(functions, accumulator);
+  if (functions.after == ResultFunction::kNothing) return value;
+  const T flip = flip_of<T, Unsigned>(functions);
+  const bool is_positive = functions.is_unsigned != 0 ? value != 0 : value > 0;
+  if (!is_positive)
+    return functions.after == ResultFunction::kRoot ? T{0} : static_cast<T>(least_of<T, Unsigned>() ^ flip);
   const auto number = static_cast<Unsigned>(value);
-  return how.after == After::kRoot ? static_cast<T>(root_of(number)) : static_cast<T>(log_of_integer(number));
+  return functions.after == ResultFunction::kRoot ? static_cast<T>(root_of(number))
+                                                  : static_cast<T>(log_of_integer(number));
 }
 
 template <class T>
@@ -337,14 +346,15 @@ struct IntegerLds {
 };
 
 template <class T, class Unsigned>
-DEVICE T join_strided_integers(const ReduceHow& how, const T* x, size_t from, size_t end, size_t step) {
-  const T flip = flip_of<T, Unsigned>(how);
-  T joined = none_of_integers<T, Unsigned>(how.join, flip);
+DEVICE T join_strided_integers(const ReduceFunctions& functions, const T* x, size_t from, size_t end,
+                               size_t step) {
+  const T flip = flip_of<T, Unsigned>(functions);
+  T accumulator = integer_identity<T, Unsigned>(functions.combiner, flip);
   for (size_t at = from; at < end; at += step) {
-    const T value = before_joining_integers<T, Unsigned>(how.before, x[at]);
-    joined = join_integers<T, Unsigned>(how.join, joined, value, flip);
+    const T value = before_joining_integers<T, Unsigned>(functions.before, x[at]);
+    accumulator = join_integers<T, Unsigned>(functions.combiner, accumulator, value, flip);
   }
-  return joined;
+  return accumulator;
 }
 
 template <class T, class Unsigned>
@@ -352,24 +362,24 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args) {
   SHARED(lds, IntegerLds<T>);
   const T* x = args.x;
   T* y = args.y;
-  const ReduceHow& how = args.how;
+  const ReduceFunctions& functions = args.functions;
   const RowOfGroup at = row_of_group(args);
-  const T flip = flip_of<T, Unsigned>(how);
-  T joined = none_of_integers<T, Unsigned>(how.join, flip);
+  const T flip = flip_of<T, Unsigned>(functions);
+  T accumulator = integer_identity<T, Unsigned>(functions.combiner, flip);
   if (at.row < args.rows) {
     const T* row = x + static_cast<size_t>(at.row) * args.R;
-    joined = join_strided_integers<T, Unsigned>(how, row, at.item, args.R, args.row_items);
+    accumulator = join_strided_integers<T, Unsigned>(functions, row, at.item, args.R, args.row_items);
   }
-  lds.values[thread_x()] = joined;
+  lds.values[thread_x()] = accumulator;
   for (uint32_t half = args.row_items / 2; half > 0; half /= 2) {
     barrier();
     if (at.item < half) {
-      lds.values[thread_x()] =
-          join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half], flip);
+      lds.values[thread_x()] = join_integers<T, Unsigned>(functions.combiner, lds.values[thread_x()],
+                                                          lds.values[thread_x() + half], flip);
     }
   }
   if (at.item == 0 && at.row < args.rows) {
-    y[at.row] = result_of_integers<T, Unsigned>(how, lds.values[thread_x()]);
+    y[at.row] = result_of_integers<T, Unsigned>(functions, lds.values[thread_x()]);
   }
 }
 
@@ -381,9 +391,10 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const uint32_t i = work_item(kReduceThreads);
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
-  const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,
-                                                      column, static_cast<size_t>(args.block), stride.d);
-  y[i] = result_of_integers<T, Unsigned>(args.how, joined);
+  const T accumulator =
+      join_strided_integers<T, Unsigned>(args.functions, x + static_cast<size_t>(outer) * args.block, column,
+                                         static_cast<size_t>(args.block), stride.d);
+  y[i] = result_of_integers<T, Unsigned>(args.functions, accumulator);
 }
 
 }  // namespace graphopt::hip

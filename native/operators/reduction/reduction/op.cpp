@@ -31,11 +31,11 @@ Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const 
 
 namespace {
 
-Planner plan_reduce(const Node& node, gpu::Reduction how) {
+Planner plan_reduce(const Node& node, gpu::Reduction reduction) {
   const ReducedAxes axes(node);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const gpu::ReduceProblem p = {x.shape, axes.of(call), how, x.type};
+    const gpu::ReduceProblem p = {x.shape, axes.of(call), reduction, x.type};
     program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
                    {set_output(call, 0, axes.left(x.shape, p.reduced))});
   };
@@ -59,7 +59,7 @@ std::string refuse_whole(const Node& node) {
 
 std::string refuse_numbers(const Node& node) {
   const ElementType type = node.type();
-  return is_float(type) || (is_whole(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
+  return is_float(type) || (is_integer(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
 }
 
 // Max and Min also have kernels for bytes.
@@ -68,13 +68,13 @@ std::string refuse_extremes(const Node& node) {
   return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);
 }
 
-gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction how,
+gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction reduction,
                                ElementType type) {
-  return {{outer, R, inner}, {false, true, false}, how, type};
+  return {{outer, R, inner}, {false, true, false}, reduction, type};
 }
 
 // Reduces all axes except batch and channels.
-Planner plan_global_pool(const Node&, gpu::Reduction how, bool last) {
+Planner plan_global_pool(const Node&, gpu::Reduction reduction, bool last) {
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     throw_if(x.shape.rank() < 2, "X must have rank 2 or more");
@@ -88,7 +88,7 @@ Planner plan_global_pool(const Node&, gpu::Reduction how, bool last) {
     const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
     program.launch(gpu::reduce_plan(middle_axis(last ? images : images * channels, pixels,
-                                                last ? channels : 1, how, x.type),
+                                                last ? channels : 1, reduction, x.type),
                                     call.aligned()),
                    {Ref::input(0)}, {out});
   };
@@ -103,8 +103,11 @@ std::string refuse_global_pool(const Node& node) {
 }  // namespace
 
 void add_reduction(Kernels& kernels) {
-  const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
-    kernels.add_onnx(name, 1, 28, plan_reduce, how).refused(refuse).reads_on_host({1}).takes_rare_types();
+  const auto reduce = [&](const char* name, gpu::Reduction reduction, std::string (*refuse)(const Node&)) {
+    kernels.add_onnx(name, 1, 28, plan_reduce, reduction)
+        .refused(refuse)
+        .reads_on_host({1})
+        .takes_rare_types();
   };
   reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
   reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);
@@ -116,8 +119,8 @@ void add_reduction(Kernels& kernels) {
   reduce("ReduceL2", gpu::Reduction::kL2, refuse_numbers);
   reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
   reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
-  const auto pool = [&](const char* name, gpu::Reduction how) {
-    kernels.add_following(name, 1, 22, plan_global_pool, how).refused(refuse_global_pool);
+  const auto pool = [&](const char* name, gpu::Reduction reduction) {
+    kernels.add_following(name, 1, 22, plan_global_pool, reduction).refused(refuse_global_pool);
   };
   pool("GlobalAveragePool", gpu::Reduction::kMean);
   pool("GlobalMaxPool", gpu::Reduction::kMax);

@@ -28,7 +28,7 @@ enum class Reduction : int32_t {
 struct ReduceProblem {
   Shape x;
   std::vector<bool> reduced;
-  Reduction how = Reduction::kSum;
+  Reduction reduction = Reduction::kSum;
   ElementType type = ElementType::kFloat;
 };
 

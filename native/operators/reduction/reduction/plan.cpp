@@ -7,9 +7,9 @@
 namespace graphopt::gpu {
 namespace {
 
-using hip::After;
-using hip::Before;
-using hip::Join;
+using hip::Combiner;
+using hip::ElementFunction;
+using hip::ResultFunction;
 
 // Adjacent axes that are merged into one axis.
 struct Part {
@@ -30,17 +30,18 @@ std::vector<Part> parts_of(const ReduceProblem& p) {
   return parts;
 }
 
-hip::ReduceHow how_of(Reduction how, ElementType type) {
-  hip::ReduceHow h = {Join::kSum, Before::kNothing, After::kNothing, 1.0f, 1, 0, 0};
+hip::ReduceFunctions functions_of(Reduction reduction, ElementType type) {
+  hip::ReduceFunctions h = {
+      Combiner::kSum, ElementFunction::kNothing, ResultFunction::kNothing, 1.0f, 1, 0, 0};
   h.is_unsigned = is_unsigned(type);
-  if (how == Reduction::kMax) h.join = Join::kMax;
-  if (how == Reduction::kMin) h.join = Join::kMin;
-  if (how == Reduction::kProduct) h.join = Join::kProduct;
-  if (how == Reduction::kLogSumExp) h.join = Join::kLogSumExp;
-  if (how == Reduction::kL1 && h.is_unsigned == 0) h.before = Before::kAbsolute;
-  if (how == Reduction::kL2 || how == Reduction::kSumSquare) h.before = Before::kSquare;
-  if (how == Reduction::kL2) h.after = After::kRoot;
-  if (how == Reduction::kLogSum) h.after = After::kLog;
+  if (reduction == Reduction::kMax) h.combiner = Combiner::kMax;
+  if (reduction == Reduction::kMin) h.combiner = Combiner::kMin;
+  if (reduction == Reduction::kProduct) h.combiner = Combiner::kProduct;
+  if (reduction == Reduction::kLogSumExp) h.combiner = Combiner::kLogSumExp;
+  if (reduction == Reduction::kL1 && h.is_unsigned == 0) h.before = ElementFunction::kAbsolute;
+  if (reduction == Reduction::kL2 || reduction == Reduction::kSumSquare) h.before = ElementFunction::kSquare;
+  if (reduction == Reduction::kL2) h.after = ResultFunction::kRoot;
+  if (reduction == Reduction::kLogSum) h.after = ResultFunction::kLog;
   return h;
 }
 
@@ -65,10 +66,10 @@ uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
 class Steps {
  public:
   Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
-      : p_(p), aligned_(aligned), how_(how_of(p.how, p.type)), from_(p.type) {
-    after_ = how_.after;
-    how_.after = After::kNothing;
-    if (p.how != Reduction::kMean) return;
+      : p_(p), aligned_(aligned), functions_(functions_of(p.reduction, p.type)), from_(p.type) {
+    after_ = functions_.after;
+    functions_.after = ResultFunction::kNothing;
+    if (p.reduction != Reduction::kMean) return;
     scale_ = 1.0f / static_cast<float>(reduced);
     divisor_ = std::max<int64_t>(reduced, 1);
   }
@@ -96,7 +97,7 @@ class Steps {
     const Buffer x = x_, y = turn(rows, last);
     if (rows == 0) return;
     hip::ReduceRowsArgs args = {};
-    args.how = how_;
+    args.functions = functions_;
     args.R = to_u31(R);
     const int64_t pack = 16 / bytes_of(from);
     args.packs = is_float(from) && aligned_ && R % pack == 0;
@@ -110,7 +111,7 @@ class Steps {
       args.rows = to_u31(std::min(rows - row, count * in_group));
       plan_.launch(kernel_name({"reduce_rows", suffix_of(from, from_)}), {count}, hip::kReduceThreads, args);
     });
-    how_.before = Before::kNothing;
+    functions_.before = ElementFunction::kNothing;
   }
 
   // x [outer, block], y [outer, stride].
@@ -121,22 +122,22 @@ class Steps {
     hip::ReduceColumnsArgs args = {};
     args.x = x;
     args.y = y;
-    args.how = how_;
+    args.functions = functions_;
     args.block = static_cast<uint64_t>(block);
     args.total = to_u31(outer * stride);
     args.stride = make_divisor(stride);
     plan_.launch_items(kernel_name({"reduce_columns", suffix_of(from, from_)}), args.total,
                        hip::kReduceThreads, args);
-    how_.before = Before::kNothing;
+    functions_.before = ElementFunction::kNothing;
   }
 
   // Returns the buffer to which a step writes this number of elements and from which the next step reads.
   Buffer turn(int64_t elements, bool last) {
     from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
     if (last) {
-      how_.after = after_;
-      how_.scale = scale_;
-      how_.divisor = divisor_;
+      functions_.after = after_;
+      functions_.scale = scale_;
+      functions_.divisor = divisor_;
       return x_ = output(0);
     }
     x_ = workspace(static_cast<uint8_t>(plan_.workspace.size()));
@@ -147,8 +148,8 @@ class Steps {
   const ReduceProblem& p_;
   bool aligned_;  // x is a multiple of 16
   Plan plan_;
-  hip::ReduceHow how_;
-  After after_ = After::kNothing;
+  hip::ReduceFunctions functions_;
+  ResultFunction after_ = ResultFunction::kNothing;
   float scale_ = 1.0f;
   int64_t divisor_ = 1;
   Buffer x_ = input(0);

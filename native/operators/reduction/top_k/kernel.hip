@@ -260,7 +260,7 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
 }
 
 // Loads that are issued before the first is waited for.
-constexpr int kAhead = 8;
+constexpr int kLoadsInFlight = 8;
 
 // The elements of a work-item: from, from + step, ... below end, relative to `base`. Their indices along the
 // axis are first, first + slices, ...
@@ -292,7 +292,7 @@ struct FirstSeen {
   DEVICE FirstSeen(const ArgArgs& args, T x, uint32_t at)
       : smallest(args.smallest != 0), last(args.last != 0), key(arg_key<kOrder>(x, smallest)), index(at) {}
 
-  DEVICE void look(T x, uint32_t at) {
+  DEVICE void visit(T x, uint32_t at) {
     const auto other = arg_key<kOrder>(x, smallest);
     const bool wins = other > key || (last && other == key);
     key = wins ? other : key;
@@ -310,16 +310,16 @@ DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
   FirstSeen<kOrder> seen(args, x[walk.from], walk.first);
   uint32_t index = walk.first;
   size_t at = walk.from;
-  NO_UNROLL for (; at + (kAhead - 1) * walk.step < walk.end; at += kAhead * walk.step) {
-    T values[kAhead];
-    UNROLL for (int k = 0; k < kAhead; ++k) values[k] = x[at + static_cast<size_t>(k) * walk.step];
-    UNROLL for (int k = 0; k < kAhead; ++k) {
-      seen.look(values[k], index);
+  NO_UNROLL for (; at + (kLoadsInFlight - 1) * walk.step < walk.end; at += kLoadsInFlight * walk.step) {
+    T values[kLoadsInFlight];
+    UNROLL for (int k = 0; k < kLoadsInFlight; ++k) values[k] = x[at + static_cast<size_t>(k) * walk.step];
+    UNROLL for (int k = 0; k < kLoadsInFlight; ++k) {
+      seen.visit(values[k], index);
       index += walk.slices;
     }
   }
   NO_UNROLL for (; at < walk.end; at += walk.step) {
-    seen.look(x[at], index);
+    seen.visit(x[at], index);
     index += walk.slices;
   }
   return seen.entry(args);
@@ -346,10 +346,10 @@ DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
     UNROLL for (uint32_t p = 0; p < kPacks; ++p) {
       const uint32_t from = at + p * kTopKThreads * kSize;
       if (from >= whole) break;
-      UNROLL for (uint32_t j = 0; j < kSize; ++j) seen.look(packs[p].v[j], from + j);
+      UNROLL for (uint32_t j = 0; j < kSize; ++j) seen.visit(packs[p].v[j], from + j);
     }
   }
-  if (whole + thread < args.count) seen.look(x[whole + thread], whole + thread);
+  if (whole + thread < args.count) seen.visit(x[whole + thread], whole + thread);
   return seen.entry(args);
 }
 

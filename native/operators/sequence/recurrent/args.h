@@ -11,7 +11,7 @@ constexpr int kStepCells = 8;
 // The most hidden units for which recurrent_kept_* can keep the weights: for any kind, and for kinds with fewer gates
 // than LSTM.
 constexpr int kKeptUnits = 64, kKeptUnitsOfFew = 128;
-constexpr int kMostGates = 4;
+constexpr int kMaxGates = 4;
 
 // kGruReset: the reset gate is applied to h before the matrix multiplication instead of after it. This needs two
 // multiplications: the first for the gates, the second for the hidden units.

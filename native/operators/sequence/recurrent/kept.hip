@@ -109,14 +109,14 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
 
   NO_UNROLL for (int s = 0; s < args.S; ++s) {
     const RecurrentState state = {lds.h[s & 1], lds.h[1 - (s & 1)], lds.more, lds.update};
-    float in[kMostGates] = {};
+    float in[kMaxGates] = {};
     if (ends) {
       UNROLL for (int g = 0; g < kGates; ++g) in[g] = coming[g] + of_input[g];
       if (s + 1 < args.S) prefetch(s + 1);
     }
     NO_UNROLL for (int round = 0; round < (reset ? 2 : 1); ++round) {
       const bool second = round != 0;
-      float sum[kMostGates] = {};
+      float sum[kMaxGates] = {};
       weights.products(second ? state.more : state.now, lds, sum);
       if (ends) {
         const RecurrentMoment moment = recurrent_moment(args, direction, b, s);

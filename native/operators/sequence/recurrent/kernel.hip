@@ -36,8 +36,8 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
   };
   const size_t gate = static_cast<size_t>(H) * static_cast<size_t>(H);
   NO_UNROLL for (int k = lane_id() * kSize; k < H; k += kWave * kSize) {
-    Weights weight[kMostGates] = {};
-    UNROLL for (int g = 0; g < kMostGates; ++g) {
+    Weights weight[kMaxGates] = {};
+    UNROLL for (int g = 0; g < kMaxGates; ++g) {
       if (g >= count) continue;
       const T* const from = r + static_cast<size_t>(g) * gate + static_cast<size_t>(k);
       if constexpr (kWide) {
@@ -60,9 +60,9 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
       }
       keep_order();
       UNROLL for (int c = 0; c < kStepCells; ++c) {
-        UNROLL for (int g = 0; g < kMostGates; ++g) {
+        UNROLL for (int g = 0; g < kMaxGates; ++g) {
           UNROLL for (int e = 0; e < kStates; ++e) {
-            v[c * kMostGates + g] += to_float(weight[g].v[part + e]) * x[c][e];
+            v[c * kMaxGates + g] += to_float(weight[g].v[part + e]) * x[c][e];
           }
         }
       }
@@ -74,7 +74,7 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
 template <class T>
 DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
                            int j) {
-  constexpr int kSums = kStepCells * kMostGates;
+  constexpr int kSums = kStepCells * kMaxGates;
   const bool reset = args.kind == RecurrentKind::kGruReset, second = args.second != 0;
   // opaque() keeps values that depend on H in vector registers, because gfx90a has too few scalar registers.
   const int H = opaque(args.H), gates = gates_of(args.kind);
@@ -88,10 +88,10 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
                d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
   const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
   // Loads for the update are issued first, so that they complete together with the later loads.
-  float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
+  float in[kMaxGates] = {}, of_state[kMaxGates] = {}, peephole[3] = {};
   if (ends) {
-    read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
-    UNROLL for (int g = 0; g < kMostGates; ++g) {
+    read_parameters<T, kMaxGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
+    UNROLL for (int g = 0; g < kMaxGates; ++g) {
       if (g < count) in[g] += to_float(product[g * H]);
     }
   }
@@ -104,9 +104,9 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
     recurrent_products<T, false>(r, h, H, part.cells, count, v);
   }
   const float mine = fold<kSums>(v, kWave / 2);
-  float sum[kMostGates];
-  UNROLL for (int g = 0; g < kMostGates; ++g) {
-    sum[g] = shuffle(mine, (cell * kMostGates + g) * (kWave / kSums)) + of_state[g];
+  float sum[kMaxGates];
+  UNROLL for (int g = 0; g < kMaxGates; ++g) {
+    sum[g] = shuffle(mine, (cell * kMaxGates + g) * (kWave / kSums)) + of_state[g];
   }
   if (!ends) return;
 

@@ -70,7 +70,7 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
     plan.launch(kept, {to_u31(p.B), to_u31(p.D)}, hip::kRecurrentThreads, args);
   } else {
     const int64_t units = hip::kStepThreads / device.wave, cells = divide_up(p.B, hip::kStepCells);
-    if (cells > kMostGrid) throw std::invalid_argument("too many sequences");
+    if (cells > kMaxGrid) throw std::invalid_argument("too many sequences");
     for (int64_t s = 0; s < p.S; ++s) {
       for (int second = 0; second < (p.kind == RecurrentKind::kGruReset ? 2 : 1); ++second) {
         args.step = static_cast<int32_t>(s);

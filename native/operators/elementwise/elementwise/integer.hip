@@ -5,7 +5,7 @@
 // division instruction would end the process.
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
-#include "operators/elementwise/elementwise/whole_args.h"
+#include "operators/elementwise/elementwise/integer_args.h"
 
 namespace graphopt::hip {
 
@@ -49,36 +49,37 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
 // x = op(x, z). The operator is uniform, so a work-item branches once for all its values. Bit j of the mask
 // belongs to value j.
 template <int kBits, int kCount>
-DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
+DEVICE void compute(const IntegerElementwiseArgs& args, uint32_t mask, int64_t (&x)[kCount],
+                    const int64_t (&z)[kCount]) {
   const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the only type with values outside of int64
   switch (args.op) {
-    ELEMENTWISE_CASE(x, WholeOp::kNeg, negative(v))
-    ELEMENTWISE_CASE(x, WholeOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
-    ELEMENTWISE_CASE(x, WholeOp::kNot, ~v)
-    ELEMENTWISE_CASE(x, WholeOp::kAdd, add_wrapping(v, w))
-    ELEMENTWISE_CASE(x, WholeOp::kSub, add_wrapping(v, negative(w)))
-    ELEMENTWISE_CASE(x, WholeOp::kMul,
+    ELEMENTWISE_CASE(x, IntegerOp::kNeg, negative(v))
+    ELEMENTWISE_CASE(x, IntegerOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
+    ELEMENTWISE_CASE(x, IntegerOp::kNot, ~v)
+    ELEMENTWISE_CASE(x, IntegerOp::kAdd, add_wrapping(v, w))
+    ELEMENTWISE_CASE(x, IntegerOp::kSub, add_wrapping(v, negative(w)))
+    ELEMENTWISE_CASE(x, IntegerOp::kMul,
                      static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
-    ELEMENTWISE_CASE(x, WholeOp::kMax, is_less(w, v, is_uint64) ? v : w)
-    ELEMENTWISE_CASE(x, WholeOp::kMin, is_less(v, w, is_uint64) ? v : w)
-    ELEMENTWISE_CASE(x, WholeOp::kAnd, v & w)
-    ELEMENTWISE_CASE(x, WholeOp::kOr, v | w)
-    ELEMENTWISE_CASE(x, WholeOp::kXor, v ^ w)
-    ELEMENTWISE_CASE(x, WholeOp::kShiftLeft, shifted(v, w, kBits, true, is_uint64))
-    ELEMENTWISE_CASE(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
-    ELEMENTWISE_CASE(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
-    ELEMENTWISE_CASE(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
+    ELEMENTWISE_CASE(x, IntegerOp::kMax, is_less(w, v, is_uint64) ? v : w)
+    ELEMENTWISE_CASE(x, IntegerOp::kMin, is_less(v, w, is_uint64) ? v : w)
+    ELEMENTWISE_CASE(x, IntegerOp::kAnd, v & w)
+    ELEMENTWISE_CASE(x, IntegerOp::kOr, v | w)
+    ELEMENTWISE_CASE(x, IntegerOp::kXor, v ^ w)
+    ELEMENTWISE_CASE(x, IntegerOp::kShiftLeft, shifted(v, w, kBits, true, is_uint64))
+    ELEMENTWISE_CASE(x, IntegerOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
+    ELEMENTWISE_CASE(x, IntegerOp::kWhere, (mask >> j & 1) != 0 ? v : w)
+    ELEMENTWISE_CASE(x, IntegerOp::kClip, limited(v, args.low, args.high, is_uint64))
     // Division compiles to long code, so three operations share it.
-    case WholeOp::kDiv:
-    case WholeOp::kMod:
-    case WholeOp::kFmod:
+    case IntegerOp::kDiv:
+    case IntegerOp::kMod:
+    case IntegerOp::kFmod:
       UNROLL for (int j = 0; j < kCount; ++j) {
         const int64_t v = x[j], w = z[j], q = quotient(v, w, is_uint64);
         const int64_t r = w == 0 ? 0
                                  : add_wrapping(v, negative(static_cast<int64_t>(static_cast<uint64_t>(q) *
                                                                                  static_cast<uint64_t>(w))));
-        const bool adjusts = args.op == WholeOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
-        x[j] = args.op == WholeOp::kDiv ? q : adjusts ? r + w : r;
+        const bool adjusts = args.op == IntegerOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
+        x[j] = args.op == IntegerOp::kDiv ? q : adjusts ? r + w : r;
         keep_order();
       }
       break;
@@ -86,9 +87,9 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
 }
 
 template <class T>
-DEVICE void whole(const WholeArgs& args) {
+DEVICE void integer_elementwise(const IntegerElementwiseArgs& args) {
   const bool is_signed = args.is_signed != 0;
-  map_operands<kWholeThreads, T, T>(
+  map_operands<kIntegerElementwiseThreads, T, T>(
       args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(T);
         const uint32_t mask = mask_bits<kCount>(args, i);
@@ -110,4 +111,5 @@ DEVICE void whole(const WholeArgs& args) {
 
 using namespace graphopt::hip;
 
-BITS_KERNELS(whole, whole<T>, kWholeThreads, WholeArgs, mask, a, b, y)
+BITS_KERNELS(integer_elementwise, integer_elementwise<T>, kIntegerElementwiseThreads, IntegerElementwiseArgs,
+             mask, a, b, y)

@@ -20,7 +20,7 @@ def truncated(a: Array, b: Array) -> Array:
     return np.asarray(np.trunc(a.astype(np.longdouble) / b).astype(a.dtype))
 
 
-# In the order of native/operators/elementwise/elementwise/whole_args.h.
+# In the order of native/operators/elementwise/elementwise/integer_args.h.
 UNARY: dict[str, Callable[[Array], Array]] = {"Neg": np.negative, "Abs": np.abs, "BitwiseNot": np.invert}
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Add": np.add,
@@ -80,7 +80,14 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan(
-            "whole", facts, width, is_signed, c_int32(OPS.index(op)), c_int32(len(inputs)), bits, int64s(shapes)
+            "integer_elementwise",
+            facts,
+            width,
+            is_signed,
+            c_int32(OPS.index(op)),
+            c_int32(len(inputs)),
+            bits,
+            int64s(shapes),
         )
 
     return WholeCase(name, op, inputs, [y], plan, 0)
@@ -105,4 +112,4 @@ def cases() -> Iterator[Case]:
                 a, b = PAIRS[k]
                 b = () if op in ONE_INPUT else b
                 mask = np.broadcast_shapes(a, b)[-2:] if op == "Where" else ()
-                yield case(f"whole_{op.lower()}_{np.dtype(dtype).name}-{k}", dtype, op, a, b, mask)
+                yield case(f"integer_elementwise_{op.lower()}_{np.dtype(dtype).name}-{k}", dtype, op, a, b, mask)

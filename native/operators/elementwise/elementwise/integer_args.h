@@ -1,13 +1,13 @@
-// Arguments of whole_*.
+// Arguments of integer_elementwise_*.
 #pragma once
 
 #include "device/args.h"
 
 namespace graphopt::hip {
 
-constexpr int kWholeThreads = 256;  // with 16 bytes each
+constexpr int kIntegerElementwiseThreads = 256;  // with 16 bytes each
 
-enum class WholeOp : int32_t {
+enum class IntegerOp : int32_t {
   // one input
   kNeg,
   kAbs,
@@ -33,14 +33,14 @@ enum class WholeOp : int32_t {
 };
 
 // Computes element i of y from the corresponding elements of a, b and mask.
-struct WholeArgs : Arguments<4, 176> {
+struct IntegerElementwiseArgs : Arguments<4, 176> {
   In mask, a, b;  // mask and b may be null
   Out y;
   uint32_t total;
   Axes axes;
   Strides mask_strides, a_strides, b_strides;
   int64_t low, high;
-  WholeOp op;
+  IntegerOp op;
   int32_t is_signed;
   // All pointers, the innermost size and the strides of the outer axes are multiples of 16 bytes. The stride
   // of the innermost axis is 1, or 0 for a broadcast input. The mask need not satisfy this.
