@@ -45,32 +45,32 @@ def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) 
             two files have the same path.
     """
     taken: dict[object, str] = {}
-    for path in reads:
-        taken.setdefault(_identity(path), f"the input {path}")
-    for what, place in places.items():
-        if place is None:
+    for read in reads:
+        taken.setdefault(_identity(read), f"the input {read}")
+    for what, path in places.items():
+        if path is None:
             continue
-        target = target_of(place)
+        target = target_of(path)
         if not target.parent.is_dir():
-            raise ModelSaveError(f"{place}: the folder {place.parent} does not exist")
+            raise ModelSaveError(f"{path}: the folder {path.parent} does not exist")
         if not os.access(target.parent, os.W_OK):
-            raise ModelSaveError(f"{place}: the folder {target.parent} is not writable")
+            raise ModelSaveError(f"{path}: the folder {target.parent} is not writable")
         other = taken.setdefault(_identity(target), what)
         if other is not what:
-            raise ModelSaveError(f"{place}: {what} would overwrite {other}; give another path")
+            raise ModelSaveError(f"{path}: {what} would overwrite {other}; give another path")
 
 
-def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+def write(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
     """Writes a file atomically; a failure leaves the old file.
 
     Args:
-        place: the path; a link is followed. The new file has the permissions of the old one.
+        path: the path; a link is followed. The new file has the permissions of the old one.
         content: bytes, text that is encoded as UTF-8, or a function that writes to a file.
 
     Raises:
         ModelSaveError: the path is not a regular file, or the file cannot be written.
     """
-    with replacing(place) as file:
+    with replacing(path) as file:
         if callable(content):
             content(file)
         else:
@@ -78,16 +78,16 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
 
 
 @contextmanager
-def replacing(place: Path) -> Iterator[BinaryIO]:
-    """Opens a new file, which replaces `place` when the block ends; a failure leaves the old file.
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file, which replaces `path` when the block ends; a failure leaves the old file.
 
     Args:
-        place: the path; a link is followed.
+        path: the path; a link is followed.
 
     Raises:
         ModelSaveError: as `write`.
     """
-    target = target_of(place)
+    target = target_of(path)
     temporary = _temporary(target.parent)
     try:
         with os.fdopen(_create(temporary, like=target), "wb") as file:
@@ -95,25 +95,25 @@ def replacing(place: Path) -> Iterator[BinaryIO]:
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+        raise ModelSaveError(f"{path}: cannot be written: {error.strerror or error}") from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
 def write_with_data(
-    place: Path, data: Path, fill: Callable[[BinaryIO], object], content: Callable[[str], bytes]
+    path: Path, data: Path, fill: Callable[[BinaryIO], object], content: Callable[[str], bytes]
 ) -> None:
     """Writes a file and the data file that it names; a failure leaves the old files.
 
-    Two files cannot be renamed at once. If there is an old data file, `place` is therefore replaced twice: first by a
+    Two files cannot be renamed at once. If there is an old data file, `path` is therefore replaced twice: first by a
     version that names the new data file by its temporary name, then by the final one. A process that is killed at any
     moment leaves the old file with the old data or the new file with the new data. A lock on the folder excludes other
     writers.
 
     Args:
-        place: the file; a link is followed.
-        data: its data file, in the folder of the file that `place` leads to. A link is replaced.
+        path: the file; a link is followed.
+        data: its data file, in the folder of the file that `path` leads to. A link is replaced.
         fill: writes the data file.
         content: returns the file's bytes, given the name of the data file; called after `fill`.
 
@@ -133,42 +133,42 @@ def write_with_data(
             if not there:
                 named = data.name
                 filled.rename(data)
-                with replacing(place) as file:
+                with replacing(path) as file:
                     file.write(final)
                 return
-            with replacing(place) as last:
+            with replacing(path) as last:
                 last.write(final)
                 last.flush()
                 named = filled.name
-                with replacing(place) as file:
+                with replacing(path) as file:
                     file.write(first)
                 _replace_by_link(filled, data)
             filled.unlink(missing_ok=True)
     except BaseException as error:
         # An interrupt may come when the file has just been put into place.
-        if not named or not _has_content(place, final if named == data.name else first):
+        if not named or not _has_content(path, final if named == data.name else first):
             filled.unlink(missing_ok=True)
             if named == data.name:
                 data.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+            raise ModelSaveError(f"{path}: cannot be written: {error.strerror or error}") from None
         raise
 
 
-def _replace_by_link(file: Path, place: Path) -> None:
-    """Replaces `place` by a hard link to `file`; renames `file` on a file system without hard links."""
-    second = _temporary(place.parent)
+def _replace_by_link(file: Path, path: Path) -> None:
+    """Replaces `path` by a hard link to `file`; renames `file` on a file system without hard links."""
+    second = _temporary(path.parent)
     try:
         second.hardlink_to(file)
     except OSError:
-        file.replace(place)
+        file.replace(path)
     else:
-        second.replace(place)
+        second.replace(path)
 
 
-def _has_content(place: Path, content: bytes) -> bool:
+def _has_content(path: Path, content: bytes) -> bool:
     try:
-        return place.read_bytes() == content
+        return path.read_bytes() == content
     except OSError:
         return False
 
@@ -243,15 +243,15 @@ def _create(path: Path, like: Path) -> int:
 
 
 @contextmanager
-def undone_on_failure(place: Path) -> Iterator[None]:
-    """Restores the file at `place` if the block fails to write something.
+def undone_on_failure(path: Path) -> Iterator[None]:
+    """Restores the file at `path` if the block fails to write something.
 
     A hard link keeps the old file during the block; it takes no space on a full disk.
 
     Raises:
         ModelSaveError: as the block does, or as `write` does.
     """
-    target = target_of(place)
+    target = target_of(path)
     old = _identity(target)
     held = _temporary(target.parent) if target.exists() else None
     try:
@@ -282,25 +282,25 @@ def _keep_old(target: Path, held: Path) -> None:
         raise ModelSaveError(f"{target}: cannot be kept as a backup: {error.strerror or error}") from None
 
 
-def write_report(place: Path, text: str) -> None:
+def write_report(path: Path, text: str) -> None:
     """Writes a report atomically to a file, or directly to a terminal or a pipe.
 
     Raises:
         ModelSaveError: as `write`.
     """
-    if not is_stream(place):
-        write(place, text)
+    if not is_stream(path):
+        write(path, text)
         return
     try:
-        place.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+        raise ModelSaveError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def is_stream(place: Path) -> bool:
-    """Returns whether `place` is a stream: a pipe, a terminal or another character device."""
+def is_stream(path: Path) -> bool:
+    """Returns whether `path` is a stream: a pipe, a terminal or another character device."""
     try:
-        mode = place.stat().st_mode
+        mode = path.stat().st_mode
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
@@ -311,23 +311,23 @@ def same(a: Path, b: Path) -> bool:
     return _identity(a) == _identity(b)
 
 
-def target_of(place: Path) -> Path:
-    """Returns the file that a write to `place` replaces, after following links.
+def target_of(path: Path) -> Path:
+    """Returns the file that a write to `path` replaces, after following links.
 
     Raises:
         ModelSaveError: the file exists and is not a regular file.
     """
     try:
-        target = Path(os.path.realpath(place))
-        mode = target.stat().st_mode if os.path.lexists(target) else place.stat().st_mode
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode if os.path.lexists(target) else path.stat().st_mode
     except FileNotFoundError:
         return target
     except OSError as error:
-        raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+        raise ModelSaveError(f"{path}: cannot be written: {error.strerror or error}") from None
     if stat.S_ISREG(mode):
         return target
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    raise ModelSaveError(f"{place}: is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file")
+    raise ModelSaveError(f"{path}: is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file")
 
 
 def _identity(path: Path) -> object:

@@ -82,7 +82,7 @@ def lower(
     done = Lowered(inlined=sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph))
     _inline(work)
     if to == "standard":
-        with reading.blamed_on_the_model(source):
+        with reading.blaming_model(source):
             _define(work, done)
     _write_constants_as_tensors(work)
     if opset is not None and opset != work.opset_imports.get("", opset):

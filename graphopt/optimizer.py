@@ -203,7 +203,7 @@ def _rewrite(
         if options.check:
             check_against(interface, work, name)
 
-    with reading.blamed_on_the_model(source):
+    with reading.blaming_model(source):
         steps.begin()
         inference.infer(work, source.proto)
         every = EveryLegalCandidate()
@@ -224,7 +224,7 @@ def _rewrite(
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
             transposed_products.keep_ranks_apart(editor)
-        if every.overruled:
+        if every.has_declined:
             report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
         report.after = model_stats(traversal.own_graphs(work))
         inference.forget(work)
@@ -233,7 +233,7 @@ def _rewrite(
 
 def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
     """Adds the results of the passes to the report."""
-    report.remarks = result.remarks + result.overtaken
+    report.remarks = result.remarks + result.superseded
     report.passes = [PassSummary(p.name, p.seconds, p.applied, p.refused) for p in result.passes.values()]
     report.numerics = result.numerics.name.lower()
     if not result.converged:

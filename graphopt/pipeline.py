@@ -47,7 +47,7 @@ class PipelineResult:
     """
 
     remarks: list[Remark] = field(default_factory=list)
-    overtaken: list[Remark] = field(default_factory=list)
+    superseded: list[Remark] = field(default_factory=list)
     passes: dict[str, PassResult] = field(default_factory=dict)
     numerics: Numerics = Numerics.EXACT
     converged: bool = True
@@ -55,7 +55,7 @@ class PipelineResult:
     def extend(self, later: PipelineResult) -> None:
         """Adds a later run over the same model; its refusals replace earlier ones, because it saw all candidates."""
         self.remarks = [r for r in self.remarks if r.applied or r.pass_name not in later.passes] + later.remarks
-        self.overtaken += later.overtaken
+        self.superseded += later.superseded
         for name, result in later.passes.items():
             self.passes.setdefault(name, PassResult(name)).seconds += result.seconds
         self.count()
@@ -64,7 +64,7 @@ class PipelineResult:
 
     def count(self) -> None:
         """Counts the applied and refused candidates of each pass."""
-        counts = Counter((r.pass_name, r.applied) for r in (*self.remarks, *self.overtaken))
+        counts = Counter((r.pass_name, r.applied) for r in (*self.remarks, *self.superseded))
         for name, result in self.passes.items():
             result.applied, result.refused = counts[name, True], counts[name, False]
 
@@ -120,8 +120,8 @@ def _run_rounds(
             remarks = _run_local(p, editor, refusals[p.name], left) if isinstance(p, Pass) else _run_model(p, editor)
             if isinstance(p, Pass) and p.fallback:
                 for name, refused_nodes in refusals.items():
-                    gone = [node for node in editor.removed if node in refused_nodes and name != p.name]
-                    result.overtaken += [refused_nodes.pop(node) for node in gone]
+                    removed = [node for node in editor.removed if node in refused_nodes and name != p.name]
+                    result.superseded += [refused_nodes.pop(node) for node in removed]
             editor.removed.clear()
             result.passes[p.name].seconds += time.perf_counter() - start
             done += remarks

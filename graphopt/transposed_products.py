@@ -108,7 +108,7 @@ def _transpose_in_float(editor: Editor, transpose: ir.Node, node: ir.Node, i: in
     wide = b.op("Cast", x, to=int(FLOAT), _hint=f"{label}/wide", _like=x, _dtype=FLOAT)
     moved = b.op("Transpose", wide, perm=perm, _hint=f"{label}/transpose", _like=factor, _dtype=FLOAT)
     narrow = b.op("Cast", moved, to=int(HALF), _hint=f"{label}/narrow", _like=factor, _dtype=HALF)
-    editor.put_before(node, b.nodes)
+    editor.add_before(node, b.nodes)
     operands = list(node.inputs)
     operands[i] = narrow
     editor.rewire(node, operands)

@@ -463,10 +463,10 @@ def test_residuals_in_pairs_where_they_save_bytes(nodes: str, kept: bool) -> Non
 )
 def test_a_residual_of_another_kind_is_refused(residual: str, M: int, said: str) -> None:
     window = "pads = [0, 0, 0, 0], strides = [1, 1], dilations = [1, 1], group = 1"
-    brain = residual.startswith("bfloat16")
+    bf16 = residual.startswith("bfloat16")
     inputs = f"float[1, 6, 5, 5] x, {residual.replace('bfloat16', 'float')} r, float[{M}, 6, 1, 1] w, float[{M}] b"
     text = f"""<ir_version: 8, opset_import: ["" : 17, "{DOMAIN}" : 1]> g ({inputs}) => (float[1, {M}, 5, 5] y) {{
-      s = Cast <to = {16 if brain else 1}> (r)
+      s = Cast <to = {16 if bf16 else 1}> (r)
       y, p = com.graphopt.FusedConvPairsAddBf16 <{window}> (x, w, b, s)
     }}"""
     model = onnx.parser.parse_model(text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphopt.verification.verify import VerifyReport
 
 
-def tell(
+def annotate(
     report: Report, accuracy: VerifyReport | None, times: BenchReport | None, model: Path, out: Path | None
 ) -> None:
     """Prints an annotation, and appends a summary to the file `GITHUB_STEP_SUMMARY` if it is set.

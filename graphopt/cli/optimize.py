@@ -210,9 +210,9 @@ class _Found:
 
 
 def _annotate(found: _Found, model: Path, shown: Path | None) -> None:
-    from graphopt.cli.github import tell
+    from graphopt.cli.github import annotate
 
-    tell(found.report, found.accuracy, found.times, model, shown)
+    annotate(found.report, found.accuracy, found.times, model, shown)
 
 
 def _end(found: _Found, *, strict: bool) -> None:

@@ -72,10 +72,10 @@ def _exit_code() -> int:
         advice = "give smaller sizes (--dim, --input-shape) or use a machine with more memory"
         return _fail(f"not enough memory{what}: {advice}", GraphoptError.exit_code)
     except BrokenPipeError:  # returns the exit code of a process that SIGPIPE ended
-        _let_go_of_stdout()
+        _discard_stdout()
         return 128 + signal.SIGPIPE
     except OSError as error:  # writing a report or a cache failed; errors of models are GraphoptErrors
-        _let_go_of_stdout()
+        _discard_stdout()
         return _fail(str(error), ModelSaveError.exit_code)
     except typer.Abort:
         raise KeyboardInterrupt from None
@@ -84,7 +84,7 @@ def _exit_code() -> int:
         return _fail("internal error (a bug of graphopt): please report the lines above", EXIT_INTERNAL)
 
 
-def _let_go_of_stdout() -> None:
+def _discard_stdout() -> None:
     """Redirects stdout to /dev/null if it fails (full disk), because Python would flush it again at the end."""
     try:
         sys.stdout.flush()
@@ -123,14 +123,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
     if _ended:
         return
     if _importing(frame):
-        _leave_later(number)
+        _exit_later(number)
     elif number == signal.SIGINT:
         raise KeyboardInterrupt
     else:
         sys.exit(128 + number)
 
 
-def _leave_later(number: int) -> None:
+def _exit_later(number: int) -> None:
     signal.signal(signal.SIGALRM, lambda _alarm, later: _leave(number, later))
     signal.setitimer(signal.ITIMER_REAL, 0.01)
 
@@ -138,9 +138,9 @@ def _leave_later(number: int) -> None:
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     """Repeats an interrupt if Python discarded its exception, for instance in a finalizer."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        _leave_later(signal.SIGINT)
+        _exit_later(signal.SIGINT)
     elif isinstance(lost.exc_value, SystemExit):
-        _leave_later(signal.SIGTERM)
+        _exit_later(signal.SIGTERM)
     else:
         sys.__unraisablehook__(lost)
 

@@ -47,10 +47,10 @@ def scale_of(call: Call[Any], head_size: int | None) -> float | None:
 def lengths_mask(w: Writer, end: ir.Value, start: ir.Value | None, total: ir.Value) -> ir.Value:
     """Returns a boolean mask [B, total] of the keys from `start` (0 if None) up to `end`, each int32 [B]."""
     position = w.unsqueeze(w.arange(total), 0)
-    kept = w.op("Less", position, w.unsqueeze(w.cast(end, INT64), 1))
+    visible = w.op("Less", position, w.unsqueeze(w.cast(end, INT64), 1))
     if start is None:
-        return kept
-    return w.op("And", kept, w.op("Not", w.op("Less", position, w.unsqueeze(w.cast(start, INT64), 1))))
+        return visible
+    return w.op("And", visible, w.op("Not", w.op("Less", position, w.unsqueeze(w.cast(start, INT64), 1))))
 
 
 def additive_mask(
@@ -76,22 +76,22 @@ def additive_mask(
         if count is None or B is None:
             raise w.refuse(Code.UNKNOWN_SHAPE, f"the length of mask {mask.name} or the batch size is not known")
         if count[0] == B[0]:
-            kept = lengths_mask(w, mask, None, total)
+            visible = lengths_mask(w, mask, None, total)
         elif count[0] in (B[0] + B[0], B[0] + B[0] + B[0] + Size.of(2)):
             size = w.dim(batch, 0)
             end = w.slice(mask, 0, w.ints(0), size)
             start = w.slice(mask, 0, size, None) if count[0] == B[0] + B[0] else None
-            kept = lengths_mask(w, end, start, total)
+            visible = lengths_mask(w, end, start, total)
         else:
             raise w.refuse(
                 Code.UNKNOWN_SHAPE, f"mask {mask.name} has length {count[0]}; the definition needs B, 2 B or 3 B + 2"
             )
     elif rank in (2, 3):
-        kept = w.op("Greater", mask, w.number(0, ir.DataType.INT32))
+        visible = w.op("Greater", mask, w.number(0, ir.DataType.INT32))
     else:
         raise w.refuse(Code.WRONG_RANK, f"the mask has rank {rank}")
-    kept = w.unsqueeze(kept, 1) if rank == 3 else w.unsqueeze(kept, 1, 2)
-    return w.op("Where", kept, w.number(0.0, T), w.number(filtered, T))
+    visible = w.unsqueeze(visible, 1) if rank == 3 else w.unsqueeze(visible, 1, 2)
+    return w.op("Where", visible, w.number(0.0, T), w.number(filtered, T))
 
 
 def causal_mask(w: Writer, queries: ir.Value, total: ir.Value, T: ir.DataType) -> ir.Value:

@@ -105,13 +105,15 @@ def bisect(
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
     """Cuts out the nodes of `before` that `after` lacks, with the values that they read as inputs."""
     names = {n.name for g in traversal.graphs(after) for n in g}
-    gone = [n for n in before.graph if n.name not in names]
-    if not gone:
+    removed = [n for n in before.graph if n.name not in names]
+    if not removed:
         return None
-    inside = set(gone)
-    reads = {v: None for n in gone for v in n.inputs if v is not None and v.producer() not in inside}
+    inside = set(removed)
+    reads = {v: None for n in removed for v in n.inputs if v is not None and v.producer() not in inside}
     inputs = [v for v in reads if not v.is_initializer()]
-    outputs = [o for n in gone for o in n.outputs if o.is_graph_output() or any(u not in inside for u in o.consumers())]
+    outputs = [
+        o for n in removed for o in n.outputs if o.is_graph_output() or any(u not in inside for u in o.consumers())
+    ]
     if not inputs or not outputs:
         return None
     graph = ir.convenience.extract(before.graph, inputs, outputs)

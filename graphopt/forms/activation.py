@@ -179,7 +179,7 @@ def _clip_bounds(node: ir.Node, editor: Editor) -> tuple[float, float] | None:
     bounds = [float(limits.min), float(limits.max)]
     arguments = editor.arguments(node)
     for i, name in enumerate(("min", "max")):
-        place = arguments.place(name)
+        place = arguments.position(name)
         number = arguments.attribute(name, bounds[i]) if place is None else editor.scalar(node.inputs[place])
         if number is None:
             return None

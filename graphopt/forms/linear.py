@@ -280,7 +280,7 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
     if linear.add is None:
         builder = Builder(editor, node, node.name or "MatMul")
         builder.op("Add", node.outputs[0], bias)
-        editor.put_behind(node.outputs[0], builder.nodes)
+        editor.add_after(node.outputs[0], builder.nodes)
         return [node, *builder.nodes]
     editor.rewire(linear.add, [node.outputs[0], bias])
     return [node, linear.add]

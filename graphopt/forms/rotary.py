@@ -28,7 +28,7 @@ class Rotary:
 
     Attributes:
         X: the tensor.
-        cos, sin: the factors of X and of rotated(X), with half the columns if `apart`.
+        cos, sin: the factors of X and of rotated(X), with half the columns if `halves`.
         nodes: the nodes to replace; the last one produces Y.
         cuts: the nodes that split X; other nodes may read their results.
         interleaved: whether the two elements of a pair are adjacent.
@@ -41,7 +41,7 @@ class Rotary:
     nodes: tuple[ir.Node, ...]
     cuts: tuple[ir.Node, ...]
     interleaved: bool
-    apart: bool = False
+    halves: bool = False
 
     @property
     def Y(self) -> ir.Value:
@@ -78,7 +78,7 @@ def rotary_of(rotated: _Rotated, editor: Editor) -> Rotary | None:
     return Rotary(rotated.X, cos, sin, nodes, rotated.cuts, rotated.interleaved)
 
 
-def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
+def rotary_of_halves(concat: ir.Node, editor: Editor) -> Rotary | None:
     """Matches Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
     if len(concat.inputs) != 2 or not _joins_last(concat, editor):
         return None
@@ -105,7 +105,7 @@ def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
                 continue
             nodes = tuple(n for n in (by_cos, by_sin, *products, first, second, concat) if n is not None)
             cuts = tuple(dict.fromkeys((half.cut, other.cut)))
-            return Rotary(half.X, cos, sin, nodes, cuts, interleaved=False, apart=True)
+            return Rotary(half.X, cos, sin, nodes, cuts, interleaved=False, halves=True)
     return None
 
 

@@ -87,7 +87,7 @@ class Estimator:
             for value in inputs:
                 if (shape := shapes.get(str(value.name))) is not None:
                     value.shape = ir.Shape(shape)
-            walk = _Walk(GraphView(self._model, Target("cpu")))
+            walk = _GraphCost(GraphView(self._model, Target("cpu")))
             cost = walk.cost(self._model.graph)
             given = sum(walk.bytes(value) for value in inputs if not value.is_initializer())
             self._found[key] = replace(cost, bytes=cost.bytes + given)
@@ -103,7 +103,7 @@ def remove_result_shapes(graph: ir.Graph) -> None:
 
 
 @dataclass
-class _Walk:
+class _GraphCost:
     """Adds up the cost of a graph's nodes in order and tracks the live tensors."""
 
     view: GraphView
@@ -143,7 +143,7 @@ class _Walk:
         moved = PER_READ * min(sum(given), written * GATHERED if node.op_type in CHOOSING else sum(given))
         work, workspace = self._multiply_adds(node)
         inner = [self.cost(body) for body in bodies(node)]
-        work += moved + PER_WRITTEN * written + PER_NODE + self._turns(node) * sum(cost.work for cost in inner)
+        work += moved + PER_WRITTEN * written + PER_NODE + self._trip_count(node) * sum(cost.work for cost in inner)
         return work, workspace + max((cost.bytes for cost in inner), default=0)
 
     def _resize(self, node: ir.Node) -> None:
@@ -159,7 +159,7 @@ class _Walk:
             factors = [float(getattr(e, "value", e) or 0) for e in scales.items.flat]
             self.view.shapes.declare(node.outputs[0], [Size.of(int(n * f)) for n, f in zip(first, factors)])
 
-    def _turns(self, node: ir.Node) -> int:
+    def _trip_count(self, node: ir.Node) -> int:
         if node.op_type == "Loop":
             return LOOP_TURNS
         dims = self._shape(node.inputs[-1]) if node.op_type == "Scan" and node.inputs else None

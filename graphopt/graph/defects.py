@@ -36,7 +36,7 @@ def defects(model: onnx.ModelProto) -> set[str]:
         known = {*f.attribute, *(a.name for a in f.attribute_proto)}
         found |= {f"{where} reads an attribute '{name}' that it does not have" for name in _referred(f.node) - known}
         found |= set(_of_values(f.value_info, where))
-    twice = _twice([(f.domain, f.name, f.overload) for f in model.functions])
+    twice = _duplicates([(f.domain, f.name, f.overload) for f in model.functions])
     return found | {f"there are two functions {domain}.{name}" for domain, name, _ in twice}
 
 
@@ -49,15 +49,15 @@ def _of_version(model: onnx.ModelProto) -> Iterator[str]:
         yield f"IR version {version} has no functions"
     if version < OVERLOADS_IR_VERSION and any(f.overload for f in model.functions):
         yield f"IR version {version} has no overloads of functions"
-    for domain in _twice([_domain(o.domain) for o in model.opset_import]):
+    for domain in _duplicates([_domain(o.domain) for o in model.opset_import]):
         yield f"the opset of '{domain}' is imported twice"
 
 
 def _of_graph(graph: onnx.GraphProto, outer: Collection[str], opsets: Collection[str], where: str) -> Iterator[str]:
     inputs = [value.name for value in graph.input]
     initializers = [*(t.name for t in graph.initializer), *(t.values.name for t in graph.sparse_initializer)]
-    yield from (f"two inputs of {where} are called '{name}'" for name in _twice(inputs))
-    yield from (f"two initializers of {where} are called '{name}'" for name in _twice(initializers))
+    yield from (f"two inputs of {where} are called '{name}'" for name in _duplicates(inputs))
+    yield from (f"two initializers of {where} are called '{name}'" for name in _duplicates(initializers))
     own = {*inputs, *initializers}
     yield from _of_nodes(graph.node, [value.name for value in graph.output], own, opsets, where, outer)
     yield from _of_values((*graph.input, *graph.output, *graph.value_info), where)
@@ -94,8 +94,8 @@ def _of_nodes(
         if _domain(domain) not in opsets:
             yield f"no opset of '{domain}' is imported for {where}"
     yield from (f"{where} has an output '{name}' without a producer" for name in {*results} - visible)
-    yield from (f"two values of {where} are called '{name}'" for name in _twice(made) if name)
-    yield from (f"two nodes of {where} are called '{name}'" for name in _twice(names) if name)
+    yield from (f"two values of {where} are called '{name}'" for name in _duplicates(made) if name)
+    yield from (f"two nodes of {where} are called '{name}'" for name in _duplicates(names) if name)
 
 
 def _of_values(values: Iterable[onnx.ValueInfoProto], where: str) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _referred(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     return {attribute.ref_attr_name for attribute in attributes if attribute.ref_attr_name}
 
 
-def _twice(items: Collection[Item]) -> list[Item]:
+def _duplicates(items: Collection[Item]) -> list[Item]:
     return [item for item, count in Counter(items).items() if count > 1] if len({*items}) < len(items) else []
 
 

@@ -201,18 +201,18 @@ class Editor(GraphView):
         self.model.graph.outputs.clear()
         self.model.graph.outputs.extend(values)
 
-    def put_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
+    def add_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
         """Inserts new nodes before `anchor`."""
         assert anchor.graph is not None
         self.changed()
         anchor.graph.insert_before(anchor, nodes)
 
-    def put_last(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    def append_nodes(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
         """Appends nodes to a graph."""
         self.changed()
         graph.extend(nodes)
 
-    def put_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
+    def add_after(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
         """Inserts consumers of a value directly after its producer, or at the start of its graph."""
         graph, producer = value.graph, value.producer()
         assert graph is not None
@@ -249,7 +249,7 @@ class Editor(GraphView):
             if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
                 # The output of a node of ours gets exactly the type and shape of the old value.
                 as_before = ours and old_value.type is not None and old_value.shape is not None
-                alike = not made_anew and inference.says_the_same(old_value.shape, new_value.shape)
+                alike = not made_anew and inference.have_equal_dims(old_value.shape, new_value.shape)
                 self.shapes_may_follow = not (as_before or alike)
             if made_anew:
                 new_value.type = old_value.type or new_value.type
@@ -278,7 +278,7 @@ class Editor(GraphView):
 
         `value` and `result` exchange their names.
         """
-        self.put_behind(value, nodes)
+        self.add_after(value, nodes)
         self.replace([], nodes, {value: result}, anchor=nodes[0])
 
     def bypass(self, node: ir.Node, x: ir.Value) -> bool:
@@ -327,7 +327,7 @@ class Editor(GraphView):
         for name, value in list(body.initializers.data.items()):
             del body.initializers[name]
             if (tensor := value.const_value) is not None:
-                constant = self.initializer(node, _same(tensor), name)
+                constant = self.initializer(node, _as_lazy(tensor), name)
                 value.replace_all_uses_with(constant)
                 results = [constant if v is value else v for v in results]
         outputs: dict[ir.Value, ir.Value] = {}
@@ -397,7 +397,7 @@ class Editor(GraphView):
         return makers
 
 
-def _same(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+def _as_lazy(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """Returns a copy of a tensor that can be renamed; the caller's model may share the original."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor_dims(tensor)))
 

@@ -32,9 +32,9 @@ _SMALL_TENSOR_BYTES = 1024
 # The floating point types of ONNX Runtime's kernels.
 RUNTIME_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 # Prefixes of symbols: onnx's for an unknown dimension, and ours for an unknown dimension of an input.
-MADE_SYMBOL = "unk__"
+GENERATED_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
-_MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
+_MADE = (GENERATED_SYMBOL, _INPUT_SYMBOL)
 # onnx's inference enters the body at each function call, so nested calls can take exponential time.
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size; equal words do not mean equal sizes.
@@ -278,15 +278,15 @@ def is_certain(shape: ir.Shape | None) -> bool:
     if shape is None:
         return False
     symbols = [d.value for d in shape.dims if not isinstance(d, int)]
-    return not symbols or all(s is not None and not s.startswith(MADE_SYMBOL) for s in symbols)
+    return not symbols or all(s is not None and not s.startswith(GENERATED_SYMBOL) for s in symbols)
 
 
-def says_the_same(a: ir.Shape | None, b: ir.Shape | None) -> bool:
+def have_equal_dims(a: ir.Shape | None, b: ir.Shape | None) -> bool:
     """Returns whether two shapes are equal if symbols made by inference count as unknown dimensions."""
-    return (a if a is None else _without_made(a)) == (b if b is None else _without_made(b))
+    return (a if a is None else _without_generated(a)) == (b if b is None else _without_generated(b))
 
 
-def _without_made(shape: ir.Shape) -> tuple[int | str | None, ...]:
+def _without_generated(shape: ir.Shape) -> tuple[int | str | None, ...]:
     return tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in _dims(shape)])
 
 
@@ -303,7 +303,7 @@ def declare(model: ir.Model, value: ir.Value) -> None:
     """Declares the current type and shape of a value, so `forget` keeps them for readers that cannot infer them."""
     shape = value.shape
     if shape is not None:
-        known = _without_made(shape)
+        known = _without_generated(shape)
         shape = shape if known == _dims(shape) else ir.Shape(known)
     model.meta.get(_DECLARED, {})[value] = (value.type, shape)
 
@@ -498,7 +498,7 @@ class _Merge:
             value.shape = whole
         else:
             merged = [_merged(d, n) for d, n in zip(shape, dims)]
-            more = any(m != n and not isinstance(n, int) and _is_made(n) for m, n in zip(merged, dims))
+            more = any(m != n and not isinstance(n, int) and _is_generated(n) for m, n in zip(merged, dims))
             value.shape = self._shape(merged)
         if value.type is not type_ or value.shape is not shape:
             self._declared.setdefault(value, (type_, shape))
@@ -526,10 +526,10 @@ def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int |
     if isinstance(inferred, int):
         return inferred
     if isinstance(declared, int):
-        return declared if _is_made(inferred) else inferred
+        return declared if _is_generated(inferred) else inferred
     return declared.value or inferred
 
 
-def _is_made(symbol: str | None) -> bool:
+def _is_generated(symbol: str | None) -> bool:
     """Returns whether a dimension is unknown to onnx's inference."""
-    return symbol is None or symbol.startswith(MADE_SYMBOL)
+    return symbol is None or symbol.startswith(GENERATED_SYMBOL)

@@ -463,7 +463,7 @@ def _require_text(what: str, texts: Collection[str | None]) -> None:
 
 
 @contextmanager
-def blamed_on_the_model(source: Source) -> Iterator[None]:
+def blaming_model(source: Source) -> Iterator[None]:
     """Converts an exception in the `with` block to a ModelLoadError if ONNX's checker refuses the model.
 
     Raises:

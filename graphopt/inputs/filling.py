@@ -86,8 +86,8 @@ LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # HIDDEN is low enough to hide a key, and finite in float16. HIDDEN_LOW is the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
-# Trip counts of Loops, chosen by case number; TURNS are large enough for most bodies to end by their own condition.
-USUAL_TURNS, TURNS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
+# Trip counts of Loops, chosen by case number; with those of TRIP_COUNTS, most bodies end by their own condition.
+USUAL_TRIP_COUNTS, TRIP_COUNTS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
 # The largest product of an input's symbolic dimensions; the most elements of a tensor if an input is its shape.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
 # The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for an unknown size, and runtimes
@@ -105,24 +105,24 @@ class Kind:
         values: of floats, a key of VALUES.
         mask: of masks, a key of MASKS or LOW_MASKS.
         integers: of integers, a key of INTEGERS or FREE_INTEGERS, or BEYOND_FLOATS, TIES or TREES.
-        turns: the trip count of Loops.
+        trip_count: the trip count of Loops.
     """
 
     values: str = ""
     mask: str = ""
     integers: str = ""
-    turns: int | None = None
+    trip_count: int | None = None
 
     @property
     def name(self) -> str:
         name = self.values or self.mask or self.integers
-        return name if self.turns is None else ", ".join(filter(None, (name, f"{self.turns} turns")))
+        return name if self.trip_count is None else ", ".join(filter(None, (name, f"{self.trip_count} turns")))
 
     @property
     def about(self) -> str:
         """The description of the elements."""
         said = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
-        return "; ".join([*said, *([f"Loops take {self.turns} turns"] if self.turns is not None else [])])
+        return "; ".join([*said, *([f"Loops take {self.trip_count} turns"] if self.trip_count is not None else [])])
 
 
 NORMAL = Kind()
@@ -192,13 +192,13 @@ class Filler:
             decides: whether the model has discontinuous operators: comparisons, roundings, Mod, Where, If or Loop.
         """
         uses = self.uses.values()
-        decides = decides or any(u.low is not None or u.turning for u in uses)
+        decides = decides or any(u.low is not None or u.thresholds for u in uses)
         kinds = [Kind(integers=BEYOND_FLOATS)] * any(map(self.passes_floats, self.inputs))
         kinds += [Kind(integers=TIES)] * (self.has_floats and any(u.ties for u in uses))
         kinds += [Kind(integers=i) for i in INTEGERS if decides]
         kinds += self.free_kinds()
-        if any(u.turns or u.loops for u in uses):
-            kinds += [Kind(values=v, turns=n) for n in TURNS for v in ("", "tiny", "unit")]
+        if any(u.is_trip_count or u.loops for u in uses):
+            kinds += [Kind(values=v, trip_count=n) for n in TRIP_COUNTS for v in ("", "tiny", "unit")]
         kinds += [Kind(mask=m) for m in [*MASKS][3:] if self.has_masks]
         if any(self.uses[v.name].additive and self.is_mask(v) for v in self.inputs):
             kinds += [Kind(mask=m) for m in LOW_MASKS]
@@ -218,7 +218,7 @@ class Filler:
             return use.additive or (use.mask and rank >= 1)
         if use.mask:
             return rank >= 1
-        return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
+        return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.thresholds
 
     def is_free(self, value: Input) -> bool:
         """Whether no known use limits the integers of an input."""
@@ -287,7 +287,7 @@ class Filler:
         if kind.integers == TIES and use.ties:
             return _at_ties(use.ties, shape, rng).astype(dtype)
         if kind.integers == "turning points":
-            points = np.array(sorted(use.turning) or [0.0])
+            points = np.array(sorted(use.thresholds) or [0.0])
             return _near(points[np.abs(points) < 1e6], shape, rng).astype(dtype)
         if use.scale:
             pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
@@ -313,14 +313,14 @@ class Filler:
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
         if use.low is not None and use.high is not None:
             return _indices(shape, limits, use, attempt, rng)
-        if (use.turns or use.loops) and kind.turns is not None:
-            return np.full(shape, kind.turns)
+        if (use.is_trip_count or use.loops) and kind.trip_count is not None:
+            return np.full(shape, kind.trip_count)
         if use.axes:
             axes = np.arange(math.prod(shape)).reshape(shape)
             return axes if attempt.number % 2 or limits.min == 0 else -1 - axes
         if use.size:
-            if use.turns:
-                return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
+            if use.is_trip_count:
+                return np.full(shape, USUAL_TRIP_COUNTS[attempt.number % len(USUAL_TRIP_COUNTS)])
             return self._sizes(shape, use, attempt, rng)
         most = _largest_free(value)
         if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
@@ -336,14 +336,14 @@ class Filler:
         if use.keys:
             keys = np.array(sorted(k for k in use.keys if limits.min <= k <= limits.max) or [0])
             return keys[_each_in_turn(0, keys.size - 1, shape, rng)]
-        if use.turning:
+        if use.thresholds:
             return _around_turning_points(shape, limits, use, attempt, rng)
         if use.condition:
             return np.full(shape, attempt.number % 2)
         if dtype.itemsize == 1:
             return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
         if use.loops:
-            return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
+            return np.full(shape, USUAL_TRIP_COUNTS[attempt.number % len(USUAL_TRIP_COUNTS)])
         if use.divisor:
             return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
         # Time steps, counts or labels: 0 and 1, or integers below 1000, as the time steps of diffusion models.
@@ -399,11 +399,11 @@ def _around_turning_points(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
     """Returns integers at and next to turning points."""
-    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
+    points = sorted({math.floor(t) + step for t in use.thresholds if abs(t) < 2**62 for step in (-1, 0, 1)})
     points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
     if not shape:
         # Successive cases take the turning points first, then their neighbours.
-        exact = sorted(int(t) for t in use.turning if float(t).is_integer() and limits.min <= t <= limits.max)
+        exact = sorted(int(t) for t in use.thresholds if float(t).is_integer() and limits.min <= t <= limits.max)
         choices = [*exact, *(p for p in points if p not in exact)]
         return np.asarray(choices[(attempt.number - 1) % len(choices)])
     if attempt.kind.integers == "turning points" or attempt.number % 2:

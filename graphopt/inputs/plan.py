@@ -137,7 +137,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class InputOptions:
     """The caller's choices for generated inputs.
 
     Attributes:
@@ -182,7 +182,7 @@ FIRST_CASES = Allowance(work=0, draws=0)
 
 def plan(
     model: onnx.ModelProto,
-    wishes: Wishes,
+    input_options: InputOptions,
     accepts: Callable[[Case], bool],
     allowance: Allowance,
     has_numbers: Callable[[str], bool] = lambda _: True,
@@ -190,11 +190,11 @@ def plan(
 ) -> dict[str, str]:
     """Generates cases, the most useful ones for a comparison first, and learns from those that the model refuses.
 
-    The same model, wishes and allowance give the same cases on any machine.
+    The same model, input options and allowance give the same cases on any machine.
 
     Args:
         model: the model, functions inlined.
-        wishes: the caller's choices.
+        input_options: the caller's choices.
         accepts: runs the model; returns whether it accepts the case.
         allowance: the allowed cost of the cases.
         has_numbers: returns, for the name of an accepted case, whether each of its float outputs has a finite element.
@@ -206,7 +206,7 @@ def plan(
     Raises:
         VerifyError: an input has an unsupported type, or is too large.
     """
-    found = _Plan(model, wishes, accepts, allowance, has_numbers, other)
+    found = _Plan(model, input_options, accepts, allowance, has_numbers, other)
     found.run()
     return found.left_out
 
@@ -226,7 +226,7 @@ class _Trial:
     name: str
     size: RoleSizes
     kind: Kind = NORMAL
-    turn: int = 0
+    variation: int = 0
     own: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -253,7 +253,7 @@ class _Plan:
     """
 
     message: onnx.ModelProto
-    wishes: Wishes
+    input_options: InputOptions
     accepts: Callable[[Case], bool]
     allowance: Allowance
     has_numbers: Callable[[str], bool]
@@ -271,29 +271,29 @@ class _Plan:
     must_fit: int = 0
     made: int = 0
     tried: dict[tuple[object, ...], bool] = field(default_factory=dict)
-    learnt: bool = False
+    has_result: bool = False
     attempt: Attempt = field(default_factory=partial(Attempt, 0))
     left_out: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        wishes = self.wishes
+        input_options = self.input_options
         self.inputs = required_inputs(self.message)
         self.model = deserialized(self.message)
         self.uses = uses_of(self.model)
         for name, use in uses_of(self.other).items() if self.other is not None else ():
             if name in self.uses:
                 self.uses[name].add(use)
-        self.roles = {s: role for s, role in self._roles().items() if s not in wishes.fixed}
-        chosen = [s for s in self.roles if s not in wishes.sizes]
+        self.roles = {s: role for s, role in self._roles().items() if s not in input_options.fixed}
+        chosen = [s for s in self.roles if s not in input_options.sizes]
         self.relations = found = relations_of(self.message, chosen, self.model)
         self.linked = bool(found.sums)
-        self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
+        self.filler = Filler(self.inputs, self.uses, input_options.ranges, lengths=found.lengths, counted=found.counted)
         self.estimator = Estimator(self.model)
 
     def run(self) -> None:
         self.first = first = self._first()
         usual = self._usual(first)
-        kinds = self.filler.first_kinds(probe_nan=self.wishes.probe_nan)
+        kinds = self.filler.first_kinds(probe_nan=self.input_options.probe_nan)
         self._corners(usual, reserved=len(kinds) * self._cost_at(usual).work)
         usual = self._kinds(kinds, usual, first)
         self._overridden(usual)
@@ -314,7 +314,7 @@ class _Plan:
                 self.linked = linked
                 for name, size in (("normal, batch 1", FIRST), ("normal, batch 2", SECOND)):
                     # One set must run at any cost, unless the caller chose its sizes.
-                    if self._take_first(name, size, must=size == FIRST and not self._has_wishes()):
+                    if self._take_first(name, size, must=size == FIRST and not self._has_input_options()):
                         if size == FIRST:
                             self._try(_Trial("normal, batch 2", SECOND))
                         return size
@@ -374,9 +374,9 @@ class _Plan:
                 return
             self.divisor *= 2
 
-    def _has_wishes(self) -> bool:
+    def _has_input_options(self) -> bool:
         """Whether the caller chose any sizes."""
-        return bool(self.wishes.sizes or self.wishes.batch)
+        return bool(self.input_options.sizes or self.input_options.batch)
 
     def _take_first(self, name: str, size: RoleSizes, *, must: bool = False) -> bool:
         taken = self._try(_Trial(name, size), must=must)
@@ -509,7 +509,7 @@ class _Plan:
             yield partial(self._within, trial)
 
     def _many_rows(self) -> None:
-        if "batch" not in self.roles.values() or self.wishes.batch:
+        if "batch" not in self.roles.values() or self.input_options.batch:
             return
         kinds = [NORMAL, Kind(values="large", integers="last")]
         tried = [(MANY_ROWS, kind) for kind in [*kinds, *self.filler.free_kinds()]]
@@ -522,9 +522,9 @@ class _Plan:
     def _tree_rows(self) -> None:
         """Tries rows for the decisions of tree ensembles: all in one batch, or a few in each case."""
         count = len(self.filler.rows)
-        batch = min(count, MOST_TREE_ROWS) if "batch" in self.roles.values() and not self.wishes.batch else 1
-        for turn in range(min(-(-count // batch), TREE_CASES) if count else 0):
-            name = TREES + (f", {turn + 1}" if turn else "")
+        batch = min(count, MOST_TREE_ROWS) if "batch" in self.roles.values() and not self.input_options.batch else 1
+        for variation in range(min(-(-count // batch), TREE_CASES) if count else 0):
+            name = TREES + (f", {variation + 1}" if variation else "")
             self._within(_Trial(name, USUAL._replace(batch=batch), Kind(integers=TREES)))
 
     def _rows_for_all_keys(self) -> int:
@@ -542,7 +542,7 @@ class _Plan:
         values = [v for v in self.model.graph.initializers.values() if v.is_graph_input()]
         if not values or self.model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
             return
-        rng = np.random.default_rng([self.wishes.seed, 30])
+        rng = np.random.default_rng([self.input_options.seed, 30])
         given = {}
         for value in values:
             if value.const_value is not None and (array := tensor_array(value.const_value)).dtype.kind == "f":
@@ -557,13 +557,13 @@ class _Plan:
             for batch in (2, 3, 4):
                 yield partial(self._within, _Trial(f"normal, batch {batch}", usual._replace(batch=batch)))
         masks = itertools.cycle(MASKS_OF_SIZES if self.filler.has_masks else ("",))
-        counts = [len(sizes) for sizes in (*self.wishes.sizes.values(), self.wishes.batch)]
+        counts = [len(sizes) for sizes in (*self.input_options.sizes.values(), self.input_options.batch)]
         listed = MORE_SIZES if self.grown is None else ()
         for i, size in enumerate([*listed, *[usual] * (max(counts) - len(listed))]):
             kind = Kind(mask=next(masks))
             size = size._replace(length=min(size.length, self.longest or size.length))
-            yield partial(self._within, _Trial("", size, kind, turn=i + 1))
-        rng = np.random.default_rng([self.wishes.seed, 44])
+            yield partial(self._within, _Trial("", size, kind, variation=i + 1))
+        rng = np.random.default_rng([self.input_options.seed, 44])
         if self.one_size is not None or not self._free():
             return
         alone = all(self.roles[s] == "batch" for s in self._free())
@@ -635,7 +635,7 @@ class _Plan:
         left = self._work_left() - reserved
         if left < self.cheapest:
             return False
-        sizes = self._chosen(trial.size, trial.turn, trial.own)
+        sizes = self._chosen(trial.size, trial.variation, trial.own)
         work = self._cost_of(sizes).work
         if work <= left:
             return self._try(trial)
@@ -653,7 +653,7 @@ class _Plan:
         """
         self.made += 1
         kind = trial.kind
-        sizes = self._chosen(trial.size, trial.turn, trial.own)
+        sizes = self._chosen(trial.size, trial.variation, trial.own)
         cost = self._cost_of(sizes)
         self.must_fit = max(self.must_fit, cost.bytes) if must or not self.roles else self.must_fit
         if not self._fits(cost):
@@ -666,12 +666,12 @@ class _Plan:
         fits = MEMORY_OF_RUNS * cost.bytes <= self.allowance.bytes
         for attempt in self._attempts(kind, sizes):
             self.attempt = attempt
-            feeds = self.filler.feeds(attempt, np.random.default_rng([self.wishes.seed, self.made]))
+            feeds = self.filler.feeds(attempt, np.random.default_rng([self.input_options.seed, self.made]))
             self.work += cost.work
             self.cheapest = min(self.cheapest, cost.work)
             self.tried[key] = self.accepts(Case(name, {**feeds, **(extra or {})}, kind.about, fits))
             if self.tried[key]:
-                self.learnt = True
+                self.has_result = True
                 break
         return self.tried[key]
 
@@ -705,8 +705,8 @@ class _Plan:
         """
         usual = replace(self.attempt, number=self.made, sizes=sizes, kind=kind)
         indexed = any(u.low is not None for u in self.uses.values())
-        sized = any(self.uses[v.name].size and not self.uses[v.name].turns for v in self.inputs)
-        if self.learnt:
+        sized = any(self.uses[v.name].size and not self.uses[v.name].is_trip_count for v in self.inputs)
+        if self.has_result:
             other = FILLINGS[self.made % len(FILLINGS)] if sized else usual.filling
             return [usual] if other == usual.filling else [replace(usual, filling=other), usual]
         found = [replace(usual, narrow=narrow) for narrow in (NARROWER if indexed else (usual.narrow,))]
@@ -725,10 +725,10 @@ class _Plan:
         }
         return {s: "length" if role == "image" and s in kept else role for s, role in symbols(self.message).items()}
 
-    def _chosen(self, size: RoleSizes, turn: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _chosen(self, size: RoleSizes, variation: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
         """Returns all sizes of a case, including determined ones, reduced until the inputs are small enough."""
         free = {s: n for s, n in (own or {}).items() if not self._is_wished(s)}
-        return self._bounded(self._completed({**self._sizes(size, turn), **free}))
+        return self._bounded(self._completed({**self._sizes(size, variation), **free}))
 
     @property
     def _least(self) -> int:
@@ -742,39 +742,41 @@ class _Plan:
 
     def _is_wished(self, symbol: str) -> bool:
         """Whether the caller chose the sizes of a symbol."""
-        return symbol in self.wishes.sizes or bool(self.wishes.batch and self.roles.get(symbol) == "batch")
+        return symbol in self.input_options.sizes or bool(
+            self.input_options.batch and self.roles.get(symbol) == "batch"
+        )
 
-    def _sizes(self, size: RoleSizes, turn: int) -> dict[str, int]:
-        """Returns a size for each symbol; see `_Trial.turn`."""
+    def _sizes(self, size: RoleSizes, variation: int) -> dict[str, int]:
+        """Returns a size for each symbol; see `_Trial.variation`."""
         found: dict[str, int] = {}
         seen = {"batch": 0, "image": 0, "length": 0}
         for symbol, role in self.roles.items():
             i = seen[role]
             seen[role] += 1
-            wished = self.wishes.sizes.get(symbol, self.wishes.batch if role == "batch" else ())
+            wished = self.input_options.sizes.get(symbol, self.input_options.batch if role == "batch" else ())
             if wished:
                 found[symbol] = wished[(self.made - 1) % len(wished)]
             elif self.one_size is not None:
                 found[symbol] = self.one_size
             elif role == "batch":
-                found[symbol] = size.batch + (i if turn % 4 == 3 else 0)
+                found[symbol] = size.batch + (i if variation % 4 == 3 else 0)
             elif role == "image":
                 found[symbol] = max(1, (size.width if i % 2 else size.height) // self.divisor)
             else:
-                length = size.length + (3 * i if turn else 0)
+                length = size.length + (3 * i if variation else 0)
                 found[symbol] = length if self.longest is None else min(length, self.longest)
-        return {**found, **self.wishes.fixed}
+        return {**found, **self.input_options.fixed}
 
     def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
         """Replaces the sizes that relations determine, except those that the caller chose."""
         if not self.linked or self.one_size is not None:
             return sizes
-        wished = {*self.wishes.fixed, *self.wishes.sizes}
+        wished = {*self.input_options.fixed, *self.input_options.sizes}
         return {s: sizes[s] if s in wished else n for s, n in self.relations.completed(sizes).items()}
 
     def _bounded(self, sizes: dict[str, int]) -> dict[str, int]:
         """Halves the largest size that may be chosen until the inputs are small enough."""
-        given = {*self.wishes.fixed, *self.wishes.sizes, *(self.relations.sums if self.linked else ())}
+        given = {*self.input_options.fixed, *self.input_options.sizes, *(self.relations.sums if self.linked else ())}
         while self._is_too_large(sizes):
             largest = max((s for s in sizes if s not in given), key=lambda s: sizes[s], default=None)
             if largest is None or sizes[largest] <= 1:
@@ -788,7 +790,7 @@ class _Plan:
             math.prod(n for n, dim in zip(shape, v.dims) if isinstance(dim, str))
             for shape, v in zip(shapes, self.inputs)
         )
-        return sum(map(math.prod, shapes)) > self.wishes.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
+        return sum(map(math.prod, shapes)) > self.input_options.elements or max(symbolic, default=0) > SYMBOLIC_ELEMENTS
 
 
 def masks_of(model: onnx.ModelProto) -> list[str]:
@@ -825,7 +827,7 @@ def _first_taken(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Callab
             found.append(case.feeds)
         return bool(found)
 
-    plan(model, Wishes(fixed=fixed), accepts, FIRST_CASES)
+    plan(model, InputOptions(fixed=fixed), accepts, FIRST_CASES)
     return found[0] if found else None
 
 

@@ -134,7 +134,7 @@ class _Reader:
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
                 # A symbol that occurs only in outputs has no relation to inputs.
                 if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
-                    self._same(size, dim)
+                    self._equate(size, dim)
         self._solve(free)
         symbols = set(free) - self.found.sums.keys()
         self.found.kept = [s for s in dict.fromkeys(self.found.kept) if s in symbols]
@@ -148,11 +148,11 @@ class _Reader:
             self._broadcast([s for s in shapes if s is not None])
         elif name == "MatMul" and shapes[0] and shapes[1]:
             a, b = shapes[0], shapes[1]
-            self._same(a[-1], b[-2] if len(b) > 1 else b[0])
+            self._equate(a[-1], b[-2] if len(b) > 1 else b[0])
             self._broadcast([a[:-2], b[:-2]])
         elif name == "Gemm" and shapes[0] and shapes[1] and len(shapes[0]) == len(shapes[1]) == 2:
             of_a, of_b = not attribute_int(node, "transA", 0), attribute_int(node, "transB", 0) != 0
-            self._same(shapes[0][of_a], shapes[1][of_b])
+            self._equate(shapes[0][of_a], shapes[1][of_b])
         elif name == "Concat":
             self._concat(node, [s for s in shapes if s is not None])
         elif name in ("Attention", "MultiHeadAttention") and shapes[0] and len(shapes) > 1:
@@ -160,7 +160,7 @@ class _Reader:
         elif name == "GroupQueryAttention" and shapes[0]:
             self._grouped(node, shapes)
 
-    def _same(self, a: Size, b: Size) -> None:
+    def _equate(self, a: Size, b: Size) -> None:
         if a != b:
             self.equations.append(b - a)
 
@@ -169,7 +169,7 @@ class _Reader:
         for behind in range(1, max(map(len, shapes), default=0) + 1):
             sizes = [s[-behind] for s in shapes if len(s) >= behind and s[-behind] != ONE]
             for other in sizes[1:]:
-                self._same(sizes[0], other)
+                self._equate(sizes[0], other)
 
     def _concat(self, node: ir.Node, shapes: Sequence[Sequence[Size]]) -> None:
         if len({len(s) for s in shapes}) != 1 or len(shapes) != len(node.inputs):
@@ -177,7 +177,7 @@ class _Reader:
         along = attribute_int(node, "axis", 0) % max(len(shapes[0]), 1)
         for axis in range(len(shapes[0])):
             for other in shapes[1:] if axis != along else ():
-                self._same(shapes[0][axis], other[axis])
+                self._equate(shapes[0][axis], other[axis])
         sources = [self._source(value, _MOVES) for value in node.inputs]
         given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
         # The first operand that is an input or initializer is the cache, to which the others are appended as new steps.
@@ -199,23 +199,23 @@ class _Reader:
         q, k = shapes[0], shapes[1]
         if q is None or k is None or len(k) not in (3, 4) or len(q) not in (3, 4):
             return
-        self._same(q[0], k[0])
+        self._equate(q[0], k[0])
         if v is not None and len(v) == len(k):
-            self._same(k[-2], v[-2])
+            self._equate(k[-2], v[-2])
         keys = k[-2]
         if past is not None and len(past) == 4:
             self._past(node, q[0], k[-2])
             keys = past[-2] + k[-2]
         if mask:
-            self._same(mask[-1], keys)
+            self._equate(mask[-1], keys)
             if len(mask) > 1 and mask[-2] != ONE:
-                self._same(mask[-2], q[-2])
+                self._equate(mask[-2], q[-2])
             if len(mask) == 4 and mask[0] != ONE:
-                self._same(mask[0], q[0])
+                self._equate(mask[0], q[0])
         padding = shapes[4] if node.domain and len(shapes) > 4 else None
         if padding and len(padding) == 2:
-            self._same(padding[0], q[0])
-            self._same(padding[1], keys)
+            self._equate(padding[0], q[0])
+            self._equate(padding[1], keys)
 
     def _past(self, node: ir.Node, batch: Size, new: Size) -> None:
         """Relates the sizes of cached keys and values, [batch, heads, steps, channels]."""
@@ -223,8 +223,8 @@ class _Reader:
         found = [self.shapes.dims(value) for value in node.inputs[place : place + 2]]
         known = [dims for dims in found if dims is not None and len(dims) == 4]
         for dims in known:
-            self._same(batch, dims[0])
-            self._same(known[0][2], dims[2])
+            self._equate(batch, dims[0])
+            self._equate(known[0][2], dims[2])
             if kept := _symbol(dims[2]):
                 self._keeps(kept, [new])
 
@@ -244,12 +244,12 @@ class _Reader:
         if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
             self.found.counted[str(source.name)] = Length(kept, q[1], last=True)
         if dims := self.shapes.dims(ends):
-            self._same(dims[0], q[0])
+            self._equate(dims[0], q[0])
         elements = self.shapes.elements(total_keys)
         if elements is not None and elements.items.size == 1 and isinstance(size := elements.items.item(), Size):
-            self._same(size, kept + q[1])
+            self._equate(size, kept + q[1])
         if bias:
-            self._same(bias[-1], kept + q[1])
+            self._equate(bias[-1], kept + q[1])
 
     def _source(self, value: ir.Value | None, through: frozenset[str] = _SAME) -> ir.Value | None:
         """Follows a value back through casts, reshapes or the given operators to its source."""

@@ -36,7 +36,7 @@ COUNTS = {"BeamSearch": (1, 2, 3, 4), "GreedySearch": (1, 2), "Sampling": (1, 2)
 # Float type -> bits of the integers that it holds exactly.
 FLOAT_BITS = EXACT_BITS | {ir.DataType.BFLOAT16: 8}
 # Operator -> the attributes of `Use` that its input of sizes sets, if they differ from ("size",).
-SIZE_MARKS = {"Loop": ("size", "turns"), "Reshape": ("size", "rest")}
+SIZE_MARKS = {"Loop": ("size", "is_trip_count"), "Reshape": ("size", "rest")}
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Use:
         rest: whether one element may be -1, the remaining size of a Reshape.
         axes: whether its elements are axes.
         scale: whether it holds the scales of a Resize.
-        turns: whether it is the trip count of a Loop.
+        is_trip_count: whether it is the trip count of a Loop.
         condition: whether it is the condition of an If.
         keys: the keys of a LabelEncoder that reads it.
         bits: number of bits of the integers that survive its conversion to a float and back; None without such a
@@ -76,7 +76,7 @@ class Use:
     high: int | None = None
     negative: bool = False
     reach: int | None = None
-    turning: set[float] = field(default_factory=set)
+    thresholds: set[float] = field(default_factory=set)
     mask: bool = False
     additive: bool = False
     size: bool = False
@@ -84,7 +84,7 @@ class Use:
     rest: bool = False
     axes: bool = False
     scale: bool = False
-    turns: bool = False
+    is_trip_count: bool = False
     condition: bool = False
     keys: set[int] = field(default_factory=set)
     bits: int | None = None
@@ -99,7 +99,7 @@ class Use:
 
     def add(self, other: Use) -> None:
         """Adds the uses by another model that need further elements."""
-        self.turning |= other.turning
+        self.thresholds |= other.thresholds
         self.keys |= other.keys
         self.ties |= other.ties
         self.trees += other.trees
@@ -201,9 +201,9 @@ class _Tracer:
 
     def _trace(self, node: ir.Node) -> None:
         given = [self.traces.get(value) if value is not None else None for value in node.inputs]
-        for place, trace in enumerate(given):
+        for index, trace in enumerate(given):
             if trace is not None:
-                self._note(node, place, trace)
+                self._note(node, index, trace)
         if any(given) and (result := self._result(node, given)) is not None and result.is_finite:
             self.traces.update(dict.fromkeys(node.outputs, result))
             scales = node.op_type in ("Div", "Mul")
@@ -212,8 +212,8 @@ class _Tracer:
 
     def _follow_sizes(self, node: ir.Node) -> None:
         """Marks sizes, including those that are computed from several inputs."""
-        for place, value in enumerate(node.inputs):
-            if value in self.origins and "size" in self._marks(node, place):
+        for index, value in enumerate(node.inputs):
+            if value in self.origins and "size" in self._marks(node, index):
                 for name in self._sources((value,)):
                     self.uses[name].size = True
         if node.op_type in SIZE_ARITHMETIC and (sources := self._sources(node.inputs)):
@@ -318,69 +318,69 @@ class _Tracer:
 
     # -- uses ----------------------------------------------------------------------------------------------------------
 
-    def _note(self, node: ir.Node, place: int, trace: _Trace) -> None:
-        """Notes how a node uses the model's inputs in the trace of its input `place`."""
+    def _note(self, node: ir.Node, index: int, trace: _Trace) -> None:
+        """Notes how a node uses the model's inputs in the trace of its input `index`."""
         op = node.op_type
         if trace.unchanged is not None:
-            self._note_unchanged(node, place, self.uses[trace.unchanged])
+            self._note_unchanged(node, index, self.uses[trace.unchanged])
         if node.domain not in ("", "ai.onnx.ml"):
             self._mark(trace, "foreign")
         single = trace.single
-        if single is not None and (tie := self._tie(node, place)) is not None:
+        if single is not None and (tie := self._tie(node, index)) is not None:
             scale, half = tie
             self.uses[single[0]].ties.add((scale * single[1], scale * trace.offset, half))
-        if (rows := self._rows(node, place)) is not None:
+        if (rows := self._rows(node, index)) is not None:
             self._limit(trace, rows)
-        elif marks := self._marks(node, place):
+        elif marks := self._marks(node, index):
             self._mark(trace, *marks)
             shape = _static(node.outputs[0]) if "size" in marks else ()
-            if shape and (op == "ConstantOfShape" or self._argument(node, place) in ("output_shape", "shape", "sizes")):
+            if shape and (op == "ConstantOfShape" or self._argument(node, index) in ("output_shape", "shape", "sizes")):
                 for name, _ in trace.factors:
                     self.uses[name].shapes.append(shape)
-        elif (turning := self._turning_points(node, place)) is not None:
+        elif (thresholds := self._thresholds(node, index)) is not None:
             if single is not None:
-                points = turning + [-n for n in turning] * trace.folded
-                self.uses[single[0]].turning |= {(n - trace.offset) / single[1] for n in points if math.isfinite(n)}
+                points = thresholds + [-n for n in thresholds] * trace.folded
+                self.uses[single[0]].thresholds |= {(n - trace.offset) / single[1] for n in points if math.isfinite(n)}
         elif op == "LabelEncoder" and trace.unchanged is not None:
             self.uses[trace.unchanged].keys |= {key for key in labels(node) if isinstance(key, int)}
-        elif op in LOGIC or (op == "Where" and place == 0) or _casts_to(node, ir.DataType.BOOL):
+        elif op in LOGIC or (op == "Where" and index == 0) or _casts_to(node, ir.DataType.BOOL):
             self._mark(trace, "mask")
         elif op == "Add" and node.outputs[0] in self.before_softmax and single is not None and single[1] == 1:
             self._mark(trace, "additive")
 
-    def _note_unchanged(self, node: ir.Node, place: int, use: Use) -> None:
+    def _note_unchanged(self, node: ir.Node, index: int, use: Use) -> None:
         """Notes how a node uses the unchanged elements of an input."""
         op = node.op_type
-        use.cache = use.cache or op == "Concat" or (op in PAST_KEYS and place - PAST_KEYS[op] in (0, 1))
+        use.cache = use.cache or op == "Concat" or (op in PAST_KEYS and index - PAST_KEYS[op] in (0, 1))
         use.multiplied = use.multiplied or op == "MatMul"
         compared = op in PASSES_ON | COMPARISONS | {"Shape", "Size"} or op.startswith("TreeEnsemble")
-        use.computed = use.computed or not (compared or (op in ("Gather", "Where") and place == 0))
+        use.computed = use.computed or not (compared or (op in ("Gather", "Where") and index == 0))
 
     def _mark(self, trace: _Trace, *marks: str) -> None:
         for name, _ in trace.factors:
             for mark in marks:
                 setattr(self.uses[name], mark, True)
 
-    def _argument(self, node: ir.Node, place: int) -> str:
-        return argument_name(node.op_type, self.view.opset_at(node), place)
+    def _argument(self, node: ir.Node, index: int) -> str:
+        return argument_name(node.op_type, self.view.opset_at(node), index)
 
-    def _marks(self, node: ir.Node, place: int) -> tuple[str, ...]:
-        """Returns the attributes of `Use` that input `place` of a node sets by its meaning."""
-        op, argument = node.op_type, self._argument(node, place)
-        if is_size(op, argument) or place in COUNTS.get(op, ()):
+    def _marks(self, node: ir.Node, index: int) -> tuple[str, ...]:
+        """Returns the attributes of `Use` that input `index` of a node sets by its meaning."""
+        op, argument = node.op_type, self._argument(node, index)
+        if is_size(op, argument) or index in COUNTS.get(op, ()):
             return SIZE_MARKS.get(op, ("size",))
         if argument in AXES_ARGUMENTS:
             return ("axes",)
         if argument == "scales":
             return ("scale",)
-        if op in ("Div", "Mod") and place == 1:
+        if op in ("Div", "Mod") and index == 1:
             return ("divisor",)
         return ("condition",) if op == "If" else ()
 
-    def _tie(self, node: ir.Node, place: int) -> tuple[float, float] | None:
+    def _tie(self, node: ir.Node, index: int) -> tuple[float, float] | None:
         """Returns (factor, tie) if a node rounds factor * x to integers, else None; see `Use.ties`."""
         op = node.op_type
-        if place:
+        if index:
             return None
         if op == "QuantizeLinear":
             scale = self._number(node.inputs[1])
@@ -390,29 +390,29 @@ class _Tracer:
         to_integer = op == "Cast" and ir.DataType(attribute_int(node, "to", 0)).is_integer()
         return (1.0, 0.0) if to_integer or op in ("Ceil", "Floor") else None
 
-    def _rows(self, node: ir.Node, place: int) -> int | None:
-        """Returns the number of rows of a constant table if input `place` is an index into it, else None."""
+    def _rows(self, node: ir.Node, index: int) -> int | None:
+        """Returns the number of rows of a constant table if input `index` is an index into it, else None."""
         op, inputs = node.op_type, node.inputs
-        if op in ("Gather", "GatherElements", "ScatterElements") and place == 1 and (table := self._dims(inputs[0])):
+        if op in ("Gather", "GatherElements", "ScatterElements") and index == 1 and (table := self._dims(inputs[0])):
             axis = attribute_int(node, "axis", 0)
             return table[axis] if -len(table) <= axis < len(table) else None
-        if op in ("GatherND", "ScatterND") and place == 1 and (table := self._dims(inputs[0])):
+        if op in ("GatherND", "ScatterND") and index == 1 and (table := self._dims(inputs[0])):
             return min(table)
-        if op == "OneHot" and place == 0 and (depth := self._number(inputs[1])) is not None:
+        if op == "OneHot" and index == 0 and (depth := self._number(inputs[1])) is not None:
             return int(depth)
-        if op == "EmbedLayerNormalization" and place < 2 and (table := self._dims(inputs[2 + place])):
+        if op == "EmbedLayerNormalization" and index < 2 and (table := self._dims(inputs[2 + index])):
             return table[0]
         return None
 
-    def _turning_points(self, node: ir.Node, place: int) -> list[float] | None:
-        """Returns the values of input `place` where the node's result changes; None for other nodes."""
+    def _thresholds(self, node: ir.Node, index: int) -> list[float] | None:
+        """Returns the values of input `index` where the node's result changes; None for other nodes."""
         op, inputs = node.op_type, node.inputs
-        if op in COMPARISONS and (number := self._number(inputs[1 - place])) is not None:
+        if op in COMPARISONS and (number := self._number(inputs[1 - index])) is not None:
             return [number]
-        if op == "Clip" and place == 0:
+        if op == "Clip" and index == 0:
             bounds = [n for value in inputs[1:] if (n := self._number(value)) is not None]
             return bounds + [attribute_float(node, name, 0.0) for name in ("min", "max") if name in node.attributes]
-        if op == "Mod" and place == 0 and (number := self._number(inputs[1])) is not None:
+        if op == "Mod" and index == 0 and (number := self._number(inputs[1])) is not None:
             return [-number, 0, number, 2 * number]
         return None
 

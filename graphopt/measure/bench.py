@@ -45,7 +45,7 @@ from graphopt.measure.profiling import (
     NodeTime,
     Placement,
     Run,
-    TimedPlace,
+    TimedSubgraph,
     match_sites,
     nodes_of_regions,
     placement,
@@ -157,7 +157,7 @@ class Profile:
     """
 
     setting: Setting
-    sites: list[TimedPlace]
+    sites: list[TimedSubgraph]
     before: list[NodeTime]
     before_placement: Placement
     after: list[NodeTime] | None = None

@@ -65,7 +65,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class TimedPlace:
+class TimedSubgraph:
     """The time of a place in both models: a common node, or a neighbourhood (the nodes before and after a rewrite).
 
     Attributes:
@@ -92,9 +92,9 @@ class TimedOperators:
     after_us: float
 
 
-def by_operators(sites: Iterable[TimedPlace]) -> list[TimedOperators]:
+def by_operators(sites: Iterable[TimedSubgraph]) -> list[TimedOperators]:
     """Groups sites by their operators, the groups with the longest time in either model first."""
-    kinds: dict[tuple[str, str], list[TimedPlace]] = {}
+    kinds: dict[tuple[str, str], list[TimedSubgraph]] = {}
     for site in sites:
         kinds.setdefault((site.before_ops or site.name, site.after_ops or site.name), []).append(site)
     found = [
@@ -293,7 +293,7 @@ def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto
 
 def match_sites(
     found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
-) -> list[TimedPlace]:
+) -> list[TimedSubgraph]:
     """Adds up the times of both models by site, the largest first; nodes without a site are one site "(runtime)"."""
     ops = {n.name or n.output[0]: (n.op_type, n.op_type) for n in before.graph.node if n.output}
     for h in found.neighbourhoods:
@@ -310,7 +310,7 @@ def match_sites(
                 ops[label] = (f"{same[0]} in {t.op_type}",) * 2
             sums[label][side] += t.microseconds
     rows = [
-        TimedPlace(name, *ops.get(name, ("", "")), a, None if after_times is None else b)
+        TimedSubgraph(name, *ops.get(name, ("", "")), a, None if after_times is None else b)
         for name, (a, b) in sums.items()
     ]
     return sorted(rows, key=lambda s: -max(s.before_us, s.after_us or 0.0))

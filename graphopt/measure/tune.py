@@ -156,12 +156,12 @@ class _OnlyCandidate:
 
     def __init__(self, label: str, *, rewrite: bool) -> None:
         self.label, self._rewrite = label, rewrite
-        self.asked = False
+        self.was_asked = False
 
     def decline(self, candidate: Candidate) -> str:
         if candidate.describe().label != self.label:
             return candidate.no_gain
-        self.asked = True
+        self.was_asked = True
         return "" if self._rewrite else "left out for comparison"
 
 
@@ -380,7 +380,7 @@ def _measure(work: _Work, workload: Workload, seconds: float) -> Measurement:
     for rewrite in (False, True):
         profit = _OnlyCandidate(workload.label, rewrite=rewrite)
         side = work.rewritten_cut(cut, profit)
-        if not profit.asked:
+        if not profit.was_asked:
             raise GraphoptError("the rewrite needs more of the model than the candidate's surroundings")
         path = work.folder / f"side_{rewrite}.onnx"
         onnx.save(side, path)

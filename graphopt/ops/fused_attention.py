@@ -53,12 +53,12 @@ class Variant:
     guard: bool = False
     softcap: bool = False
     window: bool = False
-    brain: bool = False
+    bf16: bool = False
 
     @property
     def name(self) -> str:
         flags = (self.bias, self.mask, self.causal, self.gqa, self.guard, self.softcap, self.window)
-        return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on) + ("Bf16" if self.brain else "")
+        return "FusedAttention" + "".join(s for s, on in zip(SUFFIXES, flags) if on) + ("Bf16" if self.bf16 else "")
 
 
 def _body(v: Variant, dialect: Dialect) -> str:
@@ -80,7 +80,7 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
         body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
         body += "s_shape = Concat <axis: int = 0> (q_0, q_1, q_2, kv_len)\ns_dot = Reshape(s_folded, s_shape)\n"
-    elif v.brain:
+    elif v.bf16:
         body += round_to_bfloat16("q_rounded", "q_scaled") + round_to_bfloat16("k_rounded", "k_heads")
         body += round_to_bfloat16("v_rounded", "v_heads") + "s_dot = MatMul(q_rounded, k_rounded)\n"
     else:
@@ -121,7 +121,7 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += "p_nan = IsNaN(p_float)\np_zero = Constant <value: tensor = float {0.0}> ()\n"
         body += "p_guarded = Where(p_nan, p_zero, p_float)\n"
         p = "p_guarded"
-    if v.brain:
+    if v.bf16:
         body += round_to_bfloat16("p_rounded", p) + "o_heads = MatMul(p_rounded, v_rounded)\n"
         return body + "O = Transpose <perm: ints = @o_perm> (o_heads)"
     body += cast_like("p", p, "V", dialect)
@@ -166,7 +166,7 @@ def _spec(v: Variant) -> OpSpec:
             group = q_heads.shape[1] // k_heads.shape[1]
             k_heads = np.repeat(k_heads, group, axis=1)
             v_heads = np.repeat(v_heads, group, axis=1)
-        if v.brain:
+        if v.bf16:
             q_heads, k_heads, v_heads = (bfloat16(x) for x in (q_heads, k_heads, v_heads))
         s = q_heads @ k_heads
         if v.softcap:
@@ -185,7 +185,7 @@ def _spec(v: Variant) -> OpSpec:
         p = _softmax(s)
         if v.guard:
             p = np.where(np.isnan(p), 0.0, p)
-        if v.brain:
+        if v.bf16:
             p = bfloat16(p)
         return (np.transpose(p @ v_heads, o_perm),)
 
@@ -203,11 +203,11 @@ def _spec(v: Variant) -> OpSpec:
         outputs=("O",),
         attributes=attributes,
         body=lambda dialect: _body(v, dialect),
-        min_opset=max(MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET if v.brain else 0, VALUE_OPSET if v.window else 0),
+        min_opset=max(MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET if v.bf16 else 0, VALUE_OPSET if v.window else 0),
         reference=reference,
-        summary=f"O = softmax(scale Q K^T + ...) V{' with products in bfloat16' if v.brain else ''}",
-        gpu_kernel=not v.brain,
-        float32_only=v.brain,
+        summary=f"O = softmax(scale Q K^T + ...) V{' with products in bfloat16' if v.bf16 else ''}",
+        gpu_kernel=not v.bf16,
+        float32_only=v.bf16,
     )
 
 
@@ -219,5 +219,5 @@ def _has_name(v: Variant) -> bool:
 ALL = (Variant(*flags) for flags in itertools.product((False, True), repeat=len(SUFFIXES)))
 VARIANTS = tuple(sorted(filter(_has_name, ALL), key=lambda v: v.window))
 SPECS = tuple(
-    _spec(v) for v in (*VARIANTS, *(replace(v, brain=True) for v in VARIANTS if not (v.gqa or v.softcap or v.window)))
+    _spec(v) for v in (*VARIANTS, *(replace(v, bf16=True) for v in VARIANTS if not (v.gqa or v.softcap or v.window)))
 )

@@ -130,7 +130,7 @@ def _spec_from_pairs(plain: OpSpec) -> OpSpec:
     )
 
 
-def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
+def _spec(activation: Activation, add: bool, bf16: bool) -> OpSpec:
     def reference(
         x: Array,
         w: Array,
@@ -142,7 +142,7 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
         group: int,
         **attributes: float,
     ) -> tuple[Array, ...]:
-        x, w = (bfloat16(x), bfloat16(w)) if brain else (widen(x), widen(w))
+        x, w = (bfloat16(x), bfloat16(w)) if bf16 else (widen(x), widen(w))
         y = convolution(x, w, pads, strides, dilations, group)
         y = y + widen(b).reshape(-1, *([1] * len(strides)))
         return (activation.reference(plus(y, residual), **attributes),)
@@ -150,30 +150,30 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
     def body(dialect: Dialect) -> str:
         window = "pads: ints = @pads, strides: ints = @strides, dilations: ints = @dilations, group: int = @group"
         conv = f"conv = Conv <{window}> (X, W, B)\n"
-        if brain:
+        if bf16:
             conv = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W")
             conv += f"conv = Conv <{window}> (X_rounded, W_rounded, B)\n"
         if add:
             return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
         return conv + activation.statements("conv", "Y", dialect)
 
-    conv = f"conv(X, W){' in bfloat16' if brain else ''}"
+    conv = f"conv(X, W){' in bfloat16' if bf16 else ''}"
     return OpSpec(
-        name=f"FusedConv{'Add' if add else ''}{activation.suffix}{'Bf16' if brain else ''}",
+        name=f"FusedConv{'Add' if add else ''}{activation.suffix}{'Bf16' if bf16 else ''}",
         inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
         outputs=("Y",),
         attributes={**WINDOW, **activation.attribute_types},
         body=body,
-        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET) if brain else activation.min_opset,
+        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET) if bf16 else activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}({conv} + B{' + R' if add else ''})",
-        gpu_kernel=not brain,
-        float32_only=brain,
+        gpu_kernel=not bf16,
+        float32_only=bf16,
     )
 
 
 _PLAIN_SPECS = tuple(
-    _spec(a, add, brain) for brain in (False, True) for add in (False, True) for a in ACTIVATIONS.values()
+    _spec(a, add, bf16) for bf16 in (False, True) for add in (False, True) for a in ACTIVATIONS.values()
 )
 SPECS = (
     *_PLAIN_SPECS,

@@ -21,31 +21,31 @@ from graphopt.ops.schema import (
 )
 
 
-def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpSpec:
+def _spec(activation: Activation, add: bool = False, bf16: bool = False) -> OpSpec:
     def reference(x: Array, w: Array, b: Array, *residual: Array, **attributes: float) -> tuple[Array, ...]:
-        x, w = (bfloat16(x), bfloat16(w)) if brain else (widen(x), widen(w))
+        x, w = (bfloat16(x), bfloat16(w)) if bf16 else (widen(x), widen(w))
         y = x @ w + widen(b)
         return (activation.reference(plus(y, residual), **attributes),)
 
     def body(dialect: Dialect) -> str:
         total = "shifted = Add(product, b)\nsum = Add(shifted, R)\n" if add else "sum = Add(product, b)\n"
-        factors = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W") if brain else ""
-        product = "product = MatMul(X_rounded, W_rounded)\n" if brain else "product = MatMul(X, W)\n"
+        factors = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W") if bf16 else ""
+        product = "product = MatMul(X_rounded, W_rounded)\n" if bf16 else "product = MatMul(X, W)\n"
         return factors + product + total + activation.statements("sum", "Y", dialect)
 
-    rounded = " in bfloat16" if brain else ""
+    rounded = " in bfloat16" if bf16 else ""
     return OpSpec(
-        name=f"Linear{'Add' if add else ''}{activation.suffix}{'Bf16' if brain else ''}",
+        name=f"Linear{'Add' if add else ''}{activation.suffix}{'Bf16' if bf16 else ''}",
         inputs=("X", "W", "b", "R") if add else ("X", "W", "b"),
         outputs=("Y",),
         attributes=activation.attribute_types,
         body=body,
         # ONNX Runtime has no float16 MatMul before 9.
-        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET if brain else 9),
+        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET if bf16 else 9),
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(X W{rounded} + b{' + R' if add else ''})",
-        gpu_kernel=not brain,
-        float32_only=brain,
+        gpu_kernel=not bf16,
+        float32_only=bf16,
     )
 
 
@@ -53,6 +53,6 @@ def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpS
 SPECS = (
     *(_spec(ACTIVATIONS[suffix]) for suffix in ("", "Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
     _spec(ACTIVATIONS[""], add=True),
-    *(_spec(activation, brain=True) for activation in ACTIVATIONS.values()),
-    _spec(ACTIVATIONS[""], add=True, brain=True),
+    *(_spec(activation, bf16=True) for activation in ACTIVATIONS.values()),
+    _spec(ACTIVATIONS[""], add=True, bf16=True),
 )

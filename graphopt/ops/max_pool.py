@@ -31,9 +31,9 @@ def _planes(
     x: Array, kernel_shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Array, ...]:
     spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations)]
-    spare = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
-    sizes = [int(n / stride) + 1 for n, stride in zip(spare, strides)]  # toward zero; see above
-    ends = [end + max(-n, 0) for end, n in zip(pads[2:], spare)]
+    remaining = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
+    sizes = [int(n / stride) + 1 for n, stride in zip(remaining, strides)]  # toward zero; see above
+    ends = [end + max(-n, 0) for end, n in zip(pads[2:], remaining)]
     x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], ends)), constant_values=-np.inf)
     y = np.full((*x.shape[:2], *sizes), -np.inf)
     for tap in itertools.product(*map(range, kernel_shape)):

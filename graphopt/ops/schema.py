@@ -162,8 +162,8 @@ def _reduce(op_type: str, y: str, x: str, axis: int, dialect: Dialect) -> str:
 
 def round_to_bfloat16(y: str, x: str) -> str:
     """Returns statements that round the float32 value x to bfloat16 (to nearest, ties to even), as float32."""
-    brain, single = int(ir.DataType.BFLOAT16), int(ir.DataType.FLOAT)
-    return f"{y}_16 = Cast <to: int = {brain}> ({x})\n{y} = Cast <to: int = {single}> ({y}_16)\n"
+    bf16, single = int(ir.DataType.BFLOAT16), int(ir.DataType.FLOAT)
+    return f"{y}_16 = Cast <to: int = {bf16}> ({x})\n{y} = Cast <to: int = {single}> ({y}_16)\n"
 
 
 def dim(name: str, x: str, axis: int) -> str:

@@ -383,7 +383,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     view = group[0].view
     if view is None:
         return None
-    unknown = Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, and the new shape is not known", view.there)
+    unknown = Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, and the new shape is not known", view.reshape)
     pairs = _align(base, view.dims)
     if pairs is None:
         raise unknown
@@ -409,7 +409,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     back = tuple(size.value if size.value is not None else -1 for size in reshape)
     by_view = expands and -1 in numbers
     if by_view:
-        target = match.graph.shapes.elements(view.there.inputs[1])
+        target = match.graph.shapes.elements(view.reshape.inputs[1])
         if target is None or any(e in (ZERO, Size.of(-1)) for e in target.items.flat):
             raise unknown
     by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
@@ -572,7 +572,7 @@ class _Emission(Builder):
         if plan is None or view is None:
             return value
         if plan.expands:
-            shape = view.there.inputs[1] if plan.expand is None else self._target(plan.expand)
+            shape = view.reshape.inputs[1] if plan.expand is None else self._target(plan.expand)
             assert shape is not None
             value = self.node("Expand", [value, shape], hint)
         shape = self._target(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, rotated_by
+from graphopt.forms.rotary import Rotary, rotary_of, rotary_of_halves, rotated_by
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
@@ -57,7 +57,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
 
     def match(self, node: ir.Node, editor: Editor) -> RotaryMatch | None:
         if node.op_type == "Concat":
-            rotary = rotary_apart(node, editor)
+            rotary = rotary_of_halves(node, editor)
         else:
             rotated = rotated_by(node, editor)
             rotary = None if rotated is None else rotary_of(rotated, editor)
@@ -86,7 +86,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             given = editor.shapes.dims(value)
             if given is None:
                 raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what} {value.name} is not known", anchor)
-            columns = D // 2 if rotary.apart else D
+            columns = D // 2 if rotary.halves else D
             text = f"{what} has shape {shape_text(given)}, and X has {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:
                 raise Refusal(Code.WRONG_SHAPE, text, anchor)
@@ -108,7 +108,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
     def rewrite(self, plan: RotaryMatch, editor: Editor) -> str:
         rotary, last = plan.rotary, plan.rotary.nodes[-1]
         builder, angles = Builder(editor, last), [rotary.cos, rotary.sin]
-        if rotary.apart:
+        if rotary.halves:
             dtype = editor.dtype(rotary.X)
             angles = [
                 builder.op("Concat", value, value, axis=-1, _hint=f"{value.name}/twice", _dtype=dtype)

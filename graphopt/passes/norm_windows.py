@@ -225,12 +225,12 @@ def _rows_of(elements: Array, D: int) -> Array | None:
     """Returns the source row of each row of D elements, or PADDED; None if the nodes split rows."""
     if elements.size % D:
         return None
-    apart = elements.reshape(-1, D)
-    padded = apart[:, :1] == PADDED
-    whole = np.where(padded, PADDED, apart[:, :1] + np.arange(D))
-    if not np.array_equal(apart, whole) or (apart[:, 0][~padded[:, 0]] % D).any():
+    rows = elements.reshape(-1, D)
+    padded = rows[:, :1] == PADDED
+    whole = np.where(padded, PADDED, rows[:, :1] + np.arange(D))
+    if not np.array_equal(rows, whole) or (rows[:, 0][~padded[:, 0]] % D).any():
         return None
-    return np.where(padded[:, 0], PADDED, apart[:, 0] // D)
+    return np.where(padded[:, 0], PADDED, rows[:, 0] // D)
 
 
 def _windows_of(rows: Array, count: int) -> Windows | None:

@@ -154,7 +154,7 @@ def forecast(
     # With other providers our library is not registered, so the runtime inlines our operators as well.
     keeps = DOMAIN if provider in ("graphopt", "cpu") else None
     ir_passes.InlinePass(criteria=lambda function: function.domain != keeps)(work)
-    with reading.blamed_on_the_model(source):
+    with reading.blaming_model(source):
         inference.infer(work)
     for graph in traversal.graphs(work):
         for value in graph.initializers.values():

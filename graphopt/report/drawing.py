@@ -190,11 +190,11 @@ def _place(cells: Sequence[_Cell], rows: Sequence[Sequence[int]], links: Sequenc
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 == 0 else list(rows)[::-1]:
             wanted = [sum(cells[n].x for n in near[i]) / len(near[i]) if near[i] else cells[i].x for i in row]
-            apart = [(cells[a].width + cells[b].width) / 2 + _GAP for a, b in pairwise(row)]
+            distances = [(cells[a].width + cells[b].width) / 2 + _GAP for a, b in pairwise(row)]
             right, left = list(wanted), list(wanted)
-            for k, gap in enumerate(apart):
+            for k, gap in enumerate(distances):
                 right[k + 1] = max(right[k + 1], right[k] + gap)
-            for k in reversed(range(len(apart))):
-                left[k] = min(left[k], left[k + 1] - apart[k])
+            for k in reversed(range(len(distances))):
+                left[k] = min(left[k], left[k + 1] - distances[k])
             for i, low, high in zip(row, left, right, strict=True):
                 cells[i].x = (low + high) / 2

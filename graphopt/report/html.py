@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphopt.debug.diff import DiffNode, ModelDiff
 from graphopt.measure.bench import BenchReport, Profile
-from graphopt.measure.profiling import TimedPlace, by_operators
+from graphopt.measure.profiling import TimedSubgraph, by_operators
 from graphopt.remarks import Code, Remark
 from graphopt.report.answer import answer, equality, is_faster, is_slower, speed
 from graphopt.report.data import Report
@@ -189,7 +189,7 @@ def _operators(report: Report) -> list[tuple[str, int, int]]:
     return [row for row in rows if row[1] != row[2]]
 
 
-def stages(sites: Sequence[TimedPlace], order: Sequence[str]) -> list[Stage]:
+def stages(sites: Sequence[TimedSubgraph], order: Sequence[str]) -> list[Stage]:
     """Divides the model into at most `MAX_STAGES` sections in the order of its nodes, by layer or by equal time.
 
     Args:
@@ -198,7 +198,7 @@ def stages(sites: Sequence[TimedPlace], order: Sequence[str]) -> list[Stage]:
     """
     at = {name: i for i, name in enumerate(order)}
     ordered = sorted((s for s in sites if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
-    by_name: list[list[TimedPlace]] = []
+    by_name: list[list[TimedSubgraph]] = []
     for site in ordered:
         if by_name and stretch(site.name) and stretch(by_name[-1][0].name) == stretch(site.name):
             by_name[-1].append(site)
@@ -210,10 +210,10 @@ def stages(sites: Sequence[TimedPlace], order: Sequence[str]) -> list[Stage]:
     return found + [_stage([s]) for s in sites if s.name == RUNTIME]
 
 
-def _equal(parts: Sequence[list[TimedPlace]]) -> list[list[TimedPlace]]:
+def _equal(parts: Sequence[list[TimedSubgraph]]) -> list[list[TimedSubgraph]]:
     """Merges adjacent sections until each takes about the same time."""
     total = sum(s.before_us for part in parts for s in part)
-    joined: list[list[TimedPlace]] = [[]]
+    joined: list[list[TimedSubgraph]] = [[]]
     spent = 0.0
     for part in parts:
         time = sum(s.before_us for s in part)
@@ -224,7 +224,7 @@ def _equal(parts: Sequence[list[TimedPlace]]) -> list[list[TimedPlace]]:
     return joined
 
 
-def _stage(sites: Sequence[TimedPlace]) -> Stage:
+def _stage(sites: Sequence[TimedSubgraph]) -> Stage:
     def total(times: Iterable[float | None]) -> float:
         return sum(t or 0.0 for t in times) / 1e3
 
@@ -252,7 +252,7 @@ class Bar:
     after_share: float
 
 
-def _bars(sites: Sequence[TimedPlace]) -> list[Bar]:
+def _bars(sites: Sequence[TimedSubgraph]) -> list[Bar]:
     bars = []
     kinds = by_operators(sites)
     longest = max((max(k.before_us, k.after_us) for k in kinds), default=0.0) or 1.0

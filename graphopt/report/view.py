@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt.debug.diff import DiffNode, neighbourhoods
-from graphopt.measure.profiling import TimedPlace
+from graphopt.measure.profiling import TimedSubgraph
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side
 from graphopt.report.drawing import MAX_DRAWN_NODES, draw
@@ -50,7 +50,7 @@ class View:
 
 
 def view(
-    title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, TimedPlace] | None = None
+    title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, TimedSubgraph] | None = None
 ) -> View:
     """Creates the data of the page.
 
@@ -80,8 +80,8 @@ def view(
             output = node.outputs[0].name or "" if node.outputs else ""
             place, label = places.get((side, output)), node_label(node)
             site = (sites or {}).get(label if place is None else labels[place])
-            told = {"layer": layer_of.get(output, 0), "us": _time(site, side), "place": place, "said": said[label]}
-            made.append(_row(node, model, number_of) | told)
+            details = {"layer": layer_of.get(output, 0), "us": _time(site, side), "place": place, "said": said[label]}
+            made.append(_row(node, model, number_of) | details)
         return made
 
     named, original = [visible(name) for name in layers], rows("before", before)
@@ -199,7 +199,7 @@ def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, 
     }
 
 
-def _time(site: TimedPlace | None, side: str) -> float | None:
+def _time(site: TimedSubgraph | None, side: str) -> float | None:
     if site is None:
         return None
     return site.before_us if side == "before" else site.after_us

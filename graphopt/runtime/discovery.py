@@ -238,9 +238,9 @@ def device_of(provider: Provider) -> Device:
     if name == CPU:
         return Device(cpu_name(), platform.machine())
     if name == DEVICE_PROVIDER:
-        told = numbered_device(options).ep_metadata
-        facts = {key: told[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
-        return Device(**facts, wave=int(told["graphopt.wave"]))
+        described = numbered_device(options).ep_metadata
+        facts = {key: described[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
+        return Device(**facts, wave=int(described["graphopt.wave"]))
     shown = next((route.devices for route in gpu_routes() if route.provider == name), ())
     number = int(options.get("device_id", 0))
     if not 0 <= number < len(shown):

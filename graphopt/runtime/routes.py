@@ -230,20 +230,22 @@ def _route(
     )
 
 
-def _gpu(told: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Gpu:
-    libraries = tuple(Library(x["name"], x["path"], x["version"], _reason(x["problem"])) for x in told["libraries"])
-    own = {"libraries": libraries, "reason": _reason_of_device(told, code, amd)}
-    return Gpu(**{member.name: told[member.name] for member in fields(Gpu) if member.name not in own} | own)
+def _gpu(described: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Gpu:
+    libraries = tuple(
+        Library(x["name"], x["path"], x["version"], _reason(x["problem"])) for x in described["libraries"]
+    )
+    own = {"libraries": libraries, "reason": _reason_of_device(described, code, amd)}
+    return Gpu(**{member.name: described[member.name] for member in fields(Gpu) if member.name not in own} | own)
 
 
-def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Reason | None:
-    problem = told["problem"]
+def _reason_of_device(described: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Reason | None:
+    problem = described["problem"]
     if problem is None:
         return None
     if problem["code"] == "no_code" and not code:
-        return no_code_at_all(told["arch"], amd=amd)
+        return no_code_at_all(described["arch"], amd=amd)
     mends = {
-        "no_code": rebuilt_for(told["arch"]) if amd else "",
+        "no_code": rebuilt_for(described["arch"]) if amd else "",
         "unsupported": "a newer version of graphopt, if it lists this GPU in docs/gpu.md",
         "old_runtime": "install ROCm 6.4 or newer",
     }

@@ -43,7 +43,7 @@ class Served:
         self._claim = None
         if devices := self.deployment.devices:
             if instance is None:
-                instance, self._claim = _claim_a_place(self.folder, self.deployment.instances)
+                instance, self._claim = _claim_slot(self.folder, self.deployment.instances)
             providers = [(DEVICE_PROVIDER, {"device": devices[instance % len(devices)]}), CPU]
         self._session = self._open(providers)
         self._names = [tensor.name for tensor in self.deployment.outputs]
@@ -136,7 +136,7 @@ def rows_of(feeds: Feeds) -> int:
     return len(next(iter(feeds.values())))
 
 
-def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
+def _claim_slot(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
     """Claims the lowest index that no other running process of this user has claimed for this model.
 
     The operating system releases a process's lock even if it is killed, so a new worker gets the index of a dead one.

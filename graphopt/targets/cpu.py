@@ -125,13 +125,13 @@ def fused_conv_transpose_no_gain(
         return "the sizes are not known, and ONNX Runtime's kernel is as fast for small sizes"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
         return "ONNX Runtime's kernel is as fast unless a stride above 1 divides the window, without dilation"
-    apart, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
+    disjoint, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
     numbers = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
     if axes == 2 and group > 1:
-        gains = not apart and C <= 8 and numbers >= FEWEST_TRANSPOSED
+        gains = not disjoint and C <= 8 and numbers >= FEWEST_TRANSPOSED
     elif axes == 3:
         gains = group == 1 and C <= 32 and numbers >= 2 * FEWEST_TRANSPOSED
-    elif axes == 2 and apart:
+    elif axes == 2 and disjoint:
         large = all(kernel >= 4 for kernel, _, _ in windows)
         gains = (large or activated) and 24 <= C <= 64 and M >= 16 and numbers >= 20 * FEWEST_TRANSPOSED
     else:

@@ -87,10 +87,10 @@ class EveryLegalCandidate:
     """
 
     def __init__(self) -> None:
-        self.overruled = False
+        self.has_declined = False
 
     def decline(self, candidate: Candidate) -> str:
-        self.overruled |= bool(candidate.no_gain)
+        self.has_declined |= bool(candidate.no_gain)
         return ""
 
 

@@ -68,7 +68,7 @@ class Choice:
     """
 
     node: ir.Node
-    place: int
+    index: int
     given: str
     reads: tuple[str, ...]
 
@@ -93,16 +93,16 @@ def choices_of(before: ir.Model, after: ir.Model) -> list[Choice]:
             continue
         first = CHOOSE[node.op_type][0]
         values = (*node.outputs[first:], *node.outputs[:first])
-        place = next((by_name[y.name] for y in values if y.name and y.name in by_name), None)
-        if place is None or nodes[place].op_type not in CHOOSE:
+        index = next((by_name[y.name] for y in values if y.name and y.name in by_name), None)
+        if index is None or nodes[index].op_type not in CHOOSE:
             alike = [k for k, n in enumerate(nodes) if n.op_type == node.op_type]
             own = [n for n in before.graph if n.op_type == node.op_type]
-            place = alike[own.index(node)] if len(alike) == len(own) else None
-        if place is None:
+            index = alike[own.index(node)] if len(alike) == len(own) else None
+        if index is None:
             return []
         here = f"{_PREFIX}_{len(found)}"
         reads = tuple(f"{here}_input{k}" if value is not None else "" for k, value in enumerate(node.inputs))
-        found.append(Choice(node, place, f"{here}_indices", reads))
+        found.append(Choice(node, index, f"{here}_indices", reads))
     return found
 
 
@@ -126,10 +126,10 @@ def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
                 read = b.op("Identity", value)
                 read.name = name
                 editor.add_graph_output(editor.model.graph, read)
-        place = CHOOSE[node.op_type][0]
+        index = CHOOSE[node.op_type][0]
         results: dict[ir.Value, ir.Value] = {}
-        if len(node.outputs) > place and node.outputs[place].name:
-            results[node.outputs[place]] = b.op("Identity", given)
+        if len(node.outputs) > index and node.outputs[index].name:
+            results[node.outputs[index]] = b.op("Identity", given)
         if node.op_type == "TopK" and node.outputs[0].name:
             axis = attribute_int(node, "axis", -1)
             results[node.outputs[0]] = b.op("GatherElements", node.inputs[0], given, axis=axis)
@@ -151,16 +151,16 @@ def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     graph = editor.model.graph
     nodes = list(graph)
     for choice in choices:
-        node = nodes[choice.place]
-        place = CHOOSE[node.op_type][0]
-        while len(node.outputs) <= place:
+        node = nodes[choice.index]
+        index = CHOOSE[node.op_type][0]
+        while len(node.outputs) <= index:
             editor.add_output(node, ir.DataType.INT64).name = ""
-        indices = node.outputs[place]
+        indices = node.outputs[index]
         indices.name = indices.name or editor.unique_name(choice.given)
         # The value may be an output of the graph already.
         b = Builder(editor, node)
         editor.add_graph_output(graph, b.op("Identity", indices, _dtype=ir.DataType.INT64))
-        editor.put_behind(indices, b.nodes)
+        editor.add_after(indices, b.nodes)
     return editor.model
 
 
@@ -255,8 +255,8 @@ def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) 
         return "chooses an entry twice"
     named = [f"entry {i} ({abs(rows[row, i]):.4g})" for i in chosen[row]]
     if too_early[row].any():
-        place = int(np.argmax(too_early[row]))
-        return f"places {named[place]} before {named[place + 1 + int(np.argmax(least[row, place + 1 :]))]}"
+        index = int(np.argmax(too_early[row]))
+        return f"places {named[index]} before {named[index + 1 + int(np.argmax(least[row, index + 1 :]))]}"
     other = int(np.argmax(left[row]))
     return f"chooses {named[int(np.argmin(best[row]))]} and leaves out entry {other} ({abs(rows[row, other]):.4g})"
 

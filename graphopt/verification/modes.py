@@ -24,7 +24,7 @@ from graphopt.graph.messages import all_nodes, inlined
 from graphopt.graph.operators.traits import RANDOM
 from graphopt.inputs.declared import dims_of, required_inputs, symbols
 from graphopt.inputs.given import given_cases
-from graphopt.inputs.plan import Allowance, Case, Wishes, plan
+from graphopt.inputs.plan import Allowance, Case, InputOptions, plan
 from graphopt.metadata import Numerics
 from graphopt.progress import Steps
 from graphopt.runtime.discovery import CPU
@@ -94,7 +94,7 @@ def steps_of(modes: Sequence[Mode], *, at_default_level: bool) -> list[tuple[str
 
 
 def run_before(
-    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
+    pair: Pair, report: VerifyReport, inputs: Any, input_options: InputOptions, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """Runs BEFORE; returns its outputs by case, and the accepted cases.
 
@@ -102,12 +102,12 @@ def run_before(
     enabled.
     """
     try:
-        return _tried(pair, report, inputs, wishes, allowance)
+        return _tried(pair, report, inputs, input_options, allowance)
     except VerifyError as refused:
         report.skipped.clear()
         pair.reference = replace(pair.reference, optimized=True)
         try:
-            found = _tried(pair, report, inputs, wishes, allowance)
+            found = _tried(pair, report, inputs, input_options, allowance)
         except VerifyError:
             raise refused from None
     report.notes.append("BEFORE runs only at the runtime's default optimization level: both were compared there")
@@ -129,7 +129,7 @@ def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
 
 
 def _tried(
-    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
+    pair: Pair, report: VerifyReport, inputs: Any, input_options: InputOptions, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """Runs BEFORE in the mode `pair.reference` for `run_before`; also reports outputs that differ in a second run."""
     run, proto = runner_of_before(pair), pair.before.proto
@@ -159,7 +159,9 @@ def _tried(
     else:
         with about(pair.called):
             whole, after = inlined(proto), pair.after.model
-            report.left_out = plan(whole, wishes, accepts, allowance, lambda name: _has_numbers(wanted[name]), after)
+            report.left_out = plan(
+                whole, input_options, accepts, allowance, lambda name: _has_numbers(wanted[name]), after
+            )
         for case in [*_cases_of_changed_rows(pair, cases)]:
             accepts(case)
     if not wanted:
@@ -463,10 +465,10 @@ def _rows_of_empty(
     return [without_numbers(n, EMPTY, mode.key, words) for n, words in found if words.startswith(("shape", "type"))]
 
 
-def empty_batch(model: onnx.ModelProto, case: Case, wishes: Wishes) -> Case | None:
+def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions) -> Case | None:
     """Cuts a case of BEFORE to an empty batch; returns None if the caller or the model fixes the batch size."""
-    asked = {*wishes.sizes, *wishes.fixed}
-    batches = {s for s, role in symbols(model).items() if role == "batch" and not wishes.batch} - asked
+    asked = {*input_options.sizes, *input_options.fixed}
+    batches = {s for s, role in symbols(model).items() if role == "batch" and not input_options.batch} - asked
     feeds = dict(case.feeds)
     for value in required_inputs(model):
         for axis, dim in enumerate(value.dims):

@@ -239,8 +239,8 @@ class Noisy:
         overflows: whether values that are rounded to half precision become infinite beyond float16's range.
         steps: the least noise on inputs of STEPS, in units of SINGLE. More than 1 shows the effect of another step or
             choice, because with usual noise a value near a threshold crosses it in few draws only.
-        still: whether there is no random noise: norms are written out, sums are exact, and weights in `stored` rounded.
-        stored: names of weights that are rounded to nearest in the precision of weights, if `still` is set.
+        noiseless: no random noise: norms are written out, sums are exact, and weights in `stored` are rounded.
+        stored: names of weights that are rounded to nearest in the precision of weights, if `noiseless` is set.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Noisy:
         guess: bool = False,
         overflows: bool = False,
         steps: float = 1.0,
-        still: bool = False,
+        noiseless: bool = False,
         stored: frozenset[str] = frozenset(),
     ) -> None:
         self._editor = editor_of_copy(model)
@@ -259,7 +259,7 @@ class Noisy:
         for value, dtype in guessed(self._model.graph).items() if guess else ():
             inference.suppose(self._model, value, dtype)
         self._precision, self._overflows = precision, overflows
-        self._steps, self._still, self._stored = steps, still, stored
+        self._steps, self._noiseless, self._stored = steps, noiseless, stored
         self._opset = self._model.opset_imports.get("", 0)
         self._unread = weights_in_files(self._model) > MAX_WEIGHTS_READ
         # Functions of a generator and its seed that draw the noise, in order.
@@ -269,7 +269,7 @@ class Noisy:
         # weights that are all multiples of 0.5, do not.
         self._changed: set[ir.Value] = set()
         # Constants by which multiplication is exact.
-        self._exact: set[ir.Value] = set()
+        self._exact_factors: set[ir.Value] = set()
         # Scalar constants that the noise of a graph shares, and the graphs that got noise.
         self._scalars: dict[tuple[ir.Graph | None, float, ir.DataType], ir.Value] = {}
         self._touched: set[ir.Graph | None] = set()
@@ -277,7 +277,7 @@ class Noisy:
             if not value.is_initializer():
                 self._known[value] = _Kind(noisy=is_float(value), raw=is_float(value))
         self._graph(self._model.graph)
-        if still:
+        if noiseless:
             with_exact_sums(self._editor)
 
     @contextmanager
@@ -333,19 +333,19 @@ class Noisy:
         sources = frozenset[ir.Value]().union(*(k.sources for k in kinds))
         rounded = any(k.rounded for k in kinds) or self._rounds(node)
         kind = _Kind(bool(noisy), bool(noisy) and all(k.raw for k in noisy), sources, rounded)
-        if not self._still:
+        if not self._noiseless:
             self._round_separately(node)
             self._round_values(node)
         if node.op_type in NORMS:
             node = self._write_out(node, kind)
-        if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._still:
+        if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._noiseless:
             # The result has noise of its own source, with two exceptions. Products of integers are exact. And if all
             # products are 0, the result is the bias, which may have no noise.
             if self._round_operand(node) and not kind.raw and self._changed.issuperset(node.inputs[2:3]):
                 kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)
             else:
                 kind = replace(kind, sources=frozenset())
-        if node.op_type in MASKED and node.domain == "com.microsoft" and not self._still:
+        if node.op_type in MASKED and node.domain == "com.microsoft" and not self._noiseless:
             self._round_bias(node)
         if self._steps > 1 and is_step(node) and not _searches(node):
             self._move_step(node)
@@ -371,19 +371,19 @@ class Noisy:
         assert x is not None
         b = Builder(self._editor, node)
         rounded = self._rounded(b, x, rounding, node.op_type, raw)
-        self._editor.put_before(node, b.nodes)
+        self._editor.add_before(node, b.nodes)
         self._editor.set_input(node, i, rounded)
 
     # -- constants -----------------------------------------------------------------------------------------------------
 
     def _constant(self, tensor: ir.TensorProtocol, value: ir.Value, put: Callable[[Array], None]) -> None:
         """Records the properties of a constant, and the draws of its noise if it is a weight."""
-        self._exact |= {value} if is_exact_factor(tensor) else set()
+        self._exact_factors |= {value} if is_exact_factor(tensor) else set()
         is_weight = tensor.dtype in RUNTIME_FLOATS and math.prod(tensor_dims(tensor)) > SMALL_CONSTANT
         unread = self._unread and is_external(tensor)
-        if is_weight and not unread and (not self._still or value.name in self._stored):
+        if is_weight and not unread and (not self._noiseless or value.name in self._stored):
             array = tensor_array(tensor)
-            keeps = self._still or has_only_multiples_of_half(array)
+            keeps = self._noiseless or has_only_multiples_of_half(array)
             if not keeps or not array.any():
                 self._changed.add(value)
             self._draws.append(partial(self._draw_weight, tensor, keeps, put))
@@ -395,14 +395,14 @@ class Noisy:
     ) -> None:
         """Adds noise to a weight unless `keeps` is set.
 
-        The draw of seed 0 also adds the error of rounding to a smaller type: twice, or once without noise (`still`).
+        The draw of seed 0 also adds the error of rounding to a smaller type: twice, or once if `noiseless`.
         This error may have a pattern, for example in evenly increasing weights, and then accumulates in sums; random
         noise does not.
         """
         weights, array = self._precision.weights, tensor_array(tensor)
         result = array if keeps else _noise_on(array, weights.unit, rng)
         if seed == 0 and weights.dtype and array.dtype == np.float32:
-            result = result + (1 if self._still else 2) * _lost(array, weights.dtype)
+            result = result + (1 if self._noiseless else 2) * _lost(array, weights.dtype)
         put(result)
 
     def _set_constant(self, node: ir.Node, array: Array) -> None:
@@ -415,7 +415,7 @@ class Noisy:
 
     def _is_rounded(self, node: ir.Node, y: ir.Value) -> bool:
         """Returns whether an output gets noise."""
-        if self._still:
+        if self._noiseless:
             return False
         if node.domain != "" or node.op_type in SUMS | FUNCTIONS | GATED:
             return True
@@ -438,7 +438,7 @@ class Noisy:
 
     def _rounds(self, node: ir.Node) -> bool:
         """Returns whether a kernel of a node rounds each element of its result."""
-        if node.op_type in ("Mul", "Div") and not self._exact.isdisjoint(node.inputs):
+        if node.op_type in ("Mul", "Div") and not self._exact_factors.isdisjoint(node.inputs):
             return False
         return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS | SUMS | FUNCTIONS
 
@@ -457,8 +457,8 @@ class Noisy:
             if node.op_type == "BatchNormalization":
                 # x * s + (bias - mean * s): the result may consist of rounding errors.
                 stored = replace(SINGLE, unit=self._precision.weights.unit)
-                apart = {*inputs[2:4]} & self._changed if inputs[2] is not inputs[3] else set()
-                chosen += [(i, stored, False) for i in (2, 3) if inputs[i] not in apart]
+                separate = {*inputs[2:4]} & self._changed if inputs[2] is not inputs[3] else set()
+                chosen += [(i, stored, False) for i in (2, 3) if inputs[i] not in separate]
         for i, rounding, raw in chosen:
             if is_float(x := inputs[i]) or (x is not None and x.dtype is None):
                 self._round_before(node, i, rounding, raw)
@@ -508,7 +508,7 @@ class Noisy:
         size = b.mul(size, hidden)
         noise = b.mul(size, self._uniform(b, size, 1.0, FLOAT))
         rounded = b.cast(b.add(single, noise), bias.dtype)
-        self._editor.put_before(node, b.nodes)
+        self._editor.add_before(node, b.nodes)
         self._editor.set_input(node, MASKED[node.op_type][1], rounded)
         self._touched.add(node.graph)
 
@@ -534,7 +534,7 @@ class Noisy:
         if skip:
             other, (scale, *rest) = scale, rest
             x = b.op("Sum", x, other, *[v for v in rest[1:2] if v is not None], _dtype=FLOAT)
-            if not self._still:
+            if not self._noiseless:
                 x = self._rounded(b, x, self._unit_of(y), "Add", raw=False)
             outputs = {total: x for total in node.outputs[3:] if total.name}
         centred = b.sub(x, b.reduce("ReduceMean", x, -1))
@@ -544,7 +544,7 @@ class Noisy:
         assert scale is not None
         # The caller adds the noise of the norm to the result of this Sum.
         result = b.op("Sum", b.mul(normal, scale), *[v for v in rest[:1] if v is not None])
-        for made in b.nodes if self._still else ():  # exact sums need the types
+        for made in b.nodes if self._noiseless else ():  # exact sums need the types
             made.outputs[0].dtype = FLOAT
         self._editor.replace([node], b.nodes, {y: result, **outputs}, anchor=node)
         self._known |= dict.fromkeys((result, *outputs.values()), kind)

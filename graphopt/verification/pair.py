@@ -22,7 +22,7 @@ from graphopt.graph.messages import inlined
 from graphopt.graph.operators.traits import MOVES, PRODUCTS
 from graphopt.graph.view import attribute_int
 from graphopt.inputs.declared import deserialized, required_inputs, symbols, unnamed
-from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, Wishes
+from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, InputOptions
 from graphopt.inputs.uses import labels
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
@@ -273,8 +273,8 @@ def modes_of_two(providers: Sequence[str] | None, provider: str | None) -> list[
     return [Mode(name != CPU, name) for name in map(provider_name, providers)]
 
 
-def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
-    """Checks the caller's wishes for the inputs of BEFORE, and adds the limit of elements.
+def input_options_of(model: onnx.ModelProto, requested: InputOptions, effort: str) -> InputOptions:
+    """Checks the options for the inputs of BEFORE, and adds the limit of elements.
 
     Raises:
         OptionError: an unknown effort, dimension or input, or a range beyond an input's type.
@@ -284,13 +284,13 @@ def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
         raise OptionError(f"there is no effort '{effort}'; choose one of {', '.join(EFFORTS)}")
     inputs = {v.name: v for v in required_inputs(model)}
     for what, named, known in (
-        ("symbolic dimension", asked.sizes, list(symbols(model))),
-        ("input", asked.ranges, list(inputs)),
+        ("symbolic dimension", requested.sizes, list(symbols(model))),
+        ("input", requested.ranges, list(inputs)),
     ):
         unknown = set(named) - set(known)
         if unknown:
             raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
-    for name, (low, high) in asked.ranges.items():
+    for name, (low, high) in requested.ranges.items():
         dtype = inputs[name].dtype
         if not -math.inf < low <= high < math.inf:
             raise OptionError(f"the range of '{name}' is {low} to {high}; give two finite numbers, the lower first")
@@ -301,7 +301,7 @@ def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
                 holds = bool(np.isfinite(np.array([low, high]).astype(dtype).astype(np.float64)).all())
         if not holds:
             raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which {dtype} does not hold")
-    return replace(asked, elements=EFFORTS[effort].elements)
+    return replace(requested, elements=EFFORTS[effort].elements)
 
 
 # -- interfaces --------------------------------------------------------------------------------------------------------
@@ -435,12 +435,12 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         used = {v.dtype for v in halves if _is_used(v)}
         halves = {v for v in halves if v.dtype in used}
         own = {n for n in nodes if n.domain == DOMAIN}
-        brain = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
+        bf16 = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
-        if brain:
+        if bf16:
             numerics = max(numerics, Numerics.BF16)
-            attentions |= {n for n in brain if n.op_type.startswith(ATTENTION)}
-            halves |= {v for n in brain for v in n.inputs[: 3 if n in attentions else 2] if v is not None}
+            attentions |= {n for n in bf16 if n.op_type.startswith(ATTENTION)}
+            halves |= {v for n in bf16 for v in n.inputs[: 3 if n in attentions else 2] if v is not None}
         classes[str(old.name)] = Numerics.EXACT if exact else numerics
         if not exact and not halves and any(n.op_type.startswith(WINOGRAD) for n in own):
             approximated.add(str(old.name))

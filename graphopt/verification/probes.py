@@ -31,7 +31,7 @@ from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import FLOATS, is_op
 from graphopt.inputs.given import given_cases
-from graphopt.inputs.plan import FIRST_CASES, Case, Wishes, plan
+from graphopt.inputs.plan import FIRST_CASES, Case, InputOptions, plan
 from graphopt.ops import DOMAIN
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import ActivationRanges
@@ -89,14 +89,14 @@ class Prober:
             both = self.at(b, node), self._of_bodies(b, node)
             found += [*both[0], *both[1]] if self.outer_first else [*both[1], *both[0]]
             if b.nodes:
-                self.editor.put_behind(node.outputs[0], b.nodes)
+                self.editor.add_after(node.outputs[0], b.nodes)
         return found
 
     def constant(self, node: ir.Node, body: ir.Graph, number: float, dtype: ir.DataType) -> ir.Value:
         """Computes a constant scalar in a body of a node."""
         b = Builder(self.editor, node)
         value = b.op("Identity", b.number(number, dtype), _dtype=dtype)
-        self.editor.put_last(body, b.nodes)
+        self.editor.append_nodes(body, b.nodes)
         return value
 
     def _of_bodies(self, b: Builder, node: ir.Node) -> list[Probe]:
@@ -214,7 +214,7 @@ class _Ranges:
             if not self.taken:
                 try:
                     first = replace(FIRST_CASES, bytes=installed_memory() // 4)
-                    plan(plain, Wishes(elements=elements), self._accepts, first)
+                    plan(plain, InputOptions(elements=elements), self._accepts, first)
                 except VerifyError as error:  # inputs of a type that cannot be generated
                     self.refused = str(error)
         if not self.taken and inputs is None:
@@ -317,7 +317,7 @@ def observed(
         for value in (*(node.inputs[i] for i in indices if i < len(node.inputs)), *node.outputs[: bool(indices)]):
             if value is not None and value.name not in shapes:
                 shapes[str(value.name)] = b.op("Shape", value, _dtype=INT64)
-        editor.put_last(graph, b.nodes)
+        editor.append_nodes(graph, b.nodes)
     editor.set_outputs([*(probe.value for probe in probes), *shapes.values()])
     scalars: dict[str, list[str]] = {}
     for probe in probes:
@@ -339,7 +339,7 @@ class _Observer(Prober):
             return []
         b = Builder(self.editor, first)
         found = self._of(b, [value for value in self.model.graph.inputs if not value.is_initializer()])
-        self.editor.put_before(first, b.nodes)
+        self.editor.add_before(first, b.nodes)
         return found
 
     def at(self, b: Builder, node: ir.Node) -> list[Probe]:

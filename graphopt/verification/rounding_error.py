@@ -167,8 +167,8 @@ class RoundingErrors:
         if key in self._fixed or not case.fits or not (noise.has_norms(graph) or has_sums(graph) or stored):
             return
         self._fixed[key] = []
-        still = self._session(numerics, 0, still=True, stored=stored)
-        outputs = "none" if still is None else run_case(still, case)
+        noiseless = self._session(numerics, 0, noiseless=True, stored=stored)
+        outputs = "none" if noiseless is None else run_case(noiseless, case)
         if isinstance(outputs, str):
             return
         references = [self.wanted[case.name]]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from graphopt.errors import VerifyError
 from graphopt.graph.messages import inlined
 from graphopt.inputs.given import save_case
-from graphopt.inputs.plan import Case, Wishes, masks_of
+from graphopt.inputs.plan import Case, InputOptions, masks_of
 from graphopt.inputs.uses import HIDES, only_compared
 from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
@@ -30,7 +30,7 @@ from graphopt.verification import modes
 from graphopt.verification.choices import values_of
 from graphopt.verification.compare import LARGEST_LIMIT, Deviation, deviation, judge
 from graphopt.verification.judge import judge_runs, unmeasured_outputs, untested
-from graphopt.verification.pair import EFFORTS, Effort, Pair, Tolerance, modes_of_two, paired, wishes_of
+from graphopt.verification.pair import EFFORTS, Effort, Pair, Tolerance, input_options_of, modes_of_two, paired
 from graphopt.verification.probes import first_beyond_half, unused_branches
 from graphopt.verification.report import NOISE, OutputComparison, Verdict, VerifyReport, inconclusive, severity
 from graphopt.verification.rounding_error import Budget, RoundingErrors
@@ -102,11 +102,11 @@ def verify(
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=dict(pair.fixed), notes=list(pair.notes))
-    wishes = Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan)
-    wishes = wishes_of(pair.before.proto, wishes, effort)
+    input_options = InputOptions(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan)
+    input_options = input_options_of(pair.before.proto, input_options, effort)
     chosen = two[1:] or modes.modes_on_one(pair, device)
     steps = Steps(progress, modes.steps_of(chosen, at_default_level=not two))
-    _compare(pair, report, inputs, wishes, chosen, EFFORTS[effort], steps)
+    _compare(pair, report, inputs, input_options, chosen, EFFORTS[effort], steps)
     if save_inputs is not None and report.feeds:
         place = save_case(Path(save_inputs), pair.before.proto, report.feeds, report.outputs)
         report.notes.append(f"the inputs of the largest difference were written to {place}")
@@ -114,14 +114,20 @@ def verify(
 
 
 def _compare(
-    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, chosen: Sequence[Mode], effort: Effort, steps: Steps
+    pair: Pair,
+    report: VerifyReport,
+    inputs: Any,
+    input_options: InputOptions,
+    chosen: Sequence[Mode],
+    effort: Effort,
+    steps: Steps,
 ) -> None:
     """Runs both models, AFTER in the chosen modes, judges the runs and fills the report."""
     steps.begin()
-    wanted, cases = modes.run_before(pair, report, inputs, wishes, effort.allowance)
+    wanted, cases = modes.run_before(pair, report, inputs, input_options, effort.allowance)
     errors = _rounding_errors(pair, wanted)
     runs = modes.run_after(pair, [replace(m, optimized=pair.reference.optimized) for m in chosen], cases, wanted, steps)
-    empty = modes.empty_batch(pair.before.proto, cases[0], wishes) if inputs is None else None
+    empty = modes.empty_batch(pair.before.proto, cases[0], input_options) if inputs is None else None
     rows_of_empty: list[OutputComparison] = []
     if not pair.alone:
         steps.begin()

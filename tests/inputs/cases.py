@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from graphopt.inputs.plan import Allowance, Case, Wishes, plan
+from graphopt.inputs.plan import Allowance, Case, InputOptions, plan
 
 
 def make_cases(model: onnx.ModelProto, seed: int) -> list[Case]:
@@ -15,5 +15,5 @@ def make_cases(model: onnx.ModelProto, seed: int) -> list[Case]:
         found.append(case)
         return True
 
-    plan(model, Wishes(seed), accepts, Allowance())
+    plan(model, InputOptions(seed), accepts, Allowance())
     return found

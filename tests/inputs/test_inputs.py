@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphopt.errors import OptionError, VerifyError
 from graphopt.inputs.declared import deserialized
 from graphopt.inputs.given import load_inputs
-from graphopt.inputs.plan import Allowance, Case, Wishes, plan
+from graphopt.inputs.plan import Allowance, Case, InputOptions, plan
 from graphopt.inputs.uses import uses_of
 from graphopt.verification.verify import verify
 from tests.inputs.cases import make_cases
@@ -369,7 +369,7 @@ def test_dimensions_that_say_minus_one() -> None:
     assert {v.shape[0] for v in values(model, "x")} >= {1, 2, 3, 4}
 
 
-def test_wishes() -> None:
+def test_input_options() -> None:
     text = "g (float[N, L] x, int64[N, L] i) => (float[N, L] y) { f = Cast <to: int = 1> (i) y = Add(x, f) }"
     model = model_from_text(text)
     cases: list[Case] = []
@@ -378,8 +378,8 @@ def test_wishes() -> None:
         cases.append(case)
         return True
 
-    wishes = Wishes(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
-    plan(model, wishes, accepts, Allowance())
+    input_options = InputOptions(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
+    plan(model, input_options, accepts, Allowance())
     assert {c.feeds["x"].shape[1] for c in cases} == {1, 7, 640}
     assert {c.feeds["x"].shape[0] for c in cases} == {5}
     assert {n for c in cases for n in c.feeds["i"].reshape(-1).tolist()} == set(range(3, 10))

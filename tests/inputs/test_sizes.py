@@ -11,7 +11,7 @@ import pytest
 import graphopt
 from graphopt.graph.cost import Estimator, installed_memory
 from graphopt.inputs.declared import deserialized
-from graphopt.inputs.plan import Allowance, Case, Wishes, plan
+from graphopt.inputs.plan import Allowance, Case, InputOptions, plan
 from graphopt.inputs.relations import relations_of
 from tests.inputs.cases import make_cases
 from tests.rewriting import model_from_text
@@ -134,7 +134,7 @@ def test_sizes_grow_until_the_model_takes_them() -> None:
         return length >= 400
 
     model = model_from_text("g (float[N, L] x) => (float[N, L] y) { y = Relu(x) }")
-    plan(model, Wishes(), accepts, Allowance())
+    plan(model, InputOptions(), accepts, Allowance())
     assert len({n for n in taken if n > 5 * 400}) > 5
     assert min(taken) < 800
 
@@ -151,7 +151,7 @@ def test_the_length_of_an_example() -> None:
         taken.extend([case] * fits)
         return fits
 
-    plan(model, Wishes(), accepts, Allowance())
+    plan(model, InputOptions(), accepts, Allowance())
     assert len(taken) > 10
 
 
@@ -204,7 +204,7 @@ def test_sets_beyond_memory_are_left_out() -> None:
         cases.append(case)
         return True
 
-    left_out = plan(_tokens(), Wishes(), accepts, Allowance(bytes=1 << 28))
+    left_out = plan(_tokens(), InputOptions(), accepts, Allowance(bytes=1 << 28))
     estimator = Estimator(deserialized(_tokens()))
     assert cases and all(4 * estimator.of({"x": c.feeds["x"].shape}).bytes <= 1 << 28 for c in cases)
     assert any("GiB" in what for what in left_out.values())
@@ -225,7 +225,7 @@ def test_work_decides_how_many_sets_run() -> None:
             found.append(case.name)
             return True
 
-        plan(model, Wishes(), accepts, Allowance(work=work))
+        plan(model, InputOptions(), accepts, Allowance(work=work))
         return found
 
     assert len(names(0)) < len(names(1e9)) < len(names(1e11))

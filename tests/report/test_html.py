@@ -18,7 +18,7 @@ import pytest
 import graphopt
 from graphopt.debug.diff import DiffNode, diff
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing, bench
-from graphopt.measure.profiling import TimedPlace
+from graphopt.measure.profiling import TimedSubgraph
 from graphopt.report.drawing import draw
 from graphopt.report.html import Provenance, cards, render, stages
 from models import ZOO
@@ -250,13 +250,13 @@ def test_noise_looks_like_noise() -> None:
 
 def test_stages_are_the_model_in_order() -> None:
     names = [f"/layer.{i}/{op}" for i in range(3) for op in ("Conv", "Relu")]
-    sites = [TimedPlace(n, "Conv", "Conv" if "Relu" in n else "WinogradConv", 10.0, 5.0) for n in reversed(names)]
-    found = stages([TimedPlace("(runtime)", "", "", 1.0, 1.0), *sites], names)
+    sites = [TimedSubgraph(n, "Conv", "Conv" if "Relu" in n else "WinogradConv", 10.0, 5.0) for n in reversed(names)]
+    found = stages([TimedSubgraph("(runtime)", "", "", 1.0, 1.0), *sites], names)
     assert [s.name for s in found] == ["layer.0", "layer.1", "layer.2", "(runtime)"]
     assert [(s.before, s.after, s.before_rewritten, s.after_rewritten) for s in found[:3]] == [
         (0.02, 0.01, 0.01, 0.005)
     ] * 3
-    flat = [TimedPlace(f"Conv_{i}", "Conv", "Conv", 1.0, 1.0) for i in range(200)]
+    flat = [TimedSubgraph(f"Conv_{i}", "Conv", "Conv", 1.0, 1.0) for i in range(200)]
     joined = stages(flat, [s.name for s in flat])
     assert len(joined) == 16 and sum(s.before for s in joined) == pytest.approx(0.2)
 

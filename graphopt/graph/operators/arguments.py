@@ -60,7 +60,7 @@ def signature(op_type: str, opset: int) -> Signature:
         schema = onnx.defs.get_schema(op_type, max_inclusive_version=opset, domain="")
     except onnx.defs.SchemaError:
         return Signature(0, {}, {})
-    places = {formal.name: place for place, formal in enumerate(schema.inputs)}
+    places = {formal.name: index for index, formal in enumerate(schema.inputs)}
     return Signature(schema.since_version, places, {n: _default(a) for n, a in schema.attributes.items()})
 
 
@@ -72,9 +72,9 @@ def _default(attribute: Any) -> Any:
 
 
 @functools.cache
-def argument_name(op_type: str, opset: int, place: int) -> str:
+def argument_name(op_type: str, opset: int, index: int) -> str:
     """Returns the name of an input of an ONNX operator; "" if the operator has no such input."""
-    return next((name for name, i in signature(op_type, opset).inputs.items() if i == place), "")
+    return next((name for name, i in signature(op_type, opset).inputs.items() if i == index), "")
 
 
 def is_size(op_type: str, argument: str) -> bool:
@@ -125,21 +125,21 @@ class Arguments(abc.ABC):
         attribute = self.node.attributes.data.get(name)
         return default if attribute is None else attribute.value
 
-    def place(self, name: str) -> int | None:
+    def position(self, name: str) -> int | None:
         """Returns the position of a present input, or None."""
-        place = signature(self.node.op_type, self.opset).inputs.get(name)
+        index = signature(self.node.op_type, self.opset).inputs.get(name)
         inputs = self.node.inputs
-        return place if place is not None and place < len(inputs) and inputs[place] is not None else None
+        return index if index is not None and index < len(inputs) and inputs[index] is not None else None
 
     def is_given(self, name: str) -> bool:
         """Returns whether the node has the argument, as an input or an attribute."""
-        return self.place(name) is not None or name in self.node.attributes.data
+        return self.position(name) is not None or name in self.node.attributes.data
 
     def ints(self, name: str) -> list[int] | None:
         """Returns an argument of integers; None if it is absent or unknown."""
-        place = self.place(name)
-        if place is not None:
-            return self.integers(place)
+        index = self.position(name)
+        if index is not None:
+            return self.integers(index)
         given = self.attribute(name)
         return given if given is None else list(given)
 

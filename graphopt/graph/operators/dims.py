@@ -17,7 +17,7 @@ from graphopt.graph.shapes.facts import (
     FIRST,
     MICROSOFT,
     Dims,
-    Known,
+    NodeFacts,
     Rule,
     rule_for,
 )
@@ -38,28 +38,28 @@ def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
     return result
 
 
-def _of_first(rule: Callable[[Known, tuple[Size, ...]], Dims | None]) -> Callable[[Known], Dims | None]:
+def _of_first_input(rule: Callable[[NodeFacts, tuple[Size, ...]], Dims | None]) -> Callable[[NodeFacts], Dims | None]:
     """Makes a rule that receives the dimensions of the first input, and infers nothing if they are unknown."""
 
-    def infer(known: Known) -> Dims | None:
+    def infer(known: NodeFacts) -> Dims | None:
         dims = known.dims(0)
         return None if dims is None else rule(known, dims)
 
     return infer
 
 
-def _like_first(known: Known) -> Dims | None:
+def _like_first(known: NodeFacts) -> Dims | None:
     return known.dims(0)
 
 
-def _elementwise(known: Known) -> Dims | None:
+def _elementwise(known: NodeFacts) -> Dims | None:
     if known.opset < NUMPY_BROADCASTING_OPSET and known.node.domain == "":
         return known.dims(0)
     shapes = known.all_dims()
     return None if not shapes else broadcast(shapes)
 
 
-def _product(known: Known) -> Dims | None:
+def _product(known: NodeFacts) -> Dims | None:
     a, b = known.dims(0), known.dims(1)
     if not a or not b:
         return None
@@ -68,12 +68,12 @@ def _product(known: Known) -> Dims | None:
     return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())]
 
 
-def _gemm(known: Known) -> Dims | None:
+def _gemm(known: NodeFacts) -> Dims | None:
     a, b = known.dims(0) or (None, None), known.dims(1) or (None, None)
     return [a[1 if known.attribute("transA", 0) else 0], b[0 if known.attribute("transB", 0) else 1]]
 
 
-def _einsum(known: Known) -> Dims | None:
+def _einsum(known: NodeFacts) -> Dims | None:
     equation = str(known.attribute("equation")).replace(" ", "")
     left, arrow, right = equation.partition("->")
     operands = left.split(",")
@@ -87,14 +87,14 @@ def _einsum(known: Known) -> Dims | None:
     return [broadcast([[size] for size in sizes[letter]])[0] for letter in right]
 
 
-def _transpose(known: Known) -> Dims | None:
+def _transpose(known: NodeFacts) -> Dims | None:
     perm, dims = known.attribute("perm"), known.dims(0)
     if dims is None:
         return None if perm is None else [None] * len(perm)
     return [dims[axis] for axis in (perm if perm is not None else range(len(dims))[::-1])]
 
 
-def _reshape(known: Known) -> Dims | None:
+def _reshape(known: NodeFacts) -> Dims | None:
     """Infers a Reshape: 0 copies a dimension, -1 is the quotient of the element counts."""
     target, source = known.elements(1), known.dims(0)
     if target is None:
@@ -117,7 +117,7 @@ def _reshape(known: Known) -> Dims | None:
     return result
 
 
-def _flatten(known: Known) -> Dims | None:
+def _flatten(known: NodeFacts) -> Dims | None:
     dims, axis = known.dims(0), known.attribute("axis", 1)
     if dims is None:
         return [None, None]
@@ -125,7 +125,7 @@ def _flatten(known: Known) -> Dims | None:
     return [product(dims[:axis]), product(dims[axis:])]
 
 
-def _unsqueeze(known: Known) -> Dims | None:
+def _unsqueeze(known: NodeFacts) -> Dims | None:
     dims, given = known.dims(0), known.ints("axes")
     if dims is None or given is None:
         length = known.length(1) if len(known.node.inputs) > 1 else None
@@ -137,7 +137,7 @@ def _unsqueeze(known: Known) -> Dims | None:
     return [ONE if axis in axes else next(rest) for axis in range(len(dims) + len(given))]
 
 
-def _squeeze(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _squeeze(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     if not known.is_given("axes"):
         return None if any(d.value is None for d in dims) else [d for d in dims if d != ONE]
     axes = known.axes(len(dims))
@@ -147,7 +147,7 @@ def _squeeze(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return [d for axis, d in enumerate(dims) if axis not in axes]
 
 
-def _concat(known: Known) -> Dims | None:
+def _concat(known: NodeFacts) -> Dims | None:
     shapes = known.all_dims()
     if shapes is None:
         first = known.dims(0)
@@ -159,7 +159,7 @@ def _concat(known: Known) -> Dims | None:
     return [total(s[axis] for s in shapes) if axis == along else d for axis, d in enumerate(shapes[0])]
 
 
-def _split(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _split(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     along, parts = known.axis(len(dims)), len(known.node.outputs)
     sizes = known.ints("split")
     part: Size | None = None
@@ -174,7 +174,7 @@ def _split(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return [part if axis == along else d for axis, d in enumerate(dims)]
 
 
-def _gather(known: Known) -> Dims | None:
+def _gather(known: NodeFacts) -> Dims | None:
     data, indices = known.dims(0), known.dims(1)
     if data is None or indices is None:
         return None
@@ -182,13 +182,13 @@ def _gather(known: Known) -> Dims | None:
     return [*data[:axis], *indices, *data[axis + 1 :]]
 
 
-def _gather_nd(known: Known) -> Dims | None:
+def _gather_nd(known: NodeFacts) -> Dims | None:
     data, indices, batch = known.dims(0), known.dims(1), known.attribute("batch_dims", 0)
     depth = indices[-1].value if indices else None
     return None if data is None or indices is None or depth is None else [*indices[:-1], *data[batch + depth :]]
 
 
-def _slice(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _slice(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     cut = spans(known)
     if cut is None:
         length = None if known.is_given("axes") else known.length(1)
@@ -205,7 +205,7 @@ def _slice(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return result
 
 
-def _reduce(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _reduce(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     keep = known.attribute("keepdims", 1)
     if not known.is_given("axes"):
         if known.attribute("noop_with_empty_axes", 0):
@@ -220,31 +220,31 @@ def _reduce(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return [ONE if axis in axes else d for axis, d in enumerate(dims) if keep or axis not in axes]
 
 
-def _arg_reduce(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _arg_reduce(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     along, keep = known.axis(len(dims)), known.attribute("keepdims", 1)
     return [ONE if axis == along else d for axis, d in enumerate(dims) if keep or axis != along]
 
 
-def _top_k(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _top_k(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     along, k = known.axis(len(dims), -1), known.attribute("k")
     counts = known.integers(1) if k is None else [k]
     return [(Size.of(counts[0]) if counts else None) if axis == along else d for axis, d in enumerate(dims)]
 
 
-def _one_hot(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _one_hot(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     depth, axis = known.integers(1), known.attribute("axis", -1)
     axis = axis + len(dims) + 1 if axis < 0 else axis
     return [*dims[:axis], Size.of(depth[0]) if depth else None, *dims[axis:]]
 
 
-def _tile(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _tile(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     repeats = known.elements(1)
     if repeats is None or repeats.items.size != len(dims):
         return [None] * len(dims)
     return [d * r if isinstance(r, Size) and r.never_negative else None for d, r in zip(dims, repeats.items.flat)]
 
 
-def _expand(known: Known, have: tuple[Size, ...]) -> Dims | None:
+def _expand(known: NodeFacts, have: tuple[Size, ...]) -> Dims | None:
     target = known.elements(1)
     if target is None:
         length = known.length(1)
@@ -253,7 +253,7 @@ def _expand(known: Known, have: tuple[Size, ...]) -> Dims | None:
     return broadcast([have, wanted])
 
 
-def _pad(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _pad(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     pads = known.ints("pads")
     axes = known.axes(len(dims)) if known.is_given("axes") else list(range(len(dims)))
     if pads is None or axes is None or len(pads) != 2 * len(axes):
@@ -265,7 +265,7 @@ def _pad(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return grown
 
 
-def _windows(known: Known) -> Dims | None:
+def _windows(known: NodeFacts) -> Dims | None:
     """Infers batch, channels, and the number of windows along each spatial axis."""
     pool = known.node.op_type.endswith("Pool")
     dims, weight = known.dims(0), None if pool else known.dims(1)
@@ -290,7 +290,7 @@ def _windows(known: Known) -> Dims | None:
     return result
 
 
-def _transposed_windows(known: Known) -> Dims | None:
+def _transposed_windows(known: NodeFacts) -> Dims | None:
     """Infers batch, channels, and along each spatial axis the extent of all windows without the padding."""
     dims, weight = known.dims(0), known.dims(1)
     if dims is None or len(dims) < 3:
@@ -316,7 +316,7 @@ def _transposed_windows(known: Known) -> Dims | None:
     return result
 
 
-def _depth_to_space(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _depth_to_space(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     block = Size.of(known.attribute("blocksize"))
     N, C, H, W = dims
     if known.node.op_type == "DepthToSpace":
@@ -324,14 +324,14 @@ def _depth_to_space(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return [N, C * block * block, H.divided_by(block), W.divided_by(block)]
 
 
-def _shape_dims(known: Known) -> Dims | None:
+def _shape_dims(known: NodeFacts) -> Dims | None:
     dims = known.dims(0)
     if dims is None:
         return [None]
     return [Size.of(len(dims[known.attribute("start", 0) : known.attribute("end", len(dims))]))]
 
 
-def _filled_dims(known: Known) -> Dims | None:
+def _filled_dims(known: NodeFacts) -> Dims | None:
     target = known.elements(0)
     if target is None:
         length = known.length(0)
@@ -339,7 +339,7 @@ def _filled_dims(known: Known) -> Dims | None:
     return [t if isinstance(t, Size) and t.never_negative else None for t in target.items.flat]
 
 
-def _range_dims(known: Known) -> Dims | None:
+def _range_dims(known: NodeFacts) -> Dims | None:
     found = [known.elements(i) for i in range(3)]
     start, limit, step = (e.items.item() if e is not None and e.items.size == 1 else None for e in found)
     if not (isinstance(start, Size) and isinstance(limit, Size) and isinstance(step, Size)):
@@ -350,12 +350,12 @@ def _range_dims(known: Known) -> Dims | None:
     return [distance if by == 1 and distance.never_negative else None]
 
 
-def _linear(known: Known, x: tuple[Size, ...]) -> Dims | None:
+def _linear(known: NodeFacts, x: tuple[Size, ...]) -> Dims | None:
     w = known.dims(1)
     return [*x[:-1], w[-1] if w else None]
 
 
-def _winograd(known: Known, x: tuple[Size, ...]) -> Dims | None:
+def _winograd(known: NodeFacts, x: tuple[Size, ...]) -> Dims | None:
     w, (top, left, bottom, right) = known.dims(1), known.attribute("pads")
     return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
 
@@ -363,7 +363,7 @@ def _winograd(known: Known, x: tuple[Size, ...]) -> Dims | None:
 # -- com.microsoft -----------------------------------------------------------------------------------------------------
 
 
-def _grouped_attention(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+def _grouped_attention(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     """Infers the query's shape; a packed query also contains keys and values."""
     if known.input(1) is not None:
         return dims
@@ -373,7 +373,7 @@ def _grouped_attention(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     return [*dims[:-1], Size.of(hidden // (heads + 2 * keys) * heads)]
 
 
-def _heads_attention(known: Known) -> Dims | None:
+def _heads_attention(known: NodeFacts) -> Dims | None:
     """Infers [B, S, v_hidden_size]; V is the third input."""
     q, v = known.dims(0), known.dims(2)
     if q is None or len(q) != 3:
@@ -381,7 +381,7 @@ def _heads_attention(known: Known) -> Dims | None:
     return [*q[:2], v[-1] if v is not None and len(v) == 3 else None]
 
 
-def _if(known: Known) -> Dims | None:
+def _if(known: NodeFacts) -> Dims | None:
     """Infers the dimensions that are equal in all branches."""
     branches = known.returned()
     if not branches or len(set(map(len, branches))) > 1:
@@ -392,12 +392,12 @@ def _if(known: Known) -> Dims | None:
 # -- the last dimension of a tensor with unknown rank ------------------------------------------------------------------
 
 
-def _last_of_product(known: Known) -> Size | None:
+def _last_of_product(known: NodeFacts) -> Size | None:
     b = known.dims(1)
     return b[-1] if b is not None and len(b) > 1 else None
 
 
-def _last_elementwise(known: Known) -> Size | None:
+def _last_elementwise(known: NodeFacts) -> Size | None:
     sizes = {known.last(i) for i, v in enumerate(known.node.inputs) if v is not None}
     numbers = [s for s in sizes if s is not None and s.value not in (None, 1)]
     return numbers[0] if len(numbers) == 1 and known.opset >= NUMPY_BROADCASTING_OPSET else None
@@ -426,14 +426,14 @@ def _own(like_first: Rule, others: Mapping[str, Rule]) -> dict[str, Rule]:
 DIMS: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(_like_first, dims=FIRST)),
     **dict.fromkeys(BROADCASTING, Rule(_elementwise, dims=EVERY)),
-    **dict.fromkeys(REDUCTIONS, Rule(_of_first(_reduce), dims=FIRST, elements=(1,))),
-    **dict.fromkeys(("ArgMax", "ArgMin"), Rule(_of_first(_arg_reduce), dims=FIRST)),
+    **dict.fromkeys(REDUCTIONS, Rule(_of_first_input(_reduce), dims=FIRST, elements=(1,))),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Rule(_of_first_input(_arg_reduce), dims=FIRST)),
     **dict.fromkeys(("Conv", "AveragePool", "LpPool"), Rule(_windows, dims=(0, 1))),
     **dict.fromkeys(
         ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
-        Rule(_of_first(lambda _, dims: [*dims[:2], *[ONE] * (len(dims) - 2)]), dims=FIRST),
+        Rule(_of_first_input(lambda _, dims: [*dims[:2], *[ONE] * (len(dims) - 2)]), dims=FIRST),
     ),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Rule(_of_first(_depth_to_space), dims=FIRST)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Rule(_of_first_input(_depth_to_space), dims=FIRST)),
     **dict.fromkeys(
         ("RandomNormal", "RandomUniform"), Rule(lambda known: [Size.of(d) for d in known.attribute("shape")])
     ),
@@ -442,7 +442,7 @@ DIMS: dict[str, Rule] = {
     "ConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
     "Dropout": Rule(_like_first, dims=FIRST, every_output=True),
     "Einsum": Rule(_einsum, dims=EVERY),
-    "Expand": Rule(_of_first(_expand), dims=(0, 1), elements=(1,)),
+    "Expand": Rule(_of_first_input(_expand), dims=(0, 1), elements=(1,)),
     "Flatten": Rule(_flatten, dims=FIRST),
     "Gather": Rule(_gather, dims=(0, 1)),
     "GatherElements": Rule(lambda known: known.dims(1), dims=(1,)),
@@ -452,25 +452,25 @@ DIMS: dict[str, Rule] = {
     "MatMul": Rule(_product, dims=(0, 1)),
     "MatMulInteger": Rule(_product, dims=(0, 1)),
     "MaxPool": Rule(_windows, dims=FIRST, every_output=True),
-    "OneHot": Rule(_of_first(_one_hot), dims=FIRST, elements=(1,)),
-    "Pad": Rule(_of_first(_pad), dims=FIRST, elements=(1, 3)),
+    "OneHot": Rule(_of_first_input(_one_hot), dims=FIRST, elements=(1,)),
+    "Pad": Rule(_of_first_input(_pad), dims=FIRST, elements=(1, 3)),
     "Range": Rule(_range_dims, elements=EVERY),
     "Reshape": Rule(_reshape, dims=(0, 1), elements=(1,)),
-    **dict.fromkeys(("Resize", "Upsample"), Rule(_of_first(lambda _, dims: [None] * len(dims)), dims=FIRST)),
+    **dict.fromkeys(("Resize", "Upsample"), Rule(_of_first_input(lambda _, dims: [None] * len(dims)), dims=FIRST)),
     "Shape": Rule(_shape_dims, dims=FIRST),
     "Size": Rule(lambda _: []),
-    "Slice": Rule(_of_first(_slice), dims=(0, 1), elements=(1, 2, 3, 4)),
-    "Split": Rule(_of_first(_split), dims=FIRST, elements=(1,), every_output=True),
-    "Squeeze": Rule(_of_first(_squeeze), dims=(0, 1), elements=(1,)),
-    "Tile": Rule(_of_first(_tile), dims=FIRST, elements=(1,)),
-    "TopK": Rule(_of_first(_top_k), dims=FIRST, elements=(1,), every_output=True),
+    "Slice": Rule(_of_first_input(_slice), dims=(0, 1), elements=(1, 2, 3, 4)),
+    "Split": Rule(_of_first_input(_split), dims=FIRST, elements=(1,), every_output=True),
+    "Squeeze": Rule(_of_first_input(_squeeze), dims=(0, 1), elements=(1,)),
+    "Tile": Rule(_of_first_input(_tile), dims=FIRST, elements=(1,)),
+    "TopK": Rule(_of_first_input(_top_k), dims=FIRST, elements=(1,), every_output=True),
     "Transpose": Rule(_transpose, dims=FIRST),
     **{f"{MICROSOFT}.{name}": Rule(_like_first, dims=FIRST) for name in SAME_SHAPE_MICROSOFT},
     **dict.fromkeys(
         (f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization"),
         # Y, the two statistics of each row, and the sum.
         Rule(
-            _of_first(lambda known, dims: dims if known.index in (0, 3) else [*dims[:-1], ONE]),
+            _of_first_input(lambda known, dims: dims if known.index in (0, 3) else [*dims[:-1], ONE]),
             dims=FIRST,
             every_output=True,
         ),
@@ -478,9 +478,9 @@ DIMS: dict[str, Rule] = {
     **dict.fromkeys(
         (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_product, dims=(0, 1))
     ),
-    f"{MICROSOFT}.GroupQueryAttention": Rule(_of_first(_grouped_attention), dims=FIRST),
+    f"{MICROSOFT}.GroupQueryAttention": Rule(_of_first_input(_grouped_attention), dims=FIRST),
     f"{MICROSOFT}.MatMulNBits": Rule(
-        _of_first(lambda known, dims: [*dims[:-1], Size.of(known.attribute("N"))]), dims=FIRST
+        _of_first_input(lambda known, dims: [*dims[:-1], Size.of(known.attribute("N"))]), dims=FIRST
     ),
     f"{MICROSOFT}.MultiHeadAttention": Rule(_heads_attention, dims=(0, 2)),
     "Unsqueeze": Rule(_unsqueeze, dims=(0, 1), elements=(1,)),
@@ -490,9 +490,9 @@ DIMS_OWN = _own(
     {
         "FusedConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
         "FusedRotary": Rule(_transpose, dims=FIRST),
-        "GatedHalves": Rule(_of_first(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),
-        "Linear": Rule(_of_first(_linear), dims=(0, 1)),
-        "WinogradConv": Rule(_of_first(_winograd), dims=(0, 1)),
+        "GatedHalves": Rule(_of_first_input(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),
+        "Linear": Rule(_of_first_input(_linear), dims=(0, 1)),
+        "WinogradConv": Rule(_of_first_input(_winograd), dims=(0, 1)),
     },
 )
 

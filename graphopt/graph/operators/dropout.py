@@ -14,7 +14,7 @@ def drops_nothing(node: ir.Node, view: GraphView) -> bool:
         return attribute_int(node, "is_test", 0) == 1
     arguments = view.arguments(node)
     ratio, training = (
-        None if (place := arguments.place(name)) is None else view.scalar(node.inputs[place])
+        None if (index := arguments.position(name)) is None else view.scalar(node.inputs[index])
         for name in ("ratio", "training_mode")
     )
-    return arguments.place("training_mode") is None or training == 0.0 or ratio == 0.0
+    return arguments.position("training_mode") is None or training == 0.0 or ratio == 0.0

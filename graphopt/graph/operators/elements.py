@@ -27,7 +27,7 @@ from graphopt.graph.shapes.facts import (
     Element,
     Elements,
     Items,
-    Known,
+    NodeFacts,
     Rule,
     as_element,
     constant,
@@ -38,7 +38,7 @@ from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
-def _moved(known: Known, *, data: Sequence[int] | None = None) -> Elements | None:
+def _moved(known: NodeFacts, *, data: Sequence[int] | None = None) -> Elements | None:
     """Moves the elements of the inputs `data` (by default all), whether they are known or not."""
     arrays: list[npt.NDArray[Any] | None] = []
     dtype: ir.DataType | None = None
@@ -61,11 +61,11 @@ def _moved(known: Known, *, data: Sequence[int] | None = None) -> Elements | Non
     return Elements(moved if moved.dtype == object else items(list(moved.flat), moved.shape), dtype)
 
 
-def _moved_first(known: Known) -> Elements | None:
+def _moved_first(known: NodeFacts) -> Elements | None:
     return _moved(known, data=(0,))
 
 
-def _joined(known: Known) -> Elements | None:
+def _joined(known: NodeFacts) -> Elements | None:
     """Concatenates vectors; a vector of known length contributes unknown elements."""
     parts: list[Items] = []
     dtype: ir.DataType | None = None
@@ -82,7 +82,7 @@ def _joined(known: Known) -> Elements | None:
     return None if dtype is None else Elements(np.concatenate(parts, axis=known.attribute("axis")), dtype)
 
 
-def _computed(known: Known) -> Elements | None:
+def _computed(known: NodeFacts) -> Elements | None:
     """Evaluates a node if all its inputs are known integers or booleans."""
     arrays: list[npt.NDArray[Any] | None] = []
     for i, value in enumerate(known.node.inputs):
@@ -96,7 +96,7 @@ def _computed(known: Known) -> Elements | None:
     return exact(result, dtype) if dtype in INTEGERS else None
 
 
-def _shape_elements(known: Known) -> Elements | None:
+def _shape_elements(known: NodeFacts) -> Elements | None:
     dims = known.dims(0)
     if dims is None:
         return None
@@ -104,12 +104,12 @@ def _shape_elements(known: Known) -> Elements | None:
     return Elements(items(taken), ir.DataType.INT64)
 
 
-def _size_elements(known: Known) -> Elements | None:
+def _size_elements(known: NodeFacts) -> Elements | None:
     dims = known.dims(0)
     return None if dims is None else Elements(items([product(dims)], ()), ir.DataType.INT64)
 
 
-def _cast(known: Known) -> Elements | None:
+def _cast(known: NodeFacts) -> Elements | None:
     data, to = known.elements(0), ir.DataType(known.attribute("to"))
     if data is None or not (to in (ir.DataType.INT64, ir.DataType.INT32) or to in EXACT_BITS):
         return None
@@ -139,8 +139,8 @@ def _rounded(element: Element, dtype: ir.DataType) -> Element:
     return element if fits else float(exact)
 
 
-def _pairwise(operation: Callable[[Element, Element, ir.DataType], Element]) -> Callable[[Known], Elements | None]:
-    def rule(known: Known) -> Elements | None:
+def _pairwise(operation: Callable[[Element, Element, ir.DataType], Element]) -> Callable[[NodeFacts], Elements | None]:
+    def rule(known: NodeFacts) -> Elements | None:
         operands = [known.elements(i) for i in range(len(known.node.inputs))]
         if known.opset < NUMPY_BROADCASTING_OPSET or not operands:
             return None
@@ -232,21 +232,21 @@ def _compared(a: Element, b: Element) -> int | None:
     return (x > y) - (x < y) if isinstance(x, Fraction) and isinstance(y, Fraction) else None
 
 
-def _comparison(holds: Callable[[int], bool]) -> Callable[[Known], Elements | None]:
+def _comparison(holds: Callable[[int], bool]) -> Callable[[NodeFacts], Elements | None]:
     def operation(a: Element, b: Element, _: ir.DataType) -> Element:
         sign = _compared(a, b)
         return None if sign is None else Size.of(int(holds(sign)))
 
     pairs = _pairwise(operation)
 
-    def rule(known: Known) -> Elements | None:
+    def rule(known: NodeFacts) -> Elements | None:
         found = pairs(known)
         return None if found is None else Elements(found.items, ir.DataType.BOOL)
 
     return rule
 
 
-def _where(known: Known) -> Elements | None:
+def _where(known: NodeFacts) -> Elements | None:
     condition, x, y = (known.elements(i) for i in range(3))
     if condition is None or x is None or y is None:
         return None
@@ -258,8 +258,8 @@ def _where(known: Known) -> Elements | None:
     return Elements(items(chosen, shape), x.dtype)
 
 
-def _one_by_one(operation: Callable[[Element, ir.DataType], Element]) -> Callable[[Known], Elements | None]:
-    def rule(known: Known) -> Elements | None:
+def _one_by_one(operation: Callable[[Element, ir.DataType], Element]) -> Callable[[NodeFacts], Elements | None]:
+    def rule(known: NodeFacts) -> Elements | None:
         data = known.elements(0)
         if data is None:
             return None
@@ -296,10 +296,10 @@ def _square_root(element: Element, dtype: ir.DataType) -> Element:
     return _rounded(as_element(root), dtype) if exact and dtype in EXACT_BITS else root
 
 
-def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Elements | None]:
+def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[NodeFacts], Elements | None]:
     """Makes a rule that reduces a vector of sizes."""
 
-    def rule(known: Known) -> Elements | None:
+    def rule(known: NodeFacts) -> Elements | None:
         data = known.elements(0)
         if data is None or data.items.ndim != 1 or data.dtype not in INTEGERS:
             return None
@@ -314,7 +314,7 @@ def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Element
     return rule
 
 
-def _filled(known: Known) -> Elements | None:
+def _filled(known: NodeFacts) -> Elements | None:
     shape = known.integers(0)
     fill = known.attribute("value")
     one = Elements(items([ZERO]), ir.DataType.FLOAT) if fill is None else constant(fill)
@@ -323,7 +323,7 @@ def _filled(known: Known) -> Elements | None:
     return Elements(items(list(one.items.flat) * math.prod(shape), shape), one.dtype)
 
 
-def _part(known: Known) -> Elements | None:
+def _part(known: NodeFacts) -> Elements | None:
     """Returns the part of a vector in one output of a Split."""
     data = known.elements(0)
     sizes = known.ints("split")

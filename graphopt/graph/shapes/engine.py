@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from graphopt.graph.inference import MADE_SYMBOL, known_dim
+from graphopt.graph.inference import GENERATED_SYMBOL, known_dim
 from graphopt.graph.operators.dims import DIMS, DIMS_OWN, LAST, LAST_OWN
 from graphopt.graph.operators.elements import ELEMENTS
 from graphopt.graph.operators.evaluation import CannotEvaluateError
@@ -37,7 +37,7 @@ from graphopt.graph.shapes.facts import (
     Elements,
     Fact,
     Facts,
-    Known,
+    NodeFacts,
     Rule,
     constant,
     returned,
@@ -256,7 +256,7 @@ class Shapes:
 
     def _infer(self, value: ir.Value, node: ir.Node, rule: Rule) -> Any:
         try:
-            return rule.infer(Known(self._found, node, value.index() or 0, self._graph.opset, rule))
+            return rule.infer(NodeFacts(self._found, node, value.index() or 0, self._graph.opset, rule))
         except (CannotEvaluateError, ArithmeticError, ValueError, LookupError, TypeError):
             return None  # an invalid node, which runtimes report better
 
@@ -284,7 +284,7 @@ class Shapes:
         if (value, axis) not in self._symbols:
             declared = self._graph.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
-            made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
+            made = isinstance(name, str) and name.startswith(GENERATED_SYMBOL)
             self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._symbols)}")
         return self._symbols[value, axis]
 
@@ -297,7 +297,7 @@ def _is_open(declared: Dim) -> bool:
     """Returns whether a declared dimension is unknown: absent, negative, a word for any size, or onnx's symbol."""
     if isinstance(declared, int):
         return declared < 0
-    return declared is None or declared.startswith(MADE_SYMBOL) or known_dim(declared) is None
+    return declared is None or declared.startswith(GENERATED_SYMBOL) or known_dim(declared) is None
 
 
 def _may_be_small(value: ir.Value) -> bool:

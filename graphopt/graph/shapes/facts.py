@@ -111,7 +111,7 @@ Facts = dict[Fact, dict[ir.Value, Any]]
 
 
 @dataclass
-class Known(Arguments):
+class NodeFacts(Arguments):
     """One output of a node, with the facts about the node's inputs: the argument of a rule."""
 
     facts: Facts
@@ -188,7 +188,7 @@ class Rule:
         branches: whether it reads the dimensions of the outputs of the node's branches.
     """
 
-    infer: Callable[[Known], Any]
+    infer: Callable[[NodeFacts], Any]
     dims: tuple[int, ...] = ()
     elements: tuple[int, ...] = ()
     every_output: bool = False

@@ -49,10 +49,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class ScoresView:
-    """A reshaped view of the scores, created by the Reshape `there` between the scores and the probabilities."""
+    """A reshaped view of the scores, created by the Reshape `reshape` between the scores and the probabilities."""
 
     dims: tuple[Size, ...]
-    there: ir.Node
+    reshape: ir.Node
 
 
 @dataclass(frozen=True)

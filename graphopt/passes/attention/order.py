@@ -12,7 +12,7 @@ import onnx_ir as ir
 from graphopt.graph.view import GraphView
 from graphopt.passes.attention.mask_factor import condition_of, hidden_number
 from graphopt.passes.attention.match import Attention, Condition, joined_values, score_dims
-from graphopt.passes.attention.readings import Add, Same, ScoreFactor, Step
+from graphopt.passes.attention.readings import Add, ScoreFactor, Step, Unchanged
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal
 
@@ -32,7 +32,7 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
     scores = Scores(found)
     waiting: ScoreFactor | None = None  # until the next term shows whether the factor is a mask
     for step in steps:
-        if waiting is not None and not isinstance(step, Same):
+        if waiting is not None and not isinstance(step, Unchanged):
             _hide_by(waiting, step, scores)
             waiting = None
         elif isinstance(step, ScoreFactor):

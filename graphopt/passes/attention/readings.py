@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Same(Step):
+class Unchanged(Step):
     """A node that does not change the scores."""
 
     def apply(self, scores: Scores) -> None:
@@ -121,7 +121,7 @@ def readings(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 
 
 def _dropout(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
-    yield node.inputs[0], Same(node=node, refusal=dropout_refusal(node, graph))
+    yield node.inputs[0], Unchanged(node=node, refusal=dropout_refusal(node, graph))
 
 
 def _product(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
@@ -173,7 +173,7 @@ def _where(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 
 
 _READINGS: dict[str, Callable[[ir.Node, GraphView], Iterable[Reading]]] = {
-    "Identity": lambda node, _: [(node.inputs[0], Same(node=node))],
+    "Identity": lambda node, _: [(node.inputs[0], Unchanged(node=node))],
     "Dropout": _dropout,
     "Cast": lambda node, _: [(node.inputs[0], Cast(node=node))],
     "Reshape": lambda node, _: [(node.inputs[0], Reshape(node=node))],

@@ -107,8 +107,8 @@ class Scores:
         if view is None or (base is not None and view.dims[-1] == base[-1]):
             return
         if base is None or None in (view.dims[-1].value, base[-1].value):
-            raise Refusal(Code.UNKNOWN_SHAPE, "it is not known whether the softmax is over the keys", view.there)
-        raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
+            raise Refusal(Code.UNKNOWN_SHAPE, "it is not known whether the softmax is over the keys", view.reshape)
+        raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.reshape)
 
     def follow_below(self, below: Sequence[ir.Node]) -> None:
         """Follows the nodes from the softmax to the context MatMul, which must restore the shape of the scores."""
@@ -127,7 +127,7 @@ class Scores:
                 raise Refusal(Code.UNSUPPORTED_OP, "the probabilities are reshaped, then transposed", node)
         if self.view is not None:
             why = "the probabilities do not have the shape of the scores"
-            raise Refusal(Code.WRONG_SHAPE, why, self.view.there)
+            raise Refusal(Code.WRONG_SHAPE, why, self.view.reshape)
 
     def read(self) -> Attention:
         """Returns the attention with the collected steps."""

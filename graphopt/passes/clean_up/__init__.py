@@ -47,14 +47,14 @@ class CleanUp(ModelPass):
     def run(self, editor: Editor) -> list[str]:
         done: Counter[str] = Counter()
         contents: dict[ir.Value, Hashable] = {}
-        tells_more = False
+        has_new_constants = False
         for graph in list(editor.graphs()):
-            tells_more |= _simplify(graph, editor, contents, done)
+            has_new_constants |= _simplify(graph, editor, contents, done)
         for graph in list(editor.graphs()):
             remove_unused(graph, editor, done)
         if cast := cast_before_transposing(editor):
             done["Cast between Transpose and MatMul, moved before the Transpose"] += cast
-        if tells_more:
+        if has_new_constants:
             # Inference may find more shapes with the new constants; otherwise only a second run would find them.
             editor.infer_afresh()
         editor.touched.clear()

@@ -68,7 +68,7 @@ def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
 
     Proven from the target: each dimension equals that of x, except one, which follows from the number of elements.
     """
-    if editor.arguments(node).place("shape") is None:
+    if editor.arguments(node).position("shape") is None:
         return False
     have, target = editor.shapes.dims(x), editor.shapes.elements(node.inputs[1])
     if have is None or target is None or len(have) != target.items.size:

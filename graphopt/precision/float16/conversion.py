@@ -251,7 +251,7 @@ class Conversion:
         if "mask_value" in node.attributes:
             b = Builder(self.editor, node)
             inputs[index + 1] = b.op("And", inputs[index + 1], keep, _hint=f"{node.name}/keep")
-            self.editor.put_before(node, b.nodes)
+            self.editor.add_before(node, b.nodes)
         else:
             inputs.append(keep)
             name = name.replace("Bias", "BiasMask")
@@ -272,7 +272,7 @@ class Conversion:
         infinite = b.op("IsInf", bias, _like=bias, _dtype=bool_)
         keep = b.op("Or", above, infinite, _hint=f"{b.label}/keep", _like=bias, _dtype=bool_)
         kept = b.op("Where", keep, bias, zero, _like=bias, _dtype=FLOAT)
-        self.editor.put_behind(bias, b.nodes)
+        self.editor.add_after(bias, b.nodes)
         return self._cast(kept, bias, HALF), keep
 
     def _convert_cast(self, node: ir.Node) -> None:
@@ -335,7 +335,7 @@ class Conversion:
         anchor = source.producer() or next(iter(source.graph or ()))
         b, hint = Builder(self.editor, anchor), f"{named_after.name}/{_SUFFIX[dtype]}"
         cast = b.op("Cast", source, to=int(dtype), _hint=hint, _like=named_after, _dtype=dtype)
-        self.editor.put_behind(source, b.nodes)
+        self.editor.add_after(source, b.nodes)
         self.casts += 1
         return cast
 

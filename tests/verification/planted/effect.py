@@ -142,8 +142,8 @@ class Pair:
         self, before: onnx.ModelProto, base: onnx.ModelProto, sets: Sequence[Feeds], *, exact: bool = False
     ) -> None:
         halves = any(a.dtype == np.float16 for _, a in weights_of(base))
-        brain = computes_in_bfloat16(base)
-        self.unit = BRAIN if brain else float(np.finfo(np.float16 if halves else np.float32).eps)
+        bf16 = computes_in_bfloat16(base)
+        self.unit = BRAIN if bf16 else float(np.finfo(np.float16 if halves else np.float32).eps)
         self.modes = [False, True] if any(n.domain == DOMAIN for n in base.graph.node) else [False]
         self.names = [o.name for o in before.graph.output]
         self.sets: list[Feeds] = []
@@ -152,7 +152,7 @@ class Pair:
         original = session(before, False)
         based = {mode: session(base, mode) for mode in self.modes}
         shaken = [session(perturbed(base, self.unit, seed), self.modes[-1]) for seed in range(PERTURBATIONS)]
-        if not (halves or brain) and any(n.op_type == "Softmax" for n in before.graph.node):
+        if not (halves or bf16) and any(n.op_type == "Softmax" for n in before.graph.node):
             scores = [
                 session(with_rounded_scores(before, self.unit, 100 * seed), False) for seed in range(PERTURBATIONS)
             ]
