@@ -42,7 +42,7 @@ COMMANDS = (
     "optimize {model} {again} -q --target cpu --verify --report {page}",
     "optimize {model} {tuned} -q --target cpu --tune --tune-seconds 1 --tuning-cache {cache} --bench --threads 1",
     "optimize {model} {half} -q --target cpu --precision fp16 --verify",
-    "optimize {model} {brain} -q --target cpu --precision bf16 --max-error 0.01 --json {json}",
+    "optimize {model} {bf16} -q --target cpu --precision bf16 --max-error 0.01 --json {json}",
     "view {model} --target cpu --no-open",
     "serve-config {out} {served} --for kserve",
 )
@@ -132,7 +132,7 @@ def main() -> int:
         if sys.stderr.isatty():
             print(f"{i} of {len(chosen)}: {case}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
-            models = ("model", "out", "lowered", "again", "tuned", "half", "brain")
+            models = ("model", "out", "lowered", "again", "tuned", "half", "bf16")
             places = {what: Path(folder) / f"{what}.onnx" for what in models}
             places |= {"page": Path(folder) / "page.html", "served": Path(folder) / "served"}
             places |= {what: Path(folder) / f"{what}.json" for what in ("cache", "json")}
