@@ -39,9 +39,9 @@ UNDECIDED = 2.0
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 # The number of repeated runs of BEFORE on a case that looks different.
 SAME_RUNS = 3
-# The number of cases on which quantized intermediate values are compared, if the outputs look equal.
+# The number of cases for comparisons of quantized intermediate values, if the outputs look equal.
 LEVELS_CASES = 3
-# The number of cases on which ranges of values are compared: those with the largest elements.
+# The number of cases for comparisons of value ranges: those with the largest elements.
 RANGE_CASES = 2
 # The time to look for untested nodes, as a share of the budget, in addition to it.
 UNTESTED_SHARE = 0.2
@@ -81,7 +81,7 @@ class _Judge:
         classes: class of rewrites -> indices of the compared outputs that are judged by rounding errors.
         approximation: case -> deviations of another implementation of approximating nodes.
         overflown: (case, output, whether AFTER ran in half) for which BEFORE also leaves the range of half precision.
-        allowed: case -> the multiple of the limit up to which a difference is inconclusive.
+        allowed: case -> a multiple of the limit; a difference up to it is inconclusive.
         unsteady: (case, output) for which runs of BEFORE differ.
     """
 
@@ -176,7 +176,7 @@ class _Judge:
             self._judge_choices()
 
     def _drop_runs_where_baseline_differs(self) -> None:
-        """Drops runs in which the runtime's optimizations change BEFORE's outputs as much as AFTER's differ.
+        """Drops runs if the runtime's optimizations change BEFORE's outputs as much as AFTER's differ.
 
         For example, ONNX Runtime up to 1.31 fuses a LayerNormalization with an epsilon of 1e-5 if the model's epsilon
         is the first operand of its addition.
@@ -272,7 +272,7 @@ class _Judge:
         return True
 
     def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
-        """Returns (case, output, whether AFTER ran in half) for which AFTER may leave the range of half precision.
+        """Returns (case, output, whether AFTER ran in half) if AFTER may leave the range of half precision there.
 
         AFTER may do so if BEFORE does in AFTER's precision, on generated inputs of unusual size. If BEFORE's own output
         is not finite, AFTER may also have the values that BEFORE has in float32.

@@ -66,7 +66,7 @@ NORMS = frozenset(("LayerNormalization", "SkipLayerNormalization"))
 CENTRED = NORMS | {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
 # Operators that add a negative value to the scores of masked keys -> indices of mask and bias.
 MASKED = {"Attention": (3, 5), "DecoderMaskedMultiHeadAttention": (3, 4), "MultiHeadAttention": (4, 5)}
-# Attention operators -> index of V, or of the input from which V is computed.
+# Attention operators -> index of V, or of the input that V is computed from.
 VALUES = {"Attention": 0, "DecoderMaskedMultiHeadAttention": 2, "MultiHeadAttention": 2}
 # Operators that subtract the maximum.
 SOFTMAXES = frozenset(("LogSoftmax", "Softmax"))
@@ -265,10 +265,10 @@ class Noisy:
         # Functions of a generator and its seed that draw the noise, in order.
         self._draws: list[Callable[[np.random.Generator, int], None]] = []
         self._known: dict[ir.Value, _Kind] = {}
-        # Weights that noise changes. Weights that are all zero count as changed, too; small constants, and other
+        # Weights that noise changes. Weights that are all zero also count as changed; small constants, and other
         # weights that are all multiples of 0.5, do not.
         self._changed: set[ir.Value] = set()
-        # Constants by which multiplication is exact.
+        # Constants that can be multiplied without rounding.
         self._exact_factors: set[ir.Value] = set()
         # Scalar constants that the noise of a graph shares, and the graphs that got noise.
         self._scalars: dict[tuple[ir.Graph | None, float, ir.DataType], ir.Value] = {}
@@ -339,7 +339,7 @@ class Noisy:
         if node.op_type in NORMS:
             node = self._write_out(node, kind)
         if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self._noiseless:
-            # The result has noise of its own source, with two exceptions. Products of integers are exact. And if all
+            # The result has noise from a new source, with two exceptions. Products of integers are exact. And if all
             # products are 0, the result is the bias, which may have no noise.
             if self._round_operand(node) and not kind.raw and self._changed.issuperset(node.inputs[2:3]):
                 kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)
@@ -479,8 +479,8 @@ class Noisy:
     def _round_bias(self, node: ir.Node) -> None:
         """Rounds the bias of an attention, at masked keys, as coarsely as the sum of bias and masking value.
 
-        Kernels may add the bias to the scores first, or to the mask. The order matters only in rows in which every key
-        is masked: there the softmax cancels the masking value, and the bias remains, rounded in its sum with -10000.
+        Kernels may add the bias to the scores first, or to the mask. The order matters only in rows where every key is
+        masked: there the softmax cancels the masking value, and the bias remains, rounded in its sum with -10000.
         """
         mask, bias = (node.inputs[i] if i < len(node.inputs) else None for i in MASKED[node.op_type])
         if mask is None or bias is None or bias.dtype not in RUNTIME_FLOATS or self._opset < EQUAL_OF_FLOATS_OPSET:

@@ -503,7 +503,7 @@ def _names_before(rounded: Collection[ir.Value]) -> set[str]:
 
 
 def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]:
-    """Returns the nearest values of BEFORE from which values that only AFTER has are computed.
+    """Returns the nearest values of BEFORE that values present only in AFTER are computed from.
 
     The values that only AFTER has are internal to an operator of BEFORE that AFTER writes as several nodes.
     """
@@ -524,7 +524,7 @@ def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
 
 
 def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
-    """Adds the values of BEFORE that AFTER lacks and from which values with these names are computed."""
+    """Adds the values of BEFORE that AFTER lacks and that values with these names are computed from."""
     left = {v.name for v in _results(after)} if names else set()
     for graph in [*traversal.with_subgraphs(before.graph)] if names else ():
         for node in reversed(graph):
@@ -563,7 +563,7 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _names_of_stored(weights: Iterable[ir.Value]) -> frozenset[str]:
-    """Returns the names of weights, and of the values from which they were moved or cast."""
+    """Returns the names of weights, and of the values that were moved or cast to them."""
     return frozenset(str(source.name) for value in weights for source in _origin(value))
 
 
@@ -617,7 +617,7 @@ def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
 
 
 def _input_behind(value: ir.Value | None) -> str:
-    """Returns the input from which a value was moved or cast; "" if there is none."""
+    """Returns the input that was moved or cast to a value; "" if there is none."""
     for source in _origin(value) if value is not None else ():
         producer = source.producer()
         if producer is None or producer.op_type not in _PASSED_ON:

@@ -135,9 +135,9 @@ class Prober:
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
-# Number of generated cases, and CPU seconds after which no further case runs.
+# Number of generated cases, and CPU seconds before the last case starts.
 CASES, SECONDS = 3, 10.0
-# Seconds after which a run is terminated and no further run begins.
+# Limit of one run in seconds. A longer run is terminated, and no further run begins.
 MOST_SECONDS = 60.0
 # Maximum number of elements of all inputs of a case; ranges depend little on sizes. The second is used if the model
 # accepts no case within the first.

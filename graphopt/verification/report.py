@@ -32,7 +32,7 @@ class OutputComparison:
         case: name of the input set.
         library: whether our kernels ran AFTER's nodes, instead of the nodes' function bodies.
         provider: the first provider of AFTER's session.
-        optimized: whether the runtime's own optimizations were on, as they are by default.
+        optimized: whether the runtime's own optimizations were on, the runtime's default.
         max_abs: largest absolute difference.
         rel_rms: `max_abs` relative to the RMS of BEFORE's output.
         snr_db: signal to noise ratio in dB; inf if all bits are equal.

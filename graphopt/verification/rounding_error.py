@@ -49,10 +49,10 @@ class RoundingErrors:
         before: the model.
         wanted: its outputs without random rounding, by case.
         rewritten: the rewrites of AFTER, which determine the precision of the rounding.
-        half_io: whether AFTER takes float16 inputs, so that the inputs of BEFORE are rounded to half precision.
+        half_io: whether AFTER takes float16 inputs; the inputs of BEFORE are then rounded to half precision.
         optimized: whether BEFORE runs only with the runtime's own optimizations.
         elsewhere: whether `wanted` comes from a provider other than the CPU.
-        kept: names of the outputs whose values are kept for each draw (`values_of`).
+        kept: names of the outputs that are kept for each draw (`values_of`).
         compared: inputs that both models only move and compare, so no rewrite rounds them.
     """
 

@@ -1,6 +1,6 @@
 """Runs a model for comparison, by default with all of the runtime's optimizations off.
 
-At the runtime's default optimization level a model runs in another process, so that a crash of the runtime can be
+At the runtime's default optimization level a model runs in another process, and a crash of the runtime can be
 reported. One process serves all calls; after a crash the next call starts a new process.
 """
 
@@ -63,7 +63,7 @@ class Mode:
     Attributes:
         library: whether our kernels run our nodes (on the CPU; for other providers `graphopt.configure` decides).
         provider: the first provider; the CPU runs the nodes that it does not support.
-        optimized: whether the runtime's optimizations are on, as they are by default.
+        optimized: whether the runtime's optimizations are on, the runtime's default.
         in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).
     """
 
@@ -125,7 +125,7 @@ def open_session(
 
 
 def _message(model: ir.Model, options: Any) -> tuple[onnx.ModelProto, list[Any]]:
-    """Returns a model without inferred types, and its large weights, to which the session options refer."""
+    """Returns a model without inferred types, and its large weights, which are referenced by the session options."""
     folder = next((str(tensor.base_dir) for tensor in external_tensors(graphs(model)) if tensor.base_dir), "")
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -65,7 +65,7 @@ def values_in_half(model: ir.Model) -> frozenset[str]:
 
 
 def kept_in_half(model: ir.Model) -> ir.Model:
-    """Returns a copy in which the CPU rounds every float16 result to float16, as GPUs do.
+    """Returns a copy that rounds every float16 result to float16 on the CPU, as GPUs do.
 
     ONNX Runtime has few CPU kernels for float16. It casts the inputs of a node to float32 and the result back, and then
     removes adjacent casts that cancel each other; the rounding to float16 is lost with them. Two Identity nodes after
@@ -228,7 +228,7 @@ def with_winograd(model: ir.Model) -> ir.Model:
         Y = A^T [(G W G^T) * (B^T X B)] A
 
     (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). The copy shows the rounding
-    error of F(4x4, 3x3) in float32. Nodes for which the algorithm cannot be written keep their definition.
+    error of F(4x4, 3x3) in float32. Nodes that the algorithm does not support keep their definition.
 
     Args:
         model: a model with inferred types.

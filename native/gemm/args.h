@@ -14,7 +14,7 @@ struct OperandLayout {
   int32_t line, k, packs;
 };
 
-// K is split among `splits` work-groups, each of which adds `depth` indices k.
+// K is split among `splits` work-groups. Each work-group adds `depth` indices k.
 struct Splits {
   Divisor splits;
   int32_t depth;

@@ -8,7 +8,7 @@
 
 namespace graphopt::hip {
 
-// The epilogue of packs that cover the same columns, n to n + kSize - 1, so that their bias is loaded once.
+// The epilogue of packs that cover the same columns, n to n + kSize - 1, and share one load of the bias.
 // `inside` of these columns are less than N.
 template <class T>
 struct ColumnEpilogue {

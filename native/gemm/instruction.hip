@@ -1,4 +1,4 @@
-// Kernels in which one wave multiplies 16 x 16 tiles with pipelines/instruction.h alone, to test the tile of
+// Kernels that multiply 16 x 16 tiles in one wave with pipelines/instruction.h alone, to test the tile of
 // each architecture in isolation. They do not measure speed, because one wave runs alone on a compute unit.
 #include "device/platform.h"
 #include "gemm/instruction_args.h"

@@ -35,7 +35,7 @@ struct AlignedTiling {
   hip::MatrixShape shape;
   uint32_t threads;
   int64_t down, across, splits, depth;
-  double clocks;  // of the busiest compute unit, estimated from TileCost
+  double clocks;  // clocks of the busiest compute unit, estimated from TileCost
 
   // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_f16"}); }

@@ -25,7 +25,7 @@ struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
 
   constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
-  // Rows are padded, so that they begin in different banks. `right_by_k`: LDS has one row of the right
+  // Rows are padded and therefore begin in different banks. `right_by_k`: LDS has one row of the right
   // operand for each k, else for each column.
   constexpr int lds_bytes(bool right_by_k) const {
     return stages * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
@@ -38,7 +38,7 @@ constexpr MatrixShape no_shape() { return {}; }
 
 // The cost of a tile on one compute unit.
 struct TileCost {
-  double fraction_of_peak = 0;  // of the matrix units, reached by many such tiles at once
+  double fraction_of_peak = 0;  // fraction of the matrix units' peak that many such tiles reach together
   double step = 0;              // minimum clocks from one step of a tile to the next
   double overhead = 0;          // clocks before the first step and after the last
 };

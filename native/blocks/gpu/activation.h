@@ -72,8 +72,8 @@ DEVICE float activate_one(ActivationKind kind, float a, float b, float x) {
   }
 }
 
-// Switches on `act.kind` once for all values of a work-item. The kind is the same in all work-items, so that
-// the branch does not diverge.
+// Switches on `act.kind` once for all values of a work-item. The branch does not diverge, because the kind is
+// the same in all work-items.
 template <int kCount>
 DEVICE void activate(const Activation& act, float (&x)[kCount]) {
 #define GRAPHOPT_KIND(name, a_name, b_name)                               \

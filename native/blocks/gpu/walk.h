@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// A position in a walk: a loop nest over all elements, whose innermost loop runs over the innermost axis
+// A position in a walk: a loop nest over all elements. The innermost loop runs over the innermost axis
 // (index 0). Negative strides work because uint32_t wraps around.
 struct WalkPosition {
   uint32_t at[kMaxAxes - 1];  // index along each axis except the outermost

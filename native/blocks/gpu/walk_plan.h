@@ -54,7 +54,7 @@ std::vector<int64_t> contiguous(const Shape& shape);
 // Returns the strides that broadcast a contiguous tensor of shape `from` to shape `to`. Throws
 // std::invalid_argument if the shapes do not broadcast.
 std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
-// Returns the shape to which both broadcast. Throws std::invalid_argument if there is none.
+// Returns the common shape of both after broadcasting. Throws std::invalid_argument if there is none.
 Shape broadcast_shape(const Shape& a, const Shape& b);
 
 // Fills in the output, the axes and the strides of Y = op(A, B) for blocks/gpu/operands.h. `pack`: number of

@@ -1,4 +1,4 @@
-// Loaders of dense operands whose packs start at multiples of 16 bytes. Each pack is loaded by one access.
+// Loaders of dense operands with packs at multiples of 16 bytes. Each pack is loaded by one access.
 #pragma once
 
 #include "device/platform.h"
@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// Copies an operand whose lines (gemm/args.h) are contiguous along K directly to LDS. kGroups: see in_part.
+// Copies an operand with lines (gemm/args.h) that are contiguous along K directly to LDS. kGroups: see in_part.
 template <int kLines, int kDepth, int kThreads, int kGroups>
 struct DenseRowsAsync {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
@@ -49,7 +49,7 @@ struct DenseRowsAsync {
 };
 
 // Copies the same operand through registers. The loads are unconditional, because conditions would keep the
-// compiler from moving them. Beyond the last line they repeat the last line, whose additional sums are not
+// compiler from moving them. Beyond the last line they repeat the last line; the additional sums are not
 // stored. Elements beyond K are replaced by zeros before they are stored in LDS.
 template <int kLines, int kDepth, int kThreads>
 struct DenseRowsThroughRegisters {

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 
 constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel; a mask has a bit for each
 constexpr int kHaloZeros =
-    8;  // number of rows of zeros in LDS for taps outside X: one for each bank at which a row can start; a power of two
+    8;  // number of rows of zeros in LDS for taps outside X: one for each bank where a row can start; a power of two
 
 // Returns the number of packs of pixels of the next block that a work-item copies to LDS during a step of
 // `parts` parts (run_steps_ahead).
@@ -17,9 +17,9 @@ constexpr int halo_chunks(int threads, int parts) { return threads < 256 || part
 
 // A convolution like that of ConvLastArgs, but with stride 1 and with Y of the same height and width as X. A
 // tap therefore reads consecutive pixels of X for consecutive pixels of Y. `rows`: number of pixels of X that
-// the taps of a tile cover. `first`: the pixel of Y at which the tiles of this launch begin. A step
-// multiplies one tap of one block of channels; the steps of a block, whose pixels are in LDS, are
-// consecutive. Splits::depth is the number of steps times the channels of a block.
+// the taps of a tile cover. `first`: the first pixel of Y in the tiles of this launch. A step multiplies
+// one tap of one block of channels. The steps of a block are consecutive and share its pixels in LDS.
+// Splits::depth is the number of steps times the channels of a block.
 struct ConvHaloArgs : Arguments<6, size_with_epilogue(168)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;

@@ -131,7 +131,7 @@ struct ConvPatches {
 template <class P>
 struct Im2colRows {
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
-  // Number of groups in which copies are issued between the LDS loads of a step. Few groups are faster, because
+  // Number of groups of copies that are issued between the LDS loads of a step. Few groups are faster, because
   // each change from LDS loads to copies costs three instructions.
   static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");

@@ -51,7 +51,7 @@ class OperandPart {
   }
 
  private:
-  // Stores to LDS with a row for each line, whose elements have type T.
+  // Stores to LDS with a row of type T for each line.
   template <class Row>
   DEVICE void store_lines(Row* to) const {
     if (along_k_) {
@@ -73,7 +73,7 @@ class OperandPart {
     }
   }
 
-  // Stores to LDS with a row for each index k, whose elements are float32.
+  // Stores to LDS with a row of float32 elements for each index k.
   template <class Row>
   DEVICE void store_k(Row* to) const {
     if (along_k_) {

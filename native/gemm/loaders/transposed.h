@@ -1,5 +1,5 @@
-// Loaders of dense operands whose packs contain several lines (gemm/args.h) of one index k instead of several
-// k of one line.
+// Loaders of dense operands with packs of several lines (gemm/args.h) of one index k, instead of several k of
+// one line.
 #pragma once
 
 #include "device/platform.h"
@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// Copies an operand in which the elements of all lines are contiguous for each index k. LDS also has a row
+// Copies an operand with contiguous elements of all lines for each index k. LDS also has a row
 // for each k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {

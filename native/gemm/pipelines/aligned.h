@@ -54,7 +54,7 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
 }
 
 // The position of this work-group's tile among `down` rows of `across` tiles. Consecutive work-groups compute
-// the same column in kTilesAtOnce rows of tiles, then the next column, so that they share operands in the L2
+// the same column in kTilesAtOnce rows of tiles, then the next column, and thereby share operands in the L2
 // cache.
 constexpr int kTilesAtOnce = 8;
 struct TilePosition {

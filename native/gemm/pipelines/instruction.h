@@ -7,7 +7,7 @@
 // receives its operands A and B swapped on architectures where each work-item then accumulates a single row.
 // The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
 // NVIDIA, each work-item already holds the sums that it needs. On RDNA 3, both halves of a wave need all 16
-// elements of a row, so that a work-item gets half of them from the work-item 16 lanes away.
+// elements of a row, and a work-item gets half of them from the work-item 16 indices away.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"

@@ -89,8 +89,8 @@ struct Hgemm {
   // kSplitK-th row.
   DEVICE static bool owns_row(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of all groups of waves. Each group receives the results for the rows for which owns_row
-  // is true. `lds` has kExchanged floats.
+  // Adds up the sums of all groups of waves. Each group receives the results for the rows where owns_row is
+  // true. `lds` has kExchanged floats.
   static constexpr int kExchanged =
       kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
   DEVICE void reduce_splits(float* lds) {

@@ -1,6 +1,6 @@
-// The 16x16x16 tile of instruction.h with the MFMA instructions of CDNA. In slot s of an operand, lane i of a
-// wave holds line i % 16 (a row of the left or a column of the right operand) at k = 4 (i / 16) + s. The sums
-// of lane i belong to row i % 16 and columns 4 (i / 16) to 4 (i / 16) + 3.
+// The 16x16x16 tile of instruction.h with the MFMA instructions of CDNA. In slot s of an operand, work-item i
+// of a wave holds line i % 16 (a row of the left or a column of the right operand) at k = 4 (i / 16) + s. The
+// sums of work-item i belong to row i % 16 and columns 4 (i / 16) to 4 (i / 16) + 3.
 #pragma once
 
 #include "device/platform.h"

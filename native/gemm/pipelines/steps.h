@@ -13,7 +13,7 @@ namespace graphopt::hip {
 // but leaves LDS for other work-groups, which multiply meanwhile.
 template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>
 DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
-  static_assert(kBuffers == 1 || kBuffers == 2, "the step in flight has at most a buffer of its own");
+  static_assert(kBuffers == 1 || kBuffers == 2, "the step in flight has at most one separate buffer");
   constexpr int kOther = kBuffers - 1;
   begin(0, 0);
   finish(0);
@@ -73,7 +73,7 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
       product.multiply(operands[part % 2]);
     }
   }
-  wait_for_copies();  // of steps beyond the last one: the following code may use the same LDS
+  wait_for_copies();  // copies of steps beyond the last one: the following code may use the same LDS
 }
 
 // Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. A work-item rarely holds sums

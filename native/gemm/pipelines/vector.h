@@ -54,7 +54,7 @@ struct Sgemm {
       float a[kWaveM / 16], b[kWaveN / 16];
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) a[i] = lds.a[buffer][k + row][wave_m() + i * 16 + column];
       UNROLL for (int j = 0; j < kWaveN / 16; ++j) b[j] = lds.b[buffer][k + row][wave_n() + j * 16 + column];
-      // The operands are swapped, so that each work-item accumulates four consecutive columns of one row.
+      // With swapped operands, each work-item accumulates four consecutive columns of one row.
       UNROLL for (int i = 0; i < kWaveM / 16; ++i) {
         UNROLL for (int j = 0; j < kWaveN / 16; ++j) {
           sum[i][j] = __builtin_amdgcn_mfma_f32_16x16x4f32(b[j], a[i], sum[i][j], 0, 0, 0);
