@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-# Whether the command has finished or rolled back its work, so that interrupts are ignored.
+# Whether the command has finished or rolled back its work; interrupts are then ignored.
 _ended = False
 
 
@@ -119,7 +119,7 @@ def _take_interrupts() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Handles a signal by an exception, so that unfinished files are removed; during an import, tries again later."""
+    """Handles a signal by an exception, which removes unfinished files; during an import, tries again later."""
     if _ended:
         return
     if _importing(frame):

@@ -28,7 +28,7 @@ Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Finds the earliest value from which all elements of a node's output come, and the nodes from it on, in order.
+    """Finds the earliest value that contains all elements of a node's output, and the nodes from it on, in order.
 
     The value is None if the elements come from several values.
 
@@ -52,12 +52,12 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
 
 
 def _moved(node: ir.Node) -> Sequence[ir.Value | None]:
-    """Returns the inputs whose elements a node moves."""
+    """Returns the inputs that provide the elements that a node moves."""
     return node.inputs if node.op_type == "Concat" else node.inputs[:1]
 
 
 def is_known(node: ir.Node, editor: Editor) -> bool:
-    """Returns whether the positions to which a node moves elements depend only on shapes, constants and attributes."""
+    """Returns whether the new positions of elements depend only on shapes, constants and attributes."""
     others = () if node.op_type in VIEWS else node.inputs[len(_moved(node)) :]
     refers = any(a.is_ref() for a in node.attributes.values())
     return not refers and all(v is None or editor.is_constant(v) for v in others)

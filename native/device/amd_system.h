@@ -12,7 +12,7 @@ namespace graphopt::gpu {
 
 struct AmdSystem {
   int gpus = 0;                      // on the PCI bus; a container sees all of the machine, WSL sees none
-  std::vector<std::string> unbound;  // GPUs to which the kernel driver amdgpu is not bound: "BUS: DRIVER"
+  std::vector<std::string> unbound;  // GPUs without the kernel driver amdgpu: "BUS: DRIVER"
   bool kfd = false;                  // whether the compute driver's device node, /dev/kfd, exists
   std::string kfd_group;             // group with access to /dev/kfd; its ID if it has no name here
   std::string kfd_refusal;           // why this process cannot open it, "" if it can
@@ -36,7 +36,7 @@ std::string& system_root();
 
 AmdSystem inspect_amd_system(const std::string& root = system_root());
 
-// Returns why there is no GPU, with a remedy. Checks the obstacles in the order in which ROCm meets them.
+// Returns why there is no GPU, with a remedy. Checks the obstacles in ROCm's order.
 // `reported`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
 // other problems are returned unchanged.
 Diagnosis explain_missing_gpu(const Diagnosis& reported, const AmdSystem& system);

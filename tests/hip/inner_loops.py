@@ -42,7 +42,7 @@ class Rates:
     vector_latency: int
     matrix: int  # 16 x 16 x 16 float16 multiplication
     matrix_f32: int  # 16 x 16 x 4 float32 multiplication; 0: none
-    shared: bool  # matrix instructions run on the vector unit; transcendental ones have a unit of their own
+    shared: bool  # matrix instructions run on the vector unit; transcendental ones have a separate unit
     lds_latency: int
     matrix_latency: int = 8  # beyond the instruction's clocks
     lds_bytes: int = 128  # in a clock
@@ -100,7 +100,7 @@ class Instruction:
 
     text: str
     unit: str  # matrix, vector, transcendental, LDS, memory, scalar or barrier
-    clocks: int = 1  # of the unit
+    clocks: int = 1  # clocks of the unit
     latency: int = 0  # from its start to the use of its result
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class Wave:
     simd: int
     at: int = 0
     rounds: int = 0
-    ready: dict[str, int] = field(default_factory=dict)  # the clock from which a register can be read
+    ready: dict[str, int] = field(default_factory=dict)  # the first clock that can read a register
     pending: dict[str, list[int]] = field(default_factory=lambda: {"LDS": [], "memory": []})  # ends of accesses
 
     def start(self, one: Instruction, now: int) -> int:

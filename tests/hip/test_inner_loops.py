@@ -1,4 +1,4 @@
-"""The bounds of scripts/amd_build.py, on listings of which the clocks are counted by hand."""
+"""The bounds of scripts/amd_build.py, on listings with clocks that are counted by hand."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_matrix_instructions_alone_reach_the_peak() -> None:
 def test_the_latency_of_lds_is_waited_for() -> None:
     read, wait, multiply = "ds_read_b64 v[0:1], v8", "s_waitcnt lgkmcnt(0)", MFMA.format(0, 3)
     # The read ends after 4 + 128 clocks. The wait, the multiplication and the next read follow, 4 clocks apart: the
-    # rounds begin 140 clocks apart, of which the unit is busy for 16.
+    # rounds begin 140 clocks apart, and the unit is busy for 16 of them.
     assert loop("gfx942", read, wait, multiply).simulated(1, 4) == pytest.approx(16 / 140)
     # Without the wait the loop only issues: 8 clocks a round, but the unit needs 16, and 8 more for the same sums.
     assert loop("gfx942", read, multiply).simulated(1, 4) == pytest.approx(16 / 24)

@@ -8,7 +8,7 @@ RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUn
 PRODUCTS = frozenset(("MatMul", "Einsum"))
 # Operators that only move or copy elements of their first operand.
 MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
-# Operators whose output shapes depend on elements of floating-point operands.
+# Operators with output shapes that depend on elements of floating-point operands.
 READ_FLOATS = frozenset(("Range", "Resize", "Upsample"))
 # Conversions between floating point and integers of few bits.
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
@@ -22,7 +22,7 @@ PAST_KEYS = {"Attention": 4, "DecoderMaskedMultiHeadAttention": 5, "GroupQueryAt
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
 LOGIC = frozenset(("And", "Not", "Or", "Xor"))
 COMPARISONS = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
-# Operators whose first output has the shape of their first input.
+# Operators with a first output of the same shape as their first input.
 SAME_SHAPE = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "
     "Cosh CumSum DequantizeLinear Dropout Elu Erf Exp EyeLike Floor Gelu GroupNormalization HardSigmoid HardSwish "
