@@ -29,6 +29,7 @@ TYPES = {  # ONNX name -> heading in the table
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
     "int4": "i4", "uint4": "u4",
 }  # fmt: skip
+INTEGERS = "i8, i16, i32, i64, u8, u16, u32, u64"
 RESULTS = {"QuantizeLinear": 2}  # index of the input with the type of the output
 EXAMPLES = 12  # node tests for each operator; the first ones include all kinds
 
@@ -118,7 +119,7 @@ def rows() -> list[str]:
     for op, cells in sorted(found.items()):
         if any(cells.values()):
             columns = [", ".join(name for t, name in TYPES.items() if cells.get(t) is taken) for taken in (True, False)]
-            groups.setdefault(" | ".join(columns), []).append(op)
+            groups.setdefault(" | ".join(columns).replace(INTEGERS, "integers"), []).append(op)
     return [f"| {types} | {', '.join(ops)} |" for types, ops in groups.items()]
 
 
