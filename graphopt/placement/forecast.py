@@ -83,12 +83,14 @@ class Forecast:
         nodes: all nodes of the model and of its control-flow bodies.
         source: the source of the prediction.
         notes: remarks about the whole model.
+        claimed: for our provider, the groups of connected nodes that it claims, with estimated times.
     """
 
     provider: str
     nodes: list[PlacedNode] = field(default_factory=list)
     source: str = ""
     notes: list[str] = field(default_factory=list)
+    claimed: list[ours.Group] = field(default_factory=list)
 
     @property
     def counts(self) -> Counter[str]:
@@ -124,12 +126,17 @@ class Forecast:
             "source": self.source,
             "counts": dict(self.counts),
             "notes": self.notes,
+            "claimed": [asdict(g) for g in self.claimed],
             "nodes": [asdict(n) for n in self.nodes],
         }
 
 
 def forecast(
-    model: Any, provider: str = "graphopt", *, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: Any,
+    provider: str = "graphopt",
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    min_nodes: int = 0,
 ) -> Forecast:
     """Predicts the provider of each node.
 
@@ -138,6 +145,7 @@ def forecast(
         provider: "graphopt", "cpu", "migraphx" or "hip-ep". Nodes that it does not claim run on the CPU, if the CPU
             provider has a kernel.
         input_shapes: fixed dimensions of inputs, by input name.
+        min_nodes: the option `min_nodes` of our provider in the later session.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -176,11 +184,12 @@ def forecast(
             found.source += f", and the nodes that {peer.provider['repository']} at {commit} passes to it"
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
-    placement = _Placement(provider, kernels, peer, editor, work.opset_imports)
+    placement = _Placement(provider, kernels, peer, editor, work.opset_imports, min_nodes)
     placement.find_open_shapes(work)
     # Bodies are placed first, because a provider claims a control-flow node depending on the claims in its bodies.
     placed = [placement.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
     found.nodes = [node for nodes in reversed(placed) for node in nodes]
+    found.claimed = sorted(placement.claimed, key=lambda g: -g.nodes)
     if kernels.unknown:
         found.notes.append("this runtime does not list its kernels: the other nodes may have no CPU kernel either")
     _add_notes(found)
@@ -197,9 +206,11 @@ class _Placement:
         peer: the table of another project's provider.
         editor: the model.
         imports: the model's opset of each domain.
+        min_nodes: the option of our provider.
         working_inside: control-flow nodes with a claimed node in a body; their graphs are placed after their bodies.
         inlined: nodes of inlined definitions; not folded, because the runtime inlines after constant folding.
         open_shapes: values with a static shape that our inference knows; during constant folding the runtime does not.
+        claimed: the groups that our provider claims in the graphs placed so far.
     """
 
     provider: str
@@ -207,9 +218,11 @@ class _Placement:
     peer: peers.Peer | None
     editor: Editor
     imports: Mapping[str, int]
+    min_nodes: int
     working_inside: set[ir.Node] = field(default_factory=set)
     inlined: set[ir.Node] = field(default_factory=set)
     open_shapes: set[ir.Value] = field(default_factory=set)
+    claimed: list[ours.Group] = field(default_factory=list)
 
     def find_open_shapes(self, model: ir.Model) -> None:
         """Finds the shapes of the main graph that the runtime does not know during constant folding.
@@ -249,13 +262,14 @@ class _Placement:
         elif self.provider == "graphopt":
             versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
             parent = parents[-1] if parents else None
-            reasons = ours.refusals(
+            reasons, groups = ours.place(
                 left, versions, constant, small, folded, parent, graph.outputs, self.working_inside,
-                [n for n, reason in settled.items() if reason],
+                [n for n, reason in settled.items() if reason], self.min_nodes,
             )  # fmt: skip
             reasons = [settled.get(n, reason) for n, reason in zip(left, reasons, strict=True)]
             if self._inline([n for n, reason in zip(left, reasons, strict=True) if reason]):
                 return self.place(graph, parents, dict(zip(left, reasons, strict=True)))
+            self.claimed += groups
         why = dict(zip(left, reasons, strict=True))
         body = node_label(parents[-1]) if parents else ""
         if any(not reason for reason in reasons):

@@ -6,7 +6,9 @@ native/runtime/provider/forecast.h defines the structs.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,20 @@ from graphopt.graph import traversal
 from graphopt.ops.schema import Array
 from graphopt.runtime.discovery import library_path
 
-# The default of the provider option min_nodes.
-MIN_NODES = 2
+
+@dataclass(frozen=True)
+class Group:
+    """Connected nodes that the provider claims, with estimated times in seconds.
+
+    Attributes:
+        nodes: the number of nodes.
+        device: their time on the device, with the copies of inputs and outputs.
+        cpu: their time on the CPU; None if the CPU has no kernel for a node.
+    """
+
+    nodes: int
+    device: float
+    cpu: float | None
 
 
 class _Value(ctypes.Structure):
@@ -65,6 +79,10 @@ class _Graph(ctypes.Structure):
         ("parent", ctypes.c_char_p),
         ("outputs", ctypes.POINTER(ctypes.c_char_p)),
     )
+
+
+class _Group(ctypes.Structure):
+    _fields_ = (("nodes", ctypes.c_int32), ("device", ctypes.c_double), ("cpu", ctypes.c_double))
 
 
 class _StructWriter:
@@ -138,7 +156,7 @@ class _StructWriter:
         return found
 
 
-def refusals(
+def place(
     nodes: Sequence[ir.Node],
     versions: Sequence[int],
     constant: Collection[ir.Value],
@@ -148,8 +166,9 @@ def refusals(
     outputs: Sequence[ir.Value],
     working_inside: Collection[ir.Node],
     elsewhere: Collection[ir.Node] = (),
-) -> list[str]:
-    """Returns for each node of a graph why our provider does not claim it; "" if it does.
+    min_nodes: int = 0,
+) -> tuple[list[str], list[Group]]:
+    """Returns for each node of a graph why our provider does not claim it ("" if it does), and the claimed groups.
 
     Args:
         nodes: the nodes in topological order.
@@ -161,6 +180,7 @@ def refusals(
         outputs: the outputs of the graph.
         working_inside: nodes with a claimed node in their bodies.
         elsewhere: nodes that another provider has claimed.
+        min_nodes: the provider option of this name; 0 places groups of nodes by their estimated times.
 
     Raises:
         RuntimeMissingError: there is no native library, it lacks this function, or the function fails.
@@ -175,8 +195,9 @@ def refusals(
     inside = parent.op_type.encode() if parent is not None else b""
     graph = _Graph((_Node * len(nodes))(*written), len(nodes), inside, writer.names(outputs))
     reasons = (ctypes.c_char_p * max(len(nodes), 1))()
-    failed = function(ctypes.byref(graph), ctypes.c_size_t(MIN_NODES), reasons)
+    groups = (_Group * max(len(nodes), 1))()
+    failed = function(ctypes.byref(graph), ctypes.c_size_t(min_nodes), reasons, groups)
     texts = [(r or b"").decode() for r in reasons[: len(nodes)]]
     if failed:
         raise RuntimeMissingError(f"{path}: {texts[0] if texts else 'it failed'}")
-    return texts
+    return texts, [Group(g.nodes, g.device, g.cpu if math.isfinite(g.cpu) else None) for g in groups if g.nodes]

@@ -415,6 +415,10 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     say(f"{name}: {fused}{nodes}{copies}{left}", console)
 
 
+# Groups of nodes whose estimated times `explain --provider` prints.
+_MOST_CLAIMED = 5
+
+
 def print_forecast(found: Forecast, console: Console) -> None:
     """Prints the predicted placement in one line, then the nodes that the provider does not run, with reasons."""
     from graphopt.placement.forecast import NOWHERE
@@ -431,6 +435,12 @@ def print_forecast(found: Forecast, console: Console) -> None:
             console,
             indent=14,
         )
+    for claimed in found.claimed[:_MOST_CLAIMED]:
+        times = f"an estimated {milliseconds(claimed.device * 1e3)} ms on the device with copies"
+        times += f", {milliseconds(claimed.cpu * 1e3)} ms on the CPU" if claimed.cpu is not None else ""
+        say(f"{found.provider:>8} {count(claimed.nodes, 'adjacent node')}: {times}", console, indent=14)
+    if len(found.claimed) > _MOST_CLAIMED:
+        say(f"{found.provider:>8} {len(found.claimed) - _MOST_CLAIMED} smaller groups (--json)", console, indent=14)
     say(f"[dim]from {plain(found.source)}[/]", console)
 
 

@@ -82,8 +82,9 @@ def configure(
         libraries: settings of the GPU vendor's libraries for our provider, for instance {"miopen": "off"}: "off" or
             "on" (even if the default is off). "miopen" also accepts "build" (may compile kernels) and "find" (also
             measures them). Overrides the environment variable GRAPHOPT_LIBRARIES.
-        require_device: fail if there is no device, instead of running on the CPU. `session` also rejects nodes that the
-            device leaves to the CPU, which are known only once the session exists.
+        require_device: fail if there is no device, instead of running on the CPU; run nodes on the device although the
+            CPU is estimated to be faster. `session` also rejects nodes that the device leaves to the CPU, which are
+            known only once the session exists.
         ignore_selftest: run kernels that failed the self-test as well.
         model: the model of the session: a path, serialized bytes or `onnx.ModelProto`. Only its operators are
             registered then. The runtime creates their schemas in every session, which takes 45 ms for all operators.
@@ -122,7 +123,9 @@ def configure(
             session_options.register_custom_ops_library(str(library_path()))
     if DEVICE_PROVIDER not in options:
         return chosen
-    ours = {key: str(value) for key, value in options[DEVICE_PROVIDER].items() if key != "device"}
+    # A caller that requires the device wants it for small models too, which the CPU would run faster.
+    ours = {"min_nodes": "1"} if require_device else {}
+    ours |= {key: str(value) for key, value in options[DEVICE_PROVIDER].items() if key != "device"}
     if avoided:
         ours["disable"] = ",".join([*avoided, *filter(None, [ours.get("disable")])])
     wanted = ",".join(filter(None, [ours.get("libraries"), *(f"{k}={v}" for k, v in (libraries or {}).items())]))

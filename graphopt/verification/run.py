@@ -113,7 +113,9 @@ def open_session(
         # The options only refer to the weights, which must live until the session exists.
         model, _weights = _message(model, options)
     wanted = list(dict.fromkeys([mode.provider, CPU]))
-    providers = configure(options, wanted, model=model) if mode.library else [CPU]
+    # The device's kernels are to be compared also where the CPU is estimated to be faster.
+    on_device = mode.provider != CPU
+    providers = configure(options, wanted, require_device=on_device, model=model) if mode.library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
         session = ort.InferenceSession(source, options, providers=providers)

@@ -72,7 +72,7 @@ def test_what_has_no_kernel_is_not_computed_beforehand() -> None:
     model = model_from_text(text, {"k": np.ones(4, np.float32)}, opset=20)
     said = {n.name.split("->")[-1]: n.provider for n in forecast(model, "cpu").nodes}
     assert said == {"c": "cpu", "d": "cpu", "e": "constant", "s": "cpu", "y": "cpu"}
-    inside = [(n.name, n.provider) for n in forecast(model, "graphopt").nodes]
+    inside = [(n.name, n.provider) for n in forecast(model, "graphopt", min_nodes=2).nodes]
     assert inside[0] == ("CastLike->c/Cast", "graphopt") and [p for _, p in inside].count("graphopt") == 4
 
 
@@ -88,10 +88,10 @@ def test_a_recurrent_layer_whose_batch_comes_first() -> None:
 def test_our_provider_answers_by_its_own_table() -> None:
     text = "g (float[N, 4] x, int64[2] s) => (float[a, b] y) { t = Relu (x)  r = Reshape (t, s)  y = Abs (r) }"
     model = model_from_text(text)
-    said = forecast(model, "graphopt")
+    said = forecast(model, "graphopt", min_nodes=2)
     assert [n.provider for n in said.nodes] == ["graphopt"] * 3
     wide = model_from_text("g (double[N, 4] x) => (double[N, 4] y) { t = Relu (x)  y = Neg (t) }", {})
-    said = forecast(wide, "graphopt")
+    said = forecast(wide, "graphopt", min_nodes=2)
     assert said.counts == {"cpu": 2} and {n.reason for n in said.nodes} == {"no kernel for double"}
 
 
@@ -100,7 +100,7 @@ def test_a_constant_that_a_file_describes_without_a_type() -> None:
     text = "g (float[N, 2, 8] x) => (float[N, a, b] y) { t = Conv (x, w)  y = Relu (t) }"
     model = model_from_text(text, {"w": np.ones((4, 2, 3), np.float32)})
     model.graph.value_info.append(onnx.ValueInfoProto(name="w"))
-    assert [n.provider for n in forecast(model, "graphopt").nodes] == ["graphopt"] * 2
+    assert [n.provider for n in forecast(model, "graphopt", min_nodes=2).nodes] == ["graphopt"] * 2
 
 
 def test_what_peers_publish() -> None:
@@ -136,6 +136,13 @@ def test_command(graphopt_command: Command, tmp_path: Path) -> None:
     schema = json.loads(SCHEMA.read_text())
     kind = next(k for k in schema["oneOf"] if k["properties"]["command"]["const"] == data["command"])
     jsonschema.validate(data, {**kind, "$defs": schema["$defs"]})
+    text = """g (float[1, 64, 256, 256] x) => (float[1, 64, 256, 256] y) {
+        t = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu (t) }"""
+    onnx.save(model_from_text(text, {"w": np.ones((64, 64, 3, 3), np.float32)}), path)
+    shown = graphopt_command("explain", path, "--provider", "graphopt").stdout
+    assert re.search(
+        r"graphopt 2 adjacent nodes: an estimated [\d.]+ ms on the device with copies, [\d.]+ ms on", shown
+    )
     wrong = graphopt_command("explain", path, "--provider", "tensorrt")
     assert wrong.exit_code == 5 and "choose graphopt, cpu, migraphx, hip-ep" in wrong.stderr
     assert (

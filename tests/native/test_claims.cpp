@@ -67,7 +67,7 @@ class ExampleNode final : public NodeInGraph {
 
 TEST_CASE("claims of the example graph") {
   const std::string shape = "it computes a shape", read = "its output is read on the host",
-                    few = "fewer than 2 adjacent nodes, not worth the copies";
+                    few = "fewer than 2 adjacent nodes (min_nodes)";
   const std::vector<std::pair<ExampleNode, std::string>> graph = {
       {{"Gather", {"table", "ids"}, "e"}, ""},  {{"Shape", {"ids"}, "s"}, ""},
       {{"Cast", {"s"}, "d", {{"to", 1}}}, ""},  {{"Div", {"boxes", "d"}, "q"}, ""},
@@ -83,7 +83,78 @@ TEST_CASE("claims of the example graph") {
     expected.push_back(refusal);
   }
   const provider::Claims claims(provider_claims());
-  CHECK(provider::choose(claims, nodes, {"", {"q", "z", "r", "g"}}, {}) == expected);
+  CHECK(provider::choose(claims, nodes, {"", {"q", "z", "r", "g"}}, {2, {}}) == expected);
+}
+
+// A node with its own values: "x" and "y" are inputs and output of the graph, "w" is constant.
+class LoneNode final : public NodeInGraph {
+ public:
+  LoneNode(const char* domain, const char* type, int since, std::vector<Value> reads,
+           std::vector<Value> makes, std::map<std::string, int64_t> attributes = {})
+      : attributes_(std::move(attributes)) {
+    op = type;
+    domain_ = domain;
+    version = since;
+    inputs = std::move(reads);
+    outputs = std::move(makes);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      input_names_.push_back(inputs[i].present ? "x" + std::to_string(i) : "");
+      constant_.push_back(false);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) output_names_.push_back("y" + std::to_string(i));
+  }
+  LoneNode&& with_constants(size_t first) && {
+    for (size_t i = first; i < constant_.size(); ++i) constant_[i] = true;
+    return std::move(*this);
+  }
+
+  std::optional<Tensor> constant(size_t) const override { return std::nullopt; }
+  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
+    const auto found = attributes_.find(name);
+    if (found == attributes_.end()) return std::nullopt;
+    if (type == AttributeType::kInt) return found->second;
+    if (type == AttributeType::kInts) return std::vector<int64_t>(2, found->second);
+    return std::nullopt;
+  }
+
+ private:
+  std::map<std::string, int64_t> attributes_;
+};
+
+std::string refusal(const LoneNode& node, size_t min_nodes = 0) {
+  const provider::Claims claims(provider_claims());
+  CHECK(claims.refuse(node).empty());
+  return provider::choose(claims, {&node}, {"", node.output_names()}, {min_nodes, {}})[0];
+}
+
+TEST_CASE("a node is on the device if its estimated time there, with copies, is below its time on the CPU") {
+  const auto floats = [](const Shape& shape) { return Value{true, ElementType::kFloat, shape}; };
+  const auto halves = [](const Shape& shape) { return Value{true, ElementType::kHalf, shape}; };
+  const Value ints = {true, ElementType::kInt32, Shape{1}}, none;
+  // 1.8 G multiply-adds and 26 MB of copies.
+  const Value image = floats({1, 64, 224, 224});
+  CHECK(refusal(LoneNode("", "Conv", 11, {image, floats({64, 64, 3, 3})}, {image}).with_constants(1)) == "");
+  // The copies move as many bytes as the node itself.
+  const Value million = floats({1000, 1000});
+  const std::string sqrt = refusal({"", "Sqrt", 13, {million}, {million}});
+  CHECK(sqrt == "the node takes an estimated 741 us on the device with copies, 269 us on the CPU");
+  CHECK(refusal({"", "Sqrt", 13, {million}, {million}}, 1) == "");
+  CHECK(refusal({"", "Sqrt", 13, {million}, {million}}, 2) == "fewer than 2 adjacent nodes (min_nodes)");
+  // A token's query meets 131,072 or 16 keys of a cache that stays on the device.
+  const auto attention = [&](int64_t keys) {
+    const Value q = halves({1, 1, 4096}), k = halves({1, 1, 1024}), cache = halves({1, 8, keys, 128});
+    return LoneNode("com.microsoft", "GroupQueryAttention", 1, {q, k, k, cache, cache, ints, ints},
+                    {q, cache, cache}, {{"num_heads", 32}, {"kv_num_heads", 8}});
+  };
+  CHECK(refusal(attention(131072)) == "");
+  CHECK(refusal(attention(16)) != "");
+  // An unknown dim counts as 128, an unknown first dim as 1.
+  const auto product = [&](int64_t k) {
+    const Value x = floats({-1, -1, k});
+    return LoneNode("", "MatMul", 13, {x, floats({k, k})}, {x}).with_constants(1);
+  };
+  CHECK(refusal(product(2048)) == "");
+  CHECK(refusal(product(64)) != "");
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ def leaves_the_current_device() -> list[int]:
     seen = []
     devices()
     seen.append(driver.current())
-    session = graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": 0})], log_severity_level=4)
+    session = graphopt.session(MODEL, [(DEVICE_PROVIDER, {"device": 0, "min_nodes": 1})], log_severity_level=4)
     seen.append(driver.current())
     session.run(None, {"x": X})
     seen.append(driver.current())
@@ -97,7 +97,9 @@ def product() -> dict[str, Any]:
     """Runs a float32 matrix multiplication three times, and reports the calls of the vendor's library."""
     w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
-    options = {"libraries": os.environ["OPTION_LIBRARIES"]} if "OPTION_LIBRARIES" in os.environ else {}
+    options: dict[str, Any] = {"min_nodes": 1}
+    if "OPTION_LIBRARIES" in os.environ:
+        options["libraries"] = os.environ["OPTION_LIBRARIES"]
     model = model_of(nodes, {"x": X}, ["y"], {"w": w})
     session = graphopt.session(model, [(DEVICE_PROVIDER, options)], log_severity_level=4)
     path = os.environ.get("STAND_IN_BLAS_LIBRARY")
@@ -219,7 +221,11 @@ def each_session_chooses() -> dict[str, Any]:
     sessions = {choice: session(choice) for choice in ("", "rocblas=off", "miopen=off", "rocblas=on")}
     found: dict[str, Any] = {choice: products(of) for choice, of in sessions.items()}
     found["again"] = products(sessions["rocblas=off"]) + products(sessions[""])
-    found["by keyword"] = products(graphopt.session(model, libraries={"rocblas": "off"}, log_severity_level=4))
+    found["by keyword"] = products(
+        graphopt.session(
+            model, [(DEVICE_PROVIDER, {"min_nodes": 1})], libraries={"rocblas": "off"}, log_severity_level=4
+        )
+    )
     found["wrong"] = [message_of(lambda c=choice: session(c)) for choice in ("rocblas=of", "rocm=off", "cudnn=build")]
     return found
 
@@ -293,9 +299,13 @@ def forks() -> dict[str, str]:
 
 def warms_up() -> dict[str, str]:
     """Runs a session with a warm-up; returns the error of a warm-up that names an input the model does not have."""
-    session = graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up={"x": (64, 64)}, log_severity_level=4)
+    session = graphopt.session(
+        MODEL, [(DEVICE_PROVIDER, {"min_nodes": 1})], warm_up={"x": (64, 64)}, log_severity_level=4
+    )
     assert error_of(session) < 1e-6
-    missing = message_of(lambda: graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up=[{"z": (64, 64)}]))
+    missing = message_of(
+        lambda: graphopt.session(MODEL, [(DEVICE_PROVIDER, {"min_nodes": 1})], warm_up=[{"z": (64, 64)}])
+    )
     return {"missing": missing}
 
 

@@ -106,7 +106,7 @@ def begins_with_weights() -> None:
     w = np.ones((64, 32), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     model = model_of(nodes, {"x": X}, ["y"], {"w": w})
-    session = graphopt.session(model, [(DEVICE_PROVIDER, {})], log_severity_level=4)
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4)
     got = session.run(None, {"x": X})[0]
     np.testing.assert_allclose(got, np.maximum(X @ w, 0), atol=1e-4)
 
@@ -127,7 +127,9 @@ def waits_for_the_device() -> dict[str, Any]:
     host = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(X))
     tensor = on_device()
     limited = graphopt.session(
-        dynamic("Relu", "Exp", "Tanh"), [(DEVICE_PROVIDER, {"memory_limit": 1 << 19})], log_severity_level=4
+        dynamic("Relu", "Exp", "Tanh"),
+        [(DEVICE_PROVIDER, {"memory_limit": 1 << 19, "min_nodes": 1})],
+        log_severity_level=4,
     )
 
     def drop(name: str) -> Callable[[], object]:
@@ -227,7 +229,7 @@ def beside_another_library() -> dict[str, Any]:
         return error_of_runs(new_session())
 
     def at_another_size() -> float:
-        session = graphopt.session(dynamic("Relu", "Tanh"), [(DEVICE_PROVIDER, {})], log_severity_level=4)
+        session = graphopt.session(dynamic("Relu", "Tanh"), [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4)
         return max(
             float(np.abs(session.run(None, {"x": X[:n]})[0] - Y[:n]).max()) for n in (64, 64, 64, 32, 32, 32, 16)
         )
@@ -274,7 +276,9 @@ def destroys_handles() -> dict[str, Any]:
     other = new_session()  # during_a_capture's session gets the stream of this one, which has no handle
     other.run(None, {"x": X})
     place = discovery.memory_of(other)
-    session = graphopt.session(dynamic_model([PRODUCT, *TAIL]), [(DEVICE_PROVIDER, {})], log_severity_level=4)
+    session = graphopt.session(
+        dynamic_model([PRODUCT, *TAIL]), [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4
+    )
     session.run(None, {"x": X})
     session = None
     gc.collect()
@@ -295,7 +299,7 @@ def destroys_handles() -> dict[str, Any]:
 
 def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
     """Computes GEMMs with these numbers of rows in one session, three times each. Returns errors and region events."""
-    session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True, log_severity_level=4)
     before, errors, message = counts(), [], ""
     for size in sizes:
         x = np.resize(X, (size, 64))
@@ -386,7 +390,9 @@ def layers_of_one_input() -> dict[str, Any]:
     wanted = [np.maximum(values[x] @ constants[w] + constants[c], 0) for x, w, c in used.values()]
     errors, messages = [], []
     for _ in range(3):
-        session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
+        session = graphopt.session(
+            model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True, log_severity_level=4
+        )
         got: list[Any] = []
         messages.append(message_of(lambda s=session, g=got: g.extend(s.run(None, feeds))))
         errors += [float(np.abs(y - w).max()) for y, w in zip(got, wanted, strict=False)]

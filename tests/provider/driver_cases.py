@@ -359,7 +359,7 @@ def split_batch() -> graphopt.DataParallel:
         value.type.tensor_type.ClearField("shape")
         value.type.tensor_type.shape.dim.add(dim_param="N")
         value.type.tensor_type.shape.dim.add(dim_value=64)
-    return graphopt.DataParallel(proto.SerializeToString())
+    return graphopt.DataParallel(proto.SerializeToString(), require_device=True)
 
 
 def splits_a_batch() -> float:
@@ -380,7 +380,7 @@ def out_of_memory() -> dict[str, Any]:
     weights = np.ones((64, 4096), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     model = model_of(nodes, {"x": X}, ["y"], {"w": weights})
-    at_start = message_of(lambda: graphopt.session(model, [DEVICE_PROVIDER], log_severity_level=4))
+    at_start = message_of(lambda: graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4))
     return {"in_run": in_run, "in_ours": in_ours, "survived": survived, "at_start": at_start}
 
 
@@ -460,7 +460,9 @@ def takes_idle_arenas() -> float:
     from tests.provider.test_regions import dynamic
 
     driver, x = Driver(), np.ones((4096, 64), np.float32)
-    sessions = [graphopt.session(dynamic("Relu", "Exp", "Tanh"), [DEVICE_PROVIDER]) for _ in range(2)]
+    sessions = [
+        graphopt.session(dynamic("Relu", "Exp", "Tanh"), [(DEVICE_PROVIDER, {"min_nodes": 1})]) for _ in range(2)
+    ]
     sessions[1].run(None, {"x": x[:1]})  # creates its stream and its constants
     sessions[0].run(None, {"x": x})
     driver.limit(0)
@@ -630,7 +632,7 @@ def many_sessions() -> dict[str, Any]:
     for i in range(1000):
         # Without our custom operators: their registration takes most of a session's creation time.
         options = onnxruntime.SessionOptions()
-        options.add_provider_for_devices(found[:1], {})
+        options.add_provider_for_devices(found[:1], {"min_nodes": "1"})
         error_of(onnxruntime.InferenceSession(LOOP if i % 4 == 0 else MODEL, options))
         if i in (199, 999):
             states.append(driver.alive())

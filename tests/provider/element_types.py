@@ -94,9 +94,8 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
         reader = ir.node("Identity", [value])
         reader.outputs[0].name, reader.outputs[0].type = f"{value.name}_read", value.type
         readers.append(reader)
-    said = ours.refusals(
-        [made, *readers], [schema.since_version, *[13] * len(readers)], set(small), small, {}, None, [], set()
-    )
+    versions = [schema.since_version, *[13] * len(readers)]
+    said, _ = ours.place([made, *readers], versions, set(small), small, {}, None, [], set(), min_nodes=2)
     return said[0] == ""
 
 

@@ -30,16 +30,16 @@ def placed(model: bytes) -> Placed:
     return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
 
 
-def given(model: bytes) -> Placed:
+def given(model: bytes, min_nodes: str = "2") -> Placed:
     """Returns operator -> provider in a session without ONNX Runtime's optimizations."""
-    parts = new_session(model, assignment=True).get_provider_graph_assignment_info()
+    parts = new_session(model, {"min_nodes": min_nodes}, assignment=True).get_provider_graph_assignment_info()
     words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
     return {node.op_type: words[part.ep_name] for part in parts for node in part.get_nodes()}
 
 
 def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
     """Describes the wrong forecasts for the nodes that exist in the session."""
-    said = forecast(model, "graphopt")
+    said = forecast(model, "graphopt", min_nodes=2)
     words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
     return [
         f"{n.name} ({n.op}): said {n.provider} ({n.reason}), is {truth[n.name]}"
@@ -63,12 +63,27 @@ def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolE
         assert differences(model, truth) == []
 
 
+@pytest.mark.parametrize(("size", "provider"), [(8, "cpu"), (256, "graphopt")])
+def test_groups_are_placed_by_their_estimated_times(size: int, provider: str, worker: ProcessPoolExecutor) -> None:
+    text = f"""g (float[1, 64, {size}, {size}] x) => (float[1, 64, {size}, {size}] z) {{
+        y = Conv <pads = [1, 1, 1, 1]> (x, w)  z = Relu (y) }}"""
+    model = model_from_text(text, {"w": np.ones((64, 64, 3, 3), np.float32)})
+    said = forecast(model, "graphopt")
+    assert {n.provider for n in said.nodes} == {provider}
+    assert set(worker.submit(given, model.SerializeToString(), "0").result().values()) == {provider}
+    if provider == "graphopt":
+        [group] = said.claimed
+        assert group.nodes == 2 and group.cpu is not None and 0 < group.device < group.cpu
+    else:
+        assert not said.claimed and "2 adjacent nodes take an estimated" in said.nodes[0].reason
+
+
 def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime offers the nodes of a definition after the nodes around them were compiled into a region."""
     text = """g (float[N, 4] x) => (float[N, 4] y) {
         c = CastLike (k, x)  s = Add (x, c)  y = Relu (s) }"""
     model = model_from_text(text, {"k": np.ones(4, np.int32)}, opset=20)
-    assert {n.op: n.provider for n in forecast(model, "graphopt").nodes} == dict.fromkeys(
+    assert {n.op: n.provider for n in forecast(model, "graphopt", min_nodes=2).nodes} == dict.fromkeys(
         ("Cast", "Add", "Relu"), "graphopt"
     )
     assert worker.submit(given, model.SerializeToString()).result() == dict.fromkeys(
@@ -82,7 +97,7 @@ def test_beside_a_node_that_the_cpu_has(worker: ProcessPoolExecutor) -> None:
         "g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { m = Mish (x)  z = Max (m, y) }", opset=18
     )
     wanted = {**dict.fromkeys(("Softplus", "Tanh", "Mul"), "graphopt"), "Max": "cpu"}
-    assert {n.op: n.provider for n in forecast(model, "graphopt").nodes} == wanted
+    assert {n.op: n.provider for n in forecast(model, "graphopt", min_nodes=2).nodes} == wanted
     assert worker.submit(given, model.SerializeToString()).result() == wanted
 
 
@@ -127,7 +142,7 @@ def test_a_shape_that_rests_on_a_part_of_another(provider: str, worker: ProcessP
 
 def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
     model = node_cases()["test_loop13_seq"].model or onnx.ModelProto()
-    said = {n.op: n.provider for n in forecast(model, "graphopt").nodes}
+    said = {n.op: n.provider for n in forecast(model, "graphopt", min_nodes=2).nodes}
     assert said["Loop"] == "cpu"
     assert worker.submit(given, model.SerializeToString()).result() == said
 
@@ -137,6 +152,6 @@ def test_the_page_names_what_the_provider_has() -> None:
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
     nodes = [ir.node(name, []) for name in names]
     # No operator has a version 0, so the provider refuses the operators that it has for their version.
-    said = ours.refusals(nodes, [0] * len(nodes), set(), {}, {}, None, [], set())
+    said, _ = ours.place(nodes, [0] * len(nodes), set(), {}, {}, None, [], set())
     has = {name for name, why in zip(names, said, strict=True) if why != "no kernel for this operator"}
     assert has == taken_by_the_provider()

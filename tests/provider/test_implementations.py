@@ -47,7 +47,7 @@ def run(model: Path, kernels: str, **options: str) -> subprocess.CompletedProces
         ort.register_execution_provider_library("graphopt", sys.argv[1])
         options = ort.SessionOptions()
         devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
-        options.add_provider_for_devices(devices[:1], json.loads(sys.argv[3]))
+        options.add_provider_for_devices(devices[:1], {"min_nodes": "2"} | json.loads(sys.argv[3]))
         session = ort.InferenceSession(sys.argv[2], options)
         for rows in (5, 6):
             session.run(None, {"x": np.ones((1, 3, rows, 4), np.float32)})

@@ -46,9 +46,9 @@ def test_a_damaged_node_of_the_runtime_is_refused_or_computed_as_the_runtime_doe
 )
 def test_wrong_random_numbers(attributes: dict[str, Any], reason: str) -> None:
     node = ir.node("RandomNormal", [], attributes)
-    node.outputs[0].dtype = ir.DataType.FLOAT
+    node.outputs[0].name, node.outputs[0].dtype = "x", ir.DataType.FLOAT
     reader = [ir.node("Neg", [node.outputs[0]]), ir.node("Relu", [node.outputs[0]])]
-    said = ours.refusals([node, *reader], [22, 13, 14], set(), {}, {}, None, [], set())
+    said, _ = ours.place([node, *reader], [22, 13, 14], set(), {}, {}, None, [], set(), min_nodes=2)
     assert said[0] == reason
 
 

@@ -30,7 +30,7 @@ def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         ort.register_execution_provider_library("graphopt", sys.argv[1])
         options = ort.SessionOptions()
         devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
-        options.add_provider_for_devices(devices[:1], {})
+        options.add_provider_for_devices(devices[:1], {"min_nodes": "2"})
         session = ort.InferenceSession(sys.argv[2], options)
         session.run(None, {"x": np.ones((4, 6), np.float32), "v": np.ones(6, np.float32)})
     """)

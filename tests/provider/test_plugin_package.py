@@ -36,8 +36,9 @@ onnxruntime.register_execution_provider_library("any name", library)
 devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name in names]
 assert devices
 if how == "devices":
-    options.add_provider_for_devices(devices[:1], {})
+    options.add_provider_for_devices(devices[:1], {"min_nodes": "2"})
 else:
+    options.add_session_config_entry("ep.graphoptexecutionprovider.min_nodes", "2")
     options.set_provider_selection_policy_delegate(lambda all_devices, model, runtime, most: devices[:1])
 session = onnxruntime.InferenceSession(model, options)
 outputs = session.run(None, dict(numpy.load(feeds)))

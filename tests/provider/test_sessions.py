@@ -312,7 +312,7 @@ def _wrong_order(model: bytes, x: Array) -> Array:
 
     options = ort.SessionOptions()
     devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
-    options.add_provider_for_devices(devices[:1], {})
+    options.add_provider_for_devices(devices[:1], {"min_nodes": "2"})
     options.register_custom_ops_library(str(library_path()))
     result: Array = ort.InferenceSession(model, options).run(None, {"x": x})[0]
     return result

@@ -12,7 +12,7 @@
 //   y = Reshape(e, t)          claimed; it reads t on the host
 //   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k on the host
 //   z = Slice(y, 0, k)         claimed
-//   r = Sqrt(scale)            refused by refuse_small_groups
+//   r = Sqrt(scale)            refused by refuse_groups_faster_on_cpu
 //   g = Equal(ids, ids)        claimed by claim_nodes_without_copies: ids is on the device anyway
 //
 // Regions then compute l and t on the host while they are planned (partition.h).
@@ -213,36 +213,25 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::v
   }
 }
 
-// Refuses groups of connected nodes that are too small to pay for copies.
-void refuse_small_groups(const Claims& claims, const Nodes& nodes, const Body& body, size_t least,
-                         std::vector<std::string>& refusals) {
-  const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
-  std::vector<size_t> group(nodes.size());
-  for (size_t i = 0; i < group.size(); ++i) group[i] = i;
-  const auto root = [&group](size_t i) {
-    while (group[i] != i) i = group[i] = group[group[i]];
-    return i;
-  };
-  std::map<std::string, size_t> producer;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!refusals[i].empty() && !given(i)) continue;
-    for (const auto* names : {&nodes[i]->input_names(), &nodes[i]->implicit_names()}) {
-      for (const std::string& name : *names) {
-        const auto found = producer.find(name);
-        if (found != producer.end()) group[root(i)] = root(found->second);
-      }
-    }
-    for (const std::string& name : nodes[i]->output_names()) producer[name] = i;
-  }
-  std::map<size_t, size_t> sizes;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (refusals[i].empty() || given(i))
-      sizes[root(i)] += nodes[i]->has_claimed_subgraph_nodes() || given(i) ? least : 1;
-  }
+// Returns why the group is not worth its copies; empty if it is.
+std::string refuse_group(const Group& group, size_t min_nodes) {
+  const size_t size = group.nodes.size();
+  if (group.fixed || (min_nodes > 0 ? size >= min_nodes : group.time.device < group.time.cpu)) return "";
+  if (min_nodes > 0) return "fewer than " + std::to_string(min_nodes) + " adjacent nodes (min_nodes)";
+  const std::string nodes = size == 1 ? "the node takes" : std::to_string(size) + " adjacent nodes take";
+  return nodes + " an estimated " + time_text(group.time.device) + " on the device with copies, " +
+         time_text(group.time.cpu) + " on the CPU";
+}
+
+// Refuses groups of connected nodes that do not pay for copies.
+void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
+                                 std::vector<std::string>& refusals) {
   std::vector<std::string> left = refusals;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
-    left[i] = "fewer than " + std::to_string(least) + " adjacent nodes, not worth the copies";
+  for (const Group& group : groups_of(claims, nodes, body, refusals)) {
+    const std::string why = refuse_group(group, min_nodes);
+    for (const size_t i : group.nodes) {
+      if (left[i].empty()) left[i] = why;
+    }
   }
   claim_nodes_without_copies(claims, nodes, left, refusals);
   refusals = std::move(left);
@@ -323,6 +312,67 @@ std::vector<std::string> disabled_everywhere() {
   return split_patterns(list != nullptr ? list : "");
 }
 
+std::vector<Group> groups_of(const Claims& claims, const Nodes& nodes, const Body& body,
+                             const std::vector<std::string>& refusals) {
+  const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
+  const auto on_device = [&](size_t i) { return refusals[i].empty() || given(i); };
+  std::vector<size_t> parent(nodes.size());
+  for (size_t i = 0; i < parent.size(); ++i) parent[i] = i;
+  const auto root = [&parent](size_t i) {
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+  };
+  std::map<std::string, size_t> producer;  // of values of nodes on the device
+  std::set<std::string> read_on_host(body.outputs.begin(), body.outputs.end());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const auto* names : {&nodes[i]->input_names(), &nodes[i]->implicit_names()}) {
+      if (!on_device(i)) read_on_host.insert(names->begin(), names->end());
+      for (const std::string& name : *names) {
+        const auto found = producer.find(name);
+        if (on_device(i) && found != producer.end()) parent[root(i)] = root(found->second);
+      }
+    }
+    for (size_t k = 0; k < nodes[i]->inputs.size(); ++k) {
+      if (claims.host_input(*nodes[i], k)) read_on_host.insert(nodes[i]->input_names()[k]);
+    }
+    for (const std::string& name : nodes[i]->output_names()) {
+      if (on_device(i) && !name.empty()) producer[name] = i;
+    }
+  }
+  std::vector<Group> groups;
+  std::map<size_t, size_t> number;                  // of a group, by its root
+  std::set<std::pair<size_t, std::string>> copied;  // inputs by group
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!on_device(i)) continue;
+    const NodeInGraph& node = *nodes[i];
+    const size_t n = number.emplace(root(i), groups.size()).first->second;
+    if (n == groups.size()) groups.emplace_back();
+    Group& group = groups[n];
+    group.nodes.push_back(i);
+    group.fixed = group.fixed || given(i) || node.has_claimed_subgraph_nodes();
+    if (const Registration* op = claims.find(node)) {
+      const Estimate time = estimate(node, *op);
+      group.time.device += time.device;
+      group.time.cpu += time.cpu;
+    }
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (!node.has_input(k) || node.is_constant(k) || claims.host_input(node, k) || is_cache_input(node, k))
+        continue;
+      const std::string& name = node.input_names()[k];
+      if (producer.count(name) == 0 && copied.emplace(n, name).second) {
+        group.time.device += copy_time(node.inputs[k]);
+      }
+    }
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const bool read = read_on_host.count(node.output_names()[k]) > 0;
+      if (!node.outputs[k].present || claims.host_output(node, k) || is_cache_output(node, k) || !read)
+        continue;
+      group.time.device += copy_time(node.outputs[k]);
+    }
+  }
+  return groups;
+}
+
 std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const Body& body,
                                 const ChoiceOptions& options) {
   std::vector<std::string> refusals(nodes.size());
@@ -339,7 +389,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   refuse_integers_read_on_host(claims, nodes, body, refusals);
   // The node that contains a subgraph is on the device if a node of the subgraph is. A small group in a
   // subgraph then needs no copies.
-  if (body.parent.empty()) refuse_small_groups(claims, nodes, body, options.min_nodes, refusals);
+  if (body.parent.empty()) refuse_groups_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
   if (body.parent.empty()) claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
   return refusals;
 }

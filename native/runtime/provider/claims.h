@@ -9,6 +9,7 @@
 
 #include "operators/node_in_graph.h"
 #include "operators/table.h"
+#include "runtime/provider/estimates.h"
 
 namespace graphopt::provider {
 
@@ -42,8 +43,9 @@ class Claims {
 std::vector<std::string> disabled_everywhere();
 
 struct ChoiceOptions {
-  // The least size of a group of connected nodes that pays for copies to the device and back.
-  size_t min_nodes = 2;
+  // The least size of a group of connected nodes on the device. 0: a group is on the device if its estimated time there,
+  // with copies, is below its time on the CPU (estimates.h).
+  size_t min_nodes = 0;
   std::vector<std::string> disabled;  // patterns of com.graphopt operators that are not claimed
 };
 
@@ -55,6 +57,17 @@ struct Body {
   // inlined the functions of unclaimed nodes. May be empty.
   std::vector<bool> given = {};
 };
+
+// Connected nodes that the provider claims, and the estimated times of all of them.
+struct Group {
+  std::vector<size_t> nodes;
+  Estimate time;       // on the device with the copies of inputs and outputs
+  bool fixed = false;  // has nodes that are on the device already, or nodes with subgraphs that are
+};
+
+// Returns the groups of the nodes that are not refused.
+std::vector<Group> groups_of(const Claims& claims, const std::vector<const NodeInGraph*>& nodes,
+                             const Body& body, const std::vector<std::string>& refusals);
 
 // Returns, for each node of a graph in topological order, why the provider refuses it; empty if it claims the node.
 // Call this for subgraphs before the graphs that contain them.

@@ -87,7 +87,7 @@ class ForecastNode final : public NodeInGraph {
   std::vector<const void*> data_;
 };
 
-std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
+std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes, forecast::Group* groups) {
   static const Claims& claims = *new Claims(with_random(with_control_flow(provider_claims()), nullptr));
   std::vector<ForecastNode> owned(graph.nodes, graph.nodes + graph.count);
   std::vector<const NodeInGraph*> in_graph;
@@ -98,6 +98,9 @@ std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
   const Body body = {graph.parent, texts(graph.outputs)};
   std::vector<std::string> refusals = choose(claims, in_graph, body, options);
   choose_regions(claims, in_graph, body, refusals);
+  for (const provider::Group& found : groups_of(claims, in_graph, body, refusals)) {
+    *groups++ = {static_cast<int32_t>(found.nodes.size()), found.time.device, found.time.cpu};
+  }
   return refusals;
 }
 
@@ -107,12 +110,14 @@ std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
 // Predicts which nodes of a graph the provider refuses. Call it for subgraphs before the graphs that contain them.
 //
 // Returns 0, or 1 if a node cannot be judged; reasons[0] then has the error. reasons[i] is empty if the provider claims
-// node i. The texts are valid until the calling thread's next call.
+// node i. The texts are valid until the calling thread's next call. `groups` has zeros and space for as many groups as
+// there are nodes.
 extern "C" __attribute__((visibility("default"))) int GraphoptForecastGraph(
-    const graphopt::provider::forecast::Graph* graph, size_t min_nodes, const char** reasons) {
+    const graphopt::provider::forecast::Graph* graph, size_t min_nodes, const char** reasons,
+    graphopt::provider::forecast::Group* groups) {
   thread_local std::vector<std::string> texts;
   try {
-    texts = graphopt::provider::forecast::refusals_of(*graph, min_nodes);
+    texts = graphopt::provider::forecast::refusals_of(*graph, min_nodes, groups);
     for (size_t i = 0; i < graph->count; ++i) reasons[i] = texts[i].c_str();
     return 0;
   } catch (const std::exception& e) {

@@ -48,4 +48,10 @@ struct Graph {
   const char* const* outputs;  // ends with null
 };
 
+// Connected nodes that the provider claims. The times are estimates in seconds, on the device with copies.
+struct Group {
+  int32_t nodes;
+  double device, cpu;
+};
+
 }  // namespace graphopt::provider::forecast

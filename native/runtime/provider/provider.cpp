@@ -61,6 +61,7 @@ struct Provider final : abi::OrtEp {
   std::shared_ptr<SessionMemory> memory;
   std::shared_ptr<RegionCache> cache;
   std::set<std::string> planned;  // values that regions compute during planning
+  bool warned = false;            // that all nodes run on the CPU
 
   Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
       : OrtEp{},
@@ -124,6 +125,7 @@ struct Provider final : abi::OrtEp {
     Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
     for (const GraphNode& node : nodes) body.given.push_back(node.is_given());
     std::vector<std::string> refusals = provider::choose(registry.claims(), in_graph, body, options.choice);
+    if (body.parent.empty()) warn_if_all_on_cpu(refusals);
     std::vector<bool> in_region(nodes.size());
     if (options.regions && !is_moved_later(body.parent)) {
       const Regions regions = choose_regions(registry.claims(), in_graph, body, refusals);
@@ -138,6 +140,16 @@ struct Provider final : abi::OrtEp {
                                          nodes[i].op + ") to the CPU: " + refusals[i]);
       }
     }
+  }
+
+  // Warns once if the whole model is left to the CPU although the caller chose this provider.
+  void warn_if_all_on_cpu(const std::vector<std::string>& refusals) {
+    const bool all = std::none_of(refusals.begin(), refusals.end(), [](const auto& r) { return r.empty(); });
+    if (!all || refusals.empty() || warned) return;
+    warned = true;
+    log(abi::LogSeverity::kWarning,
+        "all nodes run on the CPU: " + refusals[0] +
+            ". The provider option min_nodes=1 places them on the device if it has kernels");
   }
 
   // Returns true if the graph belongs to a node that the runtime later replaces by its function body, such as
