@@ -7,14 +7,14 @@
 namespace graphopt::cpu {
 namespace {
 
-constexpr int64_t kLeast = 256 << 10, kMost = 1 << 20;
+constexpr int64_t kMinBytes = 256 << 10, kMaxBytes = 1 << 20;
 
 int64_t ask() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
   const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  if (bytes > 0) return std::clamp(bytes, kLeast, kMost);
+  if (bytes > 0) return std::clamp(bytes, kMinBytes, kMaxBytes);
 #endif
-  return kMost;
+  return kMaxBytes;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr time_t kAbandoned = 3600;  // age in seconds of an abandoned unfinished file
+constexpr time_t kAbandonedSeconds = 3600;  // age in seconds of an abandoned unfinished file
 
 // The first page of a file.
 struct Header {
@@ -115,7 +115,7 @@ uint64_t limit_of_process() {
   return limit * kMiB;
 }
 
-constexpr const char *kEnding = ".weights", *kUnfinished = ".unfinished";
+constexpr const char *kSuffix = ".weights", *kUnfinished = ".unfinished";
 
 }  // namespace
 
@@ -188,7 +188,7 @@ MappedWeights WeightFolder::get(uint64_t key, const std::string& layout, const v
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx",
                 static_cast<unsigned long long>(key ^ hash_of(content.text, nullptr, 0)));
-  const std::string file = path_ + "/" + digits + kEnding;
+  const std::string file = path_ + "/" + digits + kSuffix;
   MappedWeights found = find(file, content);
   if (found.prepared != nullptr) return found;
   const Memory prepared = allocate_lines(prepared_bytes);
@@ -269,8 +269,8 @@ void WeightFolder::make_room(uint64_t bytes) const {
     struct stat status{};
     if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     if (ends_with(path, kUnfinished)) {  // left by a killed process
-      if (now - status.st_mtim.tv_sec > kAbandoned) unlink(path.c_str());
-    } else if (ends_with(path, kEnding)) {
+      if (now - status.st_mtim.tv_sec > kAbandonedSeconds) unlink(path.c_str());
+    } else if (ends_with(path, kSuffix)) {
       files.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});
       all += files.back().bytes;
     }

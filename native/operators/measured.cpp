@@ -23,7 +23,7 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr int kRounds = 4, kRuns = 20;
-constexpr double kEnough = 0.05;  // seconds; a round that takes longer is the last one
+constexpr double kMaxRoundSeconds = 0.05;  // seconds; a round that takes longer is the last one
 
 // Appends the line in one write, so lines of several processes do not mix.
 void append(const std::string& path, const std::string& line) {
@@ -86,7 +86,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
     device.synchronize(call.stream);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     timed.seconds = std::min(timed.seconds, took.count() / kRuns);
-    if (took.count() > kEnough) break;
+    if (took.count() > kMaxRoundSeconds) break;
   }
   return timed;
 }

@@ -13,8 +13,8 @@ T read_number(const OrtApi* api, const OrtOpAttr* attribute, AttributeKind kind)
 // Reads a list of any length. When the buffer is too small, the runtime reports the number of bytes needed.
 template <class List>
 List read_list(const OrtApi* api, const OrtOpAttr* attribute, AttributeKind kind) {
-  constexpr size_t kElement = sizeof(typename List::value_type), kUsual = 64;
-  List values(kUsual, 0);
+  constexpr size_t kElement = sizeof(typename List::value_type), kInitialSize = 64;
+  List values(kInitialSize, 0);
   size_t bytes = 0;
   OrtStatus* status = ReadOpAttr(api, attribute, kind, values.data(), values.size() * kElement, &bytes);
   if (status != nullptr && bytes > values.size() * kElement) {

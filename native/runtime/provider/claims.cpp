@@ -163,22 +163,22 @@ void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
       on_device[node.output_names()[k]] = refusals[i].empty() && !claims.host_output(node, k);
     }
   }
-  const auto only_tells = [&](const NodeInGraph& node) {
+  const auto is_host_query = [&](const NodeInGraph& node) {
     return node.inputs.size() == 1 && node.outputs.size() == 1 && claims.host_output(node, 0);
   };
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    if (!refusals[i].empty() || only_tells(node)) continue;
+    if (!refusals[i].empty() || is_host_query(node)) continue;
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.has_input(k) && !claims.host_input(node, k)) on_device.emplace(node.input_names()[k], true);
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    if (!possible[i] || !only_tells(node)) continue;
+    if (!possible[i] || !is_host_query(node)) continue;
     const auto found = on_device.find(node.input_names()[0]);
-    const bool there = found != on_device.end() && found->second;
-    refusals[i] = there ? "" : "the tensor is not on the device";
+    const bool is_on_device = found != on_device.end() && found->second;
+    refusals[i] = is_on_device ? "" : "the tensor is not on the device";
   }
 }
 
@@ -187,7 +187,7 @@ void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
 // runtime to copy the input, and to copy it back if the caller has it on the device.
 void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
                                 const std::vector<std::string>& refusals) {
-  std::set<std::string> made, there, read;
+  std::set<std::string> made, device_inputs, read;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     made.insert(node.output_names().begin(), node.output_names().end());
@@ -196,7 +196,7 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::v
       if (!node.has_input(k) || node.is_constant(k)) continue;
       const std::string& name = node.input_names()[k];
       read.insert(name);
-      if (left[i].empty() && !claims.host_input(node, k) && made.count(name) == 0) there.insert(name);
+      if (left[i].empty() && !claims.host_input(node, k) && made.count(name) == 0) device_inputs.insert(name);
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -207,7 +207,7 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::v
                             [&read](const std::string& name) { return read.count(name) > 0; });
     for (size_t k = 0; k < node.inputs.size() && all; ++k) {
       if (!node.has_input(k) || node.is_constant(k)) continue;
-      any = all = !claims.host_input(node, k) && there.count(node.input_names()[k]) > 0;
+      any = all = !claims.host_input(node, k) && device_inputs.count(node.input_names()[k]) > 0;
     }
     if (any && all) left[i].clear();
   }

@@ -315,17 +315,17 @@ struct Factory final : abi::OrtEpFactory {
     };
     abi::OrtKeyValuePairs* metadata = nullptr;
     abi::CreateKeyValuePairs(api, &metadata);
-    const auto tell = [&](const char* key, const std::string& value) {
+    const auto set_metadata = [&](const char* key, const std::string& value) {
       abi::AddKeyValuePair(api, metadata, key, value.c_str());
     };
-    tell(kNumberKey, std::to_string(n));
-    tell("graphopt.arch", facts.arch);
-    tell("graphopt.name", facts.name);
-    tell("graphopt.driver", facts.driver);
-    tell("graphopt.wave", std::to_string(facts.wave));
-    tell("graphopt.code", facts.code);
-    tell("graphopt.bus_id", facts.bus_id);
-    tell("graphopt.integrated", facts.integrated ? "1" : "0");
+    set_metadata(kNumberKey, std::to_string(n));
+    set_metadata("graphopt.arch", facts.arch);
+    set_metadata("graphopt.name", facts.name);
+    set_metadata("graphopt.driver", facts.driver);
+    set_metadata("graphopt.wave", std::to_string(facts.wave));
+    set_metadata("graphopt.code", facts.code);
+    set_metadata("graphopt.bus_id", facts.bus_id);
+    set_metadata("graphopt.integrated", facts.integrated ? "1" : "0");
     abi::OrtEpDevice* raw = nullptr;
     abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &raw);
     abi::ReleaseKeyValuePairs(api, metadata);

@@ -93,10 +93,10 @@ void plan_clip(Call& call, Program& program) {
     plan_unary(call, program, hip::kClipOp, call.number(1, -kInfinity), call.number(2, kInfinity));
   } else {
     const bool is_uint64 = call.input(0).type == ElementType::kUint64;
-    constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(),
-                      kMost = std::numeric_limits<int64_t>::max();
-    plan_integer_unary(call, program, IntegerOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
-                       limit(call, 2, is_uint64 ? -1 : kMost));
+    constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(),
+                      kHighest = std::numeric_limits<int64_t>::max();
+    plan_integer_unary(call, program, IntegerOp::kClip, limit(call, 1, is_uint64 ? 0 : kLowest),
+                       limit(call, 2, is_uint64 ? -1 : kHighest));
   }
 }
 

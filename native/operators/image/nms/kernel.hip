@@ -47,19 +47,19 @@ DEVICE NmsCandidate better(const NmsCandidate& a, const NmsCandidate& b) {
   return b.score > a.score || (b.score == a.score && b.at < a.at) ? b : a;
 }
 
-DEVICE NmsCandidate best_of_group(NmsCandidate mine, NmsBest& best, int turn) {
+DEVICE NmsCandidate best_of_group(NmsCandidate mine, NmsBest& best, int buffer) {
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) {
     const auto at = static_cast<int>(shuffle_xor(static_cast<uint32_t>(mine.at), mask));
     mine = better(mine, {shuffle_xor(mine.score, mask), at});
   }
   if (lane_id() == 0) {
-    best.score[turn][wave_id()] = mine.score;
-    best.at[turn][wave_id()] = mine.at;
+    best.score[buffer][wave_id()] = mine.score;
+    best.at[buffer][wave_id()] = mine.at;
   }
   barrier();
-  mine = {best.score[turn][0], best.at[turn][0]};
+  mine = {best.score[buffer][0], best.at[buffer][0]};
   UNROLL for (int wave = 1; wave < kNmsThreads / kWave; ++wave) {
-    mine = better(mine, {best.score[turn][wave], best.at[turn][wave]});
+    mine = better(mine, {best.score[buffer][wave], best.at[buffer][wave]});
   }
   return mine;
 }

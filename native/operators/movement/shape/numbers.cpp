@@ -265,11 +265,11 @@ template <Operation kOp>
 HostFunction reduce(const Node& node) {
   return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
     const Tensor& x = call.input(0);
-    constexpr bool kOfNothing =
+    constexpr bool kHasIdentity =
         kOp == Operation::kAdd || kOp == Operation::kMul;  // the result is then 0 or 1
     const std::vector<bool> reduced = axes.of(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
-      throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");
+      throw_if(reduced[d] && x.shape[d] == 0 && !kHasIdentity, "nothing to reduce");
     }
     const auto write = [&x, reduced](const Tensor& y) {
       std::vector<int64_t> strides(x.shape.rank());  // strides in y

@@ -38,8 +38,8 @@ DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual) {
   if constexpr (kWindows) {
     const auto by = [](uint32_t n, const Divisor& d) { return divide(n, d); };
     if (!has_residual) return {row_in_images(args.windows, args.first_row + row, by), row, row};
-    const uint32_t there = row_in_windows(args.windows, args.first_row + row, by);
-    return {row, args.into != 0 ? row : there, args.into != 0 ? there : row};
+    const uint32_t window_row = row_in_windows(args.windows, args.first_row + row, by);
+    return {row, args.into != 0 ? row : window_row, args.into != 0 ? window_row : row};
   }
   return {row, row, row};
 }

@@ -94,7 +94,7 @@ class Steps {
  private:
   void rows(int64_t rows, int64_t R, bool last) {
     const ElementType from = from_;
-    const Buffer x = x_, y = turn(rows, last);
+    const Buffer x = x_, y = next_buffer(rows, last);
     if (rows == 0) return;
     hip::ReduceRowsArgs args = {};
     args.functions = functions_;
@@ -117,7 +117,7 @@ class Steps {
   // x [outer, block], y [outer, stride].
   void columns(int64_t outer, int64_t block, int64_t stride, bool last) {
     const ElementType from = from_;
-    const Buffer x = x_, y = turn(outer * stride, last);
+    const Buffer x = x_, y = next_buffer(outer * stride, last);
     if (outer * stride == 0) return;
     hip::ReduceColumnsArgs args = {};
     args.x = x;
@@ -132,7 +132,7 @@ class Steps {
   }
 
   // Returns the buffer to which a step writes this number of elements and from which the next step reads.
-  Buffer turn(int64_t elements, bool last) {
+  Buffer next_buffer(int64_t elements, bool last) {
     from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
     if (last) {
       functions_.after = after_;

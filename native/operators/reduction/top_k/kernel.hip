@@ -233,8 +233,8 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
     uint32_t low = 0, high = args.run.d;
     while (low < high) {
       const uint32_t middle = (low + high) / 2;
-      const Entry there = {keys[from + middle], indices[from + middle]};
-      const bool before = run % 2 == 0 ? comes_first(there, mine) : !comes_first(mine, there);
+      const Entry middle_entry = {keys[from + middle], indices[from + middle]};
+      const bool before = run % 2 == 0 ? comes_first(middle_entry, mine) : !comes_first(mine, middle_entry);
       if (before) {
         low = middle + 1;
       } else {

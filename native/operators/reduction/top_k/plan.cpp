@@ -13,11 +13,11 @@ class Entries {
   // Sets the buffers of a launch that reads the output of the previous launch and writes `count` entries.
   template <class Args>
   void set_buffers(Args& args, int64_t count) {
-    args.keys = workspace(first_of(now_));
-    args.indices = workspace(first_of(now_) + 1);
-    now_ = 1 - now_;
-    args.next_keys = workspace(first_of(now_));
-    args.next_indices = workspace(first_of(now_) + 1);
+    args.keys = workspace(first_of(current_));
+    args.indices = workspace(first_of(current_) + 1);
+    current_ = 1 - current_;
+    args.next_keys = workspace(first_of(current_));
+    args.next_indices = workspace(first_of(current_) + 1);
     most_ = std::max(most_, count);
   }
   std::vector<int64_t> bytes() const { return {8 * most_, 4 * most_, 8 * most_, 4 * most_}; }
@@ -25,7 +25,7 @@ class Entries {
  private:
   static uint8_t first_of(int pair) { return static_cast<uint8_t>(2 * pair); }
 
-  int now_ = 0;
+  int current_ = 0;
   int64_t most_ = 0;
 };
 

@@ -17,10 +17,10 @@ DEVICE void root_of_unity(uint32_t j, uint32_t L, float& c, float& s) {
   const float sine =
       a + a * a2 * (-0.16666667f + a2 * (0.0083333333f + a2 * (-1.9841270e-4f + a2 * 2.7557319e-6f)));
   const float cosine = 1 + a2 * (-0.5f + a2 * (0.041666667f + a2 * (-0.0013888889f + a2 * 2.4801587e-5f)));
-  const float way = back ? -sine : sine;
+  const float signed_sine = back ? -sine : sine;
   const uint32_t quarter = ((eighth + 1) / 2) & 3;
-  c = quarter == 0 ? cosine : quarter == 1 ? -way : quarter == 2 ? -cosine : way;
-  s = quarter == 0 ? way : quarter == 1 ? cosine : quarter == 2 ? -way : -cosine;
+  c = quarter == 0 ? cosine : quarter == 1 ? -signed_sine : quarter == 2 ? -cosine : signed_sine;
+  s = quarter == 0 ? signed_sine : quarter == 1 ? cosine : quarter == 2 ? -signed_sine : -cosine;
 }
 
 struct DftInputs {
@@ -43,7 +43,7 @@ DEVICE void dft(const DftArgs& args) {
   const uint32_t first = static_cast<uint32_t>(block_x()) * kDftLines;
   const int k = block_y() * kDftThreads + thread_x();
   // A work-item beyond the last output writes nothing, and must not read beyond the table.
-  const int turn = k < args.K ? k : 0;
+  const int table_step = k < args.K ? k : 0;
   float re[kDftLines] = {}, im[kDftLines] = {};
   int at = 0;
   NO_UNROLL for (int begin = 0; begin < args.N; begin += kDftThreads) {
@@ -70,7 +70,7 @@ DEVICE void dft(const DftArgs& args) {
         re[i] += a * c - b * s;
         im[i] += a * s + b * c;
       }
-      at += turn;
+      at += table_step;
       at -= at >= args.L ? args.L : 0;
     }
   }
