@@ -63,6 +63,7 @@ PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|
 # The least simulated percentage of the matrix units' peak, for the largest tiles.
 FLOORS = {
     r"gemm_(turned_)?panels_128x128_f16|conv_(last|disjoint)_128x128_f16": 65,
+    r"fused_attention_plain_(64|128)_f16": 50,
 }
 INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)
 

@@ -41,6 +41,13 @@ constexpr bool kMatrixF32 = true;
 #else
 constexpr bool kMatrixF32 = false;
 #endif
+// Whether the matrix units use the same registers as the vector unit. On gfx908, half of the registers belong to the matrix
+// units.
+#if defined(__gfx908__)
+constexpr bool kSharesRegisters = false;
+#else
+constexpr bool kSharesRegisters = true;
+#endif
 // Whether 16 bytes of a work-item can be copied from memory to LDS without registers (copy_to_lds in
 // platform.h).
 #if defined(__CUDA_ARCH__)

@@ -137,6 +137,10 @@ TEST_CASE("attention copies whole vectors beside the work items") {
   CHECK(std::string(attention_of(plan_on("sm_90", problem(1, 8, 128, 128, 36), true)).kernel) ==
         "fused_attention_64_f16");
   CHECK(has(plan_on("gfx942", problem(1, 8, 128, 128, 36), true), "plain_64_f16"));
+  // K without elements has no vector that could be read.
+  AttentionProblem empty = problem(1, 8, 128, 128, 64);
+  empty.D = 0;
+  CHECK(std::string(attention_of(plan_on("sm_90", empty, true)).kernel) == "fused_attention_64_f16");
 }
 
 TEST_CASE("attention reads keys of few rows with one work group a unit") {

@@ -34,6 +34,7 @@ struct MfmaInstruction {
     x += shuffle_xor(x, 16);
     return x + shuffle_xor(x, 32);
   }
+  DEVICE static bool any(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 
   template <class At>
   DEVICE static Left load_left(const At& at) {

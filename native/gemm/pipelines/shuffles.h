@@ -29,6 +29,11 @@ struct ShuffledInstruction {
     UNROLL for (int mask = 16; mask < kWave; mask *= 2) x += shuffle_xor(x, mask);
     return x;
   }
+  DEVICE static bool any(bool x) {
+    auto found = static_cast<uint32_t>(x);
+    UNROLL for (int mask = 1; mask < kWave; mask *= 2) found |= shuffle_xor(found, mask);
+    return found != 0;
+  }
 
   template <class At>
   DEVICE static Left load_left(const At& at) {

@@ -80,17 +80,17 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
   }
 }
 
-// Assembles the output in LDS and stores it, in entire vectors if kAttentionVectorO is set.
+// Assembles the output of a part of the rows in LDS and stores it, in entire vectors if kAttentionVectorO is set.
 template <class T, class P>
 DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
-                         const AttentionSoftmax<P>& softmax) {
+                         const AttentionSoftmax<P>& softmax, int part) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
   barrier();
   T* const output = P::output_at(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-    if (!P::keeps(slot)) continue;
-    const int r = P::row(slot);
+    if (!P::keeps(slot) || !P::has_rows_in(part)) continue;
+    const int r = P::row_in_part(slot);
     lds.sum[r] = softmax.sum[slot];
     const float inverse = 1.0f / softmax.sum[slot];
     products.each_few_of(slot, [&](int column, const auto& few) {
@@ -100,7 +100,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
       *reinterpret_cast<Few<T, kCount>*>(output + r * P::kOutputStride + column) = to;
     });
   }
-  if ((flags & kAttentionFound) != 0) {
+  if ((flags & kAttentionFound) != 0 && part == 0) {
     const int parts = value_parts(sizes.T);
     const int32_t* found =
         lds.extras.found + static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
@@ -109,11 +109,12 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
     }
   }
   barrier();
-  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
+  NO_UNROLL for (int at = thread_x(); at < P::kPartRows * P::kAcross; at += P::kThreads) {
     const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
-    if (place.first_row + r >= place.rows || d >= sizes.Dv) continue;
+    const int row_of_group = part * P::kPartRows + r;
+    if (place.first_row + row_of_group >= place.rows || d >= sizes.Dv) continue;
     Pack<T> pack = load_pack(output + r * P::kOutputStride + d);
-    const AttentionRow row = place.row_at(place.first_row + r);
+    const AttentionRow row = place.row_at(place.first_row + row_of_group);
     const int from = first_unread(lds.sum[r], row.query + place.ahead + 1, sizes.T, flags);
     if (from == 0) pack = {};
     if ((flags & kAttentionFound) != 0) {
@@ -141,29 +142,35 @@ template <class T, class P, bool kPlain>
 DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                              P& products, AttentionSoftmax<P>& softmax) {
   const AttentionLayout& layout = args.layout;
-  AttentionKeys<T, P> keys(args, place, lds);
+  const AttentionKeys<T, P> keys(args, place, lds);
+  typename P::Staged first_keys;
 
   // Start the loads of the first block of K before those of Q. Direct copies of K start later if Q is loaded through
   // registers: K may share the buffer of Q.
   if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
-    keys.begin_keys(place.begin, thread_x());
+    keys.begin_keys(first_keys, place.begin, thread_x());
   }
-  load_queries<T, P>(args.q, place, lds);
+  load_queries<T, P>(args.q, place, lds, 0);
   remember_extras<T, P>(args, place, lds);
-  if constexpr (P::kDirectQueries) wait_for_copies();
-  barrier();
-  products.take_queries(lds);
-  barrier();
+  NO_UNROLL for (int part = 0;;) {
+    if constexpr (P::kDirectQueries) wait_for_copies();
+    lds_barrier();
+    products.take_queries(lds, part);
+    lds_barrier();
+    if (++part == P::kRowParts) break;
+    load_queries<T, P>(args.q, place, lds, part);
+  }
   if (place.begin < place.end) {
-    if constexpr (P::kDirectKeys && !P::kDirectQueries) keys.begin_keys(place.begin, thread_x());
-    keys.finish_keys(place.begin, thread_x());
+    if constexpr (P::kDirectKeys && !P::kDirectQueries) keys.begin_keys(first_keys, place.begin, thread_x());
+    keys.finish_keys(first_keys, place.begin, thread_x());
   }
 
   for (int t = place.begin; t < place.end; t += P::kKeys) {
-    const int thread = opaque(thread_x());
+    const int thread = kWave == 64 ? thread_x() : opaque(thread_x());
     const int next = t + P::kKeys;
-    barrier();
-    keys.begin_values(t, thread);
+    lds_barrier();
+    typename P::Staged staged;  // kept from block to block, it would be copied
+    keys.begin_values(staged, t, thread);
     typename P::Scores scores;
     products.multiply_keys(lds, scores, layout.sizes.D);
     if constexpr (kPlain) {
@@ -171,12 +178,16 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     } else {
       finish_scores<T, P>(scores, place, lds.extras, t);
     }
-    softmax.template add<T>(scores, products, layout.scores.exponent);
-    keys.finish_values(t, thread);
-    barrier();
-    if (next < place.end) keys.begin_keys(next, thread);
+    if constexpr (P::kLazily) {
+      softmax.template add_lazily<T>(scores, products, layout.scores.exponent);
+    } else {
+      softmax.template add<T>(scores, products, layout.scores.exponent);
+    }
+    keys.finish_values(staged, t, thread);
+    lds_barrier();
+    if (next < place.end) keys.begin_keys(staged, next, thread);
     products.multiply_values(lds, scores);
-    if (next < place.end) keys.finish_keys(next, thread);
+    if (next < place.end) keys.finish_keys(staged, next, thread);
   }
 }
 
@@ -196,12 +207,12 @@ template <class T, class P>
 DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                            P& products, AttentionSoftmax<P>& softmax) {
   AttentionBlocks<T, P> blocks(args, place, lds);
-  load_queries<T, P>(args.q, place, lds);
+  load_queries<T, P>(args.q, place, lds, 0);
   blocks.begin(2 * P::team(), 0, 1);
   remember_extras<T, P>(args, place, lds);
   wait_for_copies();
   barrier();
-  products.take_queries(lds);
+  products.take_queries(lds, 0);
   // A wave without rows does not multiply.
   const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
 
@@ -274,7 +285,9 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   if ((args.layout.scores.flags & kAttentionSplit) != 0) {
     store_split<T, P>(place, lds.extras, products, softmax);
   } else {
-    store_output<T, P>(place, lds, products, softmax);
+    NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
+      store_output<T, P>(place, lds, products, softmax, part);
+    }
   }
 }
 
@@ -387,8 +400,9 @@ template <class T, int kHead, int kUsed, class Of, bool kMatrix>
 struct AttentionProducts {
   static constexpr AttentionShape kShape = Of::kShape;
   struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
-                                kShape.queries_in_lds, Of::kAhead, kShape.teams> {
-    static constexpr int kSharing = kShape.sharing;
+                                kShape.queries_in_lds, Of::kAhead, kShape.teams,
+                                kShape.row_parts(Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T))> {
+    static constexpr Sharing kSharing = {kShape.sharing, kSharesRegisters ? kShape.sharing : 0};
     static constexpr int kShapeLds =
         kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T));
   };

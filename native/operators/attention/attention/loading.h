@@ -99,7 +99,6 @@ struct AttentionKeys {
   typename P::Lds& lds;
   const T *keys, *values;
   bool vector_k, vector_v;
-  typename P::Staged staged;
 
   DEVICE AttentionKeys(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
@@ -120,7 +119,7 @@ struct AttentionKeys {
             layout.sizes.Dv};
   }
 
-  DEVICE void begin_keys(int t, int thread) {
+  DEVICE void begin_keys(typename P::Staged& staged, int t, int thread) const {
     if (!vector_k) return;
     if constexpr (P::kDirectKeys) {
       P::copy_keys(lds, keys_from(t), thread);
@@ -128,17 +127,17 @@ struct AttentionKeys {
       P::load_keys(staged, keys_from(t), thread);
     }
   }
-  DEVICE void finish_keys(int t, int thread) {
+  DEVICE void finish_keys(const typename P::Staged& staged, int t, int thread) const {
     if (!vector_k) {
       copy_elements<P>(keys_from(t), (layout.scores.flags & kAttentionKeyMajorK) != 0,
                        [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
     } else if constexpr (P::kDirectKeys) {
       wait_for_copies();
     } else {
-      P::store_keys(lds, staged, thread);
+      P::store_keys(lds, staged, keys_from(t), thread);
     }
   }
-  DEVICE void begin_values(int t, int thread) {
+  DEVICE void begin_values(typename P::Staged& staged, int t, int thread) const {
     if (!vector_v) return;
     if constexpr (P::kDirectValues) {
       P::copy_values(lds, values_from(t), thread);
@@ -146,14 +145,14 @@ struct AttentionKeys {
       P::load_values(staged, values_from(t), thread);
     }
   }
-  DEVICE void finish_values(int t, int thread) {
+  DEVICE void finish_values(const typename P::Staged& staged, int t, int thread) const {
     if (!vector_v) {
       copy_elements<P>(values_from(t), false,
                        [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
     } else if constexpr (P::kDirectValues) {
       wait_for_copies();
     } else {
-      P::store_values(lds, staged, thread);
+      P::store_values(lds, staged, values_from(t), thread);
     }
   }
 };
@@ -204,15 +203,16 @@ struct AttentionBlocks {
   }
 };
 
-// Loads Q into LDS for all rows of the work-group. take_queries() reads it.
+// Loads Q into LDS for a part of the rows of the work-group. take_queries() reads it.
 template <class T, class P>
-DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
+DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds, int part) {
   const AttentionLayout& layout = place.layout;
   const int32_t D = layout.sizes.D, flags = layout.scores.flags;
-  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
+  NO_UNROLL for (int at = thread_x(); at < P::kPartRows * P::kAcross; at += P::kThreads) {
     const int r = P::query_row(at), d = P::query_d(at);
-    const bool inside = place.first_row + r < place.rows && d < D;
-    const AttentionRow row = place.row_or_last(r);
+    const int row_of_group = part * P::kPartRows + r;
+    const bool inside = place.first_row + row_of_group < place.rows && d < D;
+    const AttentionRow row = place.row_or_last(row_of_group);
     const T* p = q + place.b * layout.q.b + (place.first_head + row.head) * layout.q.h +
                  int64_t{row.query} * layout.q.row;
     if constexpr (P::kDirectQueries) {

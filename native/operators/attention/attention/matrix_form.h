@@ -10,12 +10,13 @@ namespace graphopt::hip {
 // kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero.
 // kAhead: the next block is loaded during the multiplication of the current one.
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
-          bool kAhead_, int kTeams_>
+          bool kAhead_, int kTeams_, int kRowParts_>
 struct MatrixAttention {
   using Instruction = hip::Instruction<T>;
   static constexpr int kHead = kHead_, kKeys = kKeys_, kTeams = kTeams_;
   static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
   static constexpr int kBlockRows = kWaves * kWaveRows;
+  static constexpr int kRowParts = kRowParts_, kPartRows = kBlockRows / kRowParts;  // shape.h
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
   static constexpr int kSlots = kM * Instruction::kRows;  // rows of a work-item
   static constexpr int kSize = Pack<T>::kSize;
@@ -28,13 +29,15 @@ struct MatrixAttention {
 
   // The padding places adjacent rows in different banks.
   static constexpr int kPad = kSize, kRow = kHead + kPad;
-  static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
+  static constexpr int kQueryCount = kPartRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
   // Whether Q, K and V are copied to LDS directly, not through registers.
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
+  // Whether the waves exchange the highest scores of rows, on CDNA through LDS, only if they grow much.
+  static constexpr bool kLazily = kWave == 64 && sizeof(T) == 2;
   static_assert(kTeams == 1 || kAhead, "each team has separate buffers");
   static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
@@ -110,11 +113,13 @@ struct MatrixAttention {
   // The same for one slot: value = f(key, value)
   template <class F>
   DEVICE static void each_of(Scores& scores, int slot, const F& f) {
+    // clang for AMD would keep the key of each score in a register for all blocks.
+    const int first = kCopiesToLds ? 0 : opaque(Instruction::column(0)) - Instruction::column(0);
     UNROLL for (int n = 0; n < kN; ++n) {
       UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
         if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
         auto& tile = scores.tile[slot / Instruction::kRows][n].v;
-        tile[i] = f(n * 16 + Instruction::column(i), tile[i]);
+        tile[i] = f(first + n * 16 + Instruction::column(i), tile[i]);
       }
       keep_order();
     }
@@ -208,10 +213,17 @@ struct MatrixAttention {
   DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
     store_pack(query_at(lds, r, d), pack);
   }
-  // Called between two barriers: after the first one all queries are in LDS, and after the second one K and V may
-  // overwrite them unless kQueriesInLds.
-  DEVICE void take_queries(Lds& lds) {
+  DEVICE static int in_part(int row) { return kRowParts == 1 ? row : row % kPartRows; }
+  DEVICE static int row_in_part(int slot) { return in_part(row(slot)); }
+  // Whether the rows of this wave are in a part of those of the work-group.
+  DEVICE static bool has_rows_in(int part) {
+    return kRowParts == 1 || (kTeams == 1 ? wave_id() : wave_id() % kWaves) / (kWaves / kRowParts) == part;
+  }
+  // Called between two barriers: after the first one all queries of a part are in LDS, and after the second one the next
+  // part, or K and V unless kQueriesInLds, may overwrite them.
+  DEVICE void take_queries(Lds& lds, int part) {
     if constexpr (!kQueriesInLds) {
+      if (!has_rows_in(part)) return;
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int d = 0; d < kD; ++d) queries[m][d] = load_query(lds, m, d);
       }
@@ -219,34 +231,52 @@ struct MatrixAttention {
   }
   DEVICE static typename Instruction::Left load_query(Lds& lds, int m, int d) {
     return Instruction::load_left(
-        [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
+        [&](int r, int k) { return query_at(lds, in_part(first_row_of_wave()) + m * 16 + r, d * 16 + k); });
   }
 
-  // Each work-item loads kTogether adjacent rows, then advances by kTogether * kThreads / kAcross rows.
+  // The first row and element that a work-item loads: kTogether adjacent rows, then kThreads / kAcross times as many
+  // rows on. Divisions are unsigned, because the compiler does not know that `thread` is not negative.
+  template <int kTogether>
+  DEVICE static int staged_key(int thread) {
+    return static_cast<int>(static_cast<uint32_t>(thread) / kAcross * kTogether);
+  }
+  DEVICE static int staged_d(int thread) {
+    return static_cast<int>(static_cast<uint32_t>(thread) % kAcross * kSize);
+  }
+  // Positions outside of the block are clamped: a select of zeros would wait for the load at once.
   template <int kTogether>
   DEVICE static void load(Staged& s, const Block<T>& block, int thread) {
-    const int key = thread / kAcross * kTogether, d = thread % kAcross * kSize;
-    auto offset = static_cast<uint32_t>(key * block.row + d);
+    const int d = min_int(staged_d(thread), block.width - kSize);
+    const auto row = static_cast<uint32_t>(block.row);
+    const auto last = static_cast<uint32_t>((min_int(block.count, kKeys) - 1) * block.row + d);
+    auto offset = static_cast<uint32_t>(staged_key<kTogether>(thread) * block.row + d);
     UNROLL for (int i = 0; i < kPacks; i += kTogether) {
-      const int first = i * (kThreads / kAcross);
       UNROLL for (int j = 0; j < kTogether; ++j) {
-        s.pack[i + j] = block.pack(key + first + j, d, offset + static_cast<uint32_t>(j * block.row));
+        const uint32_t at = offset + static_cast<uint32_t>(j) * row;
+        s.pack[i + j] = load_pack(block.data + (at < last ? at : last));
       }
-      offset += static_cast<uint32_t>(kThreads / kAcross * kTogether * block.row);
+      offset += static_cast<uint32_t>(kThreads / kAcross * kTogether) * row;
     }
   }
+  static constexpr int kValuesTogether = Instruction::kLoadsRows ? 1 : kTogether;
+  // Keys outside of the block need no zeros, because their scores are replaced by -inf.
   DEVICE static void load_keys(Staged& s, const Block<T>& block, int thread) { load<1>(s, block, thread); }
-  DEVICE static void store_keys(Lds& lds, const Staged& s, int thread) {
+  DEVICE static void store_keys(Lds& lds, const Staged& s, const Block<T>& block, int thread) {
+    const int key = staged_key<1>(thread), d = staged_d(thread);
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      store_pack(key_at(lds, i * (kThreads / kAcross) + thread / kAcross, thread % kAcross * kSize),
-                 s.pack[i]);
+      store_pack(key_at(lds, i * (kThreads / kAcross) + key, d), s.pack[i]);
+    }
+    if (d < block.width) return;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      store_pack(key_at(lds, i * (kThreads / kAcross) + key, d), Pack<T>{});
     }
   }
+  // Columns outside of the block need no zeros, because their outputs are not stored.
   DEVICE static void load_values(Staged& s, const Block<T>& block, int thread) {
-    load<Instruction::kLoadsRows ? 1 : kTogether>(s, block, thread);
+    load<kValuesTogether>(s, block, thread);
   }
-  DEVICE static void store_values(Lds& lds, const Staged& s, int thread) {
-    const int key = thread / kAcross, d = thread % kAcross * kSize;
+  DEVICE static void store_values(Lds& lds, const Staged& s, const Block<T>& block, int thread) {
+    const int key = staged_key<kValuesTogether>(thread), d = staged_d(thread);
     if constexpr (Instruction::kLoadsRows) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
         store_pack(value_at(lds, i * (kThreads / kAcross) + key, d), s.pack[i]);
@@ -256,10 +286,16 @@ struct MatrixAttention {
         UNROLL for (int e = 0; e < kSize; ++e) {
           Few<T, kTogether> few;
           UNROLL for (int j = 0; j < kTogether; ++j) few.v[j] = s.pack[i + j].v[e];
-          T* to = value_at(lds, i * (kThreads / kAcross) + key * kTogether, d) + e * (kKeys + kPad);
+          T* to = value_at(lds, i * (kThreads / kAcross) + key, d) + e * (kKeys + kPad);
           *reinterpret_cast<Few<T, kTogether>*>(to) = few;
         }
       }
+    }
+    if (block.count >= kKeys) return;
+    NO_UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int at = i / kValuesTogether * kValuesTogether * (kThreads / kAcross) + key + i % kValuesTogether;
+      if (at < block.count) continue;
+      UNROLL for (int e = 0; e < kSize; ++e) store_value(lds, at, d + e, from_float<T>(0.0f));
     }
   }
   DEVICE static void copy_keys(Lds& lds, const Block<T>& block, int thread) {
@@ -283,15 +319,16 @@ struct MatrixAttention {
   template <class Between>
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
-    // The operands of a step are loaded during the multiplications of the previous step.
-    typename Instruction::Right right[2][kKeyTiles];
+    // The operands of a step are loaded during the multiplications of the previous steps.
+    typename Instruction::Right right[kStepsHeld][kKeyTiles];
     typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
-    load_key_tiles(lds, place, 0, right[0]);
+    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_key_tiles(lds, place, step, right[step]);
     if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
     UNROLL for (int step = 0; step < kD * kStepsN; ++step) {
       const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
       keep_order();
-      if (step + 1 < kD * kStepsN) load_key_tiles(lds, place, step + 1, right[(step + 1) % 2]);
+      const int ahead = step + kStepsHeld - 1;
+      if (ahead < kD * kStepsN) load_key_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
       if constexpr (kLeftAhead) {
         if (first + kKeyTiles == kN && d + 1 < kD) load_left(lds, d + 1, left[(d + 1) % 2]);
       }
@@ -300,9 +337,12 @@ struct MatrixAttention {
         if constexpr (!kLeftAhead) left[0][m] = left_at(lds, m, d);
         UNROLL for (int n = 0; n < kKeyTiles; ++n) {
           Instruction::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m],
-                                right[step % 2][n]);
+                                right[step % kStepsHeld][n]);
         }
       }
+    }
+    UNROLL for (int m = 0; m < kM; ++m) {
+      UNROLL for (int n = 0; n < kN; ++n) compute_here(scores.tile[m][n].v);
     }
   }
 
@@ -318,9 +358,12 @@ struct MatrixAttention {
   }
 
   // kKeyTiles: number of tiles of K in a step, all of the same part of a head. kLeftAhead: Q of the next part is loaded
-  // from LDS in advance; fewer tiles of K leave registers for it.
+  // from LDS in advance; fewer tiles of K leave registers for it. kHeldTwice: a wave of RDNA 3 holds each operand twice;
+  // fewer tiles leave registers for them.
+  static constexpr bool kHeldTwice = Instruction::kSlots == 16;
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
-  static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
+  static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,
+                       kStepsN = kN / kKeyTiles;
   DEVICE static void load_key_tiles(Lds& lds, int place, int step,
                                     typename Instruction::Right (&right)[kKeyTiles]) {
     const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
@@ -330,11 +373,11 @@ struct MatrixAttention {
     }
   }
 
-  // Number of tiles of V in a step, all of the same keys. A wave of RDNA 3 holds each operand twice; with the output of
-  // a head of 256 elements, the remaining registers hold two tiles.
-  static constexpr int kStepTiles = (Instruction::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
-                                    : kD % 4 == 0                                             ? 4
-                                                                                              : 3;
+  // Number of steps whose operands are in registers or loading, including the current one. CDNA has more registers, and
+  // its LDS takes longer.
+  static constexpr int kStepsHeld = kWave == 64 ? 3 : 2;
+  // Number of tiles of V in a step, all of the same keys.
+  static constexpr int kStepTiles = kHeldTwice || kLeftAhead ? 2 : kD % 4 == 0 ? 4 : 3;
   static constexpr int kStepsD = kD / kStepTiles;
   DEVICE static void load_value_tiles(Lds& lds, int place, int step,
                                       typename Instruction::Right (&right)[kStepTiles]) {
@@ -353,21 +396,24 @@ struct MatrixAttention {
 
   DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
     constexpr int kSteps = kN * kStepsD;
-    typename Instruction::Right right[2][kStepTiles];
+    typename Instruction::Right right[kStepsHeld][kStepTiles];
     typename Instruction::Left left[kM] = {};
-    load_value_tiles(lds, place, 0, right[0]);
+    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_value_tiles(lds, place, step, right[step]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
       keep_order();
-      if (step + 1 < kSteps) load_value_tiles(lds, place, step + 1, right[(step + 1) % 2]);
+      const int ahead = step + kStepsHeld - 1;
+      if (ahead < kSteps) load_value_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
       if (step % kStepsD == 0) {
         UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::to_left(scores.tile[m][step / kStepsD]);
       }
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int i = 0; i < kStepTiles; ++i) {
-          Instruction::multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % 2][i]);
+          Instruction::multiply(output[m][step % kStepsD * kStepTiles + i], left[m],
+                                right[step % kStepsHeld][i]);
         }
       }
     }
+    UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int d = 0; d < kD; ++d) compute_here(output[m][d].v); }
   }
 };
 

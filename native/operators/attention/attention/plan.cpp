@@ -21,8 +21,8 @@ constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
-  return s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 && s.b % pack == 0 &&
-         s.row < (int64_t{1} << 31) / rows;
+  return width > 0 && s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 &&
+         s.b % pack == 0 && s.row < (int64_t{1} << 31) / rows;
 }
 
 // The selected kernel and the shape of its work-groups.

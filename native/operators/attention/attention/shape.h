@@ -15,12 +15,23 @@ namespace graphopt::hip {
 struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
-  int sharing;    // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
+  int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
   int parts = 1;  // vector unit: number of parts in which p passes through LDS
   int teams = 1;
 
   constexpr int block_rows() const { return waves * rows; }
   constexpr int all_waves() const { return teams * waves; }
+
+  // The elements of LDS that K and V of a block take, with padding.
+  constexpr int keys_and_values(bool loads_rows, int element) const {
+    const int pad = 16 / element, k = keys * (head + pad);
+    return k + (loads_rows ? k : head * (keys + pad));
+  }
+  // The parts in which Q, between memory and registers, and the output pass through the LDS of K and V.
+  constexpr int row_parts(bool loads_rows, bool ahead, int element) const {
+    const int q = block_rows() * (head + 16 / element);
+    return !ahead && !queries_in_lds && q > keys_and_values(loads_rows, element) ? 2 : 1;
+  }
 
   // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
@@ -30,8 +41,8 @@ struct AttentionShape {
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
-    const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
-    const int kv = k + (loads_rows ? k : head * (keys + pad));
+    const int q = block_rows() / row_parts(loads_rows, ahead, element) * (head + 16 / element);
+    const int kv = keys_and_values(loads_rows, element);
     const int all = ahead ? q + 2 * teams * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
     return all * element + (block_rows() + head) * 4 + kExtraBytes;
   }
@@ -61,8 +72,10 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
                                          bool plain, AttentionRows rows) {
   if (matrix) {
     if (wave == 64) {  // 512 registers for each work-item
+      if (head == 64 && element == 2) return {head, 4, plain ? 32 : 16, 64, false, plain ? 3 : 2};
+      if (head == 128 && element == 2) return {head, 4, plain ? 32 : 16, 32, false, 2};
       if (head == 64) return {head, 4, plain ? 32 : 16, 64, false, 1};
-      if (head == 128) return {head, 4, plain && element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
+      if (head == 128) return {head, 4, 16, 32, false, 1};
       if (element == 2) return {head, 4, 16, 32, false, 1};
       return {head, 2, 16, 16, false, 1};
     }

@@ -100,6 +100,10 @@ struct AttentionSoftmax {
     }
   }
 
+  DEVICE static void scale(P& products, const float (&factor)[P::kSlots]) {
+    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+  }
+
   // Converts scores to probabilities, and rescales the sums and outputs from the old highest score to the new one.
   template <class T>
   DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
@@ -123,15 +127,18 @@ struct AttentionSoftmax {
       sum[slot] += p;
       return p;
     });
-    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+    scale(products, factor);
   }
 
   // The same, but the highest score of a row is only updated if a probability of the wave would exceed 2^kSlack. The
   // choice of the subtracted score cancels in O, and scaled probabilities in float16 are at most 2^(10 + kSlack)
-  // (probability()).
+  // (probability()). On CDNA, the work-items of a row exchange their highest scores through LDS, which takes long, and
+  // therefore only for an update. The outputs are scaled in any case: if only an update scales them, the compiler copies
+  // them in all other blocks.
   template <class T>
   DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
     constexpr float kSlack = 5.0f;
+    constexpr bool kCdna = kWave == 64;
     float most[P::kSlots], factor[P::kSlots];
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
     P::each(scores, [&](int slot, int, float s) {
@@ -140,18 +147,21 @@ struct AttentionSoftmax {
     });
     bool higher = false;
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-      most[slot] = P::row_max(most[slot]);
+      if constexpr (!kCdna) most[slot] = P::row_max(most[slot]);
       higher = higher || (most[slot] - highest[slot]) * exponent > kSlack;
+      if constexpr (kCdna) factor[slot] = 1;
     }
     if (P::any(higher)) {
       UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+        if constexpr (kCdna) most[slot] = P::row_max(most[slot]);
         const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
         factor[slot] = power<T>(highest[slot], shift, exponent);
         highest[slot] = most[slot];
         sum[slot] *= factor[slot];
       }
-      products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+      if constexpr (!kCdna) scale(products, factor);
     }
+    if constexpr (kCdna) scale(products, factor);
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
       most[slot] = highest[slot] == -infinity() ? 0.0f : highest[slot];
     }

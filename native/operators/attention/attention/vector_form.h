@@ -12,9 +12,12 @@ template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
   static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
-  static constexpr int kTeams = 1;
+  static constexpr int kTeams = 1, kRowParts = 1, kPartRows = kBlockRows;
   DEVICE static int team() { return 0; }
   DEVICE static bool keeps(int) { return true; }
+  static constexpr bool kLazily = false;
+  DEVICE static bool has_rows_in(int) { return true; }
+  DEVICE static int row_in_part(int slot) { return row(slot); }
   static constexpr int kDown = kWave / 8, kSlots = kWaveRows / kDown;
   static constexpr int kScores = kKeys / 8, kOutputs = kHead / 8;
   static constexpr int kGroup = kScores < 4 ? kScores : 4;  // adjacent keys of a work-item
@@ -120,7 +123,7 @@ struct VectorAttention {
       copy_word_to_lds(&lds.query[d + e][exchange_row(r, d)], from + e, inside);
     }
   }
-  DEVICE static void take_queries(Lds&) {}
+  DEVICE static void take_queries(Lds&, int) {}
 
   DEVICE static constexpr int staged_key(int at) { return at / 32 % (kKeys / 8) * 8 + at % 8; }
   DEVICE static constexpr int staged_pack(int at) { return at / 32 / (kKeys / 8) * 4 + at / 8 % 4; }
@@ -132,7 +135,7 @@ struct VectorAttention {
       s.pack[i] = block.pack(key + keys, d + ds, offset + static_cast<uint32_t>(keys * block.row + ds));
     }
   }
-  DEVICE static void store_keys(Lds& lds, const Staged& s, int thread) {
+  DEVICE static void store_keys(Lds& lds, const Staged& s, const Block<T>&, int thread) {
     const int key = staged_key(thread), d = staged_pack(thread) * kSize;
     const int exchanged = exchange(key, d);  // the same for all i: d advances by four packs
     UNROLL for (int i = 0; i < kPacks; ++i) {
@@ -150,7 +153,7 @@ struct VectorAttention {
       offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
     }
   }
-  DEVICE static void store_values(Lds& lds, const Staged& s, int thread) {
+  DEVICE static void store_values(Lds& lds, const Staged& s, const Block<T>&, int thread) {
     float* p = &lds.value[thread / kAcross][thread % kAcross * kSize];
     UNROLL for (int i = 0; i < kPacks; ++i) {
       UNROLL for (int e = 0; e < kSize; e += 4) {
