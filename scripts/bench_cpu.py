@@ -17,12 +17,10 @@ The floors of the rows are for a processor with AVX512-BF16, which gains by bflo
 processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may
 take 1.1 times as long as its original.
 
-Threads of one side must not compete with those of another, which spin for a while after their run. A side therefore
-begins when all threads of the process sleep. Its first runs, while threads wake up and migrate, do not count. Then
-it runs for a fixed time, and its median run is one measurement. If there are as many threads as processors, each thread
-is pinned to one, as ONNX Runtime does by default: two threads on one processor would wait for each other until the
-system migrates one, which takes longer than a run of many models. Measurements with a spread above 10 % are repeated,
-up to three times in all; the table has the try with the smallest spread.
+With several threads each side begins when all threads of the process sleep, since those of another side spin for a
+while after their run, and its first runs do not count. Its median run within a fixed time is one measurement. If there
+are as many threads as processors, each thread is pinned to one, as ONNX Runtime does by default. Measurements with a
+spread above 10 % are repeated, up to three times in all; the table has the try with the smallest spread.
 """
 
 from __future__ import annotations
@@ -54,10 +52,8 @@ from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
 from models import TITLES, ZOO, feeds_of, pypi
 from models.prepared import relative_error
-from scripts.timing import Times, heading, interleaved, line, write_results
+from scripts.timing import ROOT, Times, heading, interleaved, line, write_results
 from tests.verification.reference64 import run_in_float64
-
-ROOT = Path(__file__).resolve().parent.parent
 
 RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # runtime name of scripts/setup -> environment
 MIN_REPEATS = 7

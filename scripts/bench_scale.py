@@ -19,13 +19,13 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from models.scale import SHAPES, large_weights
-from scripts.timing import check_out
+from scripts.timing import ROOT, check_out, heading, line
 
-ROOT = Path(__file__).resolve().parent.parent
 TURNS = 7
 
 MEASURE = """
@@ -102,16 +102,9 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
 def turn_by_turn(trees: list[Path], model: Path) -> list[list[float]]:
     """Returns CPU seconds for each tree and turn but the first. The processes of the trees run by turns."""
     command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [
-        subprocess.Popen(
-            command,
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for tree in trees
+        subprocess.Popen(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, **pipes) for tree in trees
     ]
     seconds: list[list[float]] = [[] for _ in trees]
     for turn in range(TURNS + 1):
@@ -132,8 +125,7 @@ def compare(commit: str, nodes: list[int]) -> None:
         folder = Path(name)
         before = folder / "before"
         check_out(commit, before)
-        print(f"| median of {TURNS} | {commit} | this tree | ratio | each turn's |")
-        print("|---|--:|--:|--:|---|")
+        print(heading([f"median of {TURNS}", commit, "this tree", "ratio", "each turn's"]))
         for shape, build in SHAPES.items():
             for n in nodes:
                 path = folder / "model.onnx"
@@ -142,7 +134,7 @@ def compare(commit: str, nodes: list[int]) -> None:
                 ratios = sorted(b / a for a, b in zip(old, new, strict=True))
                 a, b = statistics.median(old), statistics.median(new)
                 each = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}"
-                print(f"| {shape}, {n:,} nodes | {a:.2f} s | {b:.2f} s | {b / a:.2f} | {each} |", flush=True)
+                print(line([f"{shape}, {n:,} nodes", f"{a:.2f} s", f"{b:.2f} s", f"{b / a:.2f}", each]), flush=True)
 
 
 def main() -> None:
@@ -171,8 +163,7 @@ def main() -> None:
                 place.mkdir()
                 rows.append((title, large_weights(place, batch_norm=batch_norm)))
         pythons = {tool: interpreter(tool, folder) for tool in tools}
-        print("| model |", " | ".join(tools), "|")
-        print("|---|" + "--:|" * len(tools))
+        print(heading(["model", *tools]))
         gone: set[tuple[str, str]] = set()
         for title, path in rows:
             cells = []
@@ -187,7 +178,7 @@ def main() -> None:
                 for written in path.parent.glob("*"):
                     if written.is_file() and written not in [p for _, p in rows] and written.name != "weights.data":
                         written.unlink()
-            print(f"| {title} |", " | ".join(cells), "|", flush=True)
+            print(line([title, *cells]), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ import onnxruntime as ort
 
 from graphopt.runtime.discovery import library_path, memory_of
 from graphopt.runtime.routes import library_report
+from tests.hip.harness import ROOT, build_for_cuda
 
 
 def install_for_cuda() -> None:
     """Builds the library with nvcc into graphopt/lib; must be called before the library is loaded."""
-    from tests.hip.harness import ROOT, build_for_cuda
-
     library = build_for_cuda("graphopt")
     (ROOT / "graphopt" / "lib").mkdir(exist_ok=True)
     shutil.copy(library, ROOT / "graphopt" / "lib")

@@ -32,9 +32,7 @@ def main() -> int:
                 refused += 1
         except Exception as error:  # every failure is reported, with its seed
             failures.append(seed)
-            print(
-                f"seed {seed}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True
-            )
+            print(f"seed {seed}: {type(error).__name__}: {str(error).partition(chr(10))[0]}", flush=True)
             if not isinstance(error, AssertionError):
                 traceback.print_exc()
     print(f"{ran} graphs ran, {refused} refused by the runtime, {len(failures)} failures: {failures[:20]}")

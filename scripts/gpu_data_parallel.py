@@ -2,20 +2,14 @@
 
     python scripts/gpu_data_parallel.py
 
-Builds the library with nvcc into graphopt/lib first and prints a line for each check:
-
-- a session on the second device while the first is current for the caller and PyTorch computes there;
-- sessions of one model on both devices, one of them closed first;
-- `graphopt.DataParallel` over all devices against a session on one, for ResNet-50 and BERT-base in float32 from host
-  memory, with the medians of interleaved runs;
-- an input and an output bound on the wrong device: an error that names both devices.
-
-The exit code is 1 if a check fails: different bits, or an error above rounding; a speedup of ResNet-50 below 1.7; fewer
-than two devices. scripts/gpu_soak.py is the soak test on both.
+Builds the library with nvcc into graphopt/lib first and prints a line for each check. The exit code is 1 if a check
+fails (different bits, an error above rounding, or a speedup of ResNet-50 below 1.7), or with fewer than two devices.
+scripts/gpu_soak.py is the soak test on both.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -191,6 +185,7 @@ def split_batch(name: str) -> str:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     load_vendor_libraries(torch)
     install_for_cuda()
     print(f"{device_count()} devices: {torch.cuda.get_device_name()}", flush=True)

@@ -92,7 +92,7 @@ class Row:
     device: str
     error: float = 0.0
     on_cpu: dict[str, int] = field(default_factory=dict)
-    copies: int | None = None  # Memcpy nodes; None for a row of a file written before they were counted
+    copies: int = 0  # Memcpy nodes
     regions: dict[str, int] = field(default_factory=dict)
     ours: float = 0.0
     peers: dict[str, float] = field(default_factory=dict)
@@ -129,8 +129,8 @@ class Row:
             found.append(f"error {self.error:.2g}")
         if self.on_cpu:
             found.append(f"on the CPU: {self.on_cpu}")
-        if self.copies != 0:
-            found.append("copies not counted" if self.copies is None else f"{self.copies} copies")
+        if self.copies:
+            found.append(f"{self.copies} copies")
         if self.floor is not None and not self.ratio <= self.floor:
             found.append(f"above {self.floor}")
         return found
@@ -139,9 +139,8 @@ class Row:
         peers = (f"{self.peers[side]:.3f}" if side in self.peers else "-" for side in SIDES)
         captured = "captured" if self.regions.get("captured") and not self.regions.get("refused") else "not captured"
         regions = f"{self.regions.get('compiled', 0)} {captured}"
-        copies = "-" if self.copies is None else self.copies
         ratio = f"{self.ratio:.2f}" + (f" of {len(self.peers)}" if len(self.peers) < len(SIDES) else "")
-        cells = (self.model, self.batch, self.dtype, f"{self.error:.1e}", copies, regions, f"{self.ours:.3f}")
+        cells = (self.model, self.batch, self.dtype, f"{self.error:.1e}", self.copies, regions, f"{self.ours:.3f}")
         return line([*cells, *peers, ratio, ", ".join(self.failures(sides))])
 
 
@@ -337,23 +336,28 @@ def print_kernels(title: str, kernels: dict[str, tuple[float, float]], most: int
         print(f"    {spent:8.1f} us  {count:5.1f} x {spent / count:7.2f}  {name[:110]}")
 
 
+def works_by_options(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> dict[str, Callable[[], object]]:
+    """Returns runs of the model without regions, with regions, and captured."""
+    given: dict[str, dict[str, Any]] = {"node by node": {"regions": 0}, "regions": {"capture": 0}, "captured": {}}
+    works: dict[str, Callable[[], object]] = {}
+    for name, options in given.items():
+        session = session_of(model, library, **options)
+        got = [session.run(None, feeds) for _ in range(3)][-1]
+        works[name] = partial(session.run_with_iobinding, bound(session, feeds, got))
+    return works
+
+
 def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) -> None:
     print(heading(["model", "batch", "dtype", "nodes", "how", "run, ms", "device busy, ms", "launches and copies"]))
-    ways: dict[str, dict[str, Any]] = {"node by node": {"regions": 0}, "regions": {"capture": 0}, "captured": {}}
     for name, batch, dtype in rows:
         _, model, feeds = model_of(name, batch, dtype)
-        works: dict[str, Callable[[], object]] = {}
-        for way, options in ways.items():
-            session = session_of(model, library, **options)
-            got = [session.run(None, feeds) for _ in range(3)][-1]
-            binding = bound(session, feeds, got)
-            works[way] = partial(session.run_with_iobinding, binding)
-        for way, wall in milliseconds(works).items():
-            kernels = kernels_of(works[way])
+        works = works_by_options(model, feeds, library)
+        for how, wall in milliseconds(works).items():
+            kernels = kernels_of(works[how])
             device = sum(spent for spent, _ in kernels.values()) / 1e3
             count = sum(count for _, count in kernels.values())
-            what = f"{name} | {batch} | {dtype} | {len(model.graph.node)} | {way}"
-            print(f"| {what} | {wall:.3f} | {device:.3f} | {count:.0f} |", flush=True)
+            cells = (f"{wall:.3f}", f"{device:.3f}", f"{count:.0f}")
+            print(line([name, batch, dtype, len(model.graph.node), how, *cells]), flush=True)
         if most_kernels:
             print_kernels("ours", kernels, most_kernels)
             row = Row(name, batch, dtype, True, torch.cuda.get_device_name())
@@ -365,17 +369,9 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
     body = " ".join(f"t{i + 1} = {'Relu' if i % 2 else 'Neg'} (t{i})" for i in range(nodes))
     graph = f"chain (float[1] t0) => (float[1] t{nodes}) {{ {body} }}"
     chain = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
-    feeds = {"t0": np.ones(1, np.float32)}
-    works = {}
-    for way, options in ways.items():
-        session = session_of(chain, library, **options)
-        got = [session.run(None, feeds) for _ in range(3)][-1]
-        works[way] = partial(session.run_with_iobinding, bound(session, feeds, got))
-    for way, wall in milliseconds(works).items():
-        print(
-            f"| chain | | | {nodes} | {way} | {wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch | | |",
-            flush=True,
-        )
+    for how, wall in milliseconds(works_by_options(chain, {"t0": np.ones(1, np.float32)}, library)).items():
+        each = f"{wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch"
+        print(line(["chain", "", "", nodes, how, each, "", ""]), flush=True)
 
 
 def sizes_of_images(count: int) -> list[tuple[int, int]]:
@@ -547,7 +543,7 @@ def main() -> int:
     log, device, libraries = Log(options.json), torch.cuda.get_device_name(), not options.without_libraries
     sides = SIDES[:2] if options.no_compile else SIDES
     kept = {key: Row(**row) for key, row in log.rows.items()}
-    known = {key for key, row in kept.items() if row.copies is not None and not {*row.left_out()} & {*sides}}
+    known = {key for key, row in kept.items() if not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
     for name, batch, dtype in rows_of(options.only):
         key = Row(name, batch, dtype, libraries, device).key

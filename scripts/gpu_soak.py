@@ -19,10 +19,8 @@ The first failure stops the run and is printed with the seed and the operations 
 thread the same operations. operations.txt in the folder of the exports lists all of them, even if the process is
 killed. The last line has the counts; the exit code is 1 after a failure.
 
-compute-sanitizer needs `--show-backtrace device`: to describe a call's place on the host, it takes references to
-Python's frames and keeps them, with the sessions in them (2025.3.1).
-
-Without a GPU the small models of the zoo run on guarded host memory, with the kernels compiled for the CPU.
+compute-sanitizer needs `--show-backtrace device` (docs/measurements/soak_h200.md). Without a GPU the small models
+of the zoo run on guarded host memory, with the kernels compiled for the CPU.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,7 +126,10 @@ class Live:
     device: int
     limit: int  # bytes, 0: none
     bindings: dict[int, Any] = field(default_factory=dict)  # by input
-    turn: threading.Lock = field(default_factory=threading.Lock)  # for a limit, which fits one run at a time
+
+    def __post_init__(self) -> None:
+        # A limit fits one run at a time.
+        self.turn: AbstractContextManager[object] = threading.Lock() if self.limit else nullcontext()
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.precision} on {self.device}{', limited' if self.limit else ''}"
@@ -219,14 +221,14 @@ class Soak:
     def run(self, live: Live, size: int) -> None:
         """Runs a session once with inputs and outputs in host memory."""
         self.begin(f"run {live}, input {size}")
-        with self._turn(live):
+        with live.turn:
             outputs = live.session.run(None, live.model.inputs[size])
         self.compare(live, size, outputs)
 
     def run_bound(self, live: Live, size: int, times: int, anew: bool) -> None:
         """Runs a session `times` times with inputs and outputs on the device, at new addresses if `anew`."""
         self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
-        with self._turn(live):
+        with live.turn:
             if anew or size not in live.bindings:
                 live.bindings[size] = bound(live.session, live.model.inputs[size], live.model.outputs[size])
             binding = live.bindings[size]
@@ -236,10 +238,6 @@ class Soak:
                 live.session.run_with_iobinding(binding)
             outputs = binding.copy_outputs_to_cpu()
         self.compare(live, size, outputs)
-
-    @staticmethod
-    def _turn(live: Live) -> threading.Lock:
-        return live.turn if live.limit else threading.Lock()
 
     def compare(self, live: Live, size: int, outputs: Sequence[Array]) -> None:
         """Raises SoakError unless the outputs equal the first ones, or, if they are the first, match the CPU's."""

@@ -30,10 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import onnx
 
-from scripts.timing import Log
+from scripts.timing import ROOT, Log
 from tests.hostile.foreign_file import RESULT
 
-ROOT = Path(__file__).resolve().parents[1]
 TARGETS = "cpu,rocm,cuda,migraphx,portable"
 
 

@@ -289,18 +289,24 @@ class Run:
         self._processes[here] = process
         return here
 
-    def end(self) -> None:
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> bool:
+        """Ends the processes. A run that was stopped is no error."""
         for connection, process in self._processes.items():
             process.terminate()
             process.join()
             connection.close()
-        self._processes.clear()
+        if is_stopped := error in (Stopped, KeyboardInterrupt):
+            print("stopped: these are the results so far")
+        return is_stopped
 
 
 def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse.Namespace) -> int:
     candidates: list[Fault] = []
     planned: list[Fault] = []
-    try:
+    with run:
         for task, sites in run.all([Task("sites", s.name, only=arguments.only) for s in found]):
             candidates += [(kind, task.subject, base, where) for kind, base, where in sites]
         planned = chosen(sorted(candidates), arguments.per_kind, arguments.every, arguments.seed)
@@ -317,9 +323,6 @@ def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse
         ]
         for _ in run.all(tasks):
             pass
-    except (Stopped, KeyboardInterrupt):
-        print("stopped: the table has the results so far")
-    run.end()
     return table(folder, planned, run.failed)
 
 
@@ -354,12 +357,9 @@ def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: ar
         for subject in found
         for seed in range(arguments.seeds if subject.name in ZOO_NAMES else 1)
     ][arguments.every - 1 :: arguments.every]
-    try:
+    with run:
         for _ in run.all(tasks):
             pass
-    except (Stopped, KeyboardInterrupt):
-        print("stopped: these are the results so far")
-    run.end()
     names = {f"{task.subject}|{task.rows[0][1]}" for task in tasks}
     known = {key: row for key, row in Log(folder / "alarms.jsonl").rows.items() if key.split("|", 1)[1] in names}
     alarms = {key: row for key, row in known.items() if row["alarm"]}

@@ -34,9 +34,8 @@ from graphopt.ops import DOMAIN
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from models.scale import SHAPES
-from scripts.timing import check_out
+from scripts.timing import ROOT, check_out
 
-ROOT = Path(__file__).resolve().parent.parent
 # Name of an option set -> arguments of `optimize`.
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"target": "cpu"},
@@ -73,32 +72,27 @@ for path, way, arguments in json.load(sys.stdin):
 Results = dict[tuple[str, str], tuple[str, Counter[str]]]
 
 
-class Harvest:
-    """Keeps each model that tests pass to graphopt, except for graphopt's own outputs."""
+def harvest(folder: Path) -> None:
+    """Writes each model that tests pass to graphopt, except for graphopt's own outputs."""
+    load_unseen = reading.load
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def load(original: Any, progress: Any = None, *, copy: bool = True) -> reading.Source:
+        plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
+        data = original.SerializeToString(deterministic=True) if plain else b""
+        if 0 < len(data) <= MAX_HARVESTED_BYTES:
+            (folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
+        return load_unseen(original, progress, copy=copy)
 
-    def collect(self) -> None:
-        load_unseen = reading.load
-
-        def load(original: Any, progress: Any = None, *, copy: bool = True) -> reading.Source:
-            plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
-            data = original.SerializeToString(deterministic=True) if plain else b""
-            if 0 < len(data) <= MAX_HARVESTED_BYTES:
-                (self._folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
-            return load_unseen(original, progress, copy=copy)
-
-        # Replaced before the tests import it.
-        reading.load = load
-        os.chdir(ROOT)
-        pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
-        reading.load = load_unseen
+    # Replaced before the tests import it.
+    reading.load = load
+    os.chdir(ROOT)
+    pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
+    reading.load = load_unseen
 
 
 def make_models(folder: Path, random: int) -> None:
     """Writes all models to a folder."""
-    Harvest(folder).collect()
+    harvest(folder)
     # After the harvest, since this import loads modules that the tests import.
     from tests.fuzz.generator import generate
 
@@ -177,10 +171,9 @@ def main() -> int:
         folder.mkdir(exist_ok=True)
         if not any(folder.glob("*.onnx")):
             make_models(folder, arguments.random)
-        commit = subprocess.run(
-            ["git", "rev-parse", arguments.commit], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        old = optimized_by(commit.stdout.strip(), folder, work)
+        command = ["git", "rev-parse", arguments.commit]
+        commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        old = optimized_by(commit, folder, work)
         new = optimize_all(ROOT, folder, work / "out.onnx")
         differing = [key for key in old if old[key][0] != new[key][0]]
         for model, way in differing:
