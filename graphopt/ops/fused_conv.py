@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
 from graphopt.ops.channel_pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
+    MIN_OPSET,
     Array,
     Dialect,
     OpSpec,
@@ -43,6 +44,7 @@ from graphopt.ops.schema import (
 
 # The attributes of a window, as in ONNX's Conv.
 WINDOW = {**dict.fromkeys(("pads", "strides", "dilations"), ir.AttributeType.INTS), "group": ir.AttributeType.INT}
+WINDOW_STATEMENT = "pads: ints = @pads, strides: ints = @strides, dilations: ints = @dilations, group: int = @group"
 
 
 def convolution(
@@ -130,53 +132,76 @@ def _spec_from_pairs(plain: OpSpec) -> OpSpec:
     )
 
 
-def _spec(activation: Activation, add: bool, bf16: bool) -> OpSpec:
-    def reference(
-        x: Array,
-        w: Array,
-        b: Array,
-        *residual: Array,
-        pads: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        group: int,
-        **attributes: float,
-    ) -> tuple[Array, ...]:
-        x, w = (bfloat16(x), bfloat16(w)) if bf16 else (widen(x), widen(w))
-        y = convolution(x, w, pads, strides, dilations, group)
-        y = y + widen(b).reshape(-1, *([1] * len(strides)))
-        return (activation.reference(plus(y, residual), **attributes),)
+def convolution_specs(
+    name: str,
+    formula: str,
+    attributes: Mapping[str, ir.AttributeType],
+    convolve: Callable[..., Array],
+    statements: str,
+    *,
+    suffix: str = "",
+    min_opset: int = MIN_OPSET,
+    **properties: Any,
+) -> tuple[OpSpec, ...]:
+    """Makes NAME[Add][act] with every activation: Y = act(conv(X, W) + B + R).
 
-    def body(dialect: Dialect) -> str:
-        window = "pads: ints = @pads, strides: ints = @strides, dilations: ints = @dilations, group: int = @group"
-        conv = f"conv = Conv <{window}> (X, W, B)\n"
-        if bf16:
-            conv = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W")
-            conv += f"conv = Conv <{window}> (X_rounded, W_rounded, B)\n"
-        if add:
-            return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
-        return conv + activation.statements("conv", "Y", dialect)
+    Args:
+        name: the name without residual and activation.
+        formula: the convolution in the summary.
+        attributes: the attributes of the convolution; those of the activation are added.
+        convolve: computes conv(X, W) in float64, with these attributes by name.
+        statements: of the function body; they define `conv`, the convolution with its bias.
+        suffix: the end of the name.
+        min_opset: the oldest default opset that the statements can be written for.
+        properties: further members of `OpSpec`.
+    """
 
-    conv = f"conv(X, W){' in bfloat16' if bf16 else ''}"
-    return OpSpec(
-        name=f"FusedConv{'Add' if add else ''}{activation.suffix}{'Bf16' if bf16 else ''}",
-        inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
-        outputs=("Y",),
-        attributes={**WINDOW, **activation.attribute_types},
-        body=body,
-        min_opset=max(activation.min_opset, CAST_BFLOAT16_OPSET) if bf16 else activation.min_opset,
-        reference=reference,
-        summary=f"Y = {activation.suffix or 'id'}({conv} + B{' + R' if add else ''})",
-        gpu_kernel=not bf16,
-        float32_only=bf16,
-    )
+    def spec(activation: Activation, add: bool) -> OpSpec:
+        def reference(x: Array, w: Array, b: Array, *residual: Array, **given: Any) -> tuple[Array, ...]:
+            y = convolve(widen(x), widen(w), **{name: given.pop(name) for name in attributes})
+            y = y + widen(b).reshape(-1, *([1] * (y.ndim - 2)))
+            return (activation.reference(plus(y, residual), **given),)
+
+        def body(dialect: Dialect) -> str:
+            total, more = ("sum", "sum = Add(conv, R)\n") if add else ("conv", "")
+            return statements + more + activation.statements(total, "Y", dialect)
+
+        return OpSpec(
+            name=f"{name}{'Add' if add else ''}{activation.suffix}{suffix}",
+            inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
+            outputs=("Y",),
+            attributes={**attributes, **activation.attribute_types},
+            body=body,
+            min_opset=max(activation.min_opset, min_opset),
+            reference=reference,
+            summary=f"Y = {activation.suffix or 'id'}({formula} + B{' + R' if add else ''})",
+            **properties,
+        )
+
+    return tuple(spec(activation, add) for add in (False, True) for activation in ACTIVATIONS.values())
 
 
-_PLAIN_SPECS = tuple(
-    _spec(a, add, bf16) for bf16 in (False, True) for add in (False, True) for a in ACTIVATIONS.values()
+def _rounded_convolution(x: Array, w: Array, **window: Any) -> Array:
+    return convolution(bfloat16(x), bfloat16(w), **window)
+
+
+_STATEMENT = f"conv = Conv <{WINDOW_STATEMENT}> (X, W, B)\n"
+_ROUNDED = round_to_bfloat16("X_rounded", "X") + round_to_bfloat16("W_rounded", "W")
+_PLAIN = convolution_specs("FusedConv", "conv(X, W)", WINDOW, convolution, _STATEMENT)
+_BF16 = convolution_specs(
+    "FusedConv",
+    "conv(X, W) in bfloat16",
+    WINDOW,
+    _rounded_convolution,
+    _ROUNDED + _STATEMENT.replace("(X, W, B)", "(X_rounded, W_rounded, B)"),
+    suffix="Bf16",
+    min_opset=CAST_BFLOAT16_OPSET,
+    gpu_kernel=False,
+    float32_only=True,
 )
 SPECS = (
-    *_PLAIN_SPECS,
-    *(with_slopes(spec) for spec in _PLAIN_SPECS if spec.name in ("FusedConv", "FusedConvAdd")),
-    *(make(spec) for make in (_spec_of_pairs, _spec_from_pairs) for spec in _PLAIN_SPECS if spec.float32_only),
+    *_PLAIN,
+    *_BF16,
+    *(with_slopes(spec) for spec in _PLAIN if spec.name in ("FusedConv", "FusedConvAdd")),
+    *(make(spec) for make in (_spec_of_pairs, _spec_from_pairs) for spec in _BF16),
 )

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
-from graphopt.ops.fused_conv import WINDOW
-from graphopt.ops.schema import Array, Dialect, OpSpec, plus, widen
+from graphopt.ops.activation import with_slopes
+from graphopt.ops.fused_conv import WINDOW, WINDOW_STATEMENT, convolution_specs
+from graphopt.ops.schema import Array
 
 
 def transposed_convolution(
@@ -61,44 +61,11 @@ def transposed_convolution(
     return y[every + tuple(inside)]
 
 
-def _spec(activation: Activation, add: bool) -> OpSpec:
-    def reference(
-        x: Array,
-        w: Array,
-        b: Array,
-        *residual: Array,
-        pads: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        group: int,
-        output_padding: Sequence[int],
-        **attributes: float,
-    ) -> tuple[Array, ...]:
-        y = transposed_convolution(widen(x), widen(w), pads, strides, dilations, group, output_padding)
-        y = y + widen(b).reshape(-1, *([1] * len(strides)))
-        return (activation.reference(plus(y, residual), **attributes),)
-
-    def body(dialect: Dialect) -> str:
-        window = "pads: ints = @pads, strides: ints = @strides, dilations: ints = @dilations, group: int = @group"
-        conv = f"conv = ConvTranspose <{window}, output_padding: ints = @output_padding> (X, W, B)\n"
-        if add:
-            return conv + "sum = Add(conv, R)\n" + activation.statements("sum", "Y", dialect)
-        return conv + activation.statements("conv", "Y", dialect)
-
-    return OpSpec(
-        name=f"FusedConvTranspose{'Add' if add else ''}{activation.suffix}",
-        inputs=("X", "W", "B", "R") if add else ("X", "W", "B"),
-        outputs=("Y",),
-        attributes={**WINDOW, "output_padding": ir.AttributeType.INTS, **activation.attribute_types},
-        body=body,
-        min_opset=activation.min_opset,
-        reference=reference,
-        summary=f"Y = {activation.suffix or 'id'}(conv_transpose(X, W) + B{' + R' if add else ''})",
-    )
-
-
-_WITHOUT_SLOPES = tuple(_spec(a, add) for add in (False, True) for a in ACTIVATIONS.values())
-SPECS = (
-    *_WITHOUT_SLOPES,
-    *(with_slopes(s) for s in _WITHOUT_SLOPES if s.name in ("FusedConvTranspose", "FusedConvTransposeAdd")),
+_PLAIN = convolution_specs(
+    "FusedConvTranspose",
+    "conv_transpose(X, W)",
+    {**WINDOW, "output_padding": ir.AttributeType.INTS},
+    transposed_convolution,
+    f"conv = ConvTranspose <{WINDOW_STATEMENT}, output_padding: ints = @output_padding> (X, W, B)\n",
 )
+SPECS = (*_PLAIN, *(with_slopes(s) for s in _PLAIN if s.name in ("FusedConvTranspose", "FusedConvTransposeAdd")))
