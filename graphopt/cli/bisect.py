@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from graphopt.cli import screen, streams
 from graphopt.cli.options import CustomOpsOption, IgnoreCostModelOption, InPath, ProvidersOption, TargetOption
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 @app.command(cls=Command, name="bisect")
@@ -31,19 +34,21 @@ def bisect(
 
     Exit code 0: none, 1: found, 8: the model is random, so none can be found.
     """
-    from graphopt.debug.bisect import bisect_file
+    from graphopt.debug.bisect import bisect as find_rewrite
+    from graphopt.graph import reading, writing
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     before = streams.read(before)
+    if out is not None:
+        writing.check_place("--out", out, [before, *reading.data_files(before)])
     if providers is not None:
         _bisect_providers(before, out, providers, inputs, seed, custom_ops or ())
         return
     with screen.working("looking for the rewrite"):
-        result = bisect_file(
+        result = find_rewrite(
             before,
-            out,
             target=target,
             ignore_cost_model=ignore_cost_model,
             inputs=inputs,
@@ -59,7 +64,7 @@ def bisect(
     where = ", ".join(result.culprit.nodes) or "the whole model"
     say(f"[red]{result.culprit.pass_name}[/] at {plain(where)}: {plain(result.culprit.detail)}", console)
     say(plain(result.summary), console)
-    _say_written(out, result.minimal is not None)
+    _write_minimal(result.minimal, out)
     raise typer.Exit(1)
 
 
@@ -71,13 +76,13 @@ def _bisect_providers(
     seed: int,
     custom_ops: Sequence[Path],
 ) -> None:
-    from graphopt.debug.first_difference import first_difference_in_file
+    from graphopt.debug.first_difference import first_difference
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
-        result = first_difference_in_file(path, out, providers, inputs=inputs, seed=seed, custom_ops=custom_ops)
+        result = first_difference(path, providers, inputs=inputs, seed=seed, custom_ops=custom_ops)
     console = screen.out()
     if result.value is None:
         say(f"{verdict(result.verdict)}: {plain(result.summary)}", console)
@@ -86,12 +91,15 @@ def _bisect_providers(
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
         say("it differs only if it is the single output: a provider fuses it with its neighbours", console)
-    _say_written(out, result.minimal is not None)
+    _write_minimal(result.minimal, out)
     raise typer.Exit(1)
 
 
-def _say_written(out: Path | None, written: bool) -> None:
+def _write_minimal(model: ir.Model | None, out: Path | None) -> None:
+    from graphopt.graph import writing
     from graphopt.report.text import visible
 
+    if out is not None and model is not None:
+        writing.save(model, out)
     if out is not None:
-        print(f"written to {visible(str(out))}" if written else "no minimal model could be cut out")
+        print(f"written to {visible(str(out))}" if model is not None else "no minimal model could be cut out")

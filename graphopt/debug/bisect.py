@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from graphopt import pipeline
-from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.passes.base import ModelPass, Pass
@@ -118,17 +117,3 @@ def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
         return None
     graph = ir.convenience.extract(before.graph, inputs, outputs)
     return ir.Model(graph, ir_version=before.ir_version, functions=list(before.functions.values()))
-
-
-def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) -> BisectResult:
-    """Runs `bisect` on a file, and writes the minimal model to `out`.
-
-    Raises:
-        ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
-    """
-    if out is not None:
-        writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
-    result = bisect(path, **options)
-    if out is not None and result.minimal is not None:
-        writing.save(result.minimal, out)
-    return result

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph import inference, reading, traversal
 from graphopt.runtime.custom_ops import registering_custom_ops
 from graphopt.verification.variants import with_outputs
 from graphopt.verification.verify import Verdict, VerifyReport, verify
@@ -115,19 +114,3 @@ def _alone(model: ir.Model, node: ir.Node) -> ir.Model | None:
         return None
     graph = ir.convenience.extract(model.graph, inputs, [o for o in node.outputs if o.name])
     return ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))
-
-
-def first_difference_in_file(
-    path: str | os.PathLike[str], out: Path | None, providers: Sequence[str], **options: Any
-) -> FirstDifference:
-    """Runs `first_difference` on a file, and writes the minimal model to `out`.
-
-    Raises:
-        ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
-    """
-    if out is not None:
-        writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
-    result = first_difference(path, providers, **options)
-    if out is not None and result.minimal is not None:
-        writing.save(result.minimal, out)
-    return result
