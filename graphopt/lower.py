@@ -79,7 +79,7 @@ def lower(
     source = reading.load(path)
     work = source.model
     writing.check_place("OUT", Path(out), source.data_files)
-    done = Lowered(inlined=sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph))
+    done = Lowered(inlined=sum(node.domain == DOMAIN for node in traversal.nodes(work)))
     _inline(work)
     if to == "standard":
         with reading.blaming_model(source):
@@ -102,15 +102,14 @@ def _inline(work: ir.Model) -> None:
 
 def _write_constants_as_tensors(work: ir.Model) -> None:
     """Rewrites Constants with plain numbers as tensors, because some engines do not support the newer form."""
-    for graph in traversal.graphs(work):
-        for node in graph:
-            if not is_op(node, "Constant") or len(node.attributes) != 1:
-                continue
-            attribute = next(iter(node.attributes.values()))
-            dtype = {"value_float": np.float32, "value_int": np.int64}.get(attribute.name.removesuffix("s"))
-            if dtype is not None and not attribute.is_ref():
-                del node.attributes[attribute.name]
-                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array(attribute.value, dtype)))
+    for node in traversal.nodes(work):
+        if not is_op(node, "Constant") or len(node.attributes) != 1:
+            continue
+        attribute = next(iter(node.attributes.values()))
+        dtype = {"value_float": np.float32, "value_int": np.int64}.get(attribute.name.removesuffix("s"))
+        if dtype is not None and not attribute.is_ref():
+            del node.attributes[attribute.name]
+            node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array(attribute.value, dtype)))
 
 
 def _define(work: ir.Model, done: Lowered) -> None:
@@ -121,20 +120,21 @@ def _define(work: ir.Model, done: Lowered) -> None:
     after = _contrib(work)
     done.defined = before - after
     done.kept = [r for r in result.remarks if not r.applied]
-    if not any(node.domain == MICROSOFT for graph in traversal.graphs(work) for node in graph):
+    if not any(node.domain == MICROSOFT for node in traversal.nodes(work)):
         for imports in (work.opset_imports, *(f.opset_imports for f in work.functions.values())):
             imports.pop(MICROSOFT, None)
 
 
 def _contrib(work: ir.Model) -> Counter[str]:
-    nodes = (node for graph in traversal.graphs(work) for node in graph)
-    return Counter(n.op_type for n in nodes if n.domain == MICROSOFT or (n.domain, n.op_type) in CONTRIB)
+    return Counter(
+        n.op_type for n in traversal.nodes(work) if n.domain == MICROSOFT or (n.domain, n.op_type) in CONTRIB
+    )
 
 
 def _lowest(work: ir.Model, opset: int) -> str:
     """Returns advice with the lowest opset that has every operator of a model; "" if it is not above `opset`."""
     own = work.opset_imports.get("", opset)
-    used = {node.op_type for graph in traversal.graphs(work) for node in graph if node.domain == ""}
+    used = {node.op_type for node in traversal.nodes(work) if node.domain == ""}
     since: dict[str, int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.name in used:

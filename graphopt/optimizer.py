@@ -357,7 +357,7 @@ def _unknown_operators(model: ir.Model) -> str:
     opset = model.opset_imports.get("", 0)
     if opset > NEWEST_KNOWN_OPSET:
         return f"opset {opset} is newer than any that graphopt knows ({NEWEST_KNOWN_OPSET})"
-    if opset < 1 and any(node.domain == "" for graph in traversal.graphs(model) for node in graph):
+    if opset < 1 and any(node.domain == "" for node in traversal.nodes(model)):
         return "the model uses ONNX's operators and imports no version of them"
     if any(function.domain == "" for function in model.functions.values()):
         return "the model defines operators of ONNX's own domain itself"

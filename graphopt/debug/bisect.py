@@ -103,7 +103,7 @@ def bisect(
 
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
     """Cuts out the nodes of `before` that `after` lacks, with the values that they read as inputs."""
-    names = {n.name for g in traversal.graphs(after) for n in g}
+    names = {n.name for n in traversal.nodes(after)}
     removed = [n for n in before.graph if n.name not in names]
     if not removed:
         return None

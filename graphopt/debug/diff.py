@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt.graph import reading
-from graphopt.graph.traversal import own_graphs
+from graphopt.graph.traversal import own_graphs, own_nodes
 from graphopt.remarks import node_label
 from graphopt.report.data import ModelStats, model_stats
 
@@ -105,15 +105,11 @@ def diff(before: Any, after: Any) -> ModelDiff:
 
 def neighbourhoods(old: ir.Model, new: ir.Model) -> Iterable[Neighbourhood]:
     """Finds the nodes that only one of two models has, and groups them by connections; ignores initializers."""
-    old_nodes, new_nodes = list(_nodes(old)), list(_nodes(new))
+    old_nodes, new_nodes = list(own_nodes(old)), list(own_nodes(new))
     old_keys, new_keys = {_key(n) for n in old_nodes}, {_key(n) for n in new_nodes}
     removed = [n for n in old_nodes if _key(n) not in new_keys]
     added = [n for n in new_nodes if _key(n) not in old_keys]
     return _neighbourhoods(removed, added, _value_names(old_nodes), _value_names(new_nodes))
-
-
-def _nodes(model: ir.Model) -> Iterable[ir.Node]:
-    return (n for g in own_graphs(model) for n in g)
 
 
 def _initializers(model: ir.Model) -> dict[str, ir.TensorProtocol | None]:
@@ -130,7 +126,7 @@ def _data(tensor: ir.TensorProtocol | None) -> Any:
 
 def _constants(model: ir.Model) -> list[ir.TensorProtocol]:
     """Returns the tensors of all Constant nodes."""
-    nodes = (n for n in _nodes(model) if (n.domain, n.op_type) == ("", "Constant"))
+    nodes = (n for n in own_nodes(model) if (n.domain, n.op_type) == ("", "Constant"))
     return [a.as_tensor() for n in nodes if (a := n.attributes.get("value")) is not None and not a.is_ref()]
 
 

@@ -35,6 +35,16 @@ def own_graphs(model: ir.Model) -> Iterator[ir.Graph]:
             yield from with_subgraphs(function.graph)
 
 
+def nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yields every node of the graphs of `graphs`."""
+    return (node for graph in graphs(model) for node in graph)
+
+
+def own_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yields every node of the graphs of `own_graphs`."""
+    return (node for graph in own_graphs(model) for node in graph)
+
+
 def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """Yields a graph and the bodies in it, at any depth."""
     yield graph

@@ -175,7 +175,7 @@ def forecast(
     if kernels.unknown and provider == "cpu":
         raise RuntimeMissingError(f"this onnxruntime does not list its kernels: {kernels.unknown}")
     editor = Editor(work, Target("cpu"))
-    _add_shapes((node for graph in traversal.graphs(work) for node in graph), editor)
+    _add_shapes(traversal.nodes(work), editor)
     peer = peers.read(provider) if provider in peers.NAMES else None
     if peer is not None:
         found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"

@@ -279,12 +279,12 @@ def side(
             value.shape = shape
         _bind(loaded, bound)
         inference.infer(loaded)
-        if not any(_exceeds_input(node) for node in _nodes(loaded)):
+        if not any(_exceeds_input(node) for node in traversal.own_nodes(loaded)):
             break
     _tell_shapes(loaded)
-    if any(_is_unknown(value) for node in _nodes(loaded) for value in node.outputs):
+    if any(_is_unknown(value) for node in traversal.own_nodes(loaded) for value in node.outputs):
         _tell_folded_shapes(loaded)
-    return Side(loaded, list(_nodes(loaded)), bound)
+    return Side(loaded, list(traversal.own_nodes(loaded)), bound)
 
 
 def _exceeds_input(node: ir.Node) -> bool:
@@ -333,7 +333,7 @@ def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
 def _tell_shapes(model: ir.Model) -> None:
     """Sets shapes that depend on shape arithmetic, which onnx's inference does not evaluate."""
     shapes = Editor(model, Target("portable")).shapes
-    for node in _nodes(model):
+    for node in traversal.own_nodes(model):
         for value in node.outputs:
             if _is_unknown(value):
                 dims = shapes.dims(value)
@@ -348,12 +348,12 @@ def _tell_folded_shapes(model: ir.Model) -> None:
     inference.infer(folded)
     _tell_shapes(folded)
     found: dict[str, ir.Shape | None] = {}
-    for node in _nodes(folded):
+    for node in traversal.own_nodes(folded):
         for value in node.outputs:
             if value.name and not _is_unknown(value):
                 same = value.name not in found or found[value.name] == value.shape  # branches may share a name
                 found[value.name] = value.shape if same else None
-    for node in _nodes(model):
+    for node in traversal.own_nodes(model):
         for value in node.outputs:
             if _is_unknown(value) and (shape := found.get(value.name or "")) is not None:
                 value.shape = shape.copy()
@@ -361,10 +361,6 @@ def _tell_folded_shapes(model: ir.Model) -> None:
 
 def _is_unknown(value: ir.Value) -> bool:
     return value.shape is None or not value.shape.is_static()
-
-
-def _nodes(model: ir.Model) -> Iterable[ir.Node]:
-    return (n for g in traversal.own_graphs(model) for n in g)
 
 
 def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], report: Report) -> Iterable[Site]:

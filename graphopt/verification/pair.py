@@ -239,7 +239,7 @@ def _notes_on_windows(before: ir.Model, after: ir.Model) -> list[str]:
     version = import_onnxruntime().__version__
     if tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
         return []
-    every = [[n for g in traversal.graphs(m) for n in g if n.op_type == "GroupQueryAttention"] for m in (before, after)]
+    every = [[n for n in traversal.nodes(m) if n.op_type == "GroupQueryAttention"] for m in (before, after)]
     notes = []
     if len(every[0]) != len(every[1]):
         notes.append(
@@ -486,7 +486,7 @@ def _upstream(values: Iterable[ir.Value], stops: Collection[str | None]) -> Iter
 
 
 def _results(model: ir.Model) -> list[ir.Value]:
-    return [v for graph in traversal.graphs(model) for node in graph for v in node.outputs]
+    return [v for node in traversal.nodes(model) for v in node.outputs]
 
 
 def _names_before(rounded: Collection[ir.Value]) -> set[str]:
