@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
+from graphopt.measure.bench import bind
 from graphopt.runtime.discovery import library_path, memory_of
 from graphopt.runtime.routes import library_report
 from tests.hip.harness import ROOT, build_for_cuda
@@ -35,12 +34,5 @@ def statistics_of(function: str, library: Path | None = None) -> dict[str, Any]:
 
 
 def bound(session: Any, feeds: Mapping[str, Any], like: Sequence[Any]) -> Any:
-    """Returns a binding with inputs, and outputs of these shapes and types, in the memory of the session's device."""
-    place = memory_of(session)
-    binding = session.io_binding()
-    for key, x in feeds.items():
-        binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(x, *place))
-    for output, y in zip(session.get_outputs(), like, strict=True):
-        value = ort.OrtValue.ortvalue_from_shape_and_type(y.shape, y.dtype.type, *place)
-        binding.bind_ortvalue_output(output.name, value)
-    return binding
+    """Returns a binding with inputs, and outputs like these, in the memory of the session's device."""
+    return bind(session, feeds, like, memory_of(session))

@@ -424,6 +424,18 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
     return bound_runner(session, feeds, memory_of(session))
 
 
+def bind(session: Any, feeds: Mapping[str, Any], like: Sequence[Any], memory: tuple[Any, ...]) -> Any:
+    """Returns a binding with inputs, and with outputs of the shapes and types of `like`, in the memory of a device."""
+    value = import_onnxruntime().OrtValue
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, *memory))
+    for output, array in zip(session.get_outputs(), like, strict=True):
+        made = value.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *memory)
+        binding.bind_ortvalue_output(output.name, made)
+    return binding
+
+
 def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]) -> Run:
     """Returns a function that runs a session with inputs and outputs bound on the device.
 
@@ -435,15 +447,9 @@ def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]
     Raises:
         _CannotBindError: the session does not accept the binding.
     """
-    value = import_onnxruntime().OrtValue
-    binding = session.io_binding()
     outputs = session.run(None, feeds)
     try:
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, *memory))
-        for output, array in zip(session.get_outputs(), outputs, strict=True):
-            bound = value.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *memory)
-            binding.bind_ortvalue_output(output.name, bound)
+        binding = bind(session, feeds, outputs, memory)
     except Exception as error:  # the runtime's exception classes share no public base
         raise _CannotBindError(one_line(error)) from None
 
