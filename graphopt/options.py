@@ -27,7 +27,7 @@ class Options:
         precision: "fp16" converts to half precision after all other rewrites (precision/float16/); "bf16", for CPUs,
             rounds the operands of matrix multiplications and convolutions to bfloat16 (precision/bfloat16.py).
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
-        keep_float: with a precision, nodes that are kept in float32, by name (as in the report) or by operator.
+        keep_float: with `precision`, nodes that are kept in float32, by name (as in the report) or by operator.
         inputs: with "fp16", additional inputs for the ranges of activations, as for `verify`.
         input_shapes: input name -> shape; also fixes the dimensions in the written model.
         freeze_initializers: removes initializers from the graph inputs. Callers can then not override them, and passes

@@ -6,8 +6,8 @@
 namespace graphopt::provider {
 namespace {
 
-// Returns true if the input can have either layout, or is the same in both. The runtime reports an unknown
-// rank as 0.
+// Returns true if a kernel in channels last can read the input: its layout can be changed, it is not float16, or it is
+// the same in both layouts. A scalar must be constant, because the runtime reports an unknown rank as 0, too.
 bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
   const Value& value = node.inputs[i];
   if (has_layouts(value) || value.type != ElementType::kHalf) return true;

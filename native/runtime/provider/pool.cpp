@@ -138,9 +138,9 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory
   const size_t bytes = block_size(requested), most = limit_ > 0 ? bytes : 2 * bytes;
   std::unique_lock<std::mutex> lock(mutex_);
   if (limit_ > 0 && (bytes > limit_ || statistics_.in_use > limit_ - bytes)) {
-    throw gpu::OutOfMemory("out of device memory: " + std::to_string(requested) + " bytes, of the limit of " +
-                           std::to_string(limit_) + " bytes " + std::to_string(statistics_.in_use) +
-                           " are in use");
+    throw gpu::OutOfMemory("out of device memory: " + std::to_string(requested) + " bytes requested; " +
+                           std::to_string(statistics_.in_use) + " of the " + std::to_string(limit_) +
+                           " bytes of memory_limit are in use");
   }
   void* memory = take(bytes, most, stream);
   if (memory == nullptr) {

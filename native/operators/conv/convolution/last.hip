@@ -1,10 +1,10 @@
-// Convolutions in channels last as GEMMs with operands in entire packs (gemm/loaders/dense.h), with bias, residual and
-// activation as epilogue. In regions, they run if the vendor's library is not installed or does not support the
-// convolution.
+// Convolutions in channels last as GEMMs, with bias, residual and activation as epilogue. Operands are loaded in packs
+// of 16 bytes (gemm/loaders/dense.h). In regions, these kernels run if the vendor's library is not installed or does not
+// support the convolution.
 //
 // A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
-// or zeros outside of X. 2 M N K FLOPs for the elements of X, W and Y; for all taps but the first, X comes from the
-// cache. Launch: operators/conv/convolution/plan.cpp.
+// or zeros outside of X. 2 M N K FLOPs. Memory traffic: each element of X, W and Y once, because X comes from the cache
+// for all taps but the first. Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"

@@ -6,7 +6,8 @@
 
 namespace graphopt::gpu {
 
-// Any convolution, by the direct algorithm (direct.hip). Inputs X, W, B if any; output Y. Throws std::invalid_argument.
+// Any convolution, by the direct algorithm (direct.hip). Inputs X, W, B if any; output Y. Throws std::invalid_argument
+// if a size is too large.
 Plan convolution_plan(const ConvolutionProblem& p, bool half);
 
 // A convolution that is not transposed, over the last two axes, as an implicit GEMM (product.hip). Inputs X, W, B if
@@ -16,8 +17,8 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 
 // A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels (last.hip).
 // A transposed convolution is supported if its kernel size equals its stride. Inputs X, W, B if any, the residual if
-// any (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last returns why
-// the convolution is not supported, or null.
+// any (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the
+// device has no matrix units. refuse_conv_last returns why the convolution is not supported, or null.
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
@@ -31,7 +32,7 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
 
 // A depthwise convolution over two axes in float16 and channels last with its epilogue (depthwise.hip). The channels
 // fill vectors of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
-// std::invalid_argument.
+// std::invalid_argument if a size is too large.
 Plan depthwise_plan(const ConvolutionProblem& p);
 
 }  // namespace graphopt::gpu

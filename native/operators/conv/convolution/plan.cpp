@@ -65,7 +65,7 @@ void fill_operands(Args& args, const ConvolutionProblem& p) {
   args.y = output(0);
 }
 
-// Checks the limits of a grid's second and third axis. Throws std::invalid_argument.
+// Throws std::invalid_argument if the second or third axis of a grid is too long.
 void require_grid(int64_t rows, int64_t groups) {
   if (groups > kMaxGrid || rows > kMaxGrid) {
     throw std::invalid_argument("a convolution of too many groups or channels");
@@ -189,7 +189,9 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
       return "strides, dilations, or an output of another size than the input";
   }
-  constexpr int64_t kLeast = 6;  // the last steps of a block copy no part of the next block
+  // HaloCopies does not copy pixels of the next block during the first kStepsInFlight steps of a block. With fewer taps,
+  // too few steps would remain for this copy.
+  constexpr int64_t kLeast = 6;
   return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
 

@@ -225,7 +225,7 @@ std::vector<TransposeScratch> take_scratch(const PhasePlan& plan, size_t workers
   const int64_t interleaved = static_cast<int64_t>(plan.remainders.size()) * kPanelWidth + L;
   std::vector<TransposeScratch> memory(workers);
   for (TransposeScratch& scratch : memory) {
-    scratch.sums = workspace.take<float>(plan.most_sums * kPanelWidth + L);
+    scratch.sums = workspace.take<float>(plan.most_rows * kPanelWidth + L);
     scratch.interleaved = workspace.take<float>(interleaved);
     scratch.shuffled = workspace.take<float>(interleaved);
   }

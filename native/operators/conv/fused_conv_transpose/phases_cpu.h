@@ -1,4 +1,4 @@
-// The phases of a transposed convolution, and their common grid (cpu.cpp).
+// The phases of a transposed convolution, and the grid of positions that they share (defined in cpu.cpp).
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kMostPhases = 16;  // most phases, over all axes, that are computed together
-constexpr int64_t kMostSums = 64;    // most rows of a bundle of several channels
-constexpr int64_t kFullRows = 4;     // fewest rows of a block that keep the multipliers busy
+constexpr int64_t kMostPhases = 16;      // most phases, over all axes, that are computed together
+constexpr int64_t kMostBundleRows = 64;  // most rows of a bundle with several channels
+constexpr int64_t kFullRows = 4;         // fewest rows of a block that keep the multipliers busy
 
-// The taps along an axis for elements of y with this remainder, and for each tap the distance from q to its element of
-// x.
+// The taps along an axis that contribute to elements of y with this remainder. `distances`: for each tap, the distance
+// in x[q - distance] for y[q * stride + remainder - pad] (cpu.cpp).
 struct AxisPhase {
   int64_t remainder;
   std::vector<int64_t> taps, distances;
@@ -74,7 +74,7 @@ struct PhasePlan {
   std::vector<ConvolutionProblem::Axes> distances;  // all distances of the phases
   std::vector<PhaseSet> sets;
   std::vector<ChannelBundle> bundles;
-  int64_t most_sums = 0;  // the largest number of sums of a bundle
+  int64_t most_rows = 0;  // the largest number of rows (channels times phases) of a bundle
 
   explicit PhasePlan(const ConvolutionProblem& p) {
     const std::vector<AxisPhase> d = phases_of(p, 0), h = phases_of(p, 1), w = phases_of(p, 2);
@@ -100,7 +100,7 @@ struct PhasePlan {
         const int64_t first = p.M * part / parts, channels = p.M * (part + 1) / parts - first;
         bundles.push_back({i, first, channels, weights});
         weights += channels * sets[i].taps * p.C;
-        most_sums = std::max(most_sums, channels * sets[i].phases);
+        most_rows = std::max(most_rows, channels * sets[i].phases);
       }
     }
   }
@@ -159,7 +159,7 @@ struct PhasePlan {
     int64_t best = 1;
     double lowest = 0;
     for (int64_t channels = 1; channels <= std::min<int64_t>(p.M, kMaxRows); ++channels) {
-      if (channels > 1 && channels * set.phases > kMostSums) break;
+      if (channels > 1 && channels * set.phases > kMostBundleRows) break;
       int64_t cost = 0, most = 0;
       for (const PhaseProduct& product : set.products) {
         const auto taps = static_cast<int64_t>(product.distances.size());

@@ -37,7 +37,7 @@ class Segments {
   const Segment* end(int64_t panel, int64_t row) const { return begin(panel, row + 1); }
 
  private:
-  // Adds the segments of a row of phases for the panel that begins with pixel `first` of s.
+  // Adds the segments of a row of phases for the panel that begins with pixel `first` of the strip.
   void add(const ConvolutionProblem& p, const PhasePlan& plan, const PhaseRow& row, const Strip& strip,
            int64_t first) {
     const auto columns = static_cast<int64_t>(plan.remainders.size());

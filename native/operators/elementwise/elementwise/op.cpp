@@ -77,8 +77,8 @@ Planner plan_any_unary(hip::ElementwiseOp op, IntegerOp integer_op) {
   };
 }
 
-// Returns input i of a Clip, which limits its result; `absent` if the input is omitted. A uint64 limit is
-// returned as its bits.
+// Returns the limit that input i of a Clip gives: 1 is the minimum, 2 the maximum. Returns `absent` if the input is
+// omitted. A limit of type uint64 is returned with the same bits.
 int64_t limit(const Call& call, size_t i, int64_t absent) {
   if (!call.has_input(i)) return absent;
   const std::vector<int64_t> given = call.integers(i);

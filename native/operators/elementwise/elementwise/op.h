@@ -17,7 +17,8 @@ struct ElementwiseProblem {
 };
 
 // Inputs a, b if `binary`, mask if `masked`; output y. `aligned`: all pointers are multiples of 16. Throws
-// std::invalid_argument.
+// std::invalid_argument if an input does not broadcast to y, if a size is too large, or if too many axes cannot be
+// merged.
 Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
 
 using hip::IntegerOp;

@@ -47,7 +47,7 @@ std::optional<Aspect> aspect_of(const Attributes& a) {
                                            {"not_smaller", Aspect::kNotSmaller}});
 }
 
-// The bits of `value` as an element of this type.
+// Returns the bits of `value`; with a type, of `value` converted to this type.
 template <class T>
 uint64_t bits_of(T value) {
   uint64_t bits = 0;
@@ -90,7 +90,8 @@ class Resize final : public gpu::DeviceKernel {
     std::vector<size_t> named;
     for (const int64_t axis : axes_) {
       named.push_back(axis_of(axis, rank));
-      throw_if(std::count(named.begin(), named.end(), named.back()) > 1, "axes names an axis twice");
+      throw_if(std::count(named.begin(), named.end(), named.back()) > 1,
+               "the attribute axes names an axis twice");
     }
     for (size_t d = 0; axes_.empty() && d < rank; ++d) named.push_back(d);
     return named;

@@ -35,7 +35,7 @@ Labels read_term(const std::string& text, int64_t ellipsis) {
   Labels labels;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text.compare(i, 3, "...") == 0) {
-      throw_if(ellipsis < 0, "an ellipsis where no axes are left");
+      throw_if(ellipsis < 0, "an ellipsis twice in a term, or in the output only");
       for (int64_t k = ellipsis; k-- > 0;) labels.push_back(kEllipsis + static_cast<int>(k));
       ellipsis = -1;
       i += 2;

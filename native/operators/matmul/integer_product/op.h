@@ -23,7 +23,7 @@ struct IntegerProblem {
 };
 
 // Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, else the type of L. Ignores the
-// problem's alpha and beta. Throws std::invalid_argument.
+// problem's alpha and beta. Throws std::invalid_argument if a size is too large.
 Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers);
 
 // The same with filters as L and windows of images as R; the bias has one element for each filter. Y is int32.

@@ -24,7 +24,7 @@ void fill(Args& args, const IntegerProblem& integers) {
 Grid tiles(int64_t M, int64_t N, int64_t z) {
   const int64_t down = divide_up(M, hip::kIntegerTile);
   if (down > kMaxGrid || z > kMaxGrid) {
-    throw std::invalid_argument("a product of too many matrices, or of too many rows");
+    throw std::invalid_argument("a matrix multiplication with too many matrices or rows");
   }
   return {to_u31(divide_up(N, hip::kIntegerTile)), to_u31(down), to_u31(z)};
 }

@@ -39,7 +39,8 @@ void disable_strassen(Table& table);
 
 namespace graphopt::gpu {
 
-// `half`: float16, else float. `aligned`: all pointers are multiples of 16. The plans throw std::invalid_argument.
+// `half`: float16, else float. `aligned`: all pointers are multiples of 16. The plans throw std::invalid_argument if a
+// size is too large.
 
 // Inputs X, W, b, R if any; output Y.
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);

@@ -9,9 +9,10 @@
 //
 // The algorithm adds values that X W does not add: values of two rows, two columns, or two halves of K. In such a
 // sum the larger value rounds away digits of the smaller one. Therefore the algorithm is used only if `nearly_equal` is
-// true for the norms of all rows that are added and of all columns that are added. It must also be true for the sum
-// over K of the norms of X's columns times the norms of W's rows, computed with separate halves of K and with added
-// halves. The norms of X are computed while X is packed, those of W once. NaN and infinity are never alike.
+// true for the norms of all rows that are added and of all columns that are added. For the halves of K it must be true
+// for two sums, each of norms of X's columns times norms of W's rows. The first sum uses the norms of both halves
+// separately; the second adds the norms of the halves before it multiplies them. The norms of X are computed while X is
+// packed, those of W once. With NaN or infinity `nearly_equal` is false.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +40,8 @@ constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
-// Returns true if two squares of norms are of similar size. Returns false for NaN and infinity.
+// Returns true if two squares of norms are of similar size; rows, columns or halves with such norms are called nearly
+// equal. Returns false for NaN and infinity.
 inline bool nearly_equal(float a, float b) {
   return a <= kMaxRatio * b && b <= kMaxRatio * a && a < std::numeric_limits<float>::infinity();
 }
@@ -112,7 +114,7 @@ constexpr int64_t kTile = kMaxRows * kPanelWidth;  // elements of a quarter of a
 struct HalvesMemory {
   Word* s;         // [pair][part][slot]
   float* columns;  // [pair][2 steps], squares of norms
-  uint8_t* rows;   // [pair], whether its rows are alike
+  uint8_t* rows;   // [pair], whether its rows are nearly equal
   float* sums;     // [worker][steps][kPanelWidth], sums of W
   float* tiles;    // [worker or, with several sections, pair of panels][pair][quarter][kTile]
 };
@@ -128,8 +130,8 @@ inline HalvesMemory take_memory(const Halves& h, int64_t workers, Workspace& wor
 
 // --- W's norms --------------------------------------------------------------------------------------------
 
-// Returns the words of the data after the panels: squares of the norms of W's rows, and whether columns that
-// are added are alike.
+// Returns the number of words that follow the panels: squares of the norms of W's rows, and whether the columns that are
+// added are nearly equal.
 inline int64_t norm_words(const LinearProblem& p) { return round_up(p.K, kWidth) + kWidth; }
 
 inline void prepare_norms(const LinearProblem& p, Word* panels) {
@@ -158,7 +160,7 @@ inline void prepare_norms(const LinearProblem& p, Word* panels) {
 
 // Packs the operands s [part][slot] of a pair of blocks of n rows each. If `absent`, the last row of the second block
 // is taken as zeros. Writes the squares of the norms of the columns of both halves to columns [2][steps rounded up].
-// Returns true if the rows that are added are alike.
+// Returns true if the rows that are added are nearly equal.
 template <class T>
 bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool absent, Word* s,
                float* columns) {
@@ -304,7 +306,7 @@ class HalvesRun {
   }
 
   // Computes the rows of y of the pairs of blocks [first, end). Returns false, and does not write y, if the
-  // values that must be added are not alike.
+  // values that must be added are not nearly equal.
   bool multiply_pairs(int64_t first, int64_t end) const {
     const auto workers = static_cast<int64_t>(parallel_.workers());
     const int64_t count = end - first;
@@ -341,7 +343,7 @@ class HalvesRun {
                            m_.s + i * kParts * h_.slot, m_.columns + i * 2 * round_up(h_.steps, kWidth));
   }
 
-  // Returns true if all values that the products of a section add are alike.
+  // Returns true if all values that the products of a section add are nearly equal.
   bool may_add(int64_t count, int64_t section) const {
     const float* w = reinterpret_cast<const float*>(w_) + panels_words(p_.K, p_.N);
     if (w[round_up(p_.K, kWidth)] == 0.0f) return false;

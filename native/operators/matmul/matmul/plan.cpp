@@ -75,7 +75,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
       round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kMinDepth);
   const int64_t splits = p.K == 0 ? 1 : divide_up(p.K, depth);
   if (batch * splits > kMaxGrid || down > kMaxGrid) {
-    throw std::invalid_argument("a product of too many matrices, or of too many rows");
+    throw std::invalid_argument("a matrix multiplication with too many matrices or rows");
   }
   // `lines`: number of rows of A or columns of B.
   const auto layout = [&](bool along_k, int64_t lines, const std::vector<int64_t>& steps) {

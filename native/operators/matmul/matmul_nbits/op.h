@@ -14,7 +14,7 @@ struct NBitsProblem {
 };
 
 // Inputs 0 to 5: A, B, scales, points, groups, bias, also if some are omitted; output Y. Throws
-// std::invalid_argument.
+// std::invalid_argument if a size is too large.
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave);
 
 }  // namespace graphopt::gpu

@@ -48,7 +48,7 @@ gpu::StridedCopy sliced(const Call& call) {
   std::vector<bool> seen(rank);
   for (size_t i = 0; i < axes.size(); ++i) {
     const size_t axis = axis_of(axes[i], rank);
-    throw_if(seen[axis], "axes names an axis twice");
+    throw_if(seen[axis], "the input axes names an axis twice");
     seen[axis] = true;
     const int64_t dim = x.shape[axis];
     throw_if(steps[i] == 0, "a step of 0");
@@ -85,7 +85,7 @@ gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm) 
   std::vector<size_t> from(rank);
   for (size_t d = 0; d < rank; ++d) {
     from[d] = perm.empty() ? rank - 1 - d : axis_of(perm[d], rank);
-    throw_if(seen[from[d]], "perm names an axis twice");
+    throw_if(seen[from[d]], "the attribute perm names an axis twice");
     seen[from[d]] = true;
   }
   return gpu::permutation(x.shape, from, bytes_of(x.type));
@@ -346,7 +346,7 @@ Planner plan_pad(const Node& node) {
     std::vector<bool> seen(rank);
     for (size_t i = 0; i < axes.size(); ++i) {
       const size_t axis = axis_of(axes[i], rank);
-      throw_if(seen[axis], "axes names an axis twice");
+      throw_if(seen[axis], "the input axes names an axis twice");
       seen[axis] = true;
       p.before[axis] = pads[i];
       p.after[axis] = pads[axes.size() + i];

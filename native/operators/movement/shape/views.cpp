@@ -6,7 +6,7 @@ namespace graphopt {
 namespace {
 
 Shape checked(const Shape& y, const Shape& x) {
-  throw_if(y.elements() != x.elements(), "the shape ", y, " does not hold the elements of ", x);
+  throw_if(y.elements() != x.elements(), "the shape ", y, " has another number of elements than ", x);
   return y;
 }
 
@@ -41,7 +41,7 @@ Shape ReshapeShape::of(const Call& call) const {
     }
   }
   if (open < wanted.size()) {
-    throw_if(known == 0 || x.elements() % known != 0, "no shape that holds the elements of ", x);
+    throw_if(known == 0 || x.elements() % known != 0, "no size for -1 gives the number of elements of ", x);
     y[open] = x.elements() / known;
   }
   return checked(y, x);

@@ -22,7 +22,7 @@ struct QuantizeProblem {
 };
 
 // Inputs x, scale, zero point if any; output y. `aligned`: all pointers are multiples of 16. Throws
-// std::invalid_argument.
+// std::invalid_argument if a size is too large.
 Plan quantize_plan(const QuantizeProblem& p, bool aligned);
 
 // Inputs: the minimum and the maximum of a float tensor; outputs: its scale, and its zero point in uint8.

@@ -19,7 +19,8 @@ struct QuantizedProblem {
 };
 
 // Inputs a, its scale and zero point, b, its scale and zero point, scale and zero point of y; output y. `aligned`:
-// all pointers are multiples of 16. Throws std::invalid_argument.
+// all pointers are multiples of 16. Throws std::invalid_argument if a or b does not broadcast to y, if a size is too
+// large, or if too many axes cannot be merged.
 Plan quantized_plan(const QuantizedProblem& p, bool aligned);
 
 // Lines of x [outer, size, inner] along `size`.
