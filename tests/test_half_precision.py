@@ -222,6 +222,46 @@ def test_statistics_and_what_only_they_read_stay(op_type: str) -> None:
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
 
 
+def test_a_chain_of_float32_results_ends_at_a_convolution() -> None:
+    """Exp reads the whole network, but only the last convolution directly."""
+    graph = """g (float[2, 4, 8, 8] x) => (float[2, 4, 8, 8] y) {
+        c0 = Conv(x, w)  r0 = Relu(c0)  c1 = Conv(r0, w)  r1 = HardSwish(c1)  c2 = Conv(r1, w)  y = Exp(c2)
+    }"""
+    after, _ = convert(model_from_text(graph, {"w": weight(4, 4, 1, 1)}))
+    assert [n.op_type for n in after.graph.node] == "Cast Conv Relu Conv HardSwish Conv Cast Exp".split()
+
+
+# Squeeze-and-excitation and a classifier, with the means of PyTorch's dynamo exporter.
+SQUEEZED = """g (float[2, 4, 8, 8] x) => (float[2, 3] y) {
+    c0 = Conv(x, w)  r0 = HardSwish(c0)  m0 = ReduceMean<axes=AXES>(r0)
+    s0 = Conv(m0, w)  s1 = Relu(s0)  s2 = Conv(s1, w)  gate = HardSigmoid(s2)  g = Mul(gate, r0)
+    c1 = Conv(g, w)  r1 = HardSwish(c1)  m1 = ReduceMean<axes=AXES>(r1)  f = Flatten(m1)  y = MatMul(f, v)
+}"""
+
+
+@pytest.mark.parametrize("axes", ["[2, 3]", "[-1, -2]"])
+def test_means_of_planes_take_float16_like_global_average_pooling(axes: str) -> None:
+    before = model_from_text(SQUEEZED.replace("AXES", axes), {"w": weight(4, 4, 1, 1), "v": weight(4, 3)})
+    after, report = convert(before)
+    assert [n.op_type for n in after.graph.node].count("Cast") == 2
+    assert "STATISTICS" not in refusals(report)
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+
+
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [("Add(h, h)", "y = Sub(h, s)"), ("Mul(h, h)", "y = Conv(s, w)"), ("Add(h, h)", "y = Neg(s)")],
+)
+def test_means_of_norms_and_outputs_stay_in_float32(source: str, read: str) -> None:
+    graph = f"""g (float[2, 4, 8, 8] x) => (float[a, b, c, d] y) {{
+        h = Conv(x, w)  p = {source}  s = ReduceMean<axes=[2, 3]>(p)  {read}
+    }}"""
+    after, report = convert(model_from_text(graph, {"w": weight(4, 4, 1, 1)}))
+    assert refusals(report)["STATISTICS"] == "ReduceMean computes statistics"
+    assert producer(after, node(after, "ReduceMean").input[0]) == node(after, source.split("(")[0])
+
+
 def test_norms_with_statistics_in_float32_by_definition_are_converted() -> None:
     graph = (
         "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  n = LayerNormalization(h, s, b)  y = MatMul(n, w) }"

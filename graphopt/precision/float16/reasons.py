@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from graphopt.forms.row_statistics import reduced_axes
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import signature
-from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
+from graphopt.graph.operators.traits import MOVES, QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, made_by
 from graphopt.ops import DOMAIN, OPS
@@ -22,7 +23,8 @@ from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConst
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, node_label
 
-# Operators that take float16 with any inputs: matrix multiplications, and norms with float32 statistics by definition.
+# Operators that take float16 with any inputs: matrix multiplications, and norms with float32 statistics by definition
+# (GroupNormalization in the versions that have them).
 TAKE_HALF = frozenset(
     "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
 )
@@ -87,7 +89,8 @@ class Reasons:
         """Finds the nodes with results that only statistics and casts to integers read; fills `needs_float`."""
         for node in reversed(graph):
             readers = [u for o in node.outputs for u in o.consumers()]
-            if not readers or any(o.is_graph_output() for o in node.outputs):
+            # A node that takes float16 with any inputs rounds them, so the chain of float32 results ends there.
+            if not readers or any(o.is_graph_output() for o in node.outputs) or _takes_half(node):
                 continue
             if all(u in self.needs_float or self._is_statistics(u) or _makes_integers(u) for u in readers):
                 self.needs_float.add(node)
@@ -137,10 +140,10 @@ class Reasons:
             return Code.NO_FLOAT16, f"{node.op_type} does not gain from float16 on {self.editor.target}"
         if self._is_statistics(node):
             return Code.STATISTICS, f"{node.op_type} computes statistics"
-        takes_half = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
-        if takes_half and attribute_int(node, "stash_type", 1) != 1:
-            return Code.STATISTICS, f"{node.op_type} does not compute its statistics in float32"
-        if not takes_half:
+        if _takes_half(node):
+            if attribute_int(node, "stash_type", 1) != 1:
+                return Code.STATISTICS, f"{node.op_type} does not compute its statistics in float32"
+        else:
             if node in self.needs_float:
                 return None, ""
             if any(not self._is_half(node.inputs[i]) for i in takes):
@@ -152,7 +155,23 @@ class Reasons:
             return False
         if node.op_type == "GroupNormalization":
             return not signature("GroupNormalization", self.editor.opset(node)).takes("stash_type")
-        return node.op_type in STATISTICS
+        return node.op_type in STATISTICS and not self._pools(node)
+
+    def _pools(self, node: ir.Node) -> bool:
+        """Returns whether a ReduceMean is a GlobalAveragePool with a result that its readers round to float16.
+
+        PyTorch's dynamo exporter writes AdaptiveAvgPool2d(1) so. A mean of squares, or one that arithmetic reads, may
+        belong to a written-out norm.
+        """
+        source = node.inputs[0] if is_op(node, "ReduceMean") else None
+        square = made_by(source, "Mul")
+        if source is None or (square is not None and square.inputs[0] is square.inputs[1]):
+            return False
+        rank = self.editor.shapes.rank(source)
+        if rank is None or rank < 3 or reduced_axes(node, rank, self.editor) != tuple(range(2, rank)):
+            return False
+        readers = _readers_behind_moves(node)
+        return bool(readers) and all(_takes_half(reader) for reader in readers)
 
     def _is_kept(self, node: ir.Node) -> bool:
         return node.op_type in self.keep or node_label(node) in self.keep
@@ -228,6 +247,27 @@ class Reasons:
 def _family(node: ir.Node) -> str:
     """Returns a key that the nodes of one function body share, also if a bias becomes a mask; "" for other domains."""
     return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
+
+
+def _takes_half(node: ir.Node) -> bool:
+    """Returns whether the operator takes float16 with any inputs."""
+    if node.domain == DOMAIN:
+        return node.op_type in OPS
+    return node.domain == "" and (node.op_type in TAKE_HALF or node.op_type == "GroupNormalization")
+
+
+def _readers_behind_moves(node: ir.Node) -> list[ir.Node]:
+    """Returns the readers of a node's results, also behind operators that only move elements; [] at a graph output."""
+    found: list[ir.Node] = []
+    left = [node]
+    while left:
+        outputs = left.pop().outputs
+        if any(value.is_graph_output() for value in outputs):
+            return []
+        readers = [reader for value in outputs for reader in value.consumers()]
+        left += [reader for reader in readers if is_op(reader, *MOVES)]
+        found += [reader for reader in readers if not is_op(reader, *MOVES)]
+    return found
 
 
 def _makes_integers(node: ir.Node) -> bool:
