@@ -1,6 +1,6 @@
 """Models in files, ready to run on a device: the zoo and exports, optimized, with inputs and the outputs of the CPU.
 
-`prepare_all` makes them in parallel, one process per core, for scripts/gpu_soak.py.
+`prepare_all` makes them in parallel, one process per core, for scripts/gpu_soak.py and scripts/gpu_zoo.py.
 """
 
 from __future__ import annotations
@@ -81,6 +81,21 @@ def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
     return model, [{k[2:]: arrays[k] for k in arrays if k[:2] == f"{i}:" and k[2:] in read} for i in range(2)]
 
 
+def _foreign(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
+    """Exports NAME-BATCH-foreign, a model of models/pytorch/foreign.py, and returns it with its inputs."""
+    import torch
+
+    from models.pytorch.export import write
+    from models.pytorch.foreign import MODELS
+
+    torch.set_num_threads(1)
+    published, batch, _ = name.split("-")
+    case, file = MODELS[published](int(batch)), folder / f"{name}.onnx"
+    if not file.exists():
+        write(case, "dynamo20", file)
+    return onnx.load(file), [{key: x.numpy() for key, x in case.inputs.items()}]
+
+
 def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
     published, kind = name.split("-")
     model = ZOO[published](small=kind == "small", dynamic=True)
@@ -94,12 +109,22 @@ def _hide_gpus() -> None:
 
 
 def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
-    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns an error or ""."""
+    """Writes a model's optimized forms, its inputs, and their outputs on the CPU, unless the folder has them.
+
+    Returns:
+        an error or "".
+    """
     import onnxruntime as ort
 
     faulthandler.enable()
+    foreign = name.endswith("-foreign")
+    if (folder / f"{name}.npz").exists():
+        return ""
     try:
-        model, inputs = _of_zoo(name) if name.endswith(("-small", "-whole")) else _exported(name, exports)
+        if foreign:
+            model, inputs = _foreign(name, exports)
+        else:
+            model, inputs = _of_zoo(name) if name.endswith(("-small", "-whole")) else _exported(name, exports)
         options = ort.SessionOptions()
         options.intra_op_num_threads = 2
         options.log_severity_level = 3
@@ -112,13 +137,14 @@ def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
             wanted: dict[str, Any] = {"precision": "fp16"} if precision == "float16" else {}
             optimized, _ = graphopt.optimize(model, target=target, **wanted)
             onnx.save(optimized, folder / f"{name}-{precision}.onnx")
-            if precision == "float16":
+            if precision == "float16" and not foreign:  # compared with PyTorch's float16
                 half = ort.InferenceSession(optimized.SerializeToString(), options, providers=[CPU])
                 for i, feeds in enumerate(inputs):
                     want = [arrays[key] for key in sorted(arrays) if key.startswith(f"{i}:out:")]
                     pairs = zip(half.run(None, feeds), want, strict=True)
                     errors = [relative_error(y, w) for y, w in pairs if np.issubdtype(w.dtype, np.floating)]
                     arrays[f"{i}:half"] = np.asarray(max(errors, default=0.0))
+        # Written last: the existence of this file means that the others are complete.
         np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     except Exception as error:  # any package may fail to export: the model is left out
         return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0][:160]}"
@@ -131,7 +157,7 @@ class Model:
     files: dict[str, Path]  # by precision
     inputs: list[Feeds]
     outputs: list[list[Array]]  # the exported model's, on the CPU
-    half: list[float]  # error of the model in float16 on the CPU, for each input
+    half: list[float]  # error of the model in float16 on the CPU, for each input; nan: not measured
 
     @classmethod
     def read(cls, name: str, folder: Path) -> Model:
@@ -140,7 +166,7 @@ class Model:
         outputs: list[list[Array]] = []
         half: list[float] = []
         for i in range(len({key.split(":")[0] for key in arrays})):
-            half.append(float(arrays[f"{i}:half"]))
+            half.append(float(arrays.get(f"{i}:half", np.nan)))
             inputs.append({k.split(":", 2)[2]: x for k, x in arrays.items() if k.startswith(f"{i}:in:")})
             outputs.append([arrays[k] for k in sorted(arrays) if k.startswith(f"{i}:out:")])
         return cls(name, {p: folder / f"{name}-{p}.onnx" for p in ERROR_LIMIT}, inputs, outputs, half)

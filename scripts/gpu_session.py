@@ -113,6 +113,10 @@ class Row:
         return FLOORS_ALONE.get(self.model) if self.dtype == "float16" else None
 
     @property
+    def error_limit(self) -> float:
+        return ERROR_LIMIT[self.dtype]
+
+    @property
     def speedup(self) -> float:
         """The ratio of the best time of PyTorch to ours."""
         return 1 / self.ratio
@@ -125,7 +129,7 @@ class Row:
         """Returns the misses of the row, with these variants of PyTorch required."""
         found = [f"{side} failed" for side in self.failed if side in sides]
         found += [f"{side} left out" for side in self.left_out() if side in sides]
-        if not self.error <= ERROR_LIMIT[self.dtype]:
+        if not self.error <= self.error_limit:
             found.append(f"error {self.error:.2g}")
         if self.on_cpu:
             found.append(f"on the CPU: {self.on_cpu}")
@@ -223,13 +227,28 @@ def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.M
 
 
 def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Callable[[], object]]:
-    """Returns the variants of the model in PyTorch; each call waits for its work. Failures are noted in the row."""
+    """Returns the variants of the zoo's model in PyTorch; failures are noted in the row."""
     module, names = twin(row.model)
-    module = module.eval().cuda().to(getattr(torch, row.dtype))
-    arguments = [torch.from_numpy(feeds[name]).cuda() for name in names]
-    if row.dtype == "float16" and row.model in CONVOLUTIONAL:
+    arguments = [torch.from_numpy(feeds[name]) for name in names]
+    module, arguments = on_device(module, arguments, row.dtype, row.model in CONVOLUTIONAL)
+    return variants_of(module, arguments, compiled, row.failed)
+
+
+def on_device(module: Any, arguments: Sequence[Any], dtype: str, channels_last: bool) -> tuple[Any, list[Any]]:
+    """Returns the module and its arguments on the GPU in `dtype`; in float16 optionally channels last."""
+    wanted = getattr(torch, dtype)
+    module = module.eval().cuda().to(wanted)
+    arguments = [a.cuda().to(wanted) if a.is_floating_point() else a.cuda() for a in arguments]
+    if dtype == "float16" and channels_last:
         module = module.to(memory_format=torch.channels_last)
         arguments = [a.to(memory_format=torch.channels_last) if a.dim() == 4 else a for a in arguments]
+    return module, arguments
+
+
+def variants_of(
+    module: Any, arguments: Sequence[Any], compiled: bool, failed: dict[str, str]
+) -> dict[str, Callable[[], object]]:
+    """Returns the variants of a module on the GPU; each call waits for its work. Failures are added to `failed`."""
 
     def eager() -> None:
         with torch.inference_mode():
@@ -257,7 +276,7 @@ def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Calla
 
         works["graph"] = replay
     except Exception as error:  # PyTorch's exceptions have no common base
-        row.failed["graph"] = str(error)[:200]
+        failed["graph"] = str(error)[:200]
     if compiled:
         try:
             fast = torch.compile(module, mode="reduce-overhead", dynamic=False)
@@ -272,7 +291,7 @@ def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Calla
                 run_compiled()
             works["compile"] = run_compiled
         except Exception as error:
-            row.failed["compile"] = str(error)[:200]
+            failed["compile"] = str(error)[:200]
     return works
 
 
@@ -506,16 +525,14 @@ def dynamic_detector() -> onnx.ModelProto:
     return model
 
 
+def is_wanted(name: str, batch: int, dtype: str, only: Sequence[str]) -> bool:
+    """Returns whether `only` is empty or names the row: MODEL, MODEL:BATCH, MODEL:BATCH:DTYPE or MODEL::DTYPE."""
+    return not only or bool({name, f"{name}:{batch}", f"{name}:{batch}:{dtype}", f"{name}::{dtype}"} & {*only})
+
+
 def rows_of(only: list[str]) -> list[tuple[str, int, str]]:
-    """Returns all rows, or those named by MODEL, MODEL:BATCH, MODEL:BATCH:DTYPE or MODEL::DTYPE."""
-    found = []
-    for name in MODELS:
-        for batch in BATCHES:
-            for dtype in DTYPES:
-                names = {name, f"{name}:{batch}", f"{name}:{batch}:{dtype}", f"{name}::{dtype}"}
-                if not only or names & {*only}:
-                    found.append((name, batch, dtype))
-    return found
+    rows = [(name, batch, dtype) for name in MODELS for batch in BATCHES for dtype in DTYPES]
+    return [row for row in rows if is_wanted(*row, only)]
 
 
 def main() -> int:
