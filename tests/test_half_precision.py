@@ -262,6 +262,25 @@ def test_means_of_norms_and_outputs_stay_in_float32(source: str, read: str) -> N
     assert producer(after, node(after, "ReduceMean").input[0]) == node(after, source.split("(")[0])
 
 
+@pytest.mark.parametrize(
+    ("residual", "read", "kept"),
+    [("h", "Add(r, t)", False), ("small", "Add(r, t)", True), ("h", "Div(r, t)", True), ("h", "Max(r, t)", True)],
+)
+def test_small_constants_lose_bits_only_if_larger_values_are_added(residual: str, read: str, kept: bool) -> None:
+    """ConvNeXt's layer scale starts at 1e-6."""
+    graph = f"""g (float[2, 6, 4] x) => (float[2, 4, 6] y) {{
+        h = Transpose<perm=[0, 2, 1]>(x)  small = Mul(h, tiny)  r = Relu({residual})
+        p = MatMul(x, w)  s = Mul(p, scale)  t = Transpose<perm=[0, 2, 1]>(s)  y = {read}
+    }}"""
+    constants = {"w": weight(4, 4), "scale": np.full(4, 1e-6, np.float32), "tiny": np.full(6, 1e-5, np.float32)}
+    before = model_from_text(graph, constants)
+    after, report = convert(before, skip=["fold_affine"])
+    assert (dtypes(after)["scale"] == FLOAT) == kept
+    assert ("scale: 4 of 4 elements lose bits" in str(report.remarks)) == kept
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+
+
 def test_norms_with_statistics_in_float32_by_definition_are_converted() -> None:
     graph = (
         "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  n = LayerNormalization(h, s, b)  y = MatMul(n, w) }"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from graphopt.forms.row_statistics import reduced_axes
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import signature
-from graphopt.graph.operators.traits import MOVES, QUANTIZATION, RANDOM
+from graphopt.graph.operators.traits import LINEAR, MOVES, QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, made_by
 from graphopt.ops import DOMAIN, OPS
@@ -35,6 +35,11 @@ STATISTICS = frozenset(
     "ReduceProd ReduceLogSum ReduceLogSumExp CumSum CumProd Exp Log Pow Reciprocal Softplus Tan Sinh Cosh Acosh "
     "Asin Acos Atanh Det GridSample AffineGrid RoiAlign MaxRoiPool DFT STFT MelWeightMatrix".split()
 )
+
+
+# An error below this part of a sum's largest element is 1/256 of float16's rounding there: smaller elements of the sum
+# may be rounded less.
+LOST = 2.0**-20
 
 
 @functools.cache
@@ -222,9 +227,27 @@ class Reasons:
                 continue
             if found.overflow:
                 return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} elements are beyond {LARGEST:g}"
+            if self._is_lost_in_sums(node, found.error):
+                continue
             lost = found.subnormal + found.zero
             return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} elements lose bits, {found.zero} become zero"
         return self._exceeds(node, takes)
+
+    def _is_lost_in_sums(self, node: ir.Node, error: float) -> bool:
+        """Returns whether an error of a node's result is far below the rounding of the sums that are its only readers.
+
+        An untrained network's layer scale of 1e-6 loses bits, but its products are added to a residual stream near 1.
+
+        Args:
+            node: an element-wise product or a matrix multiplication.
+            error: the error of its constant, over the constant's norm, and so roughly that of the result.
+        """
+        readers = _readers_behind_moves(node)
+        largest = self.ranges.of(node.outputs[0])
+        is_product = is_op(node, "Mul", *LINEAR) or (node.domain == DOMAIN and node.op_type == "Linear")
+        if not is_product or not largest or not readers or not all(is_op(reader, "Add") for reader in readers):
+            return False
+        return all(error * largest <= LOST * self.ranges.of(reader.outputs[0]) for reader in readers)
 
     def _exceeds(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
         """Names the first input or output of the node that was too large for float16 in a run, or returns None."""
