@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.editor import Attribute, Editor
+from graphopt.graph.editor import Attribute, Editor, detach
 from graphopt.graph.operators.arguments import signature, slices_by_attributes
 from graphopt.graph.view import use_count
 from graphopt.ops import DOMAIN, OPS
@@ -130,13 +130,13 @@ class Builder:
             if any(use_count(o) or o in results for o in node.outputs):
                 kept.append(node)
             else:
-                _detach(node)
+                detach(node)
         self.nodes = kept[::-1]
 
     def discard(self) -> None:
         """Removes all created nodes, which otherwise count as uses of their inputs."""
         for node in self.nodes:
-            _detach(node)
+            detach(node)
         self.nodes.clear()
 
     # -- constants -----------------------------------------------------------------------------------------------------
@@ -238,8 +238,3 @@ class Builder:
         """Writes the vector 0, 1, ..., end - 1; `end` is an int64 tensor of shape [1]."""
         zero, one = self.number(0, ir.DataType.INT64), self.number(1, ir.DataType.INT64)
         return self.op("Range", zero, self.squeeze(end, 0), one)
-
-
-def _detach(node: ir.Node) -> None:
-    for i in range(len(node.inputs)):
-        node.replace_input_with(i, None)

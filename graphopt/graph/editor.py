@@ -51,11 +51,9 @@ class Editor(GraphView):
             self._names.update(v.name for v in graph.inputs if v.name)
             self._names.update(graph.initializers.data)
             for node in graph:
-                for value in node.outputs:
-                    if value.name:
-                        self._names.add(value.name)
-                if node.name:
-                    self._node_names.add(node.name)
+                self._names.update([name for v in node.outputs if (name := v.name)])
+                if name := node.name:
+                    self._node_names.add(name)
 
     def changed(self) -> None:
         """Drops the index of nodes, after nodes were added or removed."""
@@ -108,9 +106,10 @@ class Editor(GraphView):
         return self._register(value.graph, tensor)
 
     def _register(self, graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-        shape, type_ = ir.Shape(tensor_dims(tensor), frozen=True), ir.TensorType(tensor.dtype)
-        value = ir.Value(name=tensor.name, shape=shape, type=type_, const_value=tensor)
-        graph.register_initializer(value)
+        shape = tensor.shape
+        assert isinstance(shape, ir.Shape)
+        value = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        graph.initializers.add(value)
         return value
 
     def rewire(
@@ -127,7 +126,7 @@ class Editor(GraphView):
         also pass the node to `replace` in `new`.
         """
         self.changed()
-        dropped = [v for v in node.inputs if v is not None and v not in inputs]
+        dropped = [v for v in node.inputs if v not in inputs]
         if len(inputs) != len(node.inputs):
             node.resize_inputs(len(inputs))
         for i, value in enumerate(inputs):
@@ -369,23 +368,32 @@ class Editor(GraphView):
         Producers of the removed nodes' inputs that are still used are added to `neighbours`.
         """
         work = list(nodes)
+        dead: dict[ir.Node, ir.Graph] = {}
         while work:
             node = work.pop()
-            if node.graph is None or has_readers(node):
+            graph = node.graph
+            if graph is None or node in dead or has_readers(node):
                 continue
             if bodies(node):
                 continue  # its bodies use values; the clean-up pass removes such nodes
-            inputs = [v for v in dict.fromkeys(node.inputs) if v is not None]
-            for i in range(len(node.inputs)):
-                node.replace_input_with(i, None)
-            node.graph.remove(node)
-            self.removed.append(node)
+            assert isinstance(graph, ir.Graph)
+            dead[node] = graph
+            inputs = dict.fromkeys(node.inputs)
+            detach(node)
             work += self._released(inputs, neighbours)
+        # Together, because each call of `Graph.remove` copies the outputs of the graph.
+        for graph in set(dead.values()):
+            graph.remove([node for node, of in dead.items() if of is graph])
+        self.removed += dead
 
-    def _released(self, values: Iterable[ir.Value], neighbours: dict[ir.Node, None] | None = None) -> list[ir.Node]:
+    def _released(
+        self, values: Iterable[ir.Value | None], neighbours: dict[ir.Node, None] | None = None
+    ) -> list[ir.Node]:
         """Deletes unused initializers and returns producers that became unused."""
         makers: list[ir.Node] = []
         for value in values:
+            if value is None:
+                continue
             producer = value.producer()
             if is_read(value) or value.is_graph_input():
                 if producer is not None and neighbours is not None:
@@ -397,15 +405,31 @@ class Editor(GraphView):
         return makers
 
 
+def detach(node: ir.Node) -> None:
+    """Clears the references between a node, its inputs and its outputs, so that reference counting frees it.
+
+    The garbage collector would take longer to free the cycles of thousands of removed nodes.
+    `Node.replace_input_with` would copy the tuple of inputs for each input.
+    """
+    for i, value in enumerate(node.inputs):
+        if value is not None:
+            value._remove_usage(node, i)
+    node._inputs = ()
+    del node.attributes._owner
+    for output in node.outputs:
+        output._producer = None
+
+
 def _as_lazy(tensor: ir.TensorProtocol) -> ir.LazyTensor:
     """Returns a copy of a tensor that can be renamed; the caller's model may share the original."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor_dims(tensor)))
 
 
 def _empty(body: ir.Graph) -> None:
-    """Removes the nodes of a body, which may use outer values."""
+    """Removes the nodes and initializers of a body; its nodes may use outer values."""
     body.outputs.clear()
     for node in reversed(body):
         for inner in bodies(node):
             _empty(inner)
         body.remove(node, safe=True)
+    body.initializers.clear()

@@ -141,6 +141,14 @@ def _check_types(node: ir.Node, after: str) -> None:
         raise InvariantError(f"after {after}: '{node.name}' has operands of {names}; please report this")
 
 
+def _is_removed(value: ir.Value) -> bool:
+    """Returns whether the producer of a value was removed (`detach` of editor.py clears the producer)."""
+    producer = value.producer()
+    if producer is not None:
+        return producer.graph is None
+    return not (value.is_initializer() or value.is_graph_input())
+
+
 def _check_graph(graph: ir.Graph, after: str) -> None:
     """Checks order, names and types of a graph and its bodies in one loop over the nodes."""
     seen: set[ir.Node] = set()
@@ -150,12 +158,12 @@ def _check_graph(graph: ir.Graph, after: str) -> None:
             for body in bodies(node):
                 _check_graph(body, after)
         for value in node.inputs:
-            if value is None or (producer := value.producer()) is None or producer in seen:
+            if value is None or (producer := value.producer()) in seen:
                 continue
-            if producer.graph is graph:
-                raise InvariantError(f"after {after}: '{node.name}' reads '{value.name}' before it exists")
-            if producer.graph is None:
+            if _is_removed(value):
                 raise InvariantError(f"after {after}: '{node.name}' reads from a removed node")
+            if producer is not None and producer.graph is graph:
+                raise InvariantError(f"after {after}: '{node.name}' reads '{value.name}' before it exists")
         for output in node.outputs:
             name, type_ = output.name, output.type
             if name and name in names:
@@ -167,6 +175,5 @@ def _check_graph(graph: ir.Graph, after: str) -> None:
             _check_types(node, after)
         seen.add(node)
     for output in graph.outputs:
-        producer = output.producer()
-        if producer is not None and producer.graph is None:
+        if _is_removed(output):
             raise InvariantError(f"after {after}: the output '{output.name}' comes from a removed node")

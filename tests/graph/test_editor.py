@@ -1,6 +1,9 @@
-"""Queries of the editor, which change nothing."""
+"""Queries of the editor, which change nothing, and removed nodes."""
 
 from __future__ import annotations
+
+import gc
+import weakref
 
 import onnx_ir as ir
 import pytest
@@ -22,3 +25,22 @@ def test_constants_are_read_and_left_as_they_are(attribute: str) -> None:
     array = editor.constant(constant)
     assert array is not None and array.tolist() == [1, 2]
     assert ir.serde.serialize_model(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.once
+def test_reference_counting_frees_removed_nodes() -> None:
+    model = ir.serde.deserialize_model(
+        model_from_text("g (float[2] x) => (float[2] y) { a = Neg(x) b = Abs(a) c = Identity(x) y = Relu(c) }")
+    )
+    editor = Editor(model, Target("cpu"))
+    removed = [weakref.ref(model.graph.node(i)) for i in range(3)]
+    gc.disable()
+    try:
+        editor.remove_unused([model.graph.node(1)])
+        editor.bypass(model.graph.node(0), model.graph.inputs[0])
+        editor.removed.clear()
+        editor.touched.clear()
+        assert [node() for node in removed] == [None] * 3
+    finally:
+        gc.enable()
+    assert [node.op_type for node in model.graph] == ["Relu"]
