@@ -205,7 +205,7 @@ def _rewrite(
 
     with reading.blaming_model(source):
         steps.begin()
-        inference.infer(work, source.proto)
+        inference.infer(work, source.proto, source.graphs)
         every = EveryLegalCandidate()
         editor = Editor(work, target, every if options.ignore_cost_model else options.profit, half=half)
         report.before = model_stats(editor.graphs())
@@ -226,7 +226,7 @@ def _rewrite(
             transposed_products.keep_ranks_apart(editor)
         if every.has_declined:
             report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
-        report.after = model_stats(traversal.own_graphs(work))
+        report.after = model_stats(editor.graphs())
         inference.forget(work)
     return interface, result
 

@@ -93,15 +93,16 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
         inputs[name].shape = ir.Shape(dims)
 
 
-def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
+def infer(model: ir.Model, proto: onnx.ModelProto | None = None, every: Sequence[ir.Graph] | None = None) -> None:
     """Sets inferred types and shapes on the model's values.
 
     Args:
         model: the model.
         proto: the message that `model` was read from, if the graph is unchanged; it saves a serialization.
+        every: all of its graphs, if they are known.
     """
     declared = model.meta.setdefault(_DECLARED, {})
-    every = list(graphs(model))
+    every = list(graphs(model)) if every is None else every
     _distrust(model, every, declared)
     _type_microsoft(model, every, declared)
     message = _message(model, every, proto)
@@ -283,16 +284,16 @@ def is_certain(shape: ir.Shape | None) -> bool:
 
 def have_equal_dims(a: ir.Shape | None, b: ir.Shape | None) -> bool:
     """Returns whether two shapes are equal if symbols made by inference count as unknown dimensions."""
-    return (a if a is None else _without_generated(a)) == (b if b is None else _without_generated(b))
+    return (a if a is None else _without_generated(_dims(a))) == (b if b is None else _without_generated(_dims(b)))
 
 
-def _without_generated(shape: ir.Shape) -> tuple[int | str | None, ...]:
-    return tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in _dims(shape)])
+def _without_generated(dims: tuple[int | str | None, ...]) -> tuple[int | str | None, ...]:
+    return tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in dims])
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
     """Copies the declared type and shape of `old` to `new`, which replaces it; `forget` sets them on `new`."""
-    declared = model.meta.get(_DECLARED, {})
+    declared = model.meta.data.get(_DECLARED, {})
     if old in declared:
         declared[new] = declared[old]
     else:
@@ -302,10 +303,9 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
 def declare(model: ir.Model, value: ir.Value) -> None:
     """Declares the current type and shape of a value, so `forget` keeps them for readers that cannot infer them."""
     shape = value.shape
-    if shape is not None:
-        known = _without_generated(shape)
-        shape = shape if known == _dims(shape) else ir.Shape(known)
-    model.meta.get(_DECLARED, {})[value] = (value.type, shape)
+    if shape is not None and (known := _without_generated(dims := _dims(shape))) != dims:
+        shape = ir.Shape(known)
+    model.meta.data.get(_DECLARED, {})[value] = (value.type, shape)
 
 
 def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:

@@ -58,6 +58,7 @@ class Source:
         proto: the message that `model` was read from; None if there is none, or if loading sorted nodes or renamed
             domains.
         data_files: the files with its external data.
+        graphs: every graph of the loaded model.
     """
 
     model: ir.Model
@@ -65,6 +66,7 @@ class Source:
     path: Path | None = None
     proto: onnx.ModelProto | None = None
     data_files: frozenset[Path] = frozenset()
+    graphs: tuple[ir.Graph, ...] = ()
 
 
 def load(original: Any, progress: Progress | None = None, *, copy: bool = True) -> Source:
@@ -126,7 +128,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
     if proto is not None and in_order and len(found) > 1:
         _read_captures(model.graph, proto.graph)
     as_it_came = _normalize_domains(model, proto) and in_order
-    return Source(model, original, path, proto if as_it_came else None, frozenset(outside))
+    return Source(model, original, path, proto if as_it_came else None, frozenset(outside), tuple(found))
 
 
 def _exported(graph: Any) -> onnx.ModelProto:
