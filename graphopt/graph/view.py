@@ -194,8 +194,8 @@ class GraphView:
         """Returns the version of a domain in the node's graph; 0 if it is not imported."""
         graph = node.graph
         while graph is not None:
-            if domain in graph.opset_imports:
-                return graph.opset_imports[domain]
+            if (version := graph.opset_imports.get(domain)) is not None:
+                return version
             parent = getattr(graph, "parent_node", None)
             graph = parent.graph if parent is not None else None
         return self.model.opset_imports.get(domain, 0)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import onnx_ir as ir
 
@@ -182,10 +182,10 @@ class Shapes:
         while stack:
             query = fact, value = stack[-1]
             found = self._found[fact]
-            if value in found or self._needs_no_rule(fact, value):
+            rule = opened.get(query)
+            if value in found or (rule is None and self._needs_no_rule(fact, value)):
                 stack.pop()
                 continue
-            rule = opened.get(query)
             if rule is None:
                 rule = self._rule(fact, value)
                 if rule is not None and (missing := self._missing_facts(fact, value, *rule)):
@@ -202,7 +202,7 @@ class Shapes:
             declared = self._graph.declared(value)
             if declared is not None:
                 sizes = self._known_sizes(declared)
-                if None not in sizes:
+                if _all_known(sizes):
                     found[value] = sizes
         elif fact == "elements":
             tensor = self._graph.tensor(value)
@@ -275,8 +275,8 @@ class Shapes:
         return self._named(value, [size if size is not None else _bounded(rule) for size, rule in pairs])
 
     def _named(self, value: ir.Value, dims: Sequence[Size | None]) -> tuple[Size, ...]:
-        if None not in dims:
-            return tuple(dims)  # type: ignore[arg-type]  # mypy does not follow `in`
+        if _all_known(dims):
+            return tuple(dims)
         return tuple([self._unknown(value, axis) if size is None else size for axis, size in enumerate(dims)])
 
     def _unknown(self, value: ir.Value, axis: int) -> Size:
@@ -287,6 +287,10 @@ class Shapes:
             made = isinstance(name, str) and name.startswith(GENERATED_SYMBOL)
             self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._symbols)}")
         return self._symbols[value, axis]
+
+
+def _all_known(dims: Sequence[Size | None]) -> TypeGuard[Sequence[Size]]:
+    return len([size for size in dims if size is not None]) == len(dims)  # `None in dims` would call `Size.__eq__`
 
 
 def _bounded(size: Size | None) -> Size | None:

@@ -107,7 +107,7 @@ def as_element(number: float | Fraction) -> Element:
 
 # The kinds of facts. The last dimension may be known although the rank is not.
 Fact = Literal["dims", "elements", "last"]
-Facts = dict[Fact, dict[ir.Value, Any]]
+Facts = dict[Fact, dict[ir.Value | None, Any]]
 
 
 @dataclass
@@ -125,7 +125,8 @@ class NodeFacts(Arguments):
         return self.opset_of(self.node)
 
     def input(self, i: int) -> ir.Value | None:
-        return self.node.inputs[i] if i < len(self.node.inputs) else None
+        inputs = self.node.inputs
+        return inputs[i] if i < len(inputs) else None
 
     def dims(self, i: int) -> tuple[Size, ...] | None:
         assert i in self.rule.dims or self.rule.dims is EVERY, (self.node.op_type, i)
@@ -142,8 +143,8 @@ class NodeFacts(Arguments):
         return last
 
     def _fact(self, fact: Fact, i: int) -> Any:
-        value = self.input(i)
-        return None if value is None else self.facts[fact].get(value)
+        inputs = self.node.inputs
+        return self.facts[fact].get(inputs[i]) if i < len(inputs) else None
 
     def integers(self, i: int) -> list[int] | None:
         elements = self.elements(i)

@@ -52,9 +52,13 @@ class ConstantFolding:
         if len(outputs) != 1 or outputs[0].is_graph_output() or not use_count(outputs[0]):
             return False
         output = outputs[0]
-        array = self._from_shapes(node, output)
-        if array is None:
-            array = self._evaluate(node)
+        op_type = node.op_type
+        array = self._from_shapes(output) if op_type in ELEMENTS else None
+        if array is None and node.domain == "":
+            if op_type == "CastLike":
+                array = self._cast_like(node)
+            elif op_type in EVALUATED and op_type != "Shape":  # `_from_shapes` computes a Shape node
+                array = self._evaluate(node)
         if array is None:
             return False
         constant = self.editor.initializer(node, array, str(output.name))
@@ -75,22 +79,14 @@ class ConstantFolding:
         self.editor.rewire(node, scalars)
         return True
 
-    def _from_shapes(self, node: ir.Node, output: ir.Value) -> Array | None:
+    def _from_shapes(self, output: ir.Value) -> Array | None:
         """Returns the integers of the output if they follow from dimensions, or None."""
-        if node.op_type not in ELEMENTS or self.editor.dtype(output) not in MAY_BE_SHAPES:
+        if self.editor.dtype(output) not in MAY_BE_SHAPES:
             return None
         elements = self.editor.shapes.elements(output)
         return elements.array if elements is not None and elements.dtype in SHAPE_TYPES else None
 
     def _evaluate(self, node: ir.Node) -> Array | None:
-        op_type = node.op_type
-        # `_from_shapes` computes a Shape node if the shape is known.
-        if op_type == "Shape" or node.domain != "":
-            return None
-        if op_type == "CastLike":
-            return self._cast_like(node)
-        if op_type not in EVALUATED:
-            return None
         tensors: list[ir.TensorProtocol | None] = []
         for value in node.inputs:
             tensor = self.editor.tensor(value)
@@ -99,7 +95,7 @@ class ConstantFolding:
             tensors.append(tensor)
         if any(a.is_ref() for a in node.attributes.values()):
             return None
-        if op_type == "Cast" and _is_stored_weight(tensors[0]):
+        if node.op_type == "Cast" and _is_stored_weight(tensors[0]):
             return None
         limit = self._limit(node)
         if any(t is not None and t.nbytes > limit for t in tensors):

@@ -71,13 +71,13 @@ class EqualNodes:
     def _key(self, node: ir.Node) -> Hashable | None:
         """Returns a key that is equal for nodes with equal outputs; None if the node is never merged."""
         attributes: list[Hashable] = []
-        for name, attribute in sorted(node.attributes.items()):
+        for name, attribute in sorted(node.attributes.data.items()):
             content = _attribute_key(attribute)
             if content is None:
                 return None
             attributes.append((name, content))
-        inputs = tuple(None if v is None else self._content(v) for v in node.inputs)
-        outputs = tuple(bool(o.name) for o in node.outputs)
+        inputs = tuple([None if v is None else self._content(v) for v in node.inputs])
+        outputs = tuple([bool(o.name) for o in node.outputs])
         return (node.overload, node.version, inputs, outputs, tuple(attributes))
 
     def _content(self, value: ir.Value) -> Hashable:

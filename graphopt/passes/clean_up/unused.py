@@ -17,7 +17,7 @@ PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", DOMAIN})
 def remove_unused(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
     """Removes unused nodes, the last first, and unused initializers of a graph; counts them in `done`."""
     for node in reversed(graph):
-        if node.domain in PURE_DOMAINS and node.outputs and not has_readers(node):
+        if not has_readers(node) and node.domain in PURE_DOMAINS and node.outputs:
             editor.remove(node)
             done[f"unused {node.op_type}, removed"] += 1
     for value in list(graph.initializers.data.values()):
