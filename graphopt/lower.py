@@ -39,8 +39,8 @@ class Lowered:
         defined: operator -> number of nodes that were replaced by their definitions.
         kept: refusals, one for each node that was not replaced; `nodes[0]` of a refusal is the name of its node.
         opset: opset of the result.
-        files: path -> bytes of each written file, the model first.
-        shared_files: path -> bytes of the input's files that the model shares.
+        files: path -> bytes of each written file, the result's model first.
+        shared_files: path -> bytes of each file of the input that the result refers to.
     """
 
     inlined: int
@@ -131,7 +131,7 @@ def _contrib(work: ir.Model) -> Counter[str]:
     )
 
 
-def _lowest(work: ir.Model, opset: int) -> str:
+def _opset_advice(work: ir.Model, opset: int) -> str:
     """Returns advice with the lowest opset that has every operator of a model; "" if it is not above `opset`."""
     own = work.opset_imports.get("", opset)
     used = {node.op_type for node in traversal.nodes(work) if node.domain == ""}
@@ -163,7 +163,8 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     except Exception as error:
         # Its message begins with a source location and the failed condition.
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
-        raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{_lowest(work, opset)}") from error
+        advice = _opset_advice(work, opset)
+        raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{advice}") from error
     # The converter keeps only the graph.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string

@@ -107,6 +107,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print tabl
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
 
+# Below, `shown` is OUT as the user gave it, and `written` is the file to write, a temporary one for stdout.
 @app.command(cls=Command, name="optimize")
 def optimize(
     model: InPath,
@@ -145,7 +146,7 @@ def optimize(
 ) -> None:
     """Rewrite IN into OUT.
 
-    Exit code 0: done, 1: outputs differ, 2: not verified, 8: random.
+    Exit code 0: done, 1: outputs differ, 2: not verified, 8: outputs are random.
     """
     _check_outputs(out, json_file, report_file, dry_run=dry_run)
     shown = out if not dry_run else None

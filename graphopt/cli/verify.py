@@ -87,7 +87,7 @@ def verify_command(
 ) -> None:
     """Compare the outputs of two models.
 
-    Exit code 0: equal, 1: different, 2: not runnable, 8: random, 10: internal error.
+    Exit code 0: equal, 1: different, 2: not runnable, 8: outputs are random, 10: internal error.
     """
     if after is None and providers is None:
         raise OptionError("AFTER is missing; give it, or --providers A,B to compare one model on two providers")

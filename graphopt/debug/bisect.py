@@ -29,9 +29,9 @@ class BisectResult:
 
     Attributes:
         rewrites: the number of rewrites of all passes.
-        verdict: of `verify` after all of them; if it is RANDOM, no rewrite is at fault.
+        verdict: the verdict of `verify` after all rewrites; if it is RANDOM, no rewrite is at fault.
         culprit: the first rewrite that makes `verify` report a difference; None if there is none.
-        summary: of `verify` after the culprit, or after all rewrites if there is no culprit.
+        summary: the summary of `verify` after the culprit, or after all rewrites if there is no culprit.
         minimal: a model of the nodes that the culprit replaces; None if they cannot be cut out.
     """
 
@@ -90,7 +90,7 @@ def bisect(
     good, bad = 0, total
     while bad - good > 1:
         middle = (good + bad) // 2
-        # Random outputs are no difference.
+        # RANDOM counts as good: `verify` does not compare outputs that are random in the original.
         if report(middle).verdict == Verdict.DIFFERENT:
             bad = middle
         else:
@@ -102,7 +102,7 @@ def bisect(
 
 
 def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
-    """Cuts out the nodes of `before` that `after` lacks, with the values that they read as inputs."""
+    """Cuts out the nodes of `before` that `after` lacks; the values that they read become inputs."""
     names = {n.name for n in traversal.nodes(after)}
     removed = [n for n in before.graph if n.name not in names]
     if not removed:

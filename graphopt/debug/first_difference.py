@@ -27,11 +27,11 @@ class FirstDifference:
 
     Attributes:
         values: the number of values of the model.
-        verdict: of `verify` on the whole model; if it is RANDOM, no provider is at fault.
+        verdict: the verdict of `verify` on the whole model; if it is RANDOM, no provider is at fault.
         value: the first value that differs; None if the outputs are equal.
         node: the node that computes it, as "Conv 'layer1.conv'".
         alone: whether it differs only as the single output, because a provider fuses its node with consumers.
-        summary: of `verify` with this value as the output, or of the whole model if the outputs are equal.
+        summary: the summary of `verify` with this value as the output, or of the whole model if the outputs are equal.
         minimal: a model of that node alone; None if it cannot be cut out.
     """
 
@@ -108,7 +108,7 @@ def first_difference(
 
 
 def _alone(model: ir.Model, node: ir.Node) -> ir.Model | None:
-    """Cuts out a node, with the values that it reads as inputs; returns None if it has bodies or no inputs."""
+    """Cuts out a node; the values that it reads become inputs. Returns None if it has bodies or no inputs."""
     inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and not v.is_initializer()]
     if not inputs or traversal.bodies(node):
         return None

@@ -208,7 +208,7 @@ def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
-    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum with a mean of squares as operand."""
+    """Returns whether a Sqrt may be the deviation of a norm: whether it reads the Add of a mean of squares."""
     add = made_by(sqrt.inputs[0], "Add")
     if add is None:
         return False

@@ -141,7 +141,7 @@ class InputOptions:
     """The caller's choices for generated inputs.
 
     Attributes:
-        seed: of all random numbers.
+        seed: the seed of all random numbers.
         fixed: symbolic dimension -> its only size.
         sizes: symbolic dimension -> the sizes to try.
         batch: sizes to try for the first axes.

@@ -86,7 +86,7 @@ class Ensemble:
 
     Attributes:
         columns: feature -> its column of an input.
-        decisions: of all trees.
+        decisions: the decisions of all trees.
     """
 
     columns: Mapping[int, Column]

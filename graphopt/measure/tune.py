@@ -290,7 +290,7 @@ class _Work:
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
         self._record = record
-        self.copies: dict[str, str] = {}  # for `naming`
+        self.copies: dict[str, str] = {}  # path of a copy -> the user's model, for error messages
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
         recorder = _DeclineAll()
@@ -310,7 +310,7 @@ class _Work:
         return self._write(name, profit=profit, precision=self._precision)
 
     def rewritten_cut(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
-        """Optimizes a cut-out candidate in the final precision; on a device this includes its inputs and outputs."""
+        """Optimizes a cut-out candidate in the final precision; on a device with its inputs and outputs converted."""
         keep_io = self._precision is None or self._on_cpu
         side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
         return side

@@ -118,7 +118,7 @@ def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     X = match.affine.X
     dims = editor.shapes.dims(X)
     if dims is None or dims[linear.channel_axis].value != C:
-        # The channel axis of X could be 1 and broadcast to the constant's C.
+        # The channel axis of X could have size 1 and be broadcast to the constant's C.
         raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {X.name} is not known", linear.node)
     rank = len(dims) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
     scale, shift = _numbers(match, rank, linear.channel_axis, C)

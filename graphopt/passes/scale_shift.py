@@ -95,7 +95,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
             return chain
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
-        # Constants are read only if two such nodes are adjacent: most have no such neighbour.
+        # Most affine nodes have no affine producer. Constants are read only if there is one.
         first = _neighbour(node, editor)
         if first is None or (last := _affine(node, editor)) is None or (before := _affine(first, editor)) is None:
             return None
@@ -120,7 +120,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
                 Code.WRONG_SHAPE, f"the constant has {C} elements, and the data has {channels} channels", node
             )
         if channels is None and (node.domain, node.op_type) in ELEMENTWISE:
-            # The axis of X could be 1 and broadcast; BatchNormalization and ScaleShift exclude that.
+            # Axis 1 of X could have size 1 and be broadcast; BatchNormalization and ScaleShift exclude that.
             raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {x.name} is not known", node)
         scale, shift = np.ones(C), np.zeros(C)
         for m, owner in zip(match.maps, match.nodes):
@@ -210,7 +210,8 @@ def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
     """Returns the affine node before `node` if only `node` reads its result; does not read constants.
 
     Raises:
-        Refusal: OVERRIDABLE, only if there is such a node: an overridable bias alone is not a candidate.
+        Refusal: OVERRIDABLE: callers may override the constant of `node`, and an affine node precedes it. Without that
+            affine node, `node` is not a candidate.
     """
     refused: Refusal | None = None
     if _is_ours(node):

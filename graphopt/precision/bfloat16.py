@@ -124,13 +124,13 @@ class ConvToBf16(Pass[Convolution, Convolution]):
             return None  # a depthwise convolution gains only from the NCHW2c layout between convolutions
         if node.domain != DOMAIN:
             return Convolution(**vars(found))
-        behind = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv").removesuffix(SLOPED)
+        suffix = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv").removesuffix(SLOPED)
         rest = tuple(v for v in node.inputs[3:] if v is not None)
         slope = rest[-1] if node.op_type.endswith(SLOPED) else None
         own: dict[str, Any] = {name: a.value for name, a in node.attributes.items() if name not in found.attributes}
         return Convolution(
             **vars(found) | {"attributes": {**found.attributes, **own}},
-            name=f"FusedConv{behind}{SUFFIX}",
+            name=f"FusedConv{suffix}{SUFFIX}",
             rest=rest if slope is None else rest[:-1],
             slope=slope,
         )

@@ -14,9 +14,9 @@ readers, such as graph outputs, read Y in float32, which the convolution then wr
 A residual is also read from P, if P exists anyway or Y has no other reader: a chain of residual sums then moves half
 the bytes. This rounds the residual once more, as `--precision bf16` allows.
 
-Conditions: two spatial axes. Each group of a convolution that writes P has an even number of output channels and more
-than one input channel; each group of one that reads P has an even number of input channels. Either may instead be
-depthwise, with one input and one output channel in each of an even number of groups.
+Conditions: two spatial axes. A convolution that writes P has an even number of output channels and more than one input
+channel in each group. A convolution that reads P has an even number of input channels in each group. A depthwise
+convolution, with one input and one output channel in each group, needs an even number of groups instead.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.is_anchor(use.node)]
         readers = tuple(reader for reader, i in uses if i == 0 and takes_pairs(reader, editor))
         sums = tuple(reader for reader, i in uses if i == RESIDUAL and adds_pairs(reader, editor))
-        is_there = bool(readers) or len(node.outputs) > 1
-        if not is_there and (len(sums) < use_count(y) or y.is_graph_output()):
+        has_pairs = bool(readers) or len(node.outputs) > 1
+        if not has_pairs and (len(sums) < use_count(y) or y.is_graph_output()):
             return None  # Y must be written anyway, so P would only add bytes
         return PairsMatch(node, readers, sums) if readers or sums else None
 
@@ -89,7 +89,7 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
 
 
 def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, editor: Editor) -> None:
-    """Makes convolutions read an NCHW2c tensor that `maker` writes, or that a pool made of its result."""
+    """Makes convolutions read an NCHW2c tensor: an output of `maker`, or the result of a pool that reads it."""
     for reader in readers:
         # A runtime that inlines a function body needs a node with all outputs of the body, but onnx_ir does not save
         # unnamed outputs at the end of the list. A convolution that writes only Y is therefore a separate operator.
@@ -118,10 +118,10 @@ def describe_pairs(pairs: ir.Value, y: ir.Value, editor: Editor) -> None:
 
 
 def _named(kind: str, node: ir.Node) -> str:
-    behind = node.op_type
+    suffix = node.op_type
     for prefix in (PAIRS, FROM_PAIRS, "FusedConv"):
-        behind = behind.removeprefix(prefix)
-    return kind + behind
+        suffix = suffix.removeprefix(prefix)
+    return kind + suffix
 
 
 def _rename(node: ir.Node, kind: str, inputs: Sequence[ir.Value | None], editor: Editor) -> None:
@@ -142,7 +142,7 @@ def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
 def takes_pairs(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can read the NCHW2c layout."""
     found = _channels(node, editor)
-    return found is not None and (found[1] % 2 == 0 or _is_plane_by_plane(*found))
+    return found is not None and (found[1] % 2 == 0 or _is_even_depthwise(*found))
 
 
 def adds_pairs(node: ir.Node, editor: Editor) -> bool:
@@ -153,10 +153,10 @@ def adds_pairs(node: ir.Node, editor: Editor) -> bool:
 def gives_pairs(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can write the NCHW2c layout."""
     found = _channels(node, editor)
-    return found is not None and (_is_plane_by_plane(*found) if found[1] == 1 else found[0] % 2 == 0)
+    return found is not None and (_is_even_depthwise(*found) if found[1] == 1 else found[0] % 2 == 0)
 
 
-def _is_plane_by_plane(M: int, C: int, group: int) -> bool:
+def _is_even_depthwise(M: int, C: int, group: int) -> bool:
     return M == 1 and C == 1 and group % 2 == 0
 
 

@@ -107,7 +107,7 @@ def limit_error(
 def _fewest(
     work: _ErrorMeasurement, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Returns the fewest first layers of `order` in float32 with which the limit holds, and the errors.
+    """Returns the shortest prefix of `order` that must keep float32 so that the limit holds, and the errors.
 
     Raises:
         GraphoptError: the limit does not hold with all layers in float32.

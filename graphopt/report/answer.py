@@ -27,9 +27,9 @@ def answer(
     """Returns a line like "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx".
 
     Args:
-        report: of `optimize`.
-        accuracy: of `verify`; None if not run.
-        times: of `bench`; None if not run.
+        report: the report of `optimize`.
+        accuracy: the report of `verify`; None if not run.
+        times: the report of `bench`; None if not run.
         written: the output file, named at the end; "" to omit it.
         failed: why the comparison of the outputs failed; "" if it did not fail, or was not requested.
     """
@@ -51,8 +51,8 @@ def details(
     Notes fill the remaining lines. The last line counts omitted notes and refusals.
 
     Args:
-        report: of `optimize`.
-        times: of `bench`; None if not run.
+        report: the report of `optimize`.
+        times: the report of `bench`; None if not run.
         written: the output file; "" if none was written.
         everything: omit notes, because tables follow.
     """

@@ -183,9 +183,9 @@ def session(
         require_device: fail if a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             report the placement of nodes, so only a missing device is detected there.
         ignore_selftest: run kernels that failed the self-test as well.
-        warm_up: the shape of every input, or several such mappings. The session runs for each on zeros, up to 5
-            times until GPU libraries such as MIOpen have loaded their kernels for these shapes. One line on stderr
-            reports the time. No run compiles anything, with or without `warm_up`.
+        warm_up: the shape of every input, or several such mappings. For each, the session runs on zeros until GPU
+            libraries such as MIOpen have loaded their kernels for these shapes, at most 5 times. One line on stderr
+            reports the time. No run compiles kernels, unless `libraries` sets "miopen" to "build" or "find".
         custom_ops: your own operator libraries, which are registered as well.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 

@@ -166,8 +166,8 @@ def encode(
         if name not in outputs:
             raise RequestError(f"{deployment.name} has no output '{name}'; its outputs are {', '.join(outputs)}")
         answer = {"name": name, "shape": [*outputs[name].shape], "datatype": datatypes[name]}
-        as_asked = _parameter(output, "binary_data")
-        if binary and (all_binary if as_asked is None else as_asked):
+        wants_binary = _parameter(output, "binary_data")
+        if binary and (all_binary if wants_binary is None else wants_binary):
             behind.append(_bytes(outputs[name]))
             found.append(answer | {"parameters": {"binary_data_size": len(behind[-1])}})
         else:

@@ -18,7 +18,7 @@ from graphopt.serving.served import Served
 
 
 class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
-    """The newest version of one model; KServe's own versions are revisions of a service."""
+    """The newest version of one model. KServe itself has no versions of models, only revisions of a service."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name)
@@ -33,7 +33,7 @@ class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
         return True
 
     async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Answers a request of the protocol's second version; raises `InvalidInput` (400) if it does not fit."""
+        """Answers a request of the Open Inference Protocol v2; raises `InvalidInput` (400) if it is not valid."""
         if not isinstance(payload, kserve.InferRequest):
             raise InvalidInput("this model supports only the Open Inference Protocol v2")
         if self._batcher is None:
@@ -43,11 +43,11 @@ class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
             outputs = await self._batcher.run(feeds)
         except (RequestError, ValueError, TypeError, OverflowError) as error:
             raise InvalidInput(str(error)) from None
-        as_asked = {output.name: bool(output.binary_data) for output in payload.request_outputs or []}
+        wants_binary = {output.name: bool(output.binary_data) for output in payload.request_outputs or []}
         answers = []
         for tensor in self._served.deployment.outputs:
             output = kserve.InferOutput(tensor.name, [*outputs[tensor.name].shape], tensor.datatype)
-            binary = as_asked.get(tensor.name, False) if as_asked else payload.use_binary_outputs
+            binary = wants_binary.get(tensor.name, False) if wants_binary else payload.use_binary_outputs
             output.set_data_from_numpy(outputs[tensor.name], binary_data=binary)
             answers.append(output)
         return kserve.InferResponse(
