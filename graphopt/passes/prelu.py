@@ -8,7 +8,7 @@ Why it is legal: min(X, 0) = -Relu(-X). One of the two summands is 0, so nothing
 NaN give the same results as in PRelu.
 
 Conditions: X is [N, C, ..] with three axes or more and static C; the slope is a finite constant [C, 1, .., 1] or
-[1, C, 1, .., 1]; float or float16. A PRelu with a single slope is a LeakyRelu (activations.py).
+[1, C, 1, .., 1]; float or float16. A PRelu with a single slope becomes a LeakyRelu (activations.py).
 
 Where it pays: on CPUs. Without the rewrite IResNet's block takes 1.56 times as long on ONNX Runtime 1.31.1, and the
 same time on 1.22.2 (docs/measurements/forms_cpu.md). On GPUs our provider has a kernel for PRelu.

@@ -7,11 +7,12 @@ tf2onnx writes the PReLU layer of Keras in this form (K. He et al., "Delving Dee
 Why it is legal: one of the two summands is 0 for every X, and s is finite, so nothing is rounded twice. Infinities and
 NaN give the same results.
 
-Conditions: those of prelu.py; no other node reads a value between X and the result. A single slope, for X of any shape,
-is a LeakyRelu (activations.py).
+Conditions: those of prelu.py; no other node reads a value between X and the result. With a single slope X may have any
+rank, and the PRelu becomes a LeakyRelu (activations.py).
 
-Where it pays: five nodes become one, which a preceding convolution fuses (fuse_epilogue.py), or three (prelu.py). On
-targets without our operators ONNX Runtime's PRelu would be slower than the five nodes.
+Where it pays: five nodes become one PRelu. A preceding convolution fuses the PRelu (fuse_epilogue.py); otherwise it
+becomes three nodes on CPUs (prelu.py). On targets without our operators ONNX Runtime's PRelu would be slower than the
+five nodes.
 """
 
 from __future__ import annotations

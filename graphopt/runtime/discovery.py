@@ -139,14 +139,14 @@ def our_devices() -> list[Any]:
     if found:
         return found
     with _registering:  # another thread may be registering the library
-        if library_path() not in _asked_for_devices:
-            _asked_for_devices.add(library_path())
+        if library_path() not in _registered_libraries:
+            _registered_libraries.add(library_path())
             ort.register_execution_provider_library("graphopt", str(library_path()))
     return [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
 
 
 _registering = threading.Lock()
-_asked_for_devices: set[Path] = set()
+_registered_libraries: set[Path] = set()
 
 
 @functools.cache

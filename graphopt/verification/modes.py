@@ -69,7 +69,7 @@ class ComparedRun:
     found: list[Deviation] | str
 
     def is_doubtful(self, outputs: Iterable[int]) -> bool:
-        """Returns whether one of these outputs differs by more than FLOOR."""
+        """Returns whether one of these outputs has a difference that is not negligible (compare.is_negligible)."""
         return not isinstance(self.found, str) and not all(is_negligible(self.found[i]) for i in outputs)
 
 
@@ -115,7 +115,9 @@ def run_before(
 
 
 def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
-    """Returns a function that runs BEFORE on a case; with the runtime's optimizations on the CPU, in another process.
+    """Returns a function that runs BEFORE on a case.
+
+    With the runtime's optimizations on the CPU, BEFORE runs in another process.
 
     Raises:
         VerifyError: the runtime refuses the model.
@@ -478,7 +480,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions)
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output is empty and has the declared sizes; its sizes are 0 or those of a usual batch."""
+    """Returns whether an output is empty, has the declared sizes, and has no size but 0 and those of a usual batch."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

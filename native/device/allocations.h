@@ -25,7 +25,7 @@ class MemoryReclaimer {
   // Frees unused memory of any session on the device. Returns false if there is none. The caller holds no
   // lock of this file.
   virtual bool release_unused(Device& device) noexcept = 0;
-  // Returns the bytes that pools and plans hold on the device, by holder.
+  // Returns the bytes that pools and plans hold on the device, for each use.
   virtual BytesByUse bytes(const Device& device) const = 0;
 };
 // The reclaimer must live until the process ends.

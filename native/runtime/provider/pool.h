@@ -22,8 +22,9 @@
 
 namespace graphopt::provider {
 
-// Rounds `bytes` up to one of a few sizes: at most `steps` times a step, which is `least` times a power of
-// two. Throws gpu::OutOfMemory for more bytes than any device has.
+// Rounds `bytes` up to a multiple of a step, so that only a few sizes occur. The step is the smallest product of
+// `least` and a power of two for which `steps` steps suffice. Throws gpu::OutOfMemory for more bytes than any device
+// has.
 size_t few_sizes(size_t bytes, size_t least, size_t steps);
 
 // Thread-safe.
@@ -66,7 +67,7 @@ class Pool {
     size_t most = 0;  // maximum of in_use + kept
   };
   Statistics statistics() const;
-  // Bytes in use by holder, and cached bytes as Holder::kIdle.
+  // Returns the bytes in use for each MemoryUse, and the cached bytes as MemoryUse::kIdle.
   gpu::BytesByUse bytes() const;
   // Waits for the device and frees idle blocks; returns false if there are none.
   bool trim();

@@ -34,7 +34,7 @@ struct AttentionProblem {
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
   bool window = false;    // only if i + T - S - left <= j <= i + T - S + right; the mask applies in addition
   bool guard = false;     // NaN probabilities become 0
-  // Rounds scale Q, K, the exponentials and V to bfloat16 before they are multiplied. CPU only.
+  // Rounds the operands of both matrix multiplications (scale * Q, K, the exponentials, V) to bfloat16. CPU only.
   bool bfloat16 = false;
   float scale = 1.0f;
   float softcap = 0.0f;  // 0: none

@@ -4,7 +4,8 @@
 //
 // A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
 // or zeros outside of X. 2 M N K FLOPs. Memory traffic: each element of X, W and Y once, because X comes from the cache
-// for all taps but the first. Launch: operators/conv/convolution/plan.cpp.
+// for all taps but the first. conv_disjoint computes transposed convolutions with disjoint windows (disjoint_args.h).
+// Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"
@@ -56,9 +57,9 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
     const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
     const uint32_t row = divide(pixel_of_x, args.columns);  // counted over all images
     const uint32_t across = pixel_of_x - row * args.columns.d;
-    const size_t down = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
-    const size_t right_of = static_cast<size_t>(across) * args.window_w.d + s;
-    const size_t pixel = down * args.columns.d * args.window_w.d + right_of;
+    const size_t row_of_y = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
+    const size_t column_of_y = static_cast<size_t>(across) * args.window_w.d + s;
+    const size_t pixel = row_of_y * args.columns.d * args.window_w.d + column_of_y;
     return pixel * args.filters.d + static_cast<size_t>(filter);
   };
   product.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, is_column, at});

@@ -37,7 +37,8 @@ struct PixelSums {
     }
   }
 
-  // For k in [0, steps) and each pixel i, adds x[k * x_step + i * x_pixel] times the vectors at w + k * kVectors * L.
+  // For k in [0, steps) and each pixel i, adds x[k * x_step + i * x_pixel] times the vectors at
+  // w + k * kVectors * kWidth.
   // kFetch: each step also prefetches the cache line at `next`, and advances `next` by `prefetch_bytes`.
   template <bool kFetch = false>
   void multiply(const float* x, int64_t x_step, int64_t x_pixel, const float* w, int64_t steps,

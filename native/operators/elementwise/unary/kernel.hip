@@ -35,8 +35,8 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
                                       0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
   const uint32_t bits = bit_cast<uint32_t>(x);
   const uint32_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-  // Index of the window's first bit in kTwoOverPi. It is not negative, because the exponent of the mantissa's
-  // last bit is at least -10.
+  // Index in kTwoOverPi of the first of these 96 bits (`window`). It is not negative, because the exponent of
+  // the mantissa's last bit is at least -10.
   const uint32_t at = (bits >> 23 & 0xffu) - 150u + 30u;
   const uint32_t word = at / 32, shift = at % 32;
   uint32_t part[4] = {};

@@ -89,9 +89,9 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
     launch_copy(plan, walk, "strided_copy_b128", copy.x_offset / pack, copy.y_offset / pack,
                 hip::kCopyElements);
   } else if (begins_pack(copy.y_offset) && walk.has_contiguous_vectors(kY, pack)) {
-    Walk together = walk;
-    together.improve_locality(kX);
-    if (together.has_contiguous_vectors(kY, pack)) walk = together;
+    Walk reordered = walk;
+    reordered.improve_locality(kX);
+    if (reordered.has_contiguous_vectors(kY, pack)) walk = reordered;
     const char* name = bits_kernel("strided_copy_to_packs", copy.bytes);
     launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, pack);
   } else {
@@ -131,15 +131,17 @@ Shape PadProblem::y() const {
       throw std::invalid_argument("a pad is out of range");
     }
     y[d] += before[d] + after[d];
-    if (y[d] < 0) throw std::invalid_argument("the pads leave nothing of axis " + std::to_string(d));
+    if (y[d] < 0) {
+      throw std::invalid_argument("the pads remove more elements than axis " + std::to_string(d) + " has");
+    }
   }
   return y;
 }
 
 namespace {
 
-// An axis of a Pad: its size in y (out), the size of x that is not cropped (in), the position of that part in
-// y (before), and the stride of x.
+// An axis of a Pad: its size in y (out), the size of the part of x that is not cropped (in), the position of
+// this part in y (before), and the stride of x.
 struct PadAxis {
   int64_t out, in, before, stride;
   // Merges the next axis, which must be neither padded nor cropped.
