@@ -59,7 +59,9 @@ class Kernel:
 
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
-PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
+PRODUCTS = (
+    r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_|matmul_nbits_(rows|\d)"
+)
 # The least simulated percentage of the matrix units' peak, for the largest tiles.
 FLOORS = {
     r"gemm_(turned_)?panels_128x128_f16|conv_(last|disjoint)_128x128_f16": 65,

@@ -48,8 +48,11 @@ constexpr TileCost cost(double fraction_of_peak, double step, double overhead) {
 constexpr TileCost no_cost() { return {}; }
 
 // The targets that have a kernel. kCopiesToLds: targets that copy from memory to LDS without registers
-// (traits.h).
-enum class Targets { kNone, kCopiesToLds, kAll };
+// (traits.h). kNoCopies: all others.
+enum class Targets { kNone, kCopiesToLds, kNoCopies, kAll };
+constexpr bool runs_on(Targets targets, bool copies_to_lds) {
+  return targets == Targets::kAll || targets == (copies_to_lds ? Targets::kCopiesToLds : Targets::kNoCopies);
+}
 
 // clang-format off
 
@@ -76,36 +79,37 @@ enum class Targets { kNone, kCopiesToLds, kAll };
 
 // Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
 // Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; targets for operands of halo.h,
-// which need kCopiesToLds or, for tests, the CPU with waves of 32; work-groups on a compute unit of NVIDIA; shape for
+// which need kCopiesToLds or, for tests, the CPU with waves of 32; targets for right operands of packed.h, as far as the
+// kernels do not spill registers; work-groups on a compute unit of NVIDIA; shape for
 // mma_sync (copies to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h.
 // Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). No costs are measured on AMD: the planner uses
 // the same costs with the rate of its matrix units. Larger tiles do not fit if operands pass through
 // registers.
-#define GEMM_ALIGNED_TILES(TILE)                                                                                    \
-  TILE(128x256, kCopiesToLds, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                     \
-       cost(0.50, 1340, 8800), no_cost())                                                                           \
-  TILE(192x192, kCopiesToLds, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                     \
-       cost(0.48, 1260, 15200), no_cost())                                                                          \
-  TILE(192x160, kCopiesToLds, kCopiesToLds, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),              \
-       cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                              \
-  TILE(192x128, kCopiesToLds, kCopiesToLds, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),              \
-       cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                               \
-  TILE(128x160, kCopiesToLds, kCopiesToLds, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),              \
-       cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                \
-  TILE(96x128, kCopiesToLds, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                       \
-       cost(0.36, 800, 8000), no_cost())                                                                            \
-  TILE(128x128, kAll, kAll, 2, shape(128, 128, 64, 64, 64, 3),                                                      \
-       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1), cost(0.324, 1500, 6300),                     \
-       cost(0.565, 1550, 6500))                                                                                     \
-  TILE(128x64, kAll, kCopiesToLds, 2, shape(128, 64, 64, 32, 64, 4),                                                \
-       shape(128, 64, 64, 32, 64, 1), shape(128, 64, 64, 32, 32, 1), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
-  TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                                         \
-       shape(64, 64, 32, 32, 64, 1), shape(64, 64, 32, 32, 32, 1), cost(0.21, 1080, 3200), no_cost())               \
-  TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                                         \
-       shape(32, 32, 16, 32, 64, 1), shape(32, 32, 16, 16, 64, 1), cost(0.095, 380, 500), no_cost())                \
-  TILE(128x64x2, kNone, kAll, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),    \
-       no_cost(), cost(0.442, 1350, 6200))                                                                          \
-  TILE(144x48x4, kNone, kAll, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),    \
+#define GEMM_ALIGNED_TILES(TILE)                                                                                        \
+  TILE(128x256, kCopiesToLds, kNone, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                  \
+       cost(0.50, 1340, 8800), no_cost())                                                                               \
+  TILE(192x192, kCopiesToLds, kNone, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                  \
+       cost(0.48, 1260, 15200), no_cost())                                                                              \
+  TILE(192x160, kCopiesToLds, kCopiesToLds, kNone, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),           \
+       cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                                  \
+  TILE(192x128, kCopiesToLds, kCopiesToLds, kCopiesToLds, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),    \
+       cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                                   \
+  TILE(128x160, kCopiesToLds, kCopiesToLds, kNone, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),           \
+       cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                    \
+  TILE(96x128, kCopiesToLds, kNone, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                    \
+       cost(0.36, 800, 8000), no_cost())                                                                                \
+  TILE(128x128, kAll, kAll, kNoCopies, 2, shape(128, 128, 64, 64, 64, 3),                                               \
+       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1), cost(0.324, 1500, 6300),                         \
+       cost(0.565, 1550, 6500))                                                                                         \
+  TILE(128x64, kAll, kCopiesToLds, kAll, 2, shape(128, 64, 64, 32, 64, 4),                                              \
+       shape(128, 64, 64, 32, 64, 1), shape(128, 64, 64, 32, 32, 1), cost(0.238, 670, 4200), cost(0.46, 860, 6700))     \
+  TILE(64x64, kAll, kNone, kAll, 3, shape(64, 64, 32, 32, 64, 4),                                                       \
+       shape(64, 64, 32, 32, 64, 1), shape(64, 64, 32, 32, 32, 1), cost(0.21, 1080, 3200), no_cost())                   \
+  TILE(32x32, kAll, kNone, kAll, 4, shape(32, 32, 16, 16, 64, 6),                                                       \
+       shape(32, 32, 16, 32, 64, 1), shape(32, 32, 16, 16, 64, 1), cost(0.095, 380, 500), no_cost())                    \
+  TILE(128x64x2, kNone, kAll, kNone, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2), \
+       no_cost(), cost(0.442, 1350, 6200))                                                                              \
+  TILE(144x48x4, kNone, kAll, kNone, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2), \
        no_cost(), cost(0.443, 900, 9500))
 
 // clang-format on
@@ -148,7 +152,7 @@ constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_ROW)};
 struct AlignedTile {
   GemmTile tile;
   const char* name;
-  Targets dense_kernels, halo_kernels;
+  Targets dense_kernels, halo_kernels, packed_kernels;
   int groups_per_unit;  // work-groups on a compute unit
   MatrixShape copies_to_lds, wave64, wave32;
   TileCost dense_cost, halo_cost;
@@ -157,8 +161,8 @@ struct AlignedTile {
     return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;
   }
 };
-#define GEMM_ALIGNED_ROW(name, dense, halo, ...) \
-  {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, __VA_ARGS__},
+#define GEMM_ALIGNED_ROW(name, dense, halo, packed, ...) \
+  {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, Targets::packed, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
 
 // Returns the row of a tile, which must be in the table.

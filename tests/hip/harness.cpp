@@ -51,6 +51,11 @@ using namespace graphopt::gpu;
 
 namespace {
 
+std::optional<GemmTile> gemm_tile(int32_t tile) {
+  if (tile < 0) return std::nullopt;
+  return static_cast<GemmTile>(tile);
+}
+
 thread_local std::string error;
 
 template <class Make>
@@ -314,13 +319,13 @@ EXPORT Plan* graphopt_rotary_plan(const DeviceFacts*, int half, const int64_t* s
   });
 }
 
-// `flags`: has_points, packed_points, has_groups, has_bias.
+// `flags`: has_points, packed_points, has_groups, has_bias, aligned. `tile`: -1 for the plan's choice.
 EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
-                                        int bits, int64_t size, const int* flags) {
+                                        int bits, int64_t size, const int* flags, int32_t tile) {
   return guarded([&] {
     return matmul_nbits_plan(
         {M, N, K, bits, size, flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0}, half != 0,
-        device->wave);
+        flags[4] != 0, *device, gemm_tile(tile));
   });
 }
 
@@ -757,11 +762,6 @@ EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts*, const int64_t* numbers,
     p.act = activation(kind, a, b);
     return depthwise_plan(p);
   });
-}
-
-std::optional<GemmTile> gemm_tile(int32_t tile) {
-  if (tile < 0) return std::nullopt;
-  return static_cast<GemmTile>(tile);
 }
 
 // `batches`: rank and dims of A's and of B's batch axes. `tile`: -1 for the plan's choice.

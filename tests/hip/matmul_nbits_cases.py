@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from ctypes import c_int, c_int64
+from ctypes import c_int, c_int32, c_int64
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from graphopt.contrib import CONTRIB
 from graphopt.contrib.schema import DOMAIN, Call
 from tests.contrib.references import REFERENCES
+from tests.hip import tiles
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
@@ -27,16 +29,46 @@ SIZES = (
     (4, 17, 200, 4, 32, "bytes", True, False), (20, 21, 48, 2, 16, "numbers", False, False),
 )  # fmt: skip
 
+# Few rows of float16 in whole packs: bits and block size for each kernel, and M, N, K, zero points, with bias. K is
+# rounded up so that rows of weights consist of packs of 16 bytes.
+FEW_BLOCKS = (
+    (2, (64, 256, 128)), (2, (32,)), (2, (16,)), (4, (32, 128, 64, 256)), (4, (16,)), (8, (32, 16, 128)),
+)  # fmt: skip
+FEW = (
+    (1, 16, 64, "bytes", False), (1, 33, 136, "", True), (2, 1, 520, "numbers", False), (5, 40, 264, "bytes", True),
+    (8, 7, 1048, "", False), (9, 64, 96, "bytes", False), (13, 50, 2056, "numbers", True), (16, 17, 8, "bytes", False),
+)  # fmt: skip
+# The same for tiles.
+TILED = (
+    (17, 40, 64, "bytes", True), (33, 33, 136, "", False), (64, 72, 264, "numbers", False),
+    (130, 24, 96, "bytes", False), (5, 130, 520, "bytes", True), (1, 1, 8, "", False), (290, 8, 72, "bytes", False),
+    (24, 160, 1032, "numbers", True),
+)  # fmt: skip
+TILED_BLOCKS = (32, 16, 64, 128, 32, 16, 256)
+
 
 def case(
-    name: str, dtype: Any, M: int, N: int, K: int, bits: int, size: int, points: str, g_idx: bool, bias: bool
+    name: str,
+    dtype: Any,
+    M: int,
+    N: int,
+    K: int,
+    bits: int,
+    size: int,
+    points: str,
+    g_idx: bool,
+    bias: bool,
+    aligned: bool = False,
+    tile: int = -1,
 ) -> Case:
     rng = np.random.default_rng([M, N, K])
     blocks, per_byte = -(-K // size), 8 // bits
+    # Scales of similar magnitude: rounding an output of many times the RMS to float16 exceeds the tolerance.
+    scales = (rng.random((N, blocks)) + 0.5) * rng.choice((-1, 1), (N, blocks))
     given: dict[str, Array] = {
         "A": signed(rng, M, K, dtype=dtype),
         "B": rng.integers(0, 256, (N, blocks, size // per_byte), np.uint8),
-        "scales": signed(rng, N, blocks, dtype=dtype),
+        "scales": scales.astype(dtype),
     }
     if points == "bytes":
         given["zero_points"] = rng.integers(0, 256, (N, -(-blocks // per_byte)), np.uint8)
@@ -51,16 +83,39 @@ def case(
     y = REFERENCES[OP.identifier].compute(Call(wide, attributes, frozenset({"Y"})))["Y"]
     nothing = np.zeros(1, dtype)
     inputs = [given.get(n, nothing) for n in ("A", "B", "scales", "zero_points", "g_idx", "bias")]
-    flags = (c_int * 4)(bool(points), points == "bytes", g_idx, bias)
+    flags = (c_int * 5)(bool(points), points == "bytes", g_idx, bias, aligned)
 
     def plan(harness: Harness, facts: int) -> Plan:
         numbers = (c_int64(M), c_int64(N), c_int64(K), c_int(bits), c_int64(size))
-        return harness.plan("matmul_nbits", facts, c_int(dtype == np.float16), *numbers, flags)
+        return harness.plan("matmul_nbits", facts, c_int(dtype == np.float16), *numbers, flags, c_int32(tile))
 
     return Case(name, "MatMulNBits", inputs, [y], plan, tolerance_of(dtype))
+
+
+def in_packs(K: int, bits: int, size: int) -> int:
+    """Returns the least size that is K or more and has rows of weights in whole packs."""
+    while -(-K // size) * size * bits % 128:
+        K += 8
+    return K
+
+
+def tiled(tile: tiles.Tile) -> Iterator[Case]:
+    """Yields a case for each number of bits and each problem of TILED."""
+    for bits in (2, 4, 8):
+        for (M, N, least, points, bias), size in zip(TILED, itertools.cycle(TILED_BLOCKS), strict=False):
+            K = in_packs(least, bits, size)
+            name = f"matmul_nbits_{bits}_{tile.size}_f16-{M}x{N}x{K}x{size}"
+            yield case(name, np.float16, M, N, K, bits, size, points, False, bias, True, tile.number)
 
 
 def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for sizes in SIZES:
             yield case(f"matmul_nbits_{suffix}-" + "x".join(map(str, sizes[:5])), dtype, *sizes)
+    for bits, of_blocks in FEW_BLOCKS:
+        for (M, N, least, points, bias), size in zip(FEW, itertools.cycle(of_blocks), strict=False):
+            K = in_packs(least, bits, size)
+            name = f"matmul_nbits_rows_{bits}_f16-{M}x{N}x{K}x{size}"
+            yield case(name, np.float16, M, N, K, bits, size, points, False, bias, aligned=True)
+    for tile in tiles.PACKED:
+        yield from tiled(tile)

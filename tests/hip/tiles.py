@@ -36,12 +36,14 @@ _ALL = list(_rows())
 VECTOR, VECTOR_F16, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
 # Winograd's kernels use all tiles of the vector unit.
 ALL_VECTOR = VECTOR + VECTOR_F16
-# The aligned tiles by the targets of their kernels: for dense operands, and for convolutions that share pixels between
-# taps.
+# The aligned tiles by the targets of their kernels: for dense operands, for convolutions that share pixels between
+# taps, and for packed weights.
 DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kAll"]
 DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopiesToLds"]
 HALO = [tile for tile in ALIGNED if tile.columns[1] == "kAll"]
 HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopiesToLds"]
+PACKED = [tile for tile in ALIGNED if tile.columns[2] in ("kAll", "kNoCopies")]
+PACKED_COPYING = [tile for tile in ALIGNED if tile.columns[2] == "kCopiesToLds"]
 
 
 def of_type(suffix: str) -> list[Tile]:

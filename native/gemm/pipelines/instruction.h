@@ -8,6 +8,10 @@
 // The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
 // NVIDIA, each work-item already holds the sums that it needs. On RDNA 3, both halves of a wave need all 16
 // elements of a row, and a work-item gets half of them from the work-item 16 indices away.
+//
+// An operand can also be made of registers. A work-item then holds kLines lines, line(0), line(1), .., of both
+// operands, and of each line part() of kParts parts: kPairs pairs of elements, of any indices k that are the same in
+// both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair j of line i.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"

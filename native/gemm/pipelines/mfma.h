@@ -44,6 +44,20 @@ struct MfmaInstruction {
   DEVICE static Right load_right(const At& at) {
     return load_left(at);
   }
+  static constexpr int kLines = kRows, kPairs = kSlots / 2 / kLines, kParts = 8 / kPairs;
+  DEVICE static int line(int) { return lane_id() % 16; }
+  DEVICE static int part() { return lane_id() / 16; }
+  template <class Pair>
+  DEVICE static Left left_of(const Pair& pair) {
+    struct Pairs {
+      uint32_t v[kPairs];
+    } pairs = {{pair(0, 0), pair(0, 1)}};
+    return {bit_cast<Vector>(pairs)};
+  }
+  template <class Pair>
+  DEVICE static Right right_of(const Pair& pair) {
+    return left_of(pair);
+  }
   DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = from_float<T>(sum.v[i]);

@@ -53,6 +53,17 @@ struct Instruction<half_t> {
                  : "r"(address));
     return x;
   }
+  static constexpr int kLines = kRows, kPairs = kSlots / 2 / kLines, kParts = 8 / kPairs;
+  DEVICE static int line(int i) { return lane_id() / 4 + 8 * i; }
+  DEVICE static int part() { return lane_id() % 4; }
+  template <class Pair>
+  DEVICE static Left left_of(const Pair& pair) {
+    return {{pair(0, 0), pair(1, 0), pair(0, 1), pair(1, 1)}};
+  }
+  template <class Pair>
+  DEVICE static Right right_of(const Pair& pair) {
+    return {{pair(0, 0), pair(0, 1), pair(1, 0), pair(1, 1)}};
+  }
   DEVICE static Left to_left(const Sum& sum) {
     Left x;
     UNROLL for (int i = 0; i < 4; ++i) {

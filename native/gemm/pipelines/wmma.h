@@ -38,6 +38,22 @@ struct WmmaInstruction {
   DEVICE static Right load_right(const At& at) {
     return Operand::load(at);
   }
+
+  static constexpr int kLines = kRows, kPairs = sizeof(Operand) / 4, kParts = 8 / kPairs;
+  DEVICE static int line(int) { return lane_id() % 16; }
+  DEVICE static int part() { return lane_id() / 16 % kParts; }
+  template <class Pair>
+  DEVICE static Left left_of(const Pair& pair) {
+    struct Pairs {
+      uint32_t v[kPairs];
+    } pairs;
+    UNROLL for (int j = 0; j < kPairs; ++j) pairs.v[j] = pair(0, j);
+    return bit_cast<Left>(pairs);
+  }
+  template <class Pair>
+  DEVICE static Right right_of(const Pair& pair) {
+    return left_of(pair);
+  }
 };
 
 #if !__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)  // RDNA 3

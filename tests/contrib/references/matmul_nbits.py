@@ -14,33 +14,30 @@ from tests.contrib.case import Case, Reference, either, normal
 
 
 def _reference(call: Call[Array]) -> Mapping[str, Array]:
-    """Computes each element separately."""
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks, per_byte = -(-K // size), 8 // bits
-    B, scales = call["B"].reshape(N, blocks, -1), call["scales"].reshape(N, blocks)
+
+    def unpacked(rows: Array, index: Array) -> Array:
+        """Returns the elements with these indices of each row of bytes."""
+        return np.asarray(rows.reshape(N, -1)[:, index // per_byte] >> (bits * (index % per_byte)) & (2**bits - 1))
+
+    k = np.arange(K)
+    block = call["g_idx"][:K] if "g_idx" in call else k // size
     points = call.get("zero_points")
-    weights = np.zeros((N, K))
-    for n, k in np.ndindex(N, K):
-        block, i = divmod(k, size)
-        q = int(B[n, block, i // per_byte]) // 2 ** (bits * (i % per_byte)) % 2**bits
-        if "g_idx" in call:
-            block = int(call["g_idx"][k])
-        if points is None:
-            zero = 2.0 ** (bits - 1)
-        elif points.dtype == np.uint8:
-            byte = int(points.reshape(N, -1)[n, block // per_byte])
-            zero = byte // 2 ** (bits * (block % per_byte)) % 2**bits
-        else:
-            zero = points.reshape(N, blocks)[n, block]
-        weights[n, k] = (q - zero) * scales[n, block]
+    zero: Array | float = 2.0 ** (bits - 1)
+    if points is not None and points.dtype == np.uint8:
+        zero = unpacked(points, block).astype(np.float64)
+    elif points is not None:
+        zero = points.reshape(N, blocks)[:, block]
+    weights = (unpacked(call["B"], k) - zero) * call["scales"].reshape(N, blocks)[:, block]
     return {"Y": call["A"] @ weights.T + call.inputs.get("bias", np.zeros(1))}
 
 
 def _draw(rng: np.random.Generator) -> Case:
-    bits, size = int(either(rng, *BITS, 4)), int(either(rng, 16, 32, 64))
+    bits, size = int(either(rng, *BITS, 4)), int(either(rng, 16, 32, 64, 128))
     K, N = int(either(rng, size, 2 * size, 2 * size + 8, 3 * size)), int(either(rng, 3, 5, 16))
     blocks, per_byte = -(-K // size), 8 // bits
-    shape = either(rng, (3,), (2, 5), (1, 1))
+    shape = either(rng, (3,), (2, 5), (1, 1), (2, 9))
     inputs: dict[str, Array] = {
         "A": normal(rng, *shape, K),
         "B": rng.integers(0, 256, (N, blocks, size // per_byte), np.uint8),

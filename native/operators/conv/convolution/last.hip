@@ -70,7 +70,7 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-#define CONV_KERNELS(name, dense, halo, groups, ...)                                                        \
+#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                \
   GEMM_ON_##dense(                                                                                          \
       KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),      \
                      (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), ConvLastArgs, x, w, bias,    \

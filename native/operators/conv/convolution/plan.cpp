@@ -219,9 +219,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
                                        const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   const bool copies = arch.matrix == hip::Matrix::kMma;
-  if (tile.halo_kernels == hip::Targets::kNone ||
-      (tile.halo_kernels == hip::Targets::kCopiesToLds && !copies))
-    return std::nullopt;
+  if (!hip::runs_on(tile.halo_kernels, copies)) return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =
       threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);

@@ -87,7 +87,7 @@ using namespace graphopt::hip;
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
-#define GEMM_ALIGNED_KERNELS(name, dense, halo, groups, ...)                                               \
+#define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                       \
   GEMM_ON_##dense(                                                                                         \
       KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),    \
                      (AlignedGemm<GemmTile::kAligned##name, true>::kSharing), GemmAlignedArgs, a, b, bias, \

@@ -1,27 +1,62 @@
-// Arguments of the matmul_nbits_* kernels.
+// Arguments of the matmul_nbits_* kernels. A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and
+// zero points [N, blocks]. Zero points are packed rows of bytes like B, or elements of A's type. Without zero points,
+// which are then 2^(bits - 1), the slot `points` has any memory.
 #pragma once
 
 #include "device/args.h"
+#include "gemm/args.h"
+#include "gemm/loaders/packed_args.h"
 
 namespace graphopt::hip {
 
+// Any layout, on the vector unit (kernel.hip).
 constexpr int kNBitsThreads = 128;
 // Rows and columns of Y that a wave computes: few for decoding, where a single row reads all weights, and many
 // for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
-// A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and zero points [N, blocks].
-struct NBitsArgs : Arguments<7, 88> {
+struct NBitsArgs : Arguments<7, 104> {
   In a;
-  Constant b, scales;
-  Constant points;  // zero points: packed rows of bytes like B, or elements of A's type; null: 2^(bits - 1)
+  Constant b, scales, points;
   Constant groups;  // int32_t: the block of each k; null: k / size
   Constant bias;    // [N] or null
   Out y;
-  int32_t M, N, K, bits, size, blocks;
-  int32_t row_bytes,
-      point_bytes;  // bytes of a row of B, and of a row of packed zero points; point_bytes 0: not packed
+  PackedWeights weights;
+  int32_t M, N, K, bits;
+};
+
+// Few rows on the matrix units (rows.hip): a work-group computes all rows of kNBitsColumns columns, and its `waves`
+// waves split K.
+constexpr int kNBitsTileRows = 16;
+// With 2 bits, the elements of A for 16 bytes of weights take the registers of a second tile of columns.
+template <int kBits>
+constexpr int kNBitsColumns = kBits == 2 ? 16 : 32;
+// kBlocks: the number of blocks in 16 bytes of weights. More constants and elements of A need more registers.
+template <int kBits, int kBlocks>
+constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
+
+struct NBitsRowsArgs : Arguments<6, 96> {
+  In a;
+  Constant b, scales, points;
+  Constant bias;  // [N] or null
+  Out y;
+  PackedWeights weights;
+  int32_t M, N, K, waves;
+};
+
+// Many rows: a GEMM of aligned tiles (gemm.hip). The grid has `down` rows of `across` tiles.
+struct NBitsGemmArgs : Arguments<8, size_with_epilogue(136)> {
+  In a;
+  Constant b, scales, points;
+  In bias, residual;  // bias may be null; residual is null
+  Out y;
+  Out partial;  // [splits, M, N]; null with one split
+  PackedWeights weights;
+  int32_t M, N, K, down;
+  Divisor across;
+  Splits splits;
+  Epilogue epilogue;
 };
 
 }  // namespace graphopt::hip

@@ -1,9 +1,10 @@
-// MatMulNBits: Y = A dequantize(B)^T + bias. Weights are dequantized in registers only.
+// MatMulNBits: Y = A dequantize(B)^T + bias, for any layout and on any target, on the vector unit: float32, g_idx, targets
+// without matrix units, and rows that are not aligned to 16 bytes (see rows.hip and gemm.hip).
 //
 // A wave computes kRows rows of kColumns columns. Its work-items read 32-bit words of B in turn (4 to 16 elements along
 // K, all of one block), dequantize each word once for all rows, and sum in float32. With one row the kernel is
 // memory-bound: it reads B once and little else. With many rows, an element of A is loaded once for all columns of the
-// wave. The matrix units are not used.
+// wave.
 #include "device/platform.h"
 #include "operators/matmul/matmul_nbits/args.h"
 
@@ -12,17 +13,13 @@ namespace graphopt::hip {
 // Returns the zero point of a block of row n.
 template <class T>
 DEVICE float point_of(const NBitsArgs& args, int n, int block) {
-  if (args.points.address == nullptr) return static_cast<float>(1 << (args.bits - 1));
-  if (args.point_bytes == 0) {
-    const T* points = args.points;
-    return to_float(
-        points[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
-  }
-  const uint8_t* packed = args.points;
+  const PackedWeights& weights = args.weights;
+  if (weights.point_bits == 0) return static_cast<float>(1 << (args.bits - 1));
+  const uint8_t* row = args.points;
+  row += static_cast<ptrdiff_t>(n) * weights.point_row_bytes;
+  if (weights.point_bits > 8) return to_float(reinterpret_cast<const T*>(row)[block]);
   const int bit = block * args.bits;
-  const uint8_t byte =
-      packed[static_cast<size_t>(n) * static_cast<size_t>(args.point_bytes) + static_cast<size_t>(bit / 8)];
-  return static_cast<float>((byte >> (bit % 8)) & ((1 << args.bits) - 1));
+  return static_cast<float>((row[bit / 8] >> (bit % 8)) & ((1 << args.bits) - 1));
 }
 
 template <class T, int kBits, int kRows, int kColumns>
@@ -32,7 +29,8 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   const uint32_t* b = args.b;
   const int32_t* groups = args.groups;
   T* y = args.y;
-  const int K = args.K, N = args.N, M = args.M, words = args.row_bytes / 4;
+  const PackedWeights& layout = args.weights;
+  const int K = args.K, N = args.N, M = args.M, words = layout.row_bytes / 4;
   const int first_n = (block_x() * (kNBitsThreads / kWave) + wave_id()) * kColumns;
   const int first_m = block_y() * kRows;
   float sum[kRows][kColumns] = {};
@@ -45,7 +43,7 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
       UNROLL for (int c = 0; c < kColumns; ++c) {
         const int n = min_int(first_n + c, N - 1);
         scale[c] = to_float(
-            scales[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
+            scales[static_cast<size_t>(n) * static_cast<size_t>(layout.blocks) + static_cast<size_t>(block)]);
         point[c] = point_of<T>(args, n, block);
       }
     };
@@ -53,9 +51,9 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
       const int n = min_int(first_n + c, N - 1);
       bits[c] = b[static_cast<size_t>(n) * static_cast<size_t>(words) + static_cast<size_t>(word)];
     }
-    enter(k / args.size);
+    enter(static_cast<int>(divide(static_cast<uint32_t>(k), layout.size)));
     NO_UNROLL for (int j = 0; j < most; ++j) {
-      if (groups != nullptr) enter(min_int(max_int(groups[k + j], 0), args.blocks - 1));
+      if (groups != nullptr) enter(min_int(max_int(groups[k + j], 0), layout.blocks - 1));
       float weight[kColumns];
       UNROLL for (int c = 0; c < kColumns; ++c) {
         weight[c] =

@@ -42,7 +42,7 @@ Planner plan_mat_mul_nbits(const Node& node) {
     Shape y = a.shape;
     y[y.rank() - 1] = p.N;
     const Ref out = set_output(call, 0, y);
-    program.launch(gpu::matmul_nbits_plan(p, is_half(a), program.device().facts().wave),
+    program.launch(gpu::matmul_nbits_plan(p, is_half(a), call.aligned(), program.device().facts()),
                    {Ref::input(0), Ref::input(1), Ref::input(2), input_or_none(call, 3),
                     input_or_none(call, 4), input_or_none(call, 5)},
                    {out});

@@ -1,7 +1,10 @@
 // MatMulNBits on a GPU.
 #pragma once
 
+#include <optional>
+
 #include "device/launch.h"
+#include "gemm/planner.h"
 
 namespace graphopt::gpu {
 
@@ -13,8 +16,10 @@ struct NBitsProblem {
   bool has_points = false, packed_points = false, has_groups = false, has_bias = false;
 };
 
-// Inputs 0 to 5: A, B, scales, points, groups, bias, also if some are omitted; output Y. Throws
+// Inputs 0 to 5: A, B, scales, points, groups, bias, also if some are omitted; output Y. `aligned`: all pointers are
+// multiples of 16. `wanted` overrides the planner's tile for problems that are GEMMs of tiles, also for few rows. Throws
 // std::invalid_argument if a size is too large.
-Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave);
+Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                       std::optional<GemmTile> wanted = std::nullopt);
 
 }  // namespace graphopt::gpu

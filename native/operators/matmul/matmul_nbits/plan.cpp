@@ -1,33 +1,40 @@
 #include <algorithm>
 
+#include "gemm/splits.h"
 #include "operators/matmul/matmul_nbits/args.h"
 #include "operators/matmul/matmul_nbits/op.h"
 
 namespace graphopt::gpu {
+namespace {
 
-Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave) {
-  Plan plan;
-  if (p.M * p.N == 0) return plan;
-  const bool many = p.M > 1;
-  const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
-  const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
-  const int64_t blocks = divide_up(p.K, p.size), row_bytes = blocks * p.size * p.bits / 8;
-  hip::NBitsArgs args = {};
+// Sets the arguments that all kernels share.
+template <class Args>
+void fill(Args& args, const NBitsProblem& p, bool half) {
+  const int64_t blocks = divide_up(p.K, p.size);
+  const int64_t point_bits = !p.has_points ? 0 : p.packed_points ? p.bits : half ? 16 : 32;
   args.a = input(0);
   args.b = input(1);
   args.scales = input(2);
-  args.points = p.has_points ? input(3) : no_buffer();
-  args.groups = p.has_groups ? input(4) : no_buffer();
+  args.points = p.has_points ? input(3) : input(2);
   args.bias = p.has_bias ? input(5) : no_buffer();
   args.y = output(0);
+  args.weights = {to_i31(blocks * p.size * p.bits / 8), to_i31(divide_up(blocks * point_bits, 8)),
+                  static_cast<int32_t>(point_bits), to_i31(blocks), make_divisor(p.size)};
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
   args.K = to_i31(p.K);
+}
+
+// Plans a kernel for any layout on the vector unit.
+Plan vector_plan(const NBitsProblem& p, bool half, int wave) {
+  Plan plan;
+  const bool many = p.M > 1;
+  const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
+  const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
+  hip::NBitsArgs args = {};
+  fill(args, p, half);
+  args.groups = p.has_groups ? input(4) : no_buffer();
   args.bits = p.bits;
-  args.size = to_i31(p.size);
-  args.blocks = to_i31(blocks);
-  args.row_bytes = to_i31(row_bytes);
-  args.point_bytes = p.packed_points ? to_i31(divide_up(blocks * p.bits, 8)) : 0;
   const char* name = float_kernel(many ? "matmul_nbits_many" : "matmul_nbits_few", half);
   const int64_t row_tiles = divide_up(p.M, rows), group_columns = columns * (hip::kNBitsThreads / wave);
   for (int64_t first = 0; first < row_tiles; first += kMaxGrid) {
@@ -38,6 +45,83 @@ Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave) {
                 hip::kNBitsThreads, args);
   }
   return plan;
+}
+
+// Returns whether the kernels on the matrix units support the layout: rows of A and B that consist of packs of 16 bytes,
+// and offsets of 32 bits within a tile.
+bool is_aligned(const NBitsProblem& p) {
+  constexpr int64_t kMaxLines = 256;
+  const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;
+  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && row_bytes % 16 == 0 && row_bytes * kMaxLines < INT32_MAX;
+}
+
+// Returns the number of blocks in 16 bytes of weights, or 0 if blocks do not begin at multiples of 16 bytes or of a
+// fraction of them.
+int64_t blocks_in_pack(const NBitsProblem& p) {
+  const int64_t elements = 128 / p.bits;
+  if (p.size % elements == 0) return 1;
+  return elements % p.size == 0 ? elements / p.size : 0;
+}
+
+// Plans the kernel for few rows on the matrix units.
+Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
+  struct Kernel {
+    int bits;
+    int64_t blocks;
+    const char* name;
+    int64_t columns, max_threads;
+  };
+#define NBITS_ROWS(bits, blocks)                                                           \
+  {                                                                                        \
+    bits, blocks, "matmul_nbits_rows_" #bits "x" #blocks "_f16", hip::kNBitsColumns<bits>, \
+        hip::kNBitsMaxThreads<bits, blocks>                                                \
+  }
+  constexpr Kernel kKernels[] = {NBITS_ROWS(2, 1), NBITS_ROWS(2, 2), NBITS_ROWS(2, 4),
+                                 NBITS_ROWS(4, 1), NBITS_ROWS(4, 2), NBITS_ROWS(8, 1)};
+#undef NBITS_ROWS
+  const Kernel& kernel = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& k) {
+    return k.bits == p.bits && k.blocks == blocks_in_pack(p);
+  });
+  // Enough work-items to keep all compute units waiting for memory at the same time.
+  constexpr int64_t kItemsOnUnit = 512;
+  const int64_t groups = divide_up(p.N, kernel.columns);
+  const int64_t wanted = divide_up(kItemsOnUnit * device.compute_units, groups * device.wave);
+  const int64_t waves = std::clamp<int64_t>(wanted, 4, kernel.max_threads / device.wave);
+  hip::NBitsRowsArgs args = {};
+  fill(args, p, true);
+  args.waves = static_cast<int32_t>(waves);
+  Plan plan;
+  plan.launch(kernel.name, {to_u31(groups)}, static_cast<uint32_t>(waves * device.wave), args).lds =
+      static_cast<uint32_t>(waves * p.M * kernel.columns * 4);
+  return plan;
+}
+
+Plan gemm_plan(const NBitsProblem& p, const AlignedTiling& tiling, const DeviceFacts& device) {
+  hip::NBitsGemmArgs args = {};
+  fill(args, p, true);
+  args.epilogue = {1, 0, p.N % 8 == 0, 0, {}};
+  Plan plan;
+  const char* prefix = p.bits == 2 ? "matmul_nbits_2_" : p.bits == 4 ? "matmul_nbits_4_" : "matmul_nbits_8_";
+  launch_aligned(plan, tiling.kernel(prefix), tiling, 1, tiling.lds(false, device), args);
+  return plan;
+}
+
+}  // namespace
+
+Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                       std::optional<GemmTile> wanted) {
+  if (p.M * p.N == 0) return {};
+  const hip::Matrix matrix = architecture(device.arch).matrix;
+  if (half && aligned && is_aligned(p) && matrix != hip::Matrix::kNone) {
+    if (p.M <= hip::kNBitsTileRows && blocks_in_pack(p) > 0 && !wanted) return rows_plan(p, device);
+    const auto cost_of = [&](const hip::AlignedTile& tile, const hip::MatrixShape&) {
+      return hip::runs_on(tile.packed_kernels, matrix == hip::Matrix::kMma) ? std::optional(tile.dense_cost)
+                                                                            : std::nullopt;
+    };
+    const auto tiling = choose_aligned(p.M, p.N, p.K, 1, device, wanted, kMaxSplits, cost_of);
+    if (tiling) return gemm_plan(p, *tiling, device);
+  }
+  return vector_plan(p, half, device.wave);
 }
 
 }  // namespace graphopt::gpu

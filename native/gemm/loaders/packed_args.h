@@ -1,0 +1,15 @@
+// Arguments of kernels that read weights of 2, 4 or 8 bits (packed.h).
+#pragma once
+
+#include "device/args.h"
+
+namespace graphopt::hip {
+
+// Rows of packed weights, which consist of blocks of `size` elements along K, a multiple of 16. Each block has a scale
+// and a zero point of `point_bits` bits: those of a weight, 16 or 32 for floats, or 0 without zero points.
+struct PackedWeights {
+  int32_t row_bytes, point_row_bytes, point_bits, blocks;
+  Divisor size;
+};
+
+}  // namespace graphopt::hip
