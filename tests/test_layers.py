@@ -170,6 +170,7 @@ BUILT_ON = {
         *("elementwise", "fused_conv", "fused_conv_transpose", "linear", "matmul", "movement", "scale_shift"),
     },
     "fused_conv_transpose": {"fused_conv"},
+    "activation": {"elementwise"},
     "group_norm": {"elementwise"},
     "einsum": {"elementwise", "integer_product", "matmul", "movement", "reduction"},
     "integer_product": {"quantize"},

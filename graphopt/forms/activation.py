@@ -34,16 +34,18 @@ from graphopt.graph.view import (
     require_one_graph,
     sole_reader,
 )
+from graphopt.ops import DOMAIN
+from graphopt.ops.fused_activation import FUSED
 
 # Operators that can be the inner function of a written-out activation.
 GATES = frozenset(
     ("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Max", "Min", "Relu", "Where", "PRelu")
 )
-# Operators that are an activation by themselves.
+# Operators that are an activation by themselves, standard ones and ours.
 SIMPLE = frozenset(
     ("", op)
     for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
-)
+) | {(DOMAIN, f"Fused{suffix}") for suffix in FUSED}
 _ARITHMETIC = frozenset(("", op) for op in ARITHMETIC | {"Pow", "Neg"})
 # Operators between x and a gate, or between a gate and y.
 _INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
@@ -89,7 +91,7 @@ class Form:
 
 
 def simple_form(node: ir.Node, editor: Editor) -> Form | None:
-    """Returns a standard operator as an activation, or None.
+    """Returns an operator of `SIMPLE` as an activation, or None.
 
     Raises:
         Refusal: an attribute refers to a parameter of the enclosing function.
@@ -98,6 +100,8 @@ def simple_form(node: ir.Node, editor: Editor) -> Form | None:
     if (node.domain, node.op_type) not in SIMPLE or x is None:
         return None
     op = node.op_type
+    if node.domain == DOMAIN:
+        return Form(op.removeprefix("Fused"), {}, x, (node,))
     if op in ("Relu", "Sigmoid", "Tanh", "HardSwish", "Mish"):
         return Form(op, {}, x, (node,))
     if op == "LeakyRelu":
@@ -127,7 +131,7 @@ def written_form(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def form_of(x: ir.Value, editor: Editor) -> Form | None:
-    """Returns the activation that reads x: a written-out form, or else a standard operator; None if there is none."""
+    """Returns the activation that reads x: a written-out form, or else an operator of `SIMPLE`; None without one."""
     simple: Form | None = None
     work, seen = list(x.consumers()), 0
     while work and seen < MAX_NODES:

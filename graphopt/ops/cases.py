@@ -11,6 +11,7 @@ import numpy as np
 
 from graphopt.ops import OPS, OpSpec
 from graphopt.ops.case import NodeCase
+from graphopt.ops.fused_activation import FUSED
 from graphopt.ops.schema import Array
 
 ACTIVATION_ATTRIBUTES = {
@@ -193,6 +194,11 @@ def _layer_norm_2d(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]
     ):
         inputs = [rng.normal(size=shape) + 0.5, rng.normal(size=shape[1]), rng.normal(size=shape[1])]
         yield NodeCase(spec, inputs, {"epsilon": 1e-6 if i % 2 else 1e-2}, constant_weights=i % 2 == 1)
+
+
+def _fused_activation(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
+    for shape in [(2, 3, 64), (5,), (7, 2, 1100), (2, 2, 2, 9), (0, 3, 8)]:
+        yield NodeCase(spec, [rng.normal(size=shape) * 3], {})
 
 
 def _gated(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
@@ -403,6 +409,7 @@ FAMILIES = {
     "FusedAdaLayerNorm": _row_norm,
     "FusedLayerNorm2d": _layer_norm_2d,
     "Gated": _gated,
+    **{f"Fused{suffix}": _fused_activation for suffix in FUSED},
     "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,

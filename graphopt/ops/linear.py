@@ -51,8 +51,6 @@ def _spec(activation: Activation, add: bool = False, bf16: bool = False) -> OpSp
 
 # Models have no layer with both an activation and a residual sum.
 SPECS = (
-    *(_spec(ACTIVATIONS[suffix]) for suffix in ("", "Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
-    _spec(ACTIVATIONS[""], add=True),
-    *(_spec(activation, bf16=True) for activation in ACTIVATIONS.values()),
-    _spec(ACTIVATIONS[""], add=True, bf16=True),
+    *(_spec(activation, bf16=bf16) for bf16 in (False, True) for activation in ACTIVATIONS.values()),
+    *(_spec(ACTIVATIONS[""], add=True, bf16=bf16) for bf16 in (False, True)),
 )

@@ -25,13 +25,13 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.view import made_by, other_input, require_one_graph, sole_reader
 from graphopt.metadata import Numerics
-from graphopt.ops import OPS
+from graphopt.ops import DOMAIN, OPS
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 # Anchors that are always a whole activation: no written-out form of an activation of Gated contains them.
-WHOLE = ("Relu", "Gelu")
+WHOLE = frozenset({("", "Relu"), ("", "Gelu"), (DOMAIN, "FusedGelu"), (DOMAIN, "FusedGeluTanh")})
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Gate(Pass[GateMatch, GateMatch]):
     name = "gate"
     equation = "act(A) B -> Gated<act>(A, B);  of the halves of X: GatedHalves<act>(X)"
     numerics = Numerics.REASSOCIATED
-    anchors = frozenset(("", op) for op in ("Relu", "Sigmoid", "Gelu", "Erf", "Tanh"))
+    anchors = WHOLE | {("", op) for op in ("Sigmoid", "Erf", "Tanh")}
 
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
-        whole = node.op_type in WHOLE
+        whole = (node.domain, node.op_type) in WHOLE
         if whole and sole_reader(node.outputs[0], "Mul") is None:
             return None  # a cheap test first: most activations are not multiplied
         form = (None if whole else written_form(node, editor)) or simple_form(node, editor)

@@ -19,6 +19,7 @@ from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
 from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
+from graphopt.passes.fused_activation import FusedActivation
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.fused_conv_transpose import FusedConvTranspose
 from graphopt.passes.gate import Gate
@@ -70,6 +71,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     HoistGather(),
     NormWindows(),
     FeedForward(),
+    # After the passes that fuse an activation with its neighbours.
+    FusedActivation(),
 )
 
 

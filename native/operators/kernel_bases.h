@@ -476,6 +476,12 @@ class Kernels {
     });
   }
 
+  // Declares that the com.graphopt operators added last treat all axes alike.
+  template <class Op>
+  void treat_axes_alike() {
+    for_last<Op>([](const Op&, Registration& r) { r.layout = [](const Node&) { return Layout::kAny; }; });
+  }
+
   // Returns the registrations whose `where` is in `wanted`.
   Table take(std::initializer_list<Where> wanted) &&;
 

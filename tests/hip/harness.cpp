@@ -13,6 +13,7 @@
 #include "operators/attention/rotary/op.h"
 #include "operators/conv/convolution/op.h"
 #include "operators/conv/winograd/plan.h"
+#include "operators/elementwise/activation/op.h"
 #include "operators/elementwise/cast/op.h"
 #include "operators/elementwise/elementwise/op.h"
 #include "operators/elementwise/gated/op.h"
@@ -207,6 +208,10 @@ EXPORT Plan* graphopt_row_norm_windows_plan(const DeviceFacts* device, int half,
 EXPORT Plan* graphopt_layer_norm_2d_plan(const DeviceFacts*, int half, int64_t N, int64_t C, int64_t pixels,
                                          float epsilon) {
   return guarded([&] { return layer_norm_2d_plan({N, C, pixels, epsilon}, half != 0, true); });
+}
+
+EXPORT Plan* graphopt_activation_plan(const DeviceFacts*, int half, int64_t total, int32_t kind) {
+  return guarded([&] { return activation_plan({Shape{total}, activation(kind, 0, 0)}, half != 0, true); });
 }
 
 EXPORT Plan* graphopt_gated_plan(const DeviceFacts*, int half, int64_t rows, int64_t D, int halves, int gate,

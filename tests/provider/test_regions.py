@@ -21,6 +21,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphopt
+from graphopt.ops import DOMAIN
+from graphopt.ops.fused_activation import FUSED
 from graphopt.runtime.discovery import library_path
 from models import ZOO
 from tests.hip.case import signed
@@ -484,6 +486,7 @@ TAILS = {
     "HardSwish": (conv(("HardSwish", ["c"], ["y"])), ["y"], 1),
     "Gelu": (conv(("Gelu", ["c"], ["y"])), ["y"], 1),
     "Gelu by tanh": (conv(("Gelu", ["c"], ["y"], {"approximate": "tanh"})), ["y"], 1),
+    **{f"Fused{suffix}": (conv((f"Fused{suffix}", ["c"], ["y"], {"domain": DOMAIN})), ["y"], 1) for suffix in FUSED},
     "HardSigmoid": (conv(("HardSigmoid", ["c"], ["y"], {"alpha": 0.3})), ["y"], 1),
     "Tanh": (conv(("Tanh", ["c"], ["y"])), ["y"], 1),
     "a sum with the input": (conv(("Add", ["c", "x"], ["y"])), ["y"], 1),

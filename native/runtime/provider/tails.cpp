@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "blocks/half.h"
+#include "operators/elementwise/activation/op.h"
 #include "runtime/provider/sizes.h"
 
 namespace graphopt::provider {
@@ -37,6 +38,11 @@ size_t slope_axes(const GraphNode& node) {
 // Returns the activation that a node applies to its first input; nothing if the node is no activation.
 std::optional<Activation> activation_of(const GraphNode& node) {
   using A = ActivationKind;
+  if (node.domain() == kDomain) {
+    for (const ActivationOp& op : ActivationOp::all()) {
+      if (node.op == op.name()) return Activation{op.kind()};
+    }
+  }
   if (!node.domain().empty()) return std::nullopt;
   if (node.op == "Relu") return Activation{A::kRelu};
   if (node.op == "LeakyRelu") return Activation{A::kLeakyRelu, node.get_float("alpha", 0.01f)};

@@ -8,9 +8,7 @@
 
 namespace graphopt {
 std::vector<LinearOp> LinearOp::all() {
-  using A = ActivationKind;
-  std::vector<LinearOp> ops =
-      with_tails<LinearOp>({false}, {A::kNone, A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish});
+  std::vector<LinearOp> ops = with_tails<LinearOp>({false}, all_activations());
   ops.emplace_back(Tail{{}, true});
   return ops;
 }
