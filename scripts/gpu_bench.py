@@ -10,6 +10,7 @@ Without an option all parts are timed; the options select parts.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -462,6 +463,41 @@ def attention(r: Runner) -> Iterator[Group]:
     yield Group("FusedAttention, float16, options", attention_options(r))
 
 
+# -- language models ---------------------------------------------------------------------------------------------------
+
+
+def rotated(works: Sequence[Work]) -> Work:
+    """Returns a function that enqueues one of `works` after the other, so that their weights are not in the L2."""
+    turns = itertools.cycle(works)
+    return lambda: next(turns)()
+
+
+def packed_products(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
+    """Times MatMulNBits with blocks of 32 and zero points; weights take turns in 256 MiB, also those of cuBLAS."""
+    K, N, size, memory = 4096, 14336, 32, 256 << 20
+    for M in rows:
+        a, y, none = normal(M, K).half(), torch.empty(M, N, dtype=torch.float16, device="cuda"), normal(16)
+        numbers, flags = (c_int64(M), c_int64(N), c_int64(K), c_int(bits), c_int64(size)), (1, 1, 0, 0, 1)
+        plan = r.plan("matmul_nbits", c_int(1), *numbers, (c_int * 5)(*flags), c_int32(-1))
+        works = []
+        for _ in range(-(-memory * 8 // (N * K * bits))):
+            b, points = (torch.randint(256, (N, n * bits // 8), device="cuda").byte() for n in (K, K // size))
+            works.append(r.work(plan, [a, b, uniform(N, K // size).half(), points, none, none], [y]))
+        dense = [partial(torch.mm, a, normal(N, K).half().T) for _ in range(-(-memory // (N * K * 2)))]
+        peers, moved = {"cuBLAS float16": rotated(dense)}, N * K * bits // 8 if M <= 8 else 0
+        yield Row(f"{M} x {N} x {K}, {bits} bits", plan, rotated(works), peers, moved, 2 * M * N * K)
+
+
+def language(r: Runner) -> Iterator[Group]:
+    title = "MatMulNBits, float16, blocks of 32"
+    yield Group(f"{title} (floor 55 % of copy)", packed_products(r, 4, 1), of_copy=0.55)
+    yield Group(f"{title} (floor 40 % of copy)", packed_products(r, 4, 8), of_copy=0.4)
+    yield Group(f"{title} (floor 1.25x)", packed_products(r, 4, 16), of_peer=1.25)
+    yield Group(f"{title} (floor 0.5x)", packed_products(r, 4, 256, 1024), of_peer=0.5)
+    for bits in (2, 8):
+        yield Group(title, packed_products(r, bits, 1, 8, 16, 64, 256, 1024))
+
+
 # -- standard operators ------------------------------------------------------------------------------------------------
 
 
@@ -810,6 +846,7 @@ PARTS: dict[str, Callable[[Runner], Iterator[Group]]] = {
     "--attention": attention,
     "--products": products,
     "--norms": norms,
+    "--language": language,
     "--standard": standard,
 }
 
