@@ -1,9 +1,9 @@
 // Converts weights of 2, 4 or 8 bits, packed with the low bits first, to float16.
 //
-// The bits q of a weight become the low bits of a float16 whose exponent makes their unit 1 / 2^o, where the weight is o
-// bits above the lowest bit of its byte: 1024 + 2^o q. Two weights then take one permutation of bytes, one mask, and two
-// fused multiply-adds, which compute q - base exactly and (q - base) scale + shift (Y. J. Kim et al., "Who Says Elephants
-// Can't Run: Bringing Large Scale MoE Models into Cloud Scale Production", 2022).
+// A weight q that is o bits above the lowest bit of its byte becomes the float16 1024 + 2^o q: with the exponent of 1024,
+// the low bits of a float16 count units of 1. Two weights take one permutation of bytes, one mask, and two fused
+// multiply-adds: one for q - base, which is exact, and one for (q - base) scale + shift (Y. J. Kim et al., "Who Says
+// Elephants Can't Run: Bringing Large Scale MoE Models into Cloud Scale Production", 2022).
 #pragma once
 
 #include "device/platform.h"
@@ -54,7 +54,7 @@ DEVICE uint32_t bytes_of(uint32_t word) {
 #endif
 }
 
-// The zero points of all blocks as they are stored, which are the same kind in all work-items.
+// The format of the zero points.
 struct PointKind {
   uint32_t mask, bits;  // a float16 is (stored & mask) | bits
   HalfPair added;       // the float16 minus `added` is 1024 + point
