@@ -27,4 +27,7 @@ inline size_t channels_last_axis(size_t axis) { return axis == 0 ? 0 : axis == 1
 // Creates a float16 kernel that converts from one layout to the other.
 std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last);
 
+// Creates a kernel that copies its input. A step with it is a view if their memory can be shared.
+std::unique_ptr<Kernel> make_view(gpu::Device& device);
+
 }  // namespace graphopt

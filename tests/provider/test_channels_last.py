@@ -158,10 +158,24 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
         """a = Conv<pads=[1,1,1,1]>(e, w1)  t = Transpose<perm=[0,2,3,1]>(a)  s = Softmax<axis=-1>(t)
            b = Relu(a)  y = Conv(b, w2)""",
         {"w1": (16, 8, 3, 3), "w2": (4, 16, 2, 2)},
-        3,
+        2,
+    ),
+    # Transposes between pixels and rows are views of a tensor in channels last.
+    "rows": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1)  d = Conv<group=16, pads=[3,3,3,3]>(a, w2)  t = Transpose<perm=[0,2,3,1]>(d)
+           n = LayerNormalization(t, g1, h1)  m = MatMul(n, w3)  u = Transpose<perm=[0,3,1,2]>(m)  s = Add(a, u)
+           y = Conv(s, w4)""",
+        {"w1": (16, 8, 3, 3), "w2": (16, 1, 7, 7), "g1": (16,), "h1": (16,), "w3": (16, 16), "w4": (4, 16, 2, 2)},
+        2,
+    ),
+    "rows_at_borders": (
+        """c = Transpose<perm=[0,3,1,2]>(e)  a = Conv(c, w1)  y = Transpose<perm=[0,2,3,1]>(a)
+           u = Transpose<perm=[0,2,3,1]>(x)  z = Transpose<perm=[0,3,1,2]>(u)  v = Transpose<perm=[0,3,1,2]>(y)""",
+        {"w1": (8, 16, 3, 3)},
+        2,
     ),
 }  # fmt: skip
-OUTPUTS = {"groups": ["y", "z"], "left": ["y", "s"]}
+OUTPUTS = {"groups": ["y", "z"], "left": ["y", "s"], "rows_at_borders": ["y", "z", "v"]}
 OPSETS = {"group_norms": 21, "norms_by_group": 18}  # all others use 17
 
 

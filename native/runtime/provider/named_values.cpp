@@ -67,6 +67,29 @@ Operand NamedValues::get(const std::string& name, bool last, const Value& value,
   return known_[name].as[last] = {Operand::Kind::kValue, number, false};
 }
 
+bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& sources) {
+  if (!node.domain().empty() || node.op != "Transpose" || !has_layouts(node.inputs[0])) return false;
+  const auto found = known_.find(node.input_names()[0]);
+  if (found == known_.end()) return false;
+  const std::vector<int64_t> perm = node.get_ints("perm", {});
+  const bool to_last = perm == std::vector<int64_t>{0, 3, 1, 2};
+  if (!to_last && perm != std::vector<int64_t>{0, 2, 3, 1}) return false;
+  const Operand& from = found->second.as[!to_last];
+  if (from.kind == Operand::Kind::kNone) return false;
+  Step step;
+  step.op = node.op;
+  step.name = node.name;
+  step.kernel = make_view(device_);
+  step.inputs.push_back(from);
+  step.reuse = Reuse::kAlias;
+  steps_.all.push_back(std::move(step));
+  sources.emplace_back();
+  const std::string& name = node.output_names()[0];
+  steps_.all.back().outputs.push_back(add(name, to_last));
+  if (to_last && is_output(name)) get(name, false, node.outputs[0], sources);
+  return true;
+}
+
 bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
   const abi::GraphNode& node = *source.node;
   if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||

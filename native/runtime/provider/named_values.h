@@ -48,6 +48,9 @@ class NamedValues {
   int add(const std::string& name, bool last);
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool last, const Value& value, std::vector<StepSource>& sources);
+  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] as a view: of its input in channels last, or as its
+  // output in channels last. Returns false for other nodes, and if the input is not known in that layout.
+  bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
   bool is_channels_last(const StepSource& source, const abi::GraphNode& written) const;
 

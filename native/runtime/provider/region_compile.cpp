@@ -196,6 +196,9 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   std::vector<StepSource> sources;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (groups.covered[i] && groups.ends[i] == nullptr) continue;
+    if (channels_last && groups.ends[i] == nullptr && groups.siblings.count(i) == 0 &&
+        known.add_view(nodes[i], sources))
+      continue;
     StepSource source = source_of(nodes, groups, i);
     source.planned = is_planned(*source.node, known, planned);
     if (source.planned) source.op = registry_.claims().find_planned(*source.node);
