@@ -385,7 +385,8 @@ class _DataFiles:
 
     def __init__(self, model: Path) -> None:
         self._model = model
-        # Runtimes search the folder of the path. A link's target may be in another folder, as in Hugging Face's cache.
+        # Runtimes look for data files in the folder of the model's path. If the path is a link, its target may be in
+        # another folder, as in Hugging Face's cache.
         self._folders = list(dict.fromkeys((model.parent.resolve(), model.resolve().parent)))
         self._found: dict[str, tuple[Path, int]] = {}
 

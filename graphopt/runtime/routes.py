@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-# The ROCm provider needs version 7 in the loader's search path, so the wheels that native/device/rocm_packages.cpp
-# proposes for our provider do not help.
+# ONNX Runtime's ROCm provider needs ROCm 7 in the loader's search path. The wheels that
+# native/device/rocm_packages.cpp proposes for our provider are not in that path.
 _INSTALL_ROCM_7 = "install ROCm 7, https://rocm.docs.amd.com/projects/install-on-linux"
 
 

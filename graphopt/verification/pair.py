@@ -68,7 +68,7 @@ EFFORTS = {
     "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
     "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
-# The most bytes of all runs of a case; a quarter of the machine's memory if that is less.
+# The most bytes of all runs of a case together; a quarter of `installed_memory()` if that is less.
 MEMORY_OF_A_SET = 3 << 30
 
 

@@ -84,7 +84,7 @@ class StreamContext {
   void synchronize();
   // Whether the work up to an event of the stream is complete. True during a capture, when the stream has no work.
   bool is_done(void* event);
-  // Releases the graphs. The stream's work must be complete.
+  // Releases the graphs, and removes the context from those that of() finds. The stream's work must be complete.
   void close();
 
   // Registers an owner: its release() is called before the handles are destroyed. Destroyed owners are

@@ -69,7 +69,7 @@ class Blas : public VendorHandle {
   virtual bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) = 0;
 };
 
-// A GEMM with its epilogue in one launch: cuBLASLt, hipBLASLt.
+// cuBLASLt, hipBLASLt: a GEMM with its epilogue in one call.
 class BlasLt : public VendorHandle {
  public:
   // Required alignment of the tensors of `linear`.

@@ -17,7 +17,7 @@ struct AlignedGemm {
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAsyncCopies = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
-  // On the CPU, the pipeline has three buffers if these fit into LDS, to test it.
+  // The CPU runs run_steps_ahead to test it, with three buffers if they fit into LDS.
   static constexpr bool kThree =
       kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThree ? 3 : kShape.stages;

@@ -1,10 +1,12 @@
-// The library's entry point for ONNX Runtime: registers every op of the domain `com.graphopt` on every device that has
-// kernels.
+// The library's entry point for custom operators: registers the CPU kernels of the domain `com.graphopt` and, for ONNX
+// Runtime 1.22 and older, the GPU kernels for its ROCm provider. Our provider has another entry point
+// (runtime/provider/provider.cpp).
 //
 // Environment variables, read at each registration:
 //   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these ops are not registered
 //                     and our provider does not claim them: their function bodies run instead
-//   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
+//   GRAPHOPT_LOG=1    one line on stderr for the first registration with the same settings, and for each kernel
+//                     that is created
 //
 // Entries of the session's configuration, set before the registration:
 //   graphopt.operators  comma-separated op names that the model contains; only these are registered. In every

@@ -1,5 +1,5 @@
-// RandomNormal, RandomUniform and their Like forms. The host draws the values, like the runtime's kernels, and copies
-// them without waiting. Like forms use only the shape of a device tensor.
+// RandomNormal, RandomUniform and their Like forms. The host draws the values, like the runtime's kernels, and uploads
+// them (staging.h). Like forms use only the type and shape of their input.
 #pragma once
 
 #include "device/device.h"

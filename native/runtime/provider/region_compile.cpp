@@ -133,8 +133,9 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Subgraphs of one If may have values with the same name, of which only some can be planned. A value with the
-// name of a planned value is planned if its inputs are known.
+// Subgraphs of one If may have values with the same name, of which only some can be planned. A value with the name of
+// a planned value is planned if it is no output of the region and its inputs are known. Shape and Size need only the
+// shape of their input.
 bool Region::is_planned(const GraphNode& node, const NamedValues& known,
                         const std::set<std::string>& planned) const {
   const Registration* op = registry_.claims().find_planned(node);

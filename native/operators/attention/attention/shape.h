@@ -66,8 +66,8 @@ constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plai
   return matrix && copies && plain && head <= 128 && element == 2;
 }
 
-// lds_bytes: LDS of a work-group. element: bytes of T. plain: no bias, mask, window or softcap between the GEMMs, which
-// would need registers.
+// lds_bytes: maximum LDS of a work-group on the target. element: bytes of T. plain: scores are scale Q K^T with
+// scale > 0. Bias, mask, window and softcap need registers, so other kernels may have fewer rows.
 constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element,
                                          bool plain, AttentionRows rows) {
   if (matrix) {

@@ -223,8 +223,8 @@ struct VectorAttention {
     }
   }
 
-  // Row 8 i + item of p holds score i of the work-items with across() == item. Groups of four query rows are permuted
-  // by `item`, because the work-items then write to different banks.
+  // p holds one part of the scores: row 8 i + item has score i of the part, from the work-items with across() == item.
+  // Groups of four query rows are permuted by `item`, because the work-items then write to different banks.
   DEVICE static float* p_at(Lds& lds, int i, int item, int slot) {
     constexpr int kFours = kSlots / 4;
     const int four = (down() * kFours + slot / 4) ^ (item * kFours / 2 % (kDown * kFours));

@@ -26,7 +26,8 @@ struct TilesByPanels {
   int64_t count, panel, end;
 };
 
-// Computes o for each panel of `of`, o_stride floats apart.
+// Multiplies the tiles by each panel of `of`. In o, the results of consecutive panels are o_stride floats apart, and
+// those of consecutive points xi_stride. `points`: as in multiply_by_rows.
 template <class A>
 void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
                      const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,

@@ -55,8 +55,9 @@ struct LastCut {
   }
 
   // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns
-  // false if such blocks would be too large or too few. Blocks must be wide enough to use full memory
-  // sectors, unless they are so small that a cache compensates for it.
+  // false if the smallest such block is too large. Blocks of more than kFew packs must also occupy a quarter
+  // of the compute units, and be wide enough to use full memory sectors. A cache compensates for partial
+  // sectors of smaller blocks.
   bool take_whole_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kLastThreads, kFew = 4 * kLastThreads, kMost = 16 * kLastThreads;  // packs
     constexpr int64_t kNarrow = 32;                                                               // channels

@@ -22,7 +22,7 @@ struct QuantizedOperand {
 
 bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 
-// Throws Error unless scale and zero point have one element each.
+// Throws Error unless the scale, and the zero point if there is one, have one element each.
 void require_one(const Call& call, const QuantizedOperand& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
