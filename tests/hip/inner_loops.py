@@ -40,7 +40,8 @@ class Rates:
     vector: int  # vector instruction
     slow: int  # transcendental instruction, 32-bit integer multiplication
     vector_latency: int
-    matrix: int  # 16 x 16 x 16 float16 multiplication
+    matrix: int  # 16 x 16 x 16 float16 multiplication at the peak
+    shortest_matrix: int  # minimum of a matrix instruction
     matrix_f32: int  # 16 x 16 x 4 float32 multiplication; 0: none
     shared: bool  # matrix instructions run on the vector unit; transcendental ones have a separate unit
     lds_latency: int
@@ -55,9 +56,9 @@ def rates(arch: str) -> Rates:
     cdna = row["wave"] == "64"
     simds = 4 if cdna else 2
     matrix = 2 * 16**3 * simds // max(1, int(row["matrix_flops"]))
-    if cdna:  # CDNA 4 is faster only at longer multiplications, which no kernel uses
-        return Rates(simds, 4, 4, 16, 4, max(16, matrix), 32, False, 128)
-    return Rates(simds, 1, 1, 4, 5, matrix, 0, True, 64)
+    if cdna:
+        return Rates(simds, 4, 4, 16, 4, matrix, 16, 32, False, 128)
+    return Rates(simds, 1, 1, 4, 5, matrix, 0, 0, True, 64)
 
 
 MATRIX = re.compile(r"v_(?:mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f32|f16)")
@@ -105,6 +106,7 @@ class Instruction:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     waits: dict[str, int] = field(default_factory=dict)
+    peak_clocks: int = 0  # clocks of a matrix instruction at the peak
 
 
 def instruction(arch: str, text: str) -> Instruction:
@@ -119,8 +121,9 @@ def instruction(arch: str, text: str) -> Instruction:
         found = MATRIX.match(name)
         if found:
             size = int(found[1]) * int(found[2]) * int(found[3])
-            clocks = r.matrix_f32 * size // 1024 if found[4] == "f32" else r.matrix * size // 4096
-            return Instruction(text, "matrix", clocks, clocks + r.matrix_latency, reads, writes)
+            peak = r.matrix_f32 * size // 1024 if found[4] == "f32" else r.matrix * size // 4096
+            clocks = max(r.shortest_matrix, peak)
+            return Instruction(text, "matrix", clocks, clocks + r.matrix_latency, reads, writes, peak_clocks=peak)
         if SLOW.match(name):
             unit = "transcendental" if r.shared else "vector"
             return Instruction(text, unit, r.slow, r.slow - r.vector + r.vector_latency, reads, writes)
@@ -177,7 +180,7 @@ class Loop:
         for one in self.code:
             for (unit, _), clocks in units_of(r, one, 0).items():
                 total[unit] += clocks * (r.simds if unit in ("LDS", "memory") else 1)
-        return self.clocks["matrix"] / max(total.values())
+        return sum(one.peak_clocks for one in self.code) / max(total.values())
 
     def simulated(self, groups: int, waves: int) -> float:
         """Returns the share of the matrix units' peak, with `groups` work-groups of `waves` waves on a compute unit.
@@ -216,7 +219,7 @@ class Wave:
 @dataclass(frozen=True)
 class Run:
     clocks: int
-    matrix: int  # clocks of the matrix instructions of all waves
+    matrix: int  # clocks of the matrix instructions of all waves, at the peak
 
 
 def run(loop: Loop, groups: int, waves: int, rounds: int) -> Run:
@@ -243,7 +246,7 @@ def run(loop: Loop, groups: int, waves: int, rounds: int) -> Run:
             continue
         free.update({unit: start + clocks for unit, clocks in units.items()})
         wave.issue(one, start)
-        matrix += one.clocks if one.unit == "matrix" else 0
+        matrix += one.peak_clocks
         end = start + max(r.issue, one.clocks if one.unit == "scalar" else 0)
         wave.at += 1
         if wave.at == len(loop.code):

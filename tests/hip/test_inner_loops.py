@@ -28,6 +28,16 @@ def loop(arch: str, *code: str) -> Loop:
     return Loop(arch, [instruction(arch, text) for text in code])
 
 
+def test_cdna_4_reaches_its_peak_with_longer_multiplications_only() -> None:
+    """AMD's guide of CDNA 4: 16 x 16 x 16 and 16 x 16 x 32 take four passes, 16 clocks."""
+    short, long = MFMA.format(0, 3), "v_mfma_f32_16x16x32_f16 v[0:3], v[4:7], v[8:11], v[0:3]"
+    for code, share in ((short, 0.5), (long, 1.0)):
+        one = loop("gfx950", code)
+        assert one.clocks["matrix"] == 16
+        assert one.busiest() == share
+    assert loop("gfx942", short).busiest() == 1
+
+
 def test_the_main_path_has_the_loads_and_no_nested_loop() -> None:
     found = inner_loop(
         "gfx942",

@@ -12,6 +12,8 @@
 // An operand can also be made of registers. A work-item then holds kLines lines, line(0), line(1), .., of both
 // operands, and of each line part() of kParts parts: kPairs pairs of elements, of any indices k that are the same in
 // both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair j of line i.
+//
+// kTwoTiles: multiply_two() multiplies the operands of two tiles, for 32 indices k, in one instruction.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"

@@ -48,9 +48,14 @@ struct Hgemm {
     if constexpr (kWave == 64) {
       Operands operands[kDepth / 16];
       UNROLL for (int k = 0; k < kDepth; k += 16) load(lds, buffer, k, operands[k / 16]);
-      UNROLL for (int k = 0; k < kDepth; k += 16) {
+      constexpr int kStep = Instruction::kTwoTiles && kDepth % 32 == 0 ? 32 : 16;
+      UNROLL for (int k = 0; k < kDepth; k += kStep) {
         keep_order();
-        multiply(operands[k / 16]);
+        if constexpr (kStep == 32) {
+          multiply_two(operands[k / 16], operands[k / 16 + 1]);
+        } else {
+          multiply(operands[k / 16]);
+        }
       }
       return;
     }
@@ -81,6 +86,14 @@ struct Hgemm {
     UNROLL for (int m = 0; m < kTilesM; ++m) {
       UNROLL for (int n = 0; n < kTilesN; ++n) {
         Instruction::multiply(sum[m][n], operands.left[m], operands.right[n]);
+      }
+    }
+  }
+
+  DEVICE void multiply_two(const Operands& first, const Operands& second) {
+    UNROLL for (int m = 0; m < kTilesM; ++m) {
+      UNROLL for (int n = 0; n < kTilesN; ++n) {
+        Instruction::multiply_two(sum[m][n], first.left[m], second.left[m], first.right[n], second.right[n]);
       }
     }
   }

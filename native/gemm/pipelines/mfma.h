@@ -72,6 +72,20 @@ struct MfmaInstruction {
       }
     }
   }
+
+#if __has_builtin(__builtin_amdgcn_mfma_f32_16x16x32_f16)  // CDNA 4: 32 indices k in the time of 16
+  static constexpr bool kTwoTiles = sizeof(T) == 2;
+  // In slot s of an operand of this instruction, work-item i has k = 8 (i / 16) + s. The order of k does not matter if it
+  // is the same in both operands. The slots of two tiles are therefore the slots of one operand.
+  DEVICE static void multiply_two(Sum& sum, const Left& left0, const Left& left1, const Right& right0,
+                                  const Right& right1) {
+    const auto left = __builtin_shufflevector(left0.v, left1.v, 0, 1, 2, 3, 4, 5, 6, 7);
+    const auto right = __builtin_shufflevector(right0.v, right1.v, 0, 1, 2, 3, 4, 5, 6, 7);
+    sum.v = __builtin_amdgcn_mfma_f32_16x16x32_f16(right, left, sum.v, 0, 0, 0);
+  }
+#else
+  static constexpr bool kTwoTiles = false;
+#endif
 };
 template <>
 struct Instruction<half_t> : MfmaInstruction<half_t> {};

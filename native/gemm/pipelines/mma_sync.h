@@ -11,7 +11,7 @@ namespace graphopt::hip {
 template <>
 struct Instruction<half_t> {
   static constexpr int kSlots = 8, kSums = 8, kRows = 2, kContiguous = 2;
-  static constexpr bool kLoadsRows = true;
+  static constexpr bool kLoadsRows = true, kTwoTiles = false;
   struct Left {
     uint32_t v[4];
   };

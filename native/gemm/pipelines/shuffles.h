@@ -9,7 +9,7 @@ namespace graphopt::hip {
 template <class T>
 struct ShuffledInstruction {
   static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kContiguous = 4;
-  static constexpr bool kLoadsRows = false;
+  static constexpr bool kLoadsRows = false, kTwoTiles = kWave == 64 && sizeof(T) == 2;
   struct Left {
     T v[kSlots];
   };
@@ -98,6 +98,11 @@ struct ShuffledInstruction {
       }
     }
 #endif
+  }
+  DEVICE static void multiply_two(Sum& sum, const Left& left0, const Left& left1, const Right& right0,
+                                  const Right& right1) {
+    multiply(sum, left0, right0);
+    multiply(sum, left1, right1);
   }
 };
 

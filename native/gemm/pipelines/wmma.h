@@ -13,7 +13,7 @@ namespace graphopt::hip {
 template <class Operand>
 struct WmmaInstruction {
   static constexpr int kSums = 8, kRows = 1;
-  static constexpr bool kLoadsRows = false;
+  static constexpr bool kLoadsRows = false, kTwoTiles = false;
   typedef float Float8 __attribute__((ext_vector_type(8)));
   using Left = Operand;
   using Right = Operand;

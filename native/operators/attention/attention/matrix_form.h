@@ -312,6 +312,23 @@ struct MatrixAttention {
   DEVICE static void store_key(Lds& lds, int key, int d, T x) { *key_at(lds, key, d) = x; }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { *value_at(lds, key, d) = x; }
 
+  // The operands of an instruction: kDeep tiles of 16 elements of the head, or of 16 keys.
+  static constexpr int kDeep = Instruction::kTwoTiles ? 2 : 1;
+  static_assert(kD % kDeep == 0 && kN % kDeep == 0, "entire operands");
+  struct Left {
+    typename Instruction::Left tile[kDeep];
+  };
+  struct Right {
+    typename Instruction::Right tile[kDeep];
+  };
+  DEVICE static void multiply(typename Instruction::Sum& sum, const Left& left, const Right& right) {
+    if constexpr (Instruction::kTwoTiles) {
+      Instruction::multiply_two(sum, left.tile[0], left.tile[1], right.tile[0], right.tile[1]);
+    } else {
+      Instruction::multiply(sum, left.tile[0], right.tile[0]);
+    }
+  }
+
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
     multiply_keys(lds, scores, 0, [](int) {});
   }
@@ -320,15 +337,15 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
     // The operands of a step are loaded during the multiplications of the previous steps.
-    typename Instruction::Right right[kStepsHeld][kKeyTiles];
-    typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
+    Right right[kStepsHeld][kKeyTiles];
+    Left left[kLeftAhead ? 2 : 1][kM];
     UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_key_tiles(lds, place, step, right[step]);
     if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
-    UNROLL for (int step = 0; step < kD * kStepsN; ++step) {
+    UNROLL for (int step = 0; step < kD / kDeep * kStepsN; ++step) {
       const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
       keep_order();
       const int ahead = step + kStepsHeld - 1;
-      if (ahead < kD * kStepsN) load_key_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
+      if (ahead < kD / kDeep * kStepsN) load_key_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
       if constexpr (kLeftAhead) {
         if (first + kKeyTiles == kN && d + 1 < kD) load_left(lds, d + 1, left[(d + 1) % 2]);
       }
@@ -336,8 +353,7 @@ struct MatrixAttention {
       UNROLL for (int m = 0; m < kM; ++m) {
         if constexpr (!kLeftAhead) left[0][m] = left_at(lds, m, d);
         UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-          Instruction::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m],
-                                right[step % kStepsHeld][n]);
+          multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m], right[step % kStepsHeld][n]);
         }
       }
     }
@@ -346,70 +362,77 @@ struct MatrixAttention {
     }
   }
 
-  DEVICE typename Instruction::Left left_at(Lds& lds, int m, int d) const {
-    if constexpr (kQueriesInLds) {
-      return load_query(lds, m, d);
-    } else {
-      return queries[m][d];
+  DEVICE Left left_at(Lds& lds, int m, int d) const {
+    Left left;
+    UNROLL for (int i = 0; i < kDeep; ++i) {
+      if constexpr (kQueriesInLds) {
+        left.tile[i] = load_query(lds, m, d * kDeep + i);
+      } else {
+        left.tile[i] = queries[m][d * kDeep + i];
+      }
     }
+    return left;
   }
-  DEVICE void load_left(Lds& lds, int d, typename Instruction::Left (&left)[kM]) const {
+  DEVICE void load_left(Lds& lds, int d, Left (&left)[kM]) const {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
-  // kKeyTiles: number of tiles of K in a step, all of the same part of a head. kLeftAhead: Q of the next part is loaded
+  // kKeyTiles: number of operands of K in a step, all of the same part of a head. kLeftAhead: Q of the next part is loaded
   // from LDS in advance; fewer tiles of K leave registers for it. kHeldTwice: a wave of RDNA 3 holds each operand twice;
   // fewer tiles leave registers for them.
   static constexpr bool kHeldTwice = Instruction::kSlots == 16;
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,
                        kStepsN = kN / kKeyTiles;
-  DEVICE static void load_key_tiles(Lds& lds, int place, int step,
-                                    typename Instruction::Right (&right)[kKeyTiles]) {
+  DEVICE static void load_key_tiles(Lds& lds, int place, int step, Right (&right)[kKeyTiles]) {
     const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
     UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      right[n] = Instruction::load_right(
-          [&](int key, int k) { return key_at(lds, (first + n) * 16 + key, d * 16 + k, place); });
+      UNROLL for (int i = 0; i < kDeep; ++i) {
+        right[n].tile[i] = Instruction::load_right([&](int key, int k) {
+          return key_at(lds, (first + n) * 16 + key, (d * kDeep + i) * 16 + k, place);
+        });
+      }
     }
   }
 
   // Number of steps whose operands are in registers or loading, including the current one. CDNA has more registers, and
-  // its LDS takes longer.
-  static constexpr int kStepsHeld = kWave == 64 ? 3 : 2;
-  // Number of tiles of V in a step, all of the same keys.
+  // its LDS takes longer. For heads of 64, three work-groups share a compute unit and leave fewer registers.
+  static constexpr int kStepsHeld = kWave == 64 && !Instruction::kTwoTiles && kHead > 64 ? 3 : 2;
+  // Number of operands of V in a step, all of the same keys.
   static constexpr int kStepTiles = kHeldTwice || kLeftAhead ? 2 : kD % 4 == 0 ? 4 : 3;
   static constexpr int kStepsD = kD / kStepTiles;
-  DEVICE static void load_value_tiles(Lds& lds, int place, int step,
-                                      typename Instruction::Right (&right)[kStepTiles]) {
-    const int n = step / kStepsD;
-    UNROLL for (int i = 0; i < kStepTiles; ++i) {
-      const int d = step % kStepsD * kStepTiles + i;
+  DEVICE static void load_value_tiles(Lds& lds, int place, int step, Right (&right)[kStepTiles]) {
+    UNROLL for (int at = 0; at < kStepTiles * kDeep; ++at) {
+      const int n = step / kStepsD * kDeep + at % kDeep, d = step % kStepsD * kStepTiles + at / kDeep;
+      auto& tile = right[at / kDeep].tile[at % kDeep];
       if constexpr (Instruction::kLoadsRows) {
-        right[i] = Instruction::load_right_rows(
+        tile = Instruction::load_right_rows(
             [&](int key, int column) { return value_at(lds, n, key, d, column, place); });
       } else {
-        right[i] =
-            Instruction::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
+        tile = Instruction::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
       }
     }
   }
 
   DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
-    constexpr int kSteps = kN * kStepsD;
-    typename Instruction::Right right[kStepsHeld][kStepTiles];
-    typename Instruction::Left left[kM] = {};
+    constexpr int kSteps = kN / kDeep * kStepsD;
+    Right right[kStepsHeld][kStepTiles];
+    Left left[kM] = {};
     UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_value_tiles(lds, place, step, right[step]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
       keep_order();
       const int ahead = step + kStepsHeld - 1;
       if (ahead < kSteps) load_value_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
       if (step % kStepsD == 0) {
-        UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::to_left(scores.tile[m][step / kStepsD]);
+        UNROLL for (int m = 0; m < kM; ++m) {
+          UNROLL for (int i = 0; i < kDeep; ++i) {
+            left[m].tile[i] = Instruction::to_left(scores.tile[m][step / kStepsD * kDeep + i]);
+          }
+        }
       }
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int i = 0; i < kStepTiles; ++i) {
-          Instruction::multiply(output[m][step % kStepsD * kStepTiles + i], left[m],
-                                right[step % kStepsHeld][i]);
+          multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % kStepsHeld][i]);
         }
       }
     }
