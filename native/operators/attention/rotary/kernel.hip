@@ -18,7 +18,8 @@ DEVICE Vec<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool besid
   Vec<T, kWidth> y;
   UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
     const bool second = beside ? (at + w) % 2 != 0 : at >= half;
-    const float b = to_float(beside ? partners.v[w ^ kBeside] : partners.v[w]);
+    const float next = to_float(partners.v[w ^ kBeside]), same = to_float(partners.v[w]);
+    const float b = beside ? next : same;
     y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) + (second ? b : -b) * to_float(sin.v[w]));
   }
   return y;

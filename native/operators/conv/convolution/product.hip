@@ -63,13 +63,14 @@ DEVICE void conv(const ConvArgs& args) {
       layout, M - first_m, K);
   ConvPatches<Product, T> patches(args, group, first_n, K);
   Product product;
+  // Inlined first: clang 22 would otherwise keep what the lambdas capture in scratch memory.
   product.run(
       lds, K,
-      [&](int first_k, int) {
+      [&](int first_k, int) __attribute__((always_inline)) {
         filters.load(first_k);
         patches.load(first_k);
       },
-      [&](int buffer) {
+      [&](int buffer) __attribute__((always_inline)) {
         filters.store(lds.a[buffer]);
         patches.store(lds, buffer);
       });
