@@ -12,8 +12,8 @@ Triton's kernels in the same way.
 Without ARCH, uses the architectures that the table (native/device/architectures.h) marks as checked. Occupancy is
 in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
-Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, if it has no matrix
-instruction although the architecture has them for its type, or if a simulation is below its floor.
+Fails if a kernel has spills, scratch or flat instructions, if a GEMM or attention kernel has no 128-bit loads, if it
+has no matrix instruction although the architecture has them for its type, or if a simulation is below its floor.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     found = []
     if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
         found.append("spills or scratch")
+    if kernel.count("flat_"):
+        found.append("flat instead of global or LDS instructions")
     if re.match(PRODUCTS, kernel.name):
         # implicit_product converts float16 to float32.
         half = kernel.name.endswith("_f16") and not kernel.name.startswith("implicit")
@@ -168,7 +170,7 @@ def print_kernel(arch: str, kernel: Kernel) -> list[str]:
     if loop:
         simulated = simulate(arch, kernel, loop)
         print(describe(loop, simulated))
-        if 100 * simulated < floor_of(kernel.name):
+        if arch in checked() and 100 * simulated < floor_of(kernel.name):
             found.append(f"{100 * simulated:.0f} % of the peak, floor {floor_of(kernel.name)} %")
     return found
 

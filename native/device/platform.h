@@ -23,6 +23,8 @@
 //                               take too many registers; NO_UNROLL if any unrolling would
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
 //                               instead of keeping them in registers
+//   global(p)                   returns p, which must point to global memory. clang for AMD cannot know this of a pointer
+//                               in LDS or of one that may be null, and accesses would be `flat`, which also wait for LDS
 //   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the number of
 //                               registers that wait for loads
@@ -194,6 +196,12 @@ DEVICE int opaque(int x) {
   return x;
 }
 
+template <class T>
+DEVICE T* global(T* p) {
+  // Through an integer, because the compiler removes two casts that cancel each other.
+  return (T*)(__attribute__((address_space(1))) T*)reinterpret_cast<uint64_t>(p);
+}
+
 DEVICE int same_in_wave(int x) { return __builtin_amdgcn_readfirstlane(x); }
 
 DEVICE void keep_order() {
@@ -242,6 +250,10 @@ DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 DEVICE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+template <class T>
+DEVICE T* global(T* p) {
+  return p;
 }
 DEVICE int same_in_wave(int x) { return x; }
 DEVICE void keep_order() { asm volatile("" ::: "memory"); }

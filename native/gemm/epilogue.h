@@ -26,14 +26,14 @@ struct ColumnEpilogue {
         y(to),
         inside(min_int(kSize, N - n)),
         biased(bias_of != nullptr) {
-    if (biased) bias = read(bias_of + n);
+    if (biased) bias = read(global(bias_of) + n);
   }
 
   // Loads the residual of the pack at element `at`, which add() needs. Callers issue this load before the
   // sums are complete.
   DEVICE Bits128 ahead(size_t at) const {
     Bits128 bits = {};
-    if (residual != nullptr) bits = read(residual + at);
+    if (residual != nullptr) bits = read(global(residual) + at);
     return bits;
   }
   // Applies alpha, bias and residual to a pack of sums. The activation is separate: callers apply it to all

@@ -108,6 +108,10 @@ inline uint32_t multiply_high(uint32_t a, uint32_t b) {
 }
 
 inline int opaque(int x) { return x; }
+template <class T>
+T* global(T* p) {
+  return p;
+}
 inline int same_in_wave(int x) { return x; }
 inline void keep_order() {}
 template <class Vector>

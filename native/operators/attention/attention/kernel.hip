@@ -69,8 +69,8 @@ DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentio
 template <class T, class P>
 DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
                         const AttentionSoftmax<P>& softmax) {
-  float* partial = extras.partial + static_cast<size_t>(place.id) * (P::kBlockRows * P::kHead);
-  float* statistics = extras.statistics + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
+  float* partial = global(extras.partial) + static_cast<size_t>(place.id) * (P::kBlockRows * P::kHead);
+  float* statistics = global(extras.statistics) + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const int r = P::row(slot);
     if (!P::keeps(slot) || place.first_row + r >= place.rows) continue;
@@ -102,8 +102,8 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
   }
   if ((flags & kAttentionFound) != 0 && part == 0) {
     const int parts = value_parts(sizes.T);
-    const int32_t* found =
-        lds.extras.found + static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
+    const int32_t* found = global(lds.extras.found) +
+                           static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
     for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
       lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
     }
@@ -125,7 +125,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
       }
     }
     const AttentionStrides& to = lds.extras.strides;
-    T* o = lds.extras.o + place.b * to.b + (place.first_head + row.head) * to.h +
+    T* o = global(lds.extras.o) + place.b * to.b + (place.first_head + row.head) * to.h +
            int64_t{row.query} * to.row + int64_t{d} * to.column;
     if ((flags & kAttentionVectorO) != 0) {
       store_pack(o, pack);

@@ -55,7 +55,7 @@ struct AttentionExtra {
   }
   // The element at a head, a query and a key.
   DEVICE const T* at(int64_t head, int query, int key) const {
-    return data + head * h + int64_t{query} * row + int64_t{key} * column;
+    return global(data) + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
 // Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. They are uniform, so the

@@ -86,7 +86,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
           float value[kPixels];
           UNROLL for (int j = 0; j < kPixels; ++j) {
             const int r = pixels.at_c[j] + u * c.tap;
-            value[j] = row[j] != nullptr && inside(r, c.in) ? to_float(row[j][r]) : 0.0f;
+            value[j] = row[j] != nullptr && inside(r, c.in) ? to_float(global(row[j])[r]) : 0.0f;
           }
           UNROLL for (int f = 0; f < kFilters; ++f) {
             const float weight = to_float(tap[filter[f] + u * c.filter]);
@@ -104,7 +104,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
     const float first = bias != nullptr ? to_float(bias[group * M + m]) : 0.0f;
     UNROLL for (int j = 0; j < kPixels; ++j) {
       if (pixels.to[j] != nullptr) {
-        pixels.to[j][static_cast<size_t>(m) * args.out_plane] = from_float<T>(sum[j][f] + first);
+        global(pixels.to[j])[static_cast<size_t>(m) * args.out_plane] = from_float<T>(sum[j][f] + first);
       }
     }
   }

@@ -98,7 +98,7 @@ DEVICE void row_norm(const RowNormArgs& args) {
     // The pivot is the row's first element. Without it, a large mean would cost digits of the sum. A row of equal
     // values has a variance of exactly 0.
     float pivot = to_float(*x);
-    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*residual)));
+    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*global(residual))));
     float s = 0;
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;
@@ -153,7 +153,7 @@ DEVICE void row_norm_any(const RowNormArgs& args) {
   if (residual != nullptr) residual += static_cast<size_t>(other.residual) * D;
   const auto value = [&](uint32_t i) {
     float v = to_float(x[i]);
-    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[i])));
+    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(global(residual)[i])));
     return v;
   };
   float mean = 0;
