@@ -136,6 +136,9 @@ def cases() -> Iterator[Case]:
             (2, (3, 3, 2, 2, 1, 0), 16386),
             (2, (2, 4, 2, 2, 1, 3), 33),
             (1, (6, 4, 3, 2, 2, 0), 57),
+            (1, (4, 2, 2, 2, 1, 1), 192),
+            (1, (2, 4, 2, 2, 0, 0), 768),
+            (1, (2, 2, 1, 2, 0, 1), 3000),
         ):
             yield windows_case("FusedLayerNormIntoWindows", dtype, n, sizes, D)
             yield windows_case("FusedLayerNormAddSumFromWindows", dtype, n, sizes, D)

@@ -28,8 +28,9 @@ OPS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def case(name: str, dtype: Any, op: str, total: int, aligned: bool = True) -> Case:
-    x = 2 * signed(np.random.default_rng(total), total)
+def case(name: str, dtype: Any, op: str, total: int, aligned: bool = True, factor: float = 2) -> Case:
+    """Makes a case with arguments of at most about `factor`."""
+    x = factor * signed(np.random.default_rng(total), total)
     if op in ("Sin", "Cos"):
         x = 20 * x
     if op == "Tan":
@@ -51,3 +52,5 @@ def cases() -> Iterator[Case]:
         for i, op in enumerate(OPS):
             yield case(f"unary_{op.lower()}_{suffix}-4099", dtype, op, 4099)
             yield case(f"unary_{op.lower()}_{suffix}-unaligned", dtype, op, 17 + i, False)
+        for op in ("Sin", "Cos"):
+            yield case(f"unary_{op.lower()}_{suffix}-large", dtype, op, 515, factor=300)
