@@ -190,9 +190,9 @@ struct Hgemm {
   }
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
-  // waves only before its first rows. A pack of a work-item has kPack sums of a row m from column pack_column() on. `end` is the
-  // epilogue: ahead(m) loads the residual of row m some packs in advance, add(values, loaded) applies it to a
-  // pack, activate(values) handles several packs at once, and store(m, values) stores a pack.
+  // waves only before its first rows. A pack of a work-item has kPack sums of a row m from column pack_column()
+  // on. `end` is the epilogue: ahead(m) loads the residual of row m some packs in advance, add(values, loaded)
+  // applies it to a pack, activate(values) handles several packs at once, and store(m, values) stores a pack.
   template <int kPack, class AnyLds, class End>
   DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
