@@ -29,7 +29,7 @@ ROUNDED_TOLERANCE = {"float32": 3e-2}
 
 @dataclass
 class NodeCase:
-    """One node: an operator with inputs and attributes. Inputs are float64 or bool until `cast`."""
+    """One node: an operator with inputs and attributes. Inputs of floats are float64 until `cast`."""
 
     spec: OpSpec
     inputs: list[Array]
@@ -37,8 +37,8 @@ class NodeCase:
     constant_weights: bool = False  # all inputs but the first are initializers
 
     def cast(self, dtype: npt.DTypeLike) -> NodeCase:
-        """Returns the case with all inputs but booleans cast to `dtype`."""
-        inputs = [x if x.dtype == np.bool_ else x.astype(dtype) for x in self.inputs]
+        """Returns the case with all inputs of floats cast to `dtype`."""
+        inputs = [x.astype(dtype) if x.dtype.kind == "f" else x for x in self.inputs]
         return NodeCase(self.spec, inputs, self.attributes, self.constant_weights)
 
     def error(self, outputs: Sequence[Array]) -> float:

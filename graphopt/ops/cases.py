@@ -234,6 +234,24 @@ def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
         )
 
 
+def _quantized_linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
+    # ONNX Runtime's MatMulInteger saturates sums of two products on some processors, so W has 7 bits.
+    shapes = [(1, 1), (3, 7), (9,), (2, 5, 64), (2, 3, 4, 33), (0, 3, 8), (37, 70), (4, 300)]
+    for i, (shape, N) in enumerate(zip(shapes, [5, 1, 64, 32, 40, 6, 49, 130], strict=True)):
+        x = rng.normal(size=shape) * [1, 1e-3, 1e4, 1][i % 4]
+        if i in (2, 6):
+            x = np.abs(x) if i == 2 else np.full(shape, -0.7)
+        if i == 7:
+            x[:] = 0
+        signed = i % 3 != 1
+        byte, middle = (np.int8, 0) if signed else (np.uint8, 128)
+        w = (rng.integers(-64, 65, (shape[-1], N)) + middle).astype(byte)
+        zeros = (rng.integers(-9, 10, N) * (i % 2) + middle).astype(byte)
+        scales: Array = 10 ** rng.uniform(-4, -1, N)
+        inputs: list[Array] = [x, w, scales, zeros, rng.normal(size=N)]
+        yield NodeCase(spec, inputs, {}, constant_weights=i % 2 == 1)
+
+
 def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # A, a_perm, B, b_perm
     for i, (a, a_perm, b, b_perm) in enumerate(
@@ -414,6 +432,7 @@ FAMILIES = {
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,
     "MatMul": _matmul,
+    "QuantizedLinear": _quantized_linear,
     "InvertedResidual": _inverted_residual,
 }
 

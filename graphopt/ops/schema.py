@@ -66,6 +66,7 @@ class OpSpec:
         keeps_shape: whether the first output always has the shape of the first input.
         bfloat16: formal names of bfloat16 outputs; a node of such an operator may omit the other outputs.
         X_types: element types of input X, if they differ from the other inputs'; R may then be bfloat16 as well.
+        bytes: formal names of inputs that are int8 or uint8, all of the same type.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OpSpec:
     keeps_shape: bool = False
     bfloat16: tuple[str, ...] = ()
     X_types: tuple[str, ...] = ()
+    bytes: tuple[str, ...] = ()
 
     def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
         """Returns the model-local function that defines the operator in standard ONNX."""
@@ -97,8 +99,8 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: not masks, nor X and R if X_types is set."""
-        others = ("mask", "X", "R") if self.X_types else ("mask",)
+        """The indices of the inputs with the operator's element type: no masks or bytes, nor X and R with X_types."""
+        others = ("mask", *self.bytes, *(("X", "R") if self.X_types else ()))
         return [i for i, name in enumerate(self.inputs) if name not in others]
 
     def function(self, dialect: Dialect) -> ir.Function:

@@ -492,6 +492,7 @@ DIMS_OWN = _own(
         "FusedRotary": Rule(_transpose, dims=FIRST),
         "GatedHalves": Rule(_of_first_input(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),
         "Linear": Rule(_of_first_input(_linear), dims=(0, 1)),
+        "QuantizedLinear": Rule(_of_first_input(_linear), dims=(0, 1)),
         "WinogradConv": Rule(_of_first_input(_winograd), dims=(0, 1)),
     },
 )
@@ -503,7 +504,9 @@ LAST: dict[str, Rule] = {
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
     "MatMul": Rule(_last_of_product, dims=(1,)),
 }
-LAST_OWN = _own(Rule(lambda known: known.last(0)), {"Linear": Rule(_last_of_product, dims=(1,))})
+LAST_OWN = _own(
+    Rule(lambda known: known.last(0)), dict.fromkeys(("Linear", "QuantizedLinear"), Rule(_last_of_product, dims=(1,)))
+)
 
 
 def keeps_shape(node: ir.Node) -> bool:

@@ -16,8 +16,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kBlockCost = 6;  // cost of a block of rows; starting a panel costs 1
-
 // Returns the number of steps of a panel along K.
 int64_t weight_steps(const LinearProblem& p) {
   return p.bfloat16 ? tiled_steps(ceil_div(p.K, Bfloat16Pairs::kDepth)) : p.K;
@@ -76,10 +74,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const int64_t row = first_row(first + i);
                        pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
                      }});
-    // If there are few panels, the rows are also divided among the threads.
-    const int64_t most = std::min(count, ceil_div(4 * workers, panels));
-    const int64_t parts = parts_of_least_cost(1, most, panels, workers,
-                                              [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });
+    const int64_t parts = parts_of_rows(count, panels, workers);
     loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
                        const int64_t panel = item / parts, part = item % parts;
                        const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;

@@ -1,0 +1,83 @@
+// Exact sums of products of an unsigned and a signed byte. For kernel files only (see cpu/isa.h).
+//
+// A word holds kBytes bytes at adjacent indices k. Each format splits the word of a column into kParts vectors, stores
+// the word of a row as kParts words, and adds the products of both parts to 32-bit sums, which wrap modulo 2^32.
+#pragma once
+
+#include "cpu/microkernels/product.h"
+#include "cpu/vnni.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kBytes = 4;
+
+#if defined(__AVX2__)
+using Halves = int16_t __attribute__((vector_size(kWidth * 4)));
+
+// Sums of two products of 16 bits: vpmaddubsw would saturate.
+struct Pairs {
+  static constexpr int kParts = 2;
+  static Words row_part(Words bytes, int part) { return (bytes >> (8 * part)) & 0x00ff00ffu; }
+  static Words column_part(Words bytes, int part) {
+    return part == 0 ? (Words)((Halves)(bytes << 8) >> 8) : (Words)((Halves)bytes >> 8);
+  }
+  static Words multiply_add(Words x, Words w, Words sum) {
+    // With intrinsics GCC adds the products of both parts first, which needs more registers than there are.
+    Words products;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(products) : "v"(x), "v"(w));
+    return sum;
+  }
+};
+
+// Sums of four products by VNNI. An intrinsic would need the instruction set for the whole file, which also serves
+// processors without it.
+struct Fours {
+  static constexpr int kParts = 1;
+  static Words row_part(Words bytes, int) { return bytes; }
+  static Words column_part(Words bytes, int) { return bytes; }
+  static Words multiply_add(Words x, Words w, Words sum) {
+#if defined(__AVX512F__)
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+#else
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
+#endif
+    return sum;
+  }
+};
+#else
+// Single products, for any processor.
+struct Singles {
+  static constexpr int kParts = 4;
+  static Words row_part(Words bytes, int part) { return (bytes >> (8 * part)) & 0xffu; }
+  static Words column_part(Words bytes, int part) {
+    return (Words)((IntVec)(bytes << (24 - 8 * part)) >> 24);
+  }
+  static Words multiply_add(Words x, Words w, Words sum) { return sum + x * w; }
+};
+#endif
+
+// Calls f with the best format of this machine.
+template <class F>
+inline auto with_byte_format(const F& f) {
+#if defined(__AVX2__)
+  return has_vnni() ? f(Fours()) : f(Pairs());
+#else
+  return f(Singles());
+#endif
+}
+
+// Returns true if an element of x is b or more, or NaN.
+inline bool any_at_least(Vec x, float b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)x, (__m512)splat(b), _CMP_NLT_UQ) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, (__m256)splat(b), _CMP_NLT_UQ)) != 0;
+#else
+  for (int64_t lane = 0; lane < L; ++lane) {
+    if (!(x[lane] < b)) return true;
+  }
+  return false;
+#endif
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

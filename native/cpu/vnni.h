@@ -1,0 +1,10 @@
+// Whether the CPU kernels may use VNNI.
+#pragma once
+
+namespace graphopt::cpu {
+
+// Returns true if this machine has vpdpbusd, which adds four products of an unsigned and a signed byte to a 32-bit sum,
+// in the vectors of isa(): AVX512-VNNI, or AVX-VNNI for AVX2. False if GRAPHOPT_ISA selects avx512 or less.
+bool has_vnni();
+
+}  // namespace graphopt::cpu

@@ -1,0 +1,346 @@
+// Quantizes X to bytes with one scale for the whole tensor and multiplies them by W, packed as words of four bytes at
+// adjacent indices k. The range of X is computed first. Then X is quantized and packed in blocks of rows, which remain
+// in the second-level cache while they are multiplied by all panels of W. The sums are exact: no instruction in use
+// saturates. Zero points, scales, bias and activation are applied while a result is in the first-level cache.
+//
+// With x' = x - x_zero and w' = w - w_zero, sum(x' w') = sum(x w) - x_zero sum(w) - w_zero sum(x) + K x_zero w_zero.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/byte_product.h"
+#include "cpu/microkernels/packing.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
+#include "operators/matmul/quantized_linear/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// One work item computes the range of this many elements of X.
+constexpr int64_t kRangeElements = 1 << 14;
+
+// --- Weights
+
+int64_t steps_of(const QuantizedLinearProblem& p) { return ceil_div(p.K, kBytes); }
+int64_t padded_columns(const QuantizedLinearProblem& p) { return round_up(p.N, kPanelWidth); }
+// The packed words of W are followed by the sum of each column.
+int64_t panel_words(const QuantizedLinearProblem& p) { return steps_of(p) * padded_columns(p); }
+
+// Added to bytes of W to make them signed, modulo 256.
+uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; }
+
+// --- Quantization of X
+
+struct Range {
+  float least = 0.0f, most = 0.0f;  // the range contains 0
+};
+
+Range range_of(const float* x, int64_t n) {
+  Vec least = {}, most = {};
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const Vec v = load(x + i);
+    least = smaller(least, v);
+    most = larger(most, v);
+  }
+  const Vec rest = load_range(x + i, 0, n - i);
+  least = smaller(least, rest);
+  most = larger(most, rest);
+  Range range;
+  for (int64_t lane = 0; lane < L; ++lane) {
+    range.least = std::min(range.least, static_cast<float>(least[lane]));
+    range.most = std::max(range.most, static_cast<float>(most[lane]));
+  }
+  return range;
+}
+
+// Scale and zero point as ONNX Runtime's DynamicQuantizeLinear computes them.
+struct Quantization {
+  float scale, inverse;
+  int32_t zero;
+
+  Quantization(const Range* ranges, int64_t count) {
+    Range all;
+    for (int64_t i = 0; i < count; ++i) {
+      all.least = std::min(all.least, ranges[i].least);
+      all.most = std::max(all.most, ranges[i].most);
+    }
+    scale = all.most == all.least ? 1.0f : (all.most - all.least) / 255.0f;
+    inverse = 1.0f / scale;
+    const float exact = std::min(std::max(0.0f - all.least / scale, 0.0f), 255.0f);
+    zero = integers(near(splat(exact)))[0];
+  }
+  // Returns x / scale, rounded to the nearest integer, ties to even, plus the zero point, in 0 .. 255.
+  IntVec operator()(Vec x) const {
+    // The quotient is at most 255 in magnitude. Its product with the inverse has an error below 2^-14, which changes
+    // the nearest integer only near a tie. A division takes several times as long.
+    const Vec product = x * inverse;
+    Vec sum = near(product);
+    const Vec distance = product - (sum - kNear);
+    if (any_at_least(larger(distance, -distance), 0.5f - 0x1p-13f)) sum = near(x / scale);
+    const IntVec q = integers(sum) + zero, most = IntVec{} + 255;
+    const IntVec floored = q > IntVec{} ? q : IntVec{};
+    return floored < most ? floored : most;
+  }
+
+ private:
+  // Adding 1.5 2^23 rounds a float below 2^22 in magnitude to an integer, which is in the low bits of the sum.
+  static constexpr float kNear = 0x1.8p23f;
+  static Vec near(Vec x) { return x + kNear; }
+  static IntVec integers(Vec sum) { return (IntVec)sum - 0x4b400000; }
+};
+
+// The packed X: blocks of at most kMaxRows rows. As many blocks are packed at a time as fit in a cache.
+struct Blocks {
+  int64_t slot, count, most;  // words of a block; blocks; blocks at a time
+  int64_t ranges;             // work items that compute the range of X
+
+  template <class E>
+  static Blocks of(const QuantizedLinearProblem& p) {
+    Blocks b;
+    b.slot = steps_of(p) * E::kParts * kMaxRows + L;
+    b.count = ceil_div(p.rows, kMaxRows);
+    b.most = ceil_div(b.count, std::max<int64_t>(ceil_div(b.count * b.slot * 4, kChunkBytes), 1));
+    b.ranges = ceil_div(p.rows * p.K, kRangeElements);
+    return b;
+  }
+};
+
+struct Packed {
+  Range* ranges;
+  Word* words;
+  int32_t* sums;  // sum of each quantized row
+
+  Packed(const Blocks& blocks, Workspace& workspace)
+      : ranges(workspace.take<Range>(blocks.ranges)),
+        words(workspace.take<Word>(blocks.most * blocks.slot)),
+        sums(workspace.take<int32_t>(blocks.most * kMaxRows)) {}
+};
+
+// Quantizes and packs rows [rows, n] as [steps][kParts][rows]. Writes up to kWidth words beyond their end, and the sum
+// of each row to `sums` unless it is null.
+template <class E>
+void pack(const Quantization& quantize, const float* x, int64_t rows, int64_t n, Word* s, int32_t* sums) {
+  constexpr int64_t kSpan = kWidth * kBytes;
+  alignas(64) uint8_t by_row[kWidth * kSpan] = {};
+  alignas(64) Word by_step[kWidth * kWidth];
+  if (sums != nullptr) std::fill(sums, sums + rows, 0);
+  for (int64_t k = 0; k < n; k += kSpan) {
+    const int64_t here = std::min(kSpan, n - k);
+    for (int64_t i = 0; i < rows; ++i) {
+      using Bytes = uint8_t __attribute__((vector_size(kWidth)));
+      uint8_t* row = by_row + i * kSpan;
+      for (int64_t j = 0; j < kBytes; ++j) {
+        const Vec v = load_range(x + i * n + k + j * L, 0, here - j * L);
+        const Bytes bytes = __builtin_convertvector(quantize(v), Bytes);
+        std::memcpy(row + j * L, &bytes, sizeof bytes);
+      }
+      std::fill(row + here, row + kSpan, uint8_t{0});
+      if (sums != nullptr) {
+        int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < kSpan; ++j) sum += row[j];
+        sums[i] += sum;
+      }
+    }
+    transpose(reinterpret_cast<const float*>(by_row), kWidth, reinterpret_cast<float*>(by_step), kWidth);
+    for (int64_t j = 0; j < ceil_div(here, kBytes); ++j) {
+      const Words words = *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
+      for (int part = 0; part < E::kParts; ++part, s += rows) {
+        // The words beyond this part are overwritten by the next part.
+        *reinterpret_cast<UnalignedWords*>(s) = E::row_part(words, part);
+      }
+    }
+  }
+}
+
+// --- Multiplication
+
+// Computes the sums o [kRows][kPanelWidth] of a block of rows s [steps][kParts][kRows] and a panel v
+// [steps][kPanelWidth].
+template <class E>
+struct Multiply {
+  template <int kRows>
+  struct Of {
+    static void run(const Word* s, const Word* v, int64_t steps, Word* o) {
+      Words sum[kRows][kPanel] = {};
+      for (int64_t step = 0; step < steps; ++step, v += kPanelWidth) {
+#pragma GCC unroll 4
+        for (int part = 0; part < E::kParts; ++part, s += kRows) {
+          Words w[kPanel];
+#pragma GCC unroll 2
+          for (int j = 0; j < kPanel; ++j) {
+            w[j] = E::column_part(*reinterpret_cast<const AlignedWords*>(v + j * kWidth), part);
+          }
+#pragma GCC unroll 14
+          for (int i = 0; i < kRows; ++i) {
+            const Words x = s[i] - Words{};
+#pragma GCC unroll 2
+            for (int j = 0; j < kPanel; ++j) sum[i][j] = E::multiply_add(x, w[j], sum[i][j]);
+          }
+        }
+      }
+      std::memcpy(o, sum, sizeof sum);
+    }
+  };
+};
+
+// The operands of one call that the epilogue needs.
+struct Epilogue {
+  const QuantizedLinearProblem& p;
+  Quantization quantization;
+  const int32_t* column_sums;  // sum of each column of the signed W
+  const WeightBytes& bytes;
+  bool has_zero_points;  // a zero point of the signed W is not 0
+  const float *scales, *b;
+
+  // Computes `rows` rows of y, from column n on, from their sums o. Overwrites o. `row_sums` are those of X.
+  void store(Word* o, int64_t rows, int64_t n, const int32_t* row_sums, float* y) const {
+    const bool relu = p.act.kind == ActivationKind::kRelu;
+    const bool simple = relu || p.act.kind == ActivationKind::kNone;
+    const int64_t vectors = panel_vectors(p.N, n / kPanelWidth);
+    auto* results = reinterpret_cast<float*>(o);
+    for (int64_t j = 0; j < vectors; ++j) {
+      const int64_t column = n + j * L, here = p.N - column;
+      const Words zero_points = zero_points_of(column, here);
+      const Words begin = correction(column, zero_points);
+      const Vec scale = load_range(scales + column, 0, here) * quantization.scale;
+      const Vec bias = load_range(b + column, 0, here);
+      for (int64_t i = 0; i < rows; ++i) {
+        Words sum = *reinterpret_cast<const AlignedWords*>(o + i * kPanelWidth + j * L) + begin;
+        if (has_zero_points) sum -= zero_points * static_cast<Word>(row_sums[i]);
+        Vec v = __builtin_convertvector((IntVec)sum, Vec) * scale + bias;
+        if (relu) v = larger(Vec{}, v);
+        if (simple) {
+          store_part(y + i * p.N + column, v, here, false);
+        } else {
+          store_aligned(results + i * kPanelWidth + j * L, v);
+        }
+      }
+    }
+    if (simple) return;
+    activate_block(p.act, results, results, static_cast<size_t>(rows * kPanelWidth));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < vectors; ++j) {
+        store_part(y + i * p.N + n + j * L, load_aligned(results + i * kPanelWidth + j * L), p.N - n - j * L,
+                   false);
+      }
+    }
+  }
+
+ private:
+  Words zero_points_of(int64_t column, int64_t here) const {
+    Words points = {};
+    if (!has_zero_points) return points;
+    for (int64_t i = 0; i < std::min(L, here); ++i) {
+      const auto point = static_cast<int8_t>(bytes.zero_points[column + i] + offset_of(bytes));
+      points[i] = static_cast<Word>(static_cast<int32_t>(point));
+    }
+    return points;
+  }
+  // Returns K x_zero w_zero - x_zero sum(w) for each column.
+  Words correction(int64_t column, Words zero_points) const {
+    const Words sums = *reinterpret_cast<const AlignedWords*>(column_sums + column);
+    return (zero_points * static_cast<Word>(p.K) - sums) * static_cast<Word>(quantization.zero);
+  }
+};
+
+template <class E>
+void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const WeightBytes& bytes,
+         const float* scales, const float* b, float* y, Parallel& parallel, void* memory) {
+  const Blocks blocks = Blocks::of<E>(p);
+  Workspace workspace(memory);
+  const Packed packed(blocks, workspace);
+  const int64_t steps = steps_of(p), panels = ceil_div(p.N, kPanelWidth), elements = p.rows * p.K;
+  const auto workers = static_cast<int64_t>(parallel.workers());
+  const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
+  const bool has_zero_points = std::any_of(bytes.zero_points, bytes.zero_points + p.N,
+                                           [&](uint8_t point) { return point != offset_of(bytes); });
+  std::vector<Loop> loops;
+  loops.push_back({blocks.ranges, [&](int64_t i, size_t) {
+                     const int64_t begin = i * kRangeElements;
+                     packed.ranges[i] = range_of(x + begin, std::min(kRangeElements, elements - begin));
+                   }});
+  for (int64_t first = 0; first < blocks.count; first += blocks.most) {
+    const int64_t count = std::min(blocks.most, blocks.count - first);
+    loops.push_back({count, [&, first](int64_t i, size_t) {
+                       const int64_t row = first_row(first + i);
+                       pack<E>(Quantization(packed.ranges, blocks.ranges), x + row * p.K,
+                               first_row(first + i + 1) - row, p.K, packed.words + i * blocks.slot,
+                               has_zero_points ? packed.sums + i * kMaxRows : nullptr);
+                     }});
+    const int64_t parts = parts_of_rows(count, panels, workers);
+    loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
+                       const int64_t panel = item / parts, part = item % parts, n = panel * kPanelWidth;
+                       const Epilogue epilogue = {p,
+                                                  Quantization(packed.ranges, blocks.ranges),
+                                                  reinterpret_cast<const int32_t*>(w + panel_words(p)),
+                                                  bytes,
+                                                  has_zero_points,
+                                                  scales,
+                                                  b};
+                       alignas(64) Word o[kMaxRows * kPanelWidth];
+                       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+                         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
+                         fetch_rows(y + row * p.N + n, p.N, rows);
+                         of_rows<Multiply<E>::template Of>(rows)(packed.words + i * blocks.slot,
+                                                                 panel_at(w, steps, panel), steps, o);
+                         epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
+                       }
+                     }});
+  }
+  parallel_loops(parallel, loops);
+}
+
+}  // namespace
+
+template <class T>
+size_t quantized_linear_weights(const QuantizedLinearProblem& p) {
+  return static_cast<size_t>(panel_words(p) + padded_columns(p)) * sizeof(Word);
+}
+
+template <class T>
+void quantized_linear_prepare(const QuantizedLinearProblem& p, const WeightBytes& bytes, void* weights) {
+  auto* words = static_cast<Word*>(weights);
+  auto* sums = reinterpret_cast<int32_t*>(words + panel_words(p));
+  std::fill(sums, sums + padded_columns(p), 0);
+  for (int64_t n = 0; n < padded_columns(p); n += kPanelWidth) {
+    auto* out = reinterpret_cast<uint8_t*>(panel_at(words, steps_of(p), n / kPanelWidth));
+    const int64_t columns = std::min(kPanelWidth, p.N - n);
+    for (int64_t k = 0; k < steps_of(p) * kBytes; ++k) {
+      uint8_t* to = out + k / kBytes * kPanelWidth * kBytes + k % kBytes;
+      for (int64_t j = 0; j < kPanelWidth; ++j) {
+        const bool exists = k < p.K && j < columns;
+        const auto value = static_cast<int8_t>(exists ? bytes.w[k * p.N + n + j] + offset_of(bytes) : 0);
+        to[j * kBytes] = static_cast<uint8_t>(value);
+        sums[n + j] += value;
+      }
+    }
+  }
+}
+
+template <class T>
+size_t quantized_linear_workspace(const QuantizedLinearProblem& p, size_t) {
+  Workspace workspace(nullptr);
+  with_byte_format([&](auto format) { Packed(Blocks::of<decltype(format)>(p), workspace); });
+  return workspace.bytes();
+}
+
+template <class T>
+void quantized_linear(const QuantizedLinearProblem& p, const T* x, const void* weights,
+                      const WeightBytes& bytes, const T* scales, const T* b, T* y, Parallel& parallel,
+                      void* workspace) {
+  if (p.rows <= 0 || p.N <= 0) return;
+  with_byte_format([&](auto format) {
+    run<decltype(format)>(p, x, static_cast<const Word*>(weights), bytes, scales, b, y, parallel, workspace);
+  });
+}
+
+template decltype(quantized_linear_weights<float>) quantized_linear_weights<float>;
+template decltype(quantized_linear_prepare<float>) quantized_linear_prepare<float>;
+template decltype(quantized_linear_workspace<float>) quantized_linear_workspace<float>;
+template decltype(quantized_linear<float>) quantized_linear<float>;
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
