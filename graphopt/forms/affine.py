@@ -166,6 +166,26 @@ def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) ->
     return array.reshape(column)
 
 
+def row_of_columns(array: Array, what: str, columns: int | None, rank: int | None, node: ir.Node) -> Array:
+    """Returns a constant with one element for all columns of a matrix, or one for each, as [columns].
+
+    Args:
+        array: the constant; all its dimensions but the last are 1.
+        what: its description in the refusal.
+        columns: the number of columns; None if unknown.
+        rank: the largest rank of the constant; None if unknown, then it is 1.
+        node: the node that reads the constant.
+
+    Raises:
+        Refusal: WRONG_SHAPE.
+    """
+    is_row = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
+    if columns is None or not is_row or array.size not in (1, columns) or array.shape[-1:] not in ((), (array.size,)):
+        detail = f"{what} has shape {array.shape}, and the result has {columns} columns"
+        raise Refusal(Code.WRONG_SHAPE, detail, node)
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (columns,)))
+
+
 def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: ir.Node) -> Array:
     """Casts an array to `dtype`.
 

@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
+from graphopt.forms.affine import row_of_columns
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes import sizes
@@ -262,10 +263,7 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     if array.shape == (N,):
         return b
     rank = editor.shapes.rank(product.outputs[0])
-    rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
-    if N is None or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
-        raise Refusal(Code.WRONG_SHAPE, f"the bias has shape {array.shape}, and the result has {N} columns", match.bias)
-    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (N,)))
+    return row_of_columns(array, "the bias", N, rank, match.bias)
 
 
 def _transposed(w: ir.Value, editor: Editor) -> ir.LazyTensor:

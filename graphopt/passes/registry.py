@@ -29,6 +29,7 @@ from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.norm_windows import NormWindows
 from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
+from graphopt.passes.quantized_linear import QuantizedLinear
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
@@ -71,6 +72,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     HoistGather(),
     NormWindows(),
     FeedForward(),
+    # After FuseRowNorm, which fuses residual sums.
+    QuantizedLinear(),
     # After the passes that fuse an activation with its neighbours.
     FusedActivation(),
 )

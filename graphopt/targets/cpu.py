@@ -33,6 +33,8 @@ WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
+# QuantizedLinear pays from this many elements of W on, and for smaller weights with at most these rows of X.
+SMALLEST_QUANTIZED, FEW_QUANTIZED_ROWS = 192 * 192, 16
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
@@ -154,6 +156,19 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
         return True
     large = rows is not None and rows >= STRASSEN_ROWS and min(K, N) >= STRASSEN_SIDE
     return large and K % STRASSEN_DEPTH_OF == 0 and N % STRASSEN_COLUMNS_OF == 0
+
+
+def quantized_linear_no_gain(K: int, N: int, rows: int | None) -> str:
+    """Returns why QuantizedLinear is slower than ONNX Runtime's nodes; "" if it is faster.
+
+    Args:
+        K: rows of the weight.
+        N: columns of the weight.
+        rows: rows of X; None if unknown.
+    """
+    if K * N < SMALLEST_QUANTIZED and (rows is None or rows > FEW_QUANTIZED_ROWS):
+        return f"a weight of {K} x {N} is small: ONNX Runtime's kernels are as fast"
+    return ""
 
 
 def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:

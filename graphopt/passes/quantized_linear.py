@@ -1,0 +1,228 @@
+"""On CPUs the layers that ONNX Runtime's quantize_dynamic writes become QuantizedLinear.
+
+    act(Cast(MatMulInteger(Q(X), W, x_zero, w_zero)) * (x_scale * w_scale) + b)
+        = QuantizedLinear<act>(X, W, w_scale, w_zero, b),       Q(X), x_scale, x_zero = DynamicQuantizeLinear(X)
+
+Why it is legal: QuantizedLinear is defined by this equation. The integers are the same; ONNX Runtime's MatMulInteger
+saturates sums of two products on processors without VNNI, our kernel never does.
+
+Conditions: W is a constant int8 or uint8 matrix; w_scale, w_zero and b are constants with one element for all columns
+or one for each; no other node reads a value between MatMulInteger and the result. DynamicQuantizeLinear may have other
+readers.
+
+Where it pays: the runtime quantizes, multiplies and scales in separate nodes, and writes the integers to memory. Our
+kernel quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.forms.activation import Form, form_of
+from graphopt.forms.affine import row_of_columns
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Editor
+from graphopt.graph.shapes import sizes
+from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.view import (
+    attribute_int,
+    made_by,
+    other_input,
+    require_contained,
+    require_input,
+    require_one_graph,
+    sole_reader,
+)
+from graphopt.metadata import Numerics
+from graphopt.ops import OPS
+from graphopt.ops.quantized_linear import STEM
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.cpu import quantized_linear_no_gain
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class QuantizedMatch:
+    """A layer with 8-bit weights.
+
+    Attributes:
+        quantize: the DynamicQuantizeLinear.
+        scales: the Mul of both scales.
+        product: the MatMulInteger.
+        rescaled: the Cast and the Mul by the scales.
+        w_scale: the scale of W.
+        add: the Add of the bias, or None.
+        form: the activation, or None.
+    """
+
+    quantize: ir.Node
+    scales: ir.Node
+    product: ir.Node
+    rescaled: tuple[ir.Node, ir.Node]
+    w_scale: ir.Value
+    add: ir.Node | None
+    form: Form | None
+
+    @property
+    def name(self) -> str:
+        return STEM + ("" if self.form is None else self.form.suffix)
+
+    @property
+    def layer(self) -> tuple[ir.Node, ...]:
+        """The nodes from MatMulInteger to the result, in topological order."""
+        add = () if self.add is None else (self.add,)
+        return (self.product, *self.rescaled, *add, *(() if self.form is None else self.form.nodes))
+
+    @property
+    def X(self) -> ir.Value:
+        return require_input(self.quantize, 0)
+
+    @property
+    def W(self) -> ir.Value:
+        return require_input(self.product, 1)
+
+    @property
+    def Y(self) -> ir.Value:
+        return self.layer[-1].outputs[0]
+
+
+@dataclass(frozen=True)
+class QuantizedPlan:
+    """The dimensions of W, and the parameters of the new node, each [N] in its final type."""
+
+    match: QuantizedMatch
+    K: int
+    N: int
+    scale: ir.Value | Array
+    zero_point: ir.Value | Array
+    bias: ir.Value | Array
+
+
+class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
+    name = "quantized_linear"
+    equation = "act(Cast(MatMulInteger(Q(X), W)) * scale + b) -> QuantizedLinear<act>, Q of DynamicQuantizeLinear"
+    numerics = Numerics.REASSOCIATED
+    hides_from_bfloat16 = True
+    anchors = frozenset({("", "MatMulInteger")})
+
+    def match(self, node: ir.Node, editor: Editor) -> QuantizedMatch | None:
+        quantize = made_by(node.inputs[0], "DynamicQuantizeLinear")
+        zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+        cast = sole_reader(node.outputs[0], "Cast")
+        rescale = None if cast is None else sole_reader(cast.outputs[0], "Mul")
+        if editor.target.device != "cpu" or quantize is None or cast is None or rescale is None:
+            return None
+        if node.inputs[0] is not quantize.outputs[0] or zero_point is not quantize.outputs[2]:
+            return None
+        scales = made_by(other_input(rescale, cast.outputs[0]), "Mul")
+        if scales is None or quantize.outputs[1] not in scales.inputs:
+            return None
+        w_scale = other_input(scales, quantize.outputs[1])
+        if w_scale is None or attribute_int(cast, "to", 0) != ir.DataType.FLOAT:
+            return None
+        y = rescale.outputs[0]
+        add = sole_reader(y, "Add")
+        if add is not None and not editor.is_constant(other_input(add, y)):
+            add = None
+        form = form_of(y if add is None else add.outputs[0], editor)
+        match = QuantizedMatch(quantize, scales, node, (cast, rescale), w_scale, add, form)
+        return match if _can_fuse_activation(match) else QuantizedMatch(**{**vars(match), "form": None})
+
+    def legal(self, match: QuantizedMatch, editor: Editor) -> QuantizedPlan:
+        product, w = match.product, match.W
+        editor.require_op(match.name, match.X, product)
+        require_one_graph((match.quantize, match.scales, *match.layer), product)
+        weight = editor.tensor(w)
+        if weight is None:
+            editor.require_constant(w, "the weight", product)
+        assert weight is not None
+        dims = tensor_dims(weight)
+        if len(dims) != 2:
+            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {len(dims)}", product)
+        K, N = dims
+        w_zero = product.inputs[3] if len(product.inputs) > 3 else None
+        return QuantizedPlan(
+            match,
+            K,
+            N,
+            _row(match.w_scale, "the scale of the weight", 1, np.dtype(np.float32), N, match.scales, editor),
+            _row(w_zero, "the zero point of the weight", 1, weight.dtype.numpy(), N, product, editor),
+            _bias(match, N, editor),
+        )
+
+    def candidate(self, plan: QuantizedPlan, editor: Editor) -> Candidate:
+        match, x = plan.match, editor.shapes.dims(plan.match.X)
+        rows = None if x is None else sizes.product(x[:-1]).value
+        no_gain = quantized_linear_no_gain(plan.K, plan.N, rows)
+        return editor.candidate(match.name, (match.X, match.W), match.Y, match.product, no_gain)
+
+    def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:
+        match, last = plan.match, plan.match.layer[-1]
+        parameters = {"scales": plan.scale, "zero_points": plan.zero_point, "bias": plan.bias}
+        scale, zero_point, bias = (
+            value if isinstance(value, ir.Value) else editor.initializer(match.product, value, f"{match.W.name}_{hint}")
+            for hint, value in parameters.items()
+        )
+        attributes = {} if match.form is None else match.form.attributes
+        new = Builder(editor, last).emit(match.name, [match.X, match.W, scale, zero_point, bias], attributes)
+        editor.replace(
+            [*reversed(match.layer), match.scales, match.quantize], [new], {match.Y: new.outputs[0]}, anchor=last
+        )
+        return became(len(match.layer) + 2, match.name)
+
+
+def _can_fuse_activation(match: QuantizedMatch) -> bool:
+    if match.form is None:
+        return True
+    try:
+        match.form.require_closed()
+        require_contained(match.layer, match.Y)
+        require_one_graph(match.layer, match.product)
+    except Refusal:
+        return False
+    return match.name in OPS
+
+
+def _bias(match: QuantizedMatch, N: int, editor: Editor) -> ir.Value | Array:
+    if match.add is None:
+        return np.zeros(N, np.float32)
+    y = match.rescaled[-1].outputs[0]
+    return _row(
+        other_input(match.add, y), "the bias", editor.shapes.rank(y), np.dtype(np.float32), N, match.add, editor
+    )
+
+
+def _row(
+    value: ir.Value | None,
+    what: str,
+    rank: int | None,
+    dtype: np.dtype[np.generic],
+    N: int,
+    node: ir.Node,
+    editor: Editor,
+) -> ir.Value | Array:
+    """Returns a parameter of the columns as [N]: the model's value, or a new array if that has another shape.
+
+    Args:
+        value: the parameter; None for zeros.
+        what: its description in a refusal.
+        rank: its largest rank, None for 1.
+        dtype: its type.
+        N: the number of columns.
+        node: the node that reads it.
+        editor: the model.
+
+    Raises:
+        Refusal: NOT_CONSTANT, OVERRIDABLE or WRONG_SHAPE.
+    """
+    if value is None:
+        return np.zeros(N, dtype)
+    array = editor.require_constant(value, what, node)
+    if array.shape == (N,) and array.dtype == dtype:
+        return value
+    return row_of_columns(array.astype(dtype), what, N, rank, node)

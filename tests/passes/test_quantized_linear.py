@@ -1,0 +1,192 @@
+"""Layers as quantize_dynamic writes them: forms of the parameters, activations, other readers, refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import graphopt
+from graphopt.passes.quantized_linear import QuantizedLinear
+from models import ZOO
+from tests import rewriting
+from tests.rewriting import Array, Rewritten, assert_same_outputs, model_from_text
+
+RNG = np.random.default_rng(50)
+K, N = 24, 10
+X = {"x": RNG.normal(size=(2, 3, K)).astype(np.float32)}
+QUANTIZE = "q, s, z = DynamicQuantizeLinear(x)  "
+LAYER = "m = MatMulInteger(q, w, z, wz)  c = Cast<to = 1>(m)  u = Mul(s, ws)  "
+BIASED = LAYER + "p = Mul(c, u)  t = Add(p, b)  "
+
+
+def rewrite(before: onnx.ModelProto, *, device: str = "cpu", ignore_cost_model: bool = True) -> Rewritten:
+    """Most layers of this file are too small to pay."""
+    return rewriting.rewrite(before, [QuantizedLinear()], device=device, ignore_cost_model=ignore_cost_model)
+
+
+def weights(byte: str = "int8", columns: tuple[int, ...] = (N,)) -> dict[str, Array]:
+    """Weights of 7 bits, for which no kernel of a runtime saturates."""
+    middle = 0 if byte == "int8" else 128
+    return {
+        "w": (RNG.integers(-64, 65, (K, N)) + middle).astype(byte),
+        "wz": (RNG.integers(-5, 6, columns) + middle).astype(byte),
+        "ws": RNG.uniform(0.001, 0.1, columns).astype(np.float32),
+        "b": RNG.normal(size=N).astype(np.float32),
+    }
+
+
+def model(body: str, parameters: dict[str, Array] | None = None, *, y: str = f"float[B, 3, {N}] y") -> onnx.ModelProto:
+    parameters = weights() if parameters is None else parameters
+    used = {name: array for name, array in parameters.items() if f"{name})" in body or f"{name}," in body}
+    return model_from_text(f"g (float[B, 3, {K}] x) => ({y}) {{ {QUANTIZE} {body} }}", used)
+
+
+@pytest.mark.parametrize("byte", ["int8", "uint8"])
+@pytest.mark.parametrize("columns", [(), (1,), (N,)])
+def test_scales_and_zero_points(byte: str, columns: tuple[int, ...]) -> None:
+    before = model(BIASED + "y = Identity(t)", weights(byte, columns))
+    result = rewrite(before)
+    assert result.op_types == ["QuantizedLinear", "Identity"] and result.codes() == ["APPLIED"]
+    assert_same_outputs(before, result.proto, X)
+    assert rewrite(result.proto).proto == result.proto
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (N,), (1, 1, N)])
+def test_shapes_of_a_bias(shape: tuple[int, ...]) -> None:
+    before = model(LAYER + "p = Mul(u, c)  y = Add(b, p)", {**weights(), "b": RNG.normal(size=shape).astype("f")})
+    result = rewrite(before)
+    assert result.op_types == ["QuantizedLinear"]
+    assert_same_outputs(before, result.proto, X)
+
+
+@pytest.mark.parametrize(
+    ("body", "operators"),
+    [
+        (LAYER + "y = Mul(c, u)", ["QuantizedLinear"]),
+        (LAYER.replace(", wz", "") + "y = Mul(c, u)", ["QuantizedLinear"]),
+        (BIASED + "y = Relu(t)", ["QuantizedLinearRelu"]),
+        (BIASED + "g = Sigmoid(t)  y = Mul(t, g)", ["QuantizedLinearSilu"]),
+        (BIASED + "y = Tanh(t)", ["QuantizedLinear", "Tanh"]),
+        (BIASED + "a = Relu(t)  y = Add(a, t)", ["QuantizedLinear", "Relu", "Add"]),
+        # A residual sum is no bias.
+        (LAYER + "p = Mul(c, u)  r = Tanh(p)  y = Add(p, r)", ["QuantizedLinear", "Tanh", "Add"]),
+    ],
+)
+def test_nodes_around(body: str, operators: list[str]) -> None:
+    before = model(body)
+    result = rewrite(before)
+    assert result.op_types == operators
+    assert_same_outputs(before, result.proto, X)
+
+
+def test_layers_of_one_quantized_input() -> None:
+    """Both layers are rewritten; the quantized input is kept for its other reader, the output q."""
+    second = LAYER
+    for name in "mcu":
+        second = second.replace(f"{name} =", f"{name}2 =").replace(f"({name})", f"({name}2)")
+    body = LAYER + "y = Mul(c, u)  " + second + "y2 = Mul(c2, u2)"
+    for outputs, operators in (
+        (f"float[B, 3, {N}] y, float[B, 3, {N}] y2", ["QuantizedLinear"] * 2),
+        (
+            f"float[B, 3, {N}] y, float[B, 3, {N}] y2, uint8[B, 3, {K}] q",
+            ["DynamicQuantizeLinear", *["QuantizedLinear"] * 2],
+        ),
+    ):
+        before = model(body, y=outputs)
+        result = rewrite(before)
+        assert result.op_types == operators
+        assert_same_outputs(before, result.proto, X)
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5, 3e38])
+def test_constant_input(value: float) -> None:
+    before = model(BIASED + "y = Identity(t)")
+    result = rewrite(before)
+    assert_same_outputs(before, result.proto, {"x": np.full((1, 3, K), value, np.float32)}, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"w": np.ones((2, K, N), np.int8), "wz": np.int8(0), "ws": np.float32(1)}, "WRONG_RANK"),
+        ({"ws": np.ones((3, 1), np.float32)}, "WRONG_SHAPE"),
+        ({"b": np.ones((3, N), np.float32)}, "WRONG_SHAPE"),
+    ],
+)
+def test_shapes_that_do_not_fit(changed: dict[str, Array], code: str) -> None:
+    x = "2, 3" if "w" in changed else "B, 3"
+    used = {**weights(), **changed}
+    before = model_from_text(f"g (float[{x}, {K}] x) => (float[{x}, {N}] y) {{ {QUANTIZE}{BIASED} y = Relu(t) }}", used)
+    result = rewrite(before)
+    assert "MatMulInteger" in result.op_types and result.codes() == [code]
+
+
+@pytest.mark.parametrize("name", ["w", "wz", "ws"])
+@pytest.mark.parametrize("code", ["NOT_CONSTANT", "OVERRIDABLE"])
+def test_parameters_that_are_inputs(name: str, code: str) -> None:
+    parameters = weights()
+    declared = {"w": f"int8[{K}, {N}] w", "wz": f"int8[{N}] wz", "ws": f"float[{N}] ws"}[name]
+    constants = {key: array for key, array in parameters.items() if key != name or code == "OVERRIDABLE"}
+    before = model_from_text(
+        f"g (float[B, 3, {K}] x, {declared}) => (float[B, 3, {N}] y) {{ {QUANTIZE}{BIASED} y = Relu(t) }}", constants
+    )
+    result = rewrite(before)
+    assert result.codes() == [code]
+
+
+def test_a_layer_in_two_graphs() -> None:
+    y = f"float[B, 3, {N}]"
+    inner = f"g1 () => ({y} y1) {{ c = Cast<to = 1>(m)  u = Mul(s, ws)  y1 = Mul(c, u) }}"
+    other = "g2 () => (float[1, 1, 1] y2) { y2 = Constant<value = float[1, 1, 1] {0.0}>() }"
+    body = f"m = MatMulInteger(q, w, z, wz)  y = If(k) <then_branch = {inner}, else_branch = {other}>"
+    constants = {name: array for name, array in weights().items() if name != "b"}
+    text = f"g (float[B, 3, {K}] x, bool k) => (float[P, Q, R] y) {{ {QUANTIZE} {body} }}"
+    before = model_from_text(text, constants)
+    assert rewrite(before).codes() == ["ESCAPES"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m = MatMulInteger(q, w)  c = Cast<to = 1>(m)  u = Mul(s, ws)  y = Mul(c, u)",  # without the zero point of x
+        LAYER + "y = Mul(c, s)",
+        LAYER + "p = Mul(c, u)  h = Cast<to = 1>(m)  y = Add(p, h)",
+    ],
+)
+def test_no_candidates(body: str) -> None:
+    result = rewrite(model(body))
+    assert "MatMulInteger" in result.op_types and result.codes() == []
+
+
+def test_other_targets_keep_the_nodes() -> None:
+    for device in ("cuda", "rocm", "portable"):
+        result = rewrite(model(BIASED + "y = Relu(t)"), device=device)
+        assert "MatMulInteger" in result.op_types and result.codes() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "code"),
+    [("17", 40, "NO_GAIN"), ("R", 40, "NO_GAIN"), ("16", 40, "APPLIED"), ("R", 2000, "APPLIED")],
+)
+def test_small_weights_pay_with_few_rows(rows: str, columns: int, code: str) -> None:
+    constants = {"w": np.ones((K, columns), np.int8), "wz": np.int8(0), "ws": np.float32(1)}
+    text = f"g (float[{rows}, {K}] x) => (float[{rows}, {columns}] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
+    assert rewrite(model_from_text(text, constants), ignore_cost_model=False).codes() == [code]
+
+
+@pytest.mark.once
+def test_a_model_of_quantize_dynamic(tmp_path: Path) -> None:
+    """Weights of 7 bits, because ONNX Runtime saturates sums of larger ones on processors without VNNI."""
+    files = [str(tmp_path / name) for name in ("float.onnx", "int8.onnx", "ours.onnx")]
+    onnx.save(ZOO["bert"](small=True), files[0])
+    quantize_dynamic(files[0], files[1], weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+    graphopt.optimize(files[1], files[2], target="cpu", ignore_cost_model=True)
+    operators = Counter(node.op_type for node in onnx.load(files[2]).graph.node)
+    assert operators["QuantizedLinear"] == 11 and operators["QuantizedLinearGelu"] == 2
+    assert not operators["MatMulInteger"] and not operators["DynamicQuantizeLinear"]
+    assert graphopt.verify(files[1], files[2]).equal
