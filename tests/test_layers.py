@@ -166,6 +166,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 # Folders that may use the header of others (op.h, or one made for this purpose); problem.h is open to all.
 BUILT_ON = {
     "attention": {"movement"},
+    "group_query_attention": {"attention"},
     "convolution": {
         *("elementwise", "fused_conv", "fused_conv_transpose", "linear", "matmul", "movement", "scale_shift"),
     },

@@ -59,7 +59,7 @@ struct Out {
   }
 };
 
-constexpr int kMaxSlots = 9;
+constexpr int kMaxSlots = 12;
 
 // The base of a kernel's arguments, which have kCount slots and kSize bytes with every compiler.
 template <int kCount, size_t kSize>

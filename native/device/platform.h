@@ -19,6 +19,8 @@
 //                               of complete waves; on NVIDIA only
 //   wave_barrier()              waits for all work-items of the wave; orders their accesses to LDS
 //   shuffle(x, lane), shuffle_xor(x, mask)        must be called by every work-item of the wave
+//   shuffle_in<n>(x, i)         the value of work-item i of each n adjacent work-items, a power of two
+//   any_in_wave(x)              whether x is true for any work-item of the wave
 //   UNROLL                      before a loop with a constant trip count; UNROLL_A_LITTLE if complete unrolling would
 //                               take too many registers; NO_UNROLL if any unrolling would
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
@@ -127,9 +129,9 @@ constexpr int waves_on_simd(int threads, Sharing groups) {
 
 // Expands to the parameters for the slots. Each scan expands one more parameter, because a macro does not
 // expand inside its own expansion.
-#define GRAPHOPT_PARAMETERS(...)                                         \
-  GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN( \
-      GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_PARAMETER(__VA_ARGS__))))))))))
+#define GRAPHOPT_PARAMETERS(...) \
+  GRAPHOPT_FOUR_SCANS(GRAPHOPT_FOUR_SCANS(GRAPHOPT_FOUR_SCANS(GRAPHOPT_PARAMETER(__VA_ARGS__))))
+#define GRAPHOPT_FOUR_SCANS(...) GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(__VA_ARGS__))))
 #define GRAPHOPT_SCAN(...) __VA_ARGS__
 #define GRAPHOPT_PARAMETER(Args, slot, ...) \
   , decltype(Args::slot)::Parameter slot __VA_OPT__(GRAPHOPT_NEXT GRAPHOPT_NONE()()(Args, __VA_ARGS__))
@@ -185,6 +187,14 @@ DEVICE void wave_barrier() {
 
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) {
   return static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(lane * 4, static_cast<int>(x)));
+}
+
+DEVICE bool any_in_wave(bool x) {
+  if constexpr (kWave == 64) {
+    return __builtin_amdgcn_ballot_w64(x) != 0;
+  } else {
+    return __builtin_amdgcn_ballot_w32(x) != 0;
+  }
 }
 
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
@@ -244,6 +254,7 @@ DEVICE void barrier_of_part(int part, int threads) {
 }
 
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+DEVICE bool any_in_wave(bool x) { return __any_sync(0xffffffffu, x) != 0; }
 
 DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 
@@ -316,6 +327,14 @@ DEVICE float shuffle(float x, int lane) { return bit_cast<float>(shuffle_bits(bi
 DEVICE uint32_t shuffle(uint32_t x, int lane) { return shuffle_bits(x, lane); }
 DEVICE float shuffle_xor(float x, int mask) { return shuffle(x, lane_id() ^ mask); }
 DEVICE uint32_t shuffle_xor(uint32_t x, int mask) { return shuffle_bits(x, lane_id() ^ mask); }
+template <int kCount>
+DEVICE float shuffle_in(float x, int i) {
+#if defined(__CUDACC__)
+  return __shfl_sync(0xffffffffu, x, i, kCount);
+#else
+  return shuffle(x, (lane_id() & -kCount) | i);
+#endif
+}
 
 DEVICE float to_float(float x) { return x; }
 DEVICE float to_float(half_t x) { return static_cast<float>(x); }

@@ -49,6 +49,14 @@ void Program::launch(Plan plan, std::initializer_list<Ref> inputs, std::initiali
   set_plan(add(inputs, outputs), std::move(plan), weights);
 }
 
+void Program::launch_unless_in_place(Plan plan, std::initializer_list<Ref> inputs,
+                                     std::initializer_list<Ref> outputs) {
+  if (plan.launches.empty()) return;
+  Step& step = add(inputs, outputs);
+  step.unless_in_place = true;
+  set_plan(step, std::move(plan), {});
+}
+
 void Program::launch(Plan plan, const Call& call, Ref weights) {
   if (plan.launches.empty()) return;
   if (call.inputs.size() > kMaxInputs || call.outputs.size() > kMaxOutputs) {
@@ -81,6 +89,7 @@ bool Program::run(Call& call) const {
     for (size_t i = 0; i < kMaxInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
     for (size_t i = 0; i < kMaxOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
     if (step.outputs[0].kind == Ref::Kind::kOutput && a.outputs[0] == nullptr) continue;
+    if (step.unless_in_place && a.inputs[0] == a.outputs[0]) continue;
     if (step.library) {
       device_->reserve_nodes(kNodesOfLibraryCall);
       if (!step.library(a)) {

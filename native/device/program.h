@@ -29,7 +29,7 @@ struct Ref {
 
 class Program {
  public:
-  static constexpr size_t kMaxInputs = 8, kMaxOutputs = 3;
+  static constexpr size_t kMaxInputs = 9, kMaxOutputs = 3;
 
   explicit Program(Device& device) : device_(&device) {}
   Device& device() const { return *device_; }
@@ -45,6 +45,9 @@ class Program {
   // Adds a step, which is skipped if the node omits the step's first output.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
+  // Adds such a step, which is also skipped if the first input and the first output have the same address.
+  void launch_unless_in_place(Plan plan, std::initializer_list<Ref> inputs,
+                              std::initializer_list<Ref> outputs);
   // Adds a step with the inputs and outputs of the call, in their order.
   void launch(Plan plan, const Call& call, Ref weights = {});
   void call(Library library, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs);
@@ -62,6 +65,7 @@ class Program {
   struct Step {
     Plan plan;
     int64_t workspace = 0;  // offset of the plan's workspace
+    bool unless_in_place = false;
     Library library;
     int64_t bytes = 0;  // bytes to copy
     Ref inputs[kMaxInputs];

@@ -1,4 +1,4 @@
-"""GroupQueryAttention on the GPU: the cache update and the attention, with a separate case for each launch."""
+"""GroupQueryAttention on the GPU: new tokens, past tokens and the attention, with separate cases."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ class Setting:
         return harness.plan("gqa", facts, c_int(dtype == np.float16), *options)
 
     @property
+    def changes_queries(self) -> bool:
+        return self.half > 0 or self.norms
+
+    @property
     def begins(self) -> list[int]:
         return [0 if self.first else n - self.S for n in self.lengths]
 
@@ -92,48 +96,108 @@ SETTINGS = (
     Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2),
     Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2, softcap=2.0),
     Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=1, smooth=True),
+    # Rows that are not entire vectors, and positions outside the tables.
+    Setting(2, 3, 4, 2, 10, 12, 12, (9, 4), half=5),
+    Setting(1, 2, 2, 1, 10, 7, 5, (7,), packed=True, half=3, interleaved=True, sink=True),
+    Setting(2, 1, 2, 2, 6, 900, 900, (800, 3), half=3, norms=True, epsilon=1e-3),
+    Setting(1, 1, 3, 3, 9, 5, 5, (1,), packed=True, window=2),
+    Setting(2, 4, 2, 1, 34, 6, 6, (4, 2), first=True, half=17),
+    Setting(1, 1, 4, 1, 26, 60, 60, (41,), half=13, interleaved=True, softcap=3.0),
+    Setting(3, 1, 2, 1, 22, 30, 30, (30, 1, 17), half=4, ids=True, smooth=True),
+    Setting(2, 2, 2, 2, 14, 9, 9, (9, 5), causal=False),
 )
+# More rows for each key head than the kernels for few rows accept: prompts, parts of prompts after others, and one
+# token of many query heads, by size of a head.
+MANY = (
+    Setting(1, 70, 4, 2, 64, 70, 0, (70,), first=True),
+    Setting(2, 33, 4, 1, 64, 200, 200, (33, 20), first=True, window=9),
+    Setting(1, 40, 4, 2, 64, 300, 300, (290,)),
+    Setting(1, 9, 2, 2, 64, 1200, 1200, (1100,), window=40),
+    Setting(1, 9, 2, 1, 64, 1200, 1200, (700,), sink=True),
+    Setting(3, 1, 7, 1, 64, 900, 900, (900, 1, 300)),
+    Setting(2, 1, 16, 2, 64, 600, 600, (513, 64), window=100, smooth=True),
+    Setting(1, 20, 8, 2, 128, 20, 0, (20,), first=True, sink=True),
+    Setting(1, 40, 4, 2, 128, 150, 150, (90,)),
+    Setting(2, 1, 8, 1, 128, 700, 700, (650, 12)),
+    Setting(1, 30, 2, 2, 128, 600, 600, (600,), window=33, softcap=4.0),
+    Setting(2, 1, 7, 1, 128, 640, 640, (640, 9), bias=(2, 7, 640), smooth=True),
+    Setting(1, 24, 2, 1, 256, 60, 60, (50,)),
+    Setting(2, 1, 8, 1, 256, 520, 520, (520, 3), sink=True),
+)
+
+
+def decode(H: int) -> Iterator[Setting]:
+    """Makes one new token with one query head for each key head, then with several."""
+    yield Setting(1, 1, 1, 1, H, 700, 700, (700,))
+    yield Setting(2, 1, 2, 2, H, 90, 90, (3, 90))
+    yield Setting(2, 1, 2, 2, H, 1100, 1100, (1030, 5), window=300)
+    yield Setting(1, 1, 2, 2, H - 8, 40, 40, (33,), sink=True, softcap=5.0)
+    yield Setting(3, 1, 1, 1, H, 530, 530, (1, 64, 530), smooth=True)
+    yield Setting(1, 1, 2, 2, H, 1, 0, (1,), first=True)
+    yield Setting(1, 1, 4, 1, H, 700, 700, (650,))
+    yield Setting(2, 1, 8, 2, H, 300, 300, (300, 7), sink=True)
+    yield Setting(2, 1, 6, 2, H, 600, 600, (600, 130), window=70, smooth=True)
+    yield Setting(1, 2, 4, 2, H, 200, 200, (150,), causal=False)
+    yield Setting(2, 1, 3, 1, H - 16, 1030, 1030, (1030, 257), softcap=3.0)
+    yield Setting(1, 1, 2, 1, H, 513, 513, (258,), half=H // 2)
 
 
 def lengths_of(s: Setting) -> Array:
     return np.array([n - 1 for n in s.lengths], np.int32)
 
 
-def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
-    """Makes a case for part 0, the normalized and rotated queries, or 1 and 2, the cache of keys and of values."""
-    rng = np.random.default_rng([s.B, s.S, s.H, part])
-    n = s.N if part == 0 else s.G
-    before = (0, s.N, s.N + s.G)[part] if s.packed else 0
-    row = s.N + 2 * s.G if s.packed else n
-    x = signed(rng, s.B, s.S, row * s.H, dtype=dtype)
-    past = signed(rng, s.B, s.G, max(s.past_length, 1), s.H, dtype=dtype)
+def new(name: str, dtype: Any, s: Setting) -> Case:
+    """Makes a case for the new tokens; the rest of the caches is not written."""
+    rng = np.random.default_rng([s.B, s.S, s.H, 0])
+    counts = (s.N, s.G, s.G)
+    rows = signed(rng, s.B, s.S, (s.N + 2 * s.G) * s.H, dtype=dtype)
+    inputs = [np.ascontiguousarray(x) for x in np.split(rows, [s.N * s.H, (s.N + s.G) * s.H], axis=-1)]
     cos, sin = (signed(rng, POSITIONS, max(s.half, 1), dtype=dtype) for _ in range(2))
-    weight = signed(rng, s.H, dtype=dtype)
+    weights = [signed(rng, s.H, dtype=dtype) for _ in range(2)]
     begins = np.array(s.begins)
     at = rng.integers(0, POSITIONS, (s.B, s.S)) if s.ids else begins[:, None] + np.arange(s.S)
-    new = x.reshape(s.B, s.S, row, s.H)[:, :, before : before + n].astype(np.float64)
-    if s.norms and part != 2:
-        new = new / np.sqrt((new**2).mean(-1, keepdims=True) + s.epsilon) * weight
-    if s.half and part != 2:
-        new = rotate_reference(new, cos[at].astype(np.float64), sin[at].astype(np.float64), s.interleaved)
-    new = new.transpose(0, 2, 1, 3)
-    if part == 0:
-        y = new
-    else:
-        y = np.zeros((s.B, n, s.length, s.H))
-        for b, begin in enumerate(begins):
-            y[b, :, :begin] = past[b, :, :begin]
-            y[b, :, begin : begin + s.S] = new[b]
-    inputs = [x, past, cos, sin, lengths_of(s), at.astype(np.int64), weight]
-    plan = partial(s.plan, dtype=dtype, part=part)
-    return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
+    inside = (at < POSITIONS)[..., None, None]
+    wanted = []
+    for part, (x, n) in enumerate(zip(inputs, counts)):
+        heads = x.reshape(s.B, s.S, n, s.H).astype(np.float64)
+        if s.norms and part < 2:
+            heads = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + s.epsilon) * weights[part]
+        if s.half and part < 2:
+            c, d = (table[np.minimum(at, POSITIONS - 1)].astype(np.float64) for table in (cos, sin))
+            turned = rotate_reference(heads, c, d, s.interleaved)
+            heads = np.where(inside, turned, 0.0)
+        if part > 0:
+            cache = np.full((s.B, n, s.length, s.H), np.nan)
+            for b, begin in enumerate(begins):
+                cache[b, :, begin : begin + s.S] = heads[b].transpose(1, 0, 2)
+            heads = cache
+        wanted.append(heads if part > 0 or s.changes_queries else np.full_like(heads, np.nan))
+    if s.packed:
+        inputs[0] = rows
+    inputs += [cos, sin, lengths_of(s), at.astype(np.int64), *weights]
+    return Case(name, "GroupQueryAttention", inputs, wanted, partial(s.plan, dtype=dtype, part=0), tolerance_of(dtype))
+
+
+def past(name: str, dtype: Any, s: Setting) -> Case:
+    """Makes a case for the past tokens and the zeros of the cache; the new tokens are not written."""
+    rng = np.random.default_rng([s.B, s.S, s.H, 1])
+    held = signed(rng, s.B, s.G, max(s.past_length, 1), s.H, dtype=dtype)
+    y = np.zeros((s.B, s.G, s.length, s.H))
+    for b, begin in enumerate(s.begins):
+        y[b, :, :begin] = held[b, :, :begin]
+        y[b, :, begin : begin + s.S] = np.nan
+    plan = partial(s.plan, dtype=dtype, part=1)
+    return Case(name, "GroupQueryAttention", [held, lengths_of(s)], [y], plan, tolerance_of(dtype))
 
 
 def attention(name: str, dtype: Any, s: Setting) -> Case:
+    """Makes a case for the attention; the cache is NaN behind the keys of each sequence."""
     rng = np.random.default_rng([s.B, s.S, s.H])
-    row = (s.N + 2 * s.G if s.packed else s.N) * s.H
+    row = (s.N + 2 * s.G if s.packed and not s.changes_queries else s.N) * s.H
     query = signed(rng, s.B, s.S, row, dtype=dtype)
     keys, values = (signed(rng, s.B, s.G, s.length, s.H, dtype=dtype) for _ in range(2))
+    for b, n in enumerate(s.lengths):
+        keys[b, :, n:] = values[b, :, n:] = np.nan
     bias = signed(rng, s.bias[0] or 1, s.bias[1] or 1, s.S, s.bias[2] or 1, dtype=dtype)
     sink = signed(rng, s.N, dtype=dtype)
     q = query.reshape(s.B, s.S, -1, s.H).astype(np.float64)
@@ -156,15 +220,20 @@ def attention(name: str, dtype: Any, s: Setting) -> Case:
         top = max(scores.max(), more)
         e = np.exp(scores - top)
         y[b, i, n] = e / (e.sum() + np.exp(more - top)) @ values[b, g, seen].astype(np.float64)
-    inputs = [query, keys, values, lengths_of(s), bias, sink]
-    plan = partial(s.plan, dtype=dtype, part=3)
+    inputs = [query, keys, values, bias, np.zeros(1, bool), lengths_of(s), sink]
+    plan = partial(s.plan, dtype=dtype, part=2)
     return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
 
 
 def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for i, s in enumerate(SETTINGS):
-            for part, what in enumerate(("queries", "keys", "values")):
-                if part or s.half or s.norms:
-                    yield heads(f"gqa_{what}_{suffix}-{i}", dtype, s, part)
+            yield new(f"gqa_new_{suffix}-{i}", dtype, s)
+            if not s.first or s.length > s.S:
+                yield past(f"gqa_past_{suffix}-{i}", dtype, s)
             yield attention(f"gqa_{suffix}-{i}", dtype, s)
+        for i, s in enumerate(MANY):
+            yield attention(f"gqa_many_{suffix}-{i}", dtype, s)
+        for H in (64, 128, 256) if dtype == np.float16 else (64, 128):
+            for i, s in enumerate(decode(H)):
+                yield attention(f"gqa_decode_{H}_{suffix}-{i}", dtype, s)

@@ -336,9 +336,9 @@ EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int
 
 // `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys.
 // `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink.
-// `part`: a value of GqaPart, or 3 for the attention.
-EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int64_t* sizes, const int* flags,
-                               float scale, float softcap, float epsilon) {
+// `part`: 0 for the new tokens, 1 for the past ones, 2 for the attention.
+EXPORT Plan* graphopt_gqa_plan(const DeviceFacts* device, int half, int part, const int64_t* sizes,
+                               const int* flags, float scale, float softcap, float epsilon) {
   return guarded([&] {
     GqaProblem p;
     int64_t* const to[] = {&p.B,          &p.S,           &p.N,        &p.G,         &p.H,
@@ -351,8 +351,9 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int
     p.scale = scale;
     p.softcap = softcap;
     p.q_epsilon = p.k_epsilon = epsilon;
-    return part == 3 ? gqa_attention_plan(p, false, half != 0)
-                     : gqa_heads_plan(p, static_cast<GqaPart>(part), half != 0);
+    if (part == 0) return gqa_new_plan(p, half != 0, true);
+    if (part == 1) return gqa_past_plan(p, half != 0, true);
+    return fused_attention_plan(gqa_attention(p), half != 0, true, *device);
   });
 }
 

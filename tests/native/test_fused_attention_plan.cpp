@@ -193,7 +193,7 @@ TEST_CASE("attention splits the keys when there are few rows") {
     CHECK(plan.launches.size() == 2);
     CHECK(has(plan, "combine"));
     const Launch& launch = attention_of(plan);
-    CHECK((std::string(launch.kernel) == "fused_attention_few_128_f16") == (S == 1));
+    CHECK((std::string(launch.kernel) == "fused_attention_few_one_128_f16") == (S == 1));
     const auto splits = launch.grid.x / 8;
     CHECK(splits > 1);
     CHECK(launch.grid.x == 8 * splits);
@@ -211,6 +211,25 @@ TEST_CASE("attention splits the keys when there are few rows") {
   // Few keys are not split, and neither are problems that fill the device.
   CHECK(plan_on("gfx942", problem(1, 8, 1, 64, 128), true).launches.size() == 1);
   CHECK(plan_on("gfx942", problem(facts.compute_units, 3, 1, 4096, 128), true).launches.size() == 1);
+}
+
+TEST_CASE("a decoder's launches fill the device whatever the lengths are") {
+  for (const char* arch : {"sm_90", "gfx942", "gfx1100"}) {
+    const DeviceFacts facts = typical_facts(arch);
+    AttentionProblem p = problem(1, 32, 1, 131072, 128);
+    p.group = 4;
+    p.k = p.v = {8 * p.T * p.D, p.T * p.D, p.D, 1};
+    p.has_lengths = true;
+    const Plan plan = plan_on(arch, p, true);
+    CHECK(plan.launches.size() == 2);
+    const Launch& launch = attention_of(plan);
+    CHECK(std::string(launch.kernel) == "fused_attention_few_128_f16");
+    CHECK(launch.grid.x >= static_cast<uint32_t>(facts.compute_units));
+    // A window needs as many work-groups as its keys, not as the buffer.
+    p.window = true;
+    p.left = 1023;
+    CHECK(attention_of(plan_on(arch, p, true)).grid.x <= 8 * 1024 / 64);
+  }
 }
 
 TEST_CASE("attention looks for values that are not finite only where they matter") {

@@ -103,6 +103,13 @@ inline uint32_t shuffle_bits(uint32_t x, int lane) {
   return cpu::Exchanged<uint32_t>(x).of(lane & (GRAPHOPT_WAVE - 1));
 }
 
+inline bool any_in_wave(bool x) {
+  const cpu::Exchanged<bool> all(x);
+  bool any = false;
+  for (int lane = 0; lane < GRAPHOPT_WAVE; ++lane) any = any || all.of(lane);
+  return any;
+}
+
 inline uint32_t multiply_high(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
 }

@@ -31,8 +31,6 @@ struct Instruction<half_t> {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
   }
-  // Whether x is true for any work-item of the wave.
-  DEVICE static bool any(bool x) { return __any_sync(0xffffffffu, x) != 0; }
 
   template <class At>
   DEVICE static Left load_left(const At& at) {

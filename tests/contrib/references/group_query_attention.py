@@ -80,11 +80,11 @@ def _reference(call: Call[Array]) -> Mapping[str, Array]:
 
 
 def _draw(rng: np.random.Generator) -> Case:
-    G, H = int(either(rng, 1, 2)), int(either(rng, 16, 32))
-    N, B = G * int(either(rng, 1, 2, 3)), int(either(rng, 1, 2))
+    G, H = int(either(rng, 1, 2)), int(either(rng, 16, 32, 128))
+    N, B = G * int(either(rng, 1, 2, 3, 4, 7)), int(either(rng, 1, 2))
     prompt = rng.random() < 0.5
     S = int(either(rng, 1, 4)) if prompt or B == 1 else 1
-    past = 0 if prompt else 5
+    past = 0 if prompt else int(either(rng, 5, 150))
     attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G}
     inputs: dict[str, Array] = {}
     dims: dict[str, tuple[int | str, ...]] = {}
@@ -108,7 +108,7 @@ def _draw(rng: np.random.Generator) -> Case:
     inputs["total_sequence_length"] = np.array(past + S, np.int32)
     if rng.random() < 0.6:
         attributes["do_rotary"] = 1
-        inputs["cos_cache"], inputs["sin_cache"] = draw_caches(rng, 24, H if rng.random() < 0.6 else 16)
+        inputs["cos_cache"], inputs["sin_cache"] = draw_caches(rng, past + 24, H if rng.random() < 0.6 else 16)
         if rng.random() < 0.5:
             attributes["rotary_interleaved"] = 1
     if rng.random() < 0.3:

@@ -14,7 +14,9 @@ struct AttentionStrides {
 struct AttentionSizes {
   uint32_t rows;  // query rows of all query heads that share a key/value head
   int32_t S, T, D, Dv;
-  int32_t split_keys;   // keys of a work-group, a multiple of the block size
+  // Keys of a work-group, a multiple of the block size. With lengths, a power of two: a work-group has a multiple of it
+  // (KeyRange).
+  int32_t split_keys;
   int32_t left, right;  // window: keys that a query sees before and after its position
 };
 
@@ -34,6 +36,13 @@ enum AttentionFlags : int32_t {
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
   kAttentionFound = 4096,  // fused_attention_values_* has run
   kAttentionWindow = 8192,
+  // The number of keys differs between batch elements, whose keys and queries end at the same position. A query that
+  // sees no key gives zeros.
+  kAttentionLengths = 1 << 14,
+  kAttentionFirst = 1 << 15,  // with lengths: query 0 has the position of key 0
+  // With a window: a query after the last key has the position of the last key.
+  kAttentionEndsAtLastKey = 1 << 16,
+  kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
 };
 
 struct AttentionScores {
@@ -54,14 +63,26 @@ struct AttentionLayout {
   AttentionScores scores;
 };
 
+// With kAttentionLengths there is neither a mask nor a search for non-finite values, and their slots have the arrays
+// `lengths` and `sinks`: two more slots would take four scalar registers, of which gfx90a has none left.
 struct AttentionArgs : Arguments<9, 336> {
-  Constant q, k, v, bias, mask;  // bias and mask may be null
+  Constant q, k, v, bias;  // bias may be null
+  Constant mask;           // or lengths: int32_t [B], the last key of each batch element. Null if unused
   Out o;
   Out partial;     // unnormalised O of each split; null without a split
   Out statistics;  // highest score and sum of each split
-  Constant found;  // result of fused_attention_values_*; null if unused
+  Constant
+      found;  // result of fused_attention_values_*, or sinks [query heads]. Null if unused, or if all sinks are 0
   AttentionLayout layout;
+
+  // Returns null if all batch elements have T keys.
+  DEVICE const int32_t* lengths() const {
+    return (layout.scores.flags & kAttentionLengths) != 0 ? static_cast<const int32_t*>(mask) : nullptr;
+  }
 };
+
+// The probabilities of fused_attention_*_f16 are scaled by 2^kAttentionRaised (softmax.h).
+constexpr float kAttentionRaised = 10.0f;
 
 constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts
@@ -72,15 +93,16 @@ constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
 // Merges the splits. Each of `total` work-items computes one element of O, columns fastest.
-struct AttentionCombineArgs : Arguments<4, 160> {
-  In partial, statistics, found;
+struct AttentionCombineArgs : Arguments<6, 192> {
+  In partial, statistics, found, lengths, sinks;
   Out o;
   AttentionStrides strides;  // of o
   AttentionSizes sizes;
-  Divisor columns, rows, queries, heads;
-  int32_t splits, block_rows, head_size;
+  Divisor columns, rows, queries, heads, splits;
+  int32_t block_rows, head_size;
   uint32_t total;
   float exponent;
+  float raised;  // the base-2 logarithm of the factor of all sums (softmax.h)
   int32_t flags;
 };
 

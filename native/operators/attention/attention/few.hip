@@ -1,5 +1,5 @@
 // FusedAttention for few query rows for each key/value head, as when a decoder adds one token:
-// O = softmax(scale Q K^T) V without bias, mask, causality, window or softcap.
+// O = softmax(softcap(scale Q K^T)) V without bias, mask or causality. A window needs a single query.
 //
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
 // work-items loads one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
@@ -7,8 +7,8 @@
 // memory to LDS load the next kStages - 1 iterations into LDS while they compute the current one: registers for so many
 // iterations would leave too few waves on a compute unit. The keys are split among work-groups, and
 // fused_attention_combine_* merges the results. Launch: operators/attention/attention/plan.cpp.
-#include "device/platform.h"
-#include "operators/attention/attention/args.h"
+#include "blocks/gpu/activation.h"
+#include "operators/attention/attention/operands.h"
 
 namespace graphopt::hip {
 
@@ -102,46 +102,127 @@ struct FewKeys {
   }
 };
 
-template <class T, int kHead>
+// Online softmax of kRows rows over the keys of a group. Each work-item of a group has a part of the score of every row
+// and key. It then adds up the parts of kOwn scores of one row, and computes the exponentials of these scores.
+template <class T, int kHead, int kRows>
 struct FewSoftmax {
-  static constexpr int kSize = Pack<T>::kSize;
-  float q[kSize], o[kSize] = {}, highest = -infinity(), sum = 0;
+  static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead>::kLanes;
+  static constexpr int kScores = kRows * kKeysAtOnce;  // row-major
+  static constexpr int kOwn = kScores > kLanes ? kScores / kLanes : 1;
+  static constexpr int kOwners = kScores / kOwn;  // the other work-items of a group have the same scores
+  static_assert(kRows <= kLanes, "all own scores are in one row");
 
-  // `left`: remaining keys at the start of this iteration (FewKeys).
-  DEVICE void add(const Pack<T> (&k)[kKeysAtOnce], const Pack<T> (&v)[kKeysAtOnce], int left,
-                  float exponent) {
-    float scores[kKeysAtOnce], most = highest;
-    UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
-      float s = 0;
-      UNROLL for (int e = 0; e < kSize; ++e) s = fused_multiply_add(q[e], to_float(k[u].v[e]), s);
-      UNROLL for (int mask = 1; mask < FewRows<T, kHead>::kLanes; mask *= 2) s += shuffle_xor(s, mask);
-      scores[u] = FewKeys<T, kHead>::inside(left, u) ? s : -infinity();
-      most = max_float(most, scores[u]);
+  float q[kRows][kSize], o[kRows][kSize] = {};
+  float highest = -infinity();  // score of this work-item's row
+  float sum = 0;                // over this work-item's scores
+
+  // Returns the work-item of a group that owns a score. The lowest bit of its index is the highest one of the score's.
+  DEVICE static constexpr int owner(int score) {
+    int lane = 0;
+    for (int mask = 1, bit = kScores / 2; mask < kOwners; mask *= 2, bit /= 2)
+      lane |= (score & bit) != 0 ? mask : 0;
+    return lane;
+  }
+
+  DEVICE static int first_own() {
+    int score = 0;
+    UNROLL for (int mask = 1; mask < kOwners; mask *= 2) {
+      score |= (lane_id() & mask) != 0 ? kScores / 2 / mask : 0;
     }
-    // If all scores so far are -inf, subtract 0: -inf - -inf would be NaN although finite scores may follow.
-    const float shift = most == -infinity() ? 0.0f : most;
-    const float factor = exp2_fast((highest - shift) * exponent);
-    highest = most;
-    sum *= factor;
-    UNROLL for (int e = 0; e < kSize; ++e) o[e] *= factor;
-    UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
-      const float p = exp2_fast((scores[u] - shift) * exponent);
-      sum += p;
-      UNROLL for (int e = 0; e < kSize; ++e) o[e] = fused_multiply_add(p, to_float(v[u].v[e]), o[e]);
+    return score;
+  }
+
+  // Adds up the parts of all scores of a group; scores[0] to scores[kOwn - 1] become the own scores. In each step, a
+  // work-item hands half of the scores to its partner and receives the other half.
+  template <int kMask = 1>
+  DEVICE static void add_parts(float (&scores)[kScores]) {
+    if constexpr (kMask < kOwners) {
+      constexpr int kHalf = kScores / 2 / kMask;
+      const bool upper = (lane_id() & kMask) != 0;
+      UNROLL for (int i = 0; i < kHalf; ++i) {
+        const float low = scores[i], high = scores[i + kHalf];
+        scores[i] = (upper ? high : low) + shuffle_xor(upper ? low : high, kMask);
+      }
+      add_parts<2 * kMask>(scores);
+    } else if constexpr (kMask < kLanes) {
+      UNROLL for (int i = 0; i < kOwn; ++i) scores[i] += shuffle_xor(scores[i], kMask);
+      add_parts<2 * kMask>(scores);
     }
   }
 
-  // Merges the results of the wave's groups.
-  DEVICE void merge(float exponent) {
-    UNROLL for (int mask = FewRows<T, kHead>::kLanes; mask < kWave; mask *= 2) {
-      const float theirs = shuffle_xor(highest, mask), most = max_float(highest, theirs);
-      const float shift = most == -infinity() ? 0.0f : most;
-      const float mine = exp2_fast((highest - shift) * exponent),
-                  other = exp2_fast((theirs - shift) * exponent);
-      highest = most;
-      sum = sum * mine + shuffle_xor(sum, mask) * other;
-      UNROLL for (int e = 0; e < kSize; ++e) o[e] = o[e] * mine + shuffle_xor(o[e], mask) * other;
+  // `left`: remaining keys at the start of this iteration (FewKeys).
+  DEVICE void add(const Pack<T> (&k)[kKeysAtOnce], const Pack<T> (&v)[kKeysAtOnce], int left,
+                  const AttentionScores& settings) {
+    const float exponent = settings.exponent;
+    float scores[kScores] = {};
+    UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        const float key = to_float(k[u].v[e]);
+        UNROLL for (int r = 0; r < kRows; ++r) {
+          float& score = scores[r * kKeysAtOnce + u];
+          score = fused_multiply_add(q[r][e], key, score);
+        }
+      }
     }
+    add_parts(scores);
+    if ((settings.flags & kAttentionSoftcap) != 0) {
+      UNROLL for (int i = 0; i < kOwn; ++i) {
+        scores[i] = settings.softcap * tanh_fast(scores[i] * settings.scale * settings.inverse_softcap);
+      }
+    }
+    float most = highest;
+    UNROLL for (int i = 0; i < kOwn; ++i) {
+      const bool is = FewKeys<T, kHead>::inside(left, (first_own() + i) % kKeysAtOnce);
+      scores[i] = is ? scores[i] : -infinity();
+      most = max_float(most, scores[i]);
+    }
+    UNROLL for (int mask = kRows; mask < kOwners; mask *= 2) most = max_float(most, shuffle_xor(most, mask));
+    // If all scores so far are -inf, subtract 0: -inf - -inf would be NaN although finite scores may follow.
+    const float shift = most == -infinity() ? 0.0f : most;
+    if (any_in_wave(most > highest)) {
+      const float factor = exp2_fast((highest - shift) * exponent);
+      highest = most;
+      sum *= factor;
+      UNROLL for (int r = 0; r < kRows; ++r) {
+        const float of_row = shuffle_in<kLanes>(factor, owner(r * kKeysAtOnce));
+        UNROLL for (int e = 0; e < kSize; ++e) o[r][e] *= of_row;
+      }
+    }
+    float p[kOwn];
+    UNROLL for (int i = 0; i < kOwn; ++i) {
+      p[i] = exp2_fast((scores[i] - shift) * exponent);
+      sum += p[i];
+    }
+    UNROLL for (int u = 0; u < kKeysAtOnce; ++u) {
+      float of_key[kRows];
+      UNROLL for (int r = 0; r < kRows; ++r) {
+        const int score = r * kKeysAtOnce + u;
+        of_key[r] = shuffle_in<kLanes>(p[score % kOwn], owner(score));
+      }
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        const float value = to_float(v[u].v[e]);
+        UNROLL for (int r = 0; r < kRows; ++r) o[r][e] = fused_multiply_add(of_key[r], value, o[r][e]);
+      }
+    }
+  }
+
+  // Merges row r of the wave's groups. Sets the highest score and the sum of the row.
+  DEVICE void merge(int r, float exponent, float& highest_of_row, float& sum_of_row) {
+    float all = sum;
+    UNROLL for (int mask = kRows; mask < kOwners; mask *= 2) all += shuffle_xor(all, mask);
+    float most_so_far = shuffle_in<kLanes>(highest, owner(r * kKeysAtOnce));
+    all = shuffle_in<kLanes>(all, owner(r * kKeysAtOnce));
+    UNROLL for (int mask = kLanes; mask < kWave; mask *= 2) {
+      const float theirs = shuffle_xor(most_so_far, mask), most = max_float(most_so_far, theirs);
+      const float shift = most == -infinity() ? 0.0f : most;
+      const float mine = exp2_fast((most_so_far - shift) * exponent),
+                  other = exp2_fast((theirs - shift) * exponent);
+      most_so_far = most;
+      all = all * mine + shuffle_xor(all, mask) * other;
+      UNROLL for (int e = 0; e < kSize; ++e) o[r][e] = o[r][e] * mine + shuffle_xor(o[r][e], mask) * other;
+    }
+    highest_of_row = most_so_far;
+    sum_of_row = all;
   }
 };
 
@@ -150,15 +231,18 @@ struct FewPlace {
   const AttentionLayout& layout;
   uint32_t id, batch, head, first_head;  // first_head: first head of Q
   int rows, begin, end;
+  bool is_used;  // false: this split has no keys
 
-  DEVICE explicit FewPlace(const AttentionLayout& of)
+  DEVICE FewPlace(const AttentionLayout& of, const int32_t* lengths)
       : layout(of), id(static_cast<uint32_t>(block_x())), rows(static_cast<int>(of.sizes.rows)) {
     const uint32_t all_heads = divide(id, layout.splits), split = id - all_heads * layout.splits.d;
     batch = divide(all_heads, layout.heads);
     head = all_heads - batch * layout.heads.d;
     first_head = head * divide(layout.sizes.rows, layout.queries);
-    begin = static_cast<int>(split) * layout.sizes.split_keys;
-    end = min_int(begin + layout.sizes.split_keys, layout.sizes.T);
+    const KeyRange range(layout.sizes, layout.scores.flags, layout.splits, lengths, static_cast<int>(batch));
+    is_used = range.uses(static_cast<int>(split));
+    begin = range.first + static_cast<int>(split) * range.of_split;
+    end = min_int(begin + range.of_split, range.count);
   }
 
   // Offset of row r in Q or O.
@@ -184,7 +268,15 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
     }
     if ((layout.scores.flags & kAttentionSplit) == 0) {
       T* o = args.o;
-      o[place.row(r, layout.o) + int64_t{column} * layout.o.column] = from_float<T>(value / sum);
+      if ((layout.scores.flags & kAttentionSink) != 0) {
+        const T* sinks = args.found;
+        const uint32_t of = place.first_head + divide(static_cast<uint32_t>(r), layout.queries);
+        sum +=
+            sink_term(sinks != nullptr ? to_float(sinks[of]) : 0.0f, highest, layout.scores.exponent, 0.0f);
+      }
+      const bool is_empty = (layout.scores.flags & kAttentionLengths) != 0 && sum == 0.0f;
+      o[place.row(r, layout.o) + int64_t{column} * layout.o.column] =
+          from_float<T>(is_empty ? 0.0f : value / sum);
       continue;
     }
     const size_t at = static_cast<size_t>(place.id) * kAttentionFewRows + static_cast<size_t>(r);
@@ -197,7 +289,8 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
   }
 }
 
-template <class T, int kHead>
+// kRows: 1, or kAttentionFewRows for any number of rows.
+template <class T, int kHead, int kRows>
 DEVICE void attention_few(const AttentionArgs& args) {
   LARGE_SHARED(lds, typename FewRows<T, kHead>::Lds);
   using Few = FewRows<T, kHead>;
@@ -205,18 +298,19 @@ DEVICE void attention_few(const AttentionArgs& args) {
   const T *q = args.q, *k = args.k, *v = args.v;
   const AttentionLayout& layout = args.layout;
   const float exponent = layout.scores.exponent;
-  const FewPlace place(layout);
+  const FewPlace place(layout, args.lengths());
+  if (!place.is_used) return;
   const int group = thread_x() / Few::kLanes, d = thread_x() % Few::kLanes * kSize;
   const int first = place.begin + group;
   FewKeys<T, kHead> ahead(lds, layout, k + place.batch * layout.k.b + place.head * layout.k.h,
                           v + place.batch * layout.v.b + place.head * layout.v.h, d, first,
                           place.end - first);
 
-  FewSoftmax<T, kHead> softmax[kAttentionFewRows];
-  UNROLL for (int r = 0; r < kAttentionFewRows; ++r) {
+  FewSoftmax<T, kHead, kRows> softmax;
+  UNROLL for (int r = 0; r < kRows; ++r) {
     const T* const row = q + place.row(r < place.rows ? r : 0, layout.q);
     UNROLL for (int e = 0; e < kSize; ++e) {
-      softmax[r].q[e] = d + e < layout.sizes.D ? to_float(row[int64_t{d + e} * layout.q.column]) : 0.0f;
+      softmax.q[r][e] = d + e < layout.sizes.D ? to_float(row[int64_t{d + e} * layout.q.column]) : 0.0f;
     }
   }
 
@@ -224,9 +318,7 @@ DEVICE void attention_few(const AttentionArgs& args) {
   NO_UNROLL for (int turn = place.begin; turn < place.end; turn += Few::kGroups * kKeysAtOnce) {
     Pack<T> keys[kKeysAtOnce], values[kKeysAtOnce];
     ahead.take(keys, values);
-    UNROLL for (int r = 0; r < kAttentionFewRows; ++r) {
-      if (r < place.rows) softmax[r].add(keys, values, place.end - turn - group, exponent);
-    }
+    softmax.add(keys, values, place.end - turn - group, layout.scores);
   }
   // `lds.merge` overlaps the buffers of all copies, including those beyond the last iteration.
   if constexpr (kFewAhead) {
@@ -235,21 +327,22 @@ DEVICE void attention_few(const AttentionArgs& args) {
   }
 
   typename Few::Merge& waves = lds.merge;
-  UNROLL for (int r = 0; r < kAttentionFewRows; ++r) {
+  UNROLL for (int r = 0; r < kRows; ++r) {
     if (r >= place.rows) continue;
-    softmax[r].merge(exponent);
+    float highest_of_wave, sum;
+    softmax.merge(r, exponent, highest_of_wave, sum);
     const bool first_group = lane_id() < Few::kLanes;
     if (lane_id() == 0) {
-      waves.highest[wave_id()][r] = softmax[r].highest;
-      waves.sum[wave_id()][r] = softmax[r].sum;
+      waves.highest[wave_id()][r] = highest_of_wave;
+      waves.sum[wave_id()][r] = sum;
     }
     barrier();
     float highest = -infinity();
     UNROLL for (int i = 0; i < Few::kWaves; ++i) highest = max_float(highest, waves.highest[i][r]);
     const float shift = highest == -infinity() ? 0.0f : highest;
-    const float factor = exp2_fast((softmax[r].highest - shift) * exponent);
+    const float factor = exp2_fast((highest_of_wave - shift) * exponent);
     if (first_group) {
-      UNROLL for (int e = 0; e < kSize; ++e) waves.o[wave_id()][d + e] = softmax[r].o[e] * factor;
+      UNROLL for (int e = 0; e < kSize; ++e) waves.o[wave_id()][d + e] = softmax.o[r][e] * factor;
     }
     barrier();
     store_few<T, kHead>(args, place, waves, r, highest);
@@ -260,9 +353,20 @@ DEVICE void attention_few(const AttentionArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(fused_attention_few_64, (attention_few<T, 64>), kAttentionThreads, AttentionArgs, q, k, v, bias,
-              mask, o, partial, statistics, found)
-FLOAT_KERNELS(fused_attention_few_128, (attention_few<T, 128>), kAttentionThreads, AttentionArgs, q, k, v,
-              bias, mask, o, partial, statistics, found)
-KERNEL_OF(fused_attention_few_256_f16, (attention_few<half_t, 256>), kAttentionThreads, AttentionArgs, q, k,
-          v, bias, mask, o, partial, statistics, found)
+// kGroups: work-groups on a compute unit of an NVIDIA GPU. The LDS buffers of two work-groups fit.
+#define FEW_KERNEL(name, T, kHead, kRows, kGroups)                                                           \
+  KERNEL_SHARING(fused_attention_few_##name, kAttentionThreads, kGroups, AttentionArgs, q, k, v, bias, mask, \
+                 o, partial, statistics, found) {                                                            \
+    attention_few<T, kHead, kRows>(args);                                                                    \
+  }
+
+FEW_KERNEL(64_f32, float, 64, kAttentionFewRows, 2)
+FEW_KERNEL(64_f16, half_t, 64, kAttentionFewRows, 2)
+FEW_KERNEL(128_f32, float, 128, kAttentionFewRows, 2)
+FEW_KERNEL(128_f16, half_t, 128, kAttentionFewRows, 2)
+FEW_KERNEL(256_f16, half_t, 256, kAttentionFewRows, 2)
+FEW_KERNEL(one_64_f32, float, 64, 1, 2)
+FEW_KERNEL(one_64_f16, half_t, 64, 1, 2)
+FEW_KERNEL(one_128_f32, float, 128, 1, 2)
+FEW_KERNEL(one_128_f16, half_t, 128, 1, 2)
+FEW_KERNEL(one_256_f16, half_t, 256, 1, 2)

@@ -55,11 +55,12 @@ DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread
 }
 
 // Returns the first of the keys at the end that contribute 0 V to O without being read. This is `seen` (at least 1) if
-// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V,
-// because the guard replaces a NaN softmax (its sum is NaN or 0).
+// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V:
+// the guard replaces a NaN softmax (its sum is NaN or 0), or the query sees no key.
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;
   if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
+  if ((flags & kAttentionLengths) != 0 && sum == 0.0f) return 0;
   return (flags & kAttentionSkips) == 0 ? keys : seen < 1 ? 1 : seen;
 }
 
@@ -69,8 +70,8 @@ DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentio
 template <class T, class P>
 DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
                         const AttentionSoftmax<P>& softmax) {
-  float* partial = global(extras.partial) + static_cast<size_t>(place.id) * (P::kBlockRows * P::kHead);
-  float* statistics = global(extras.statistics) + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
+  float* partial = global(extras.partial) + place.id() * (P::kBlockRows * P::kHead);
+  float* statistics = global(extras.statistics) + place.id() * (P::kBlockRows * 2);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const int r = P::row(slot);
     if (!P::keeps(slot) || place.first_row + r >= place.rows) continue;
@@ -102,7 +103,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
   }
   if ((flags & kAttentionFound) != 0 && part == 0) {
     const int parts = value_parts(sizes.T);
-    const int32_t* found = global(lds.extras.found) +
+    const int32_t* found = global(static_cast<const int32_t*>(lds.extras.found)) +
                            static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
     for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
       lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
@@ -271,7 +272,8 @@ template <class T, class P, bool kPlain>
 DEVICE void fused_attention(const AttentionArgs& args) {
   static_assert(sizeof(typename P::Lds) == P::kShapeLds, "the plan requests as much");
   LARGE_SHARED(lds, typename P::Lds);
-  const AttentionPlace<P> place(args.layout);
+  const AttentionPlace<P> place(args.layout, args.lengths());
+  if (!place.is_used) return;
   P products;
   AttentionSoftmax<P> softmax;
   if constexpr (P::kAhead) {
@@ -282,7 +284,17 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   }
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
   if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, args.layout.scores.exponent);
-  if ((args.layout.scores.flags & kAttentionSplit) != 0) {
+  const int32_t flags = args.layout.scores.flags;
+  if ((flags & (kAttentionSplit | kAttentionSink)) == kAttentionSink) {
+    const T* const sinks = global(static_cast<const T*>(lds.extras.found));
+    constexpr float kRaised = sizeof(T) == 2 ? kAttentionRaised : 0.0f;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      const int head = place.first_head + place.row_or_last(P::row(slot)).head;
+      softmax.sum[slot] += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, softmax.highest[slot],
+                                     args.layout.scores.exponent, kRaised);
+    }
+  }
+  if ((flags & kAttentionSplit) != 0) {
     store_split<T, P>(place, lds.extras, products, softmax);
   } else {
     NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
@@ -294,44 +306,61 @@ DEVICE void fused_attention(const AttentionArgs& args) {
 template <class T>
 DEVICE void attention_combine(const AttentionCombineArgs& args) {
   const float *partial = args.partial, *statistics = args.statistics;
-  const int32_t* found = args.found;
+  const int32_t *found = args.found, *lengths = args.lengths;
+  const T* sinks = args.sinks;
   T* o = args.o;
   const AttentionStrides& strides = args.strides;
   const AttentionSizes& sizes = args.sizes;
   const Divisor &columns = args.columns, &rows = args.rows, &queries = args.queries, &heads = args.heads;
-  const int32_t splits = args.splits, block_rows = args.block_rows, head_size = args.head_size;
+  const int32_t block_rows = args.block_rows, head_size = args.head_size;
   const uint32_t i = work_item(kAttentionThreads);
   if (i >= args.total) return;
   const uint32_t at = divide(i, columns);
   const auto column = static_cast<int>(i - at * columns.d);
   const uint32_t all_heads = divide(at, rows), r = at - all_heads * rows.d;
+  const uint32_t batch = divide(all_heads, heads);
+  const KeyRange range(sizes, args.flags, args.splits, lengths, static_cast<int>(batch));
   const uint32_t block = r / static_cast<uint32_t>(block_rows),
                  place = r - block * static_cast<uint32_t>(block_rows);
   const uint32_t row_blocks =
       (rows.d + static_cast<uint32_t>(block_rows) - 1) / static_cast<uint32_t>(block_rows);
-  const size_t first = static_cast<size_t>(all_heads * row_blocks + block) * static_cast<size_t>(splits);
+  const size_t first = static_cast<size_t>(all_heads * row_blocks + block) * args.splits.d;
   partial += (first * static_cast<size_t>(block_rows) + place) * static_cast<size_t>(head_size) +
              static_cast<size_t>(column);
   statistics += (first * static_cast<size_t>(block_rows) + place) * 2;
-  float highest = -infinity();
-  for (int s = 0; s < splits; ++s) highest = max_float(highest, statistics[2 * s * block_rows]);
-  const float shift = highest == -infinity() ? 0.0f : highest;
-  float sum = 0, value = 0;
-  for (int s = 0; s < splits; ++s) {
-    const float factor = exp2_fast((statistics[2 * s * block_rows] - shift) * args.exponent);
-    sum += statistics[2 * s * block_rows + 1] * factor;
-    value += partial[static_cast<size_t>(s) * static_cast<size_t>(block_rows * head_size)] * factor;
+  // The loads of kAtOnce splits are in flight at the same time. Splits beyond the last one read the first one.
+  constexpr int kAtOnce = 8;
+  float highest = -infinity(), sum = 0, value = 0;
+  for (int s = 0; range.has(s); s += kAtOnce) {
+    UNROLL for (int u = 0; u < kAtOnce; ++u) {
+      highest = max_float(highest, statistics[2 * (range.has(s + u) ? s + u : 0) * block_rows]);
+    }
   }
-  const uint32_t batch = divide(all_heads, heads), group_head = divide(r, queries);
+  const float shift = highest == -infinity() ? 0.0f : highest;
+  for (int s = 0; range.has(s); s += kAtOnce) {
+    UNROLL for (int u = 0; u < kAtOnce; ++u) {
+      const bool is = range.has(s + u);
+      const int split = is ? s + u : 0;
+      const float theirs = is ? statistics[2 * split * block_rows] : -infinity();
+      const float factor = exp2_fast((theirs - shift) * args.exponent);
+      sum += statistics[2 * split * block_rows + 1] * factor;
+      const float o = partial[static_cast<size_t>(split) * static_cast<size_t>(block_rows * head_size)];
+      value += is ? o * factor : 0.0f;
+    }
+  }
+  const uint32_t group_head = divide(r, queries);
   const uint32_t query = r - group_head * queries.d;
   const auto head = (all_heads - batch * heads.d) * divide(rows.d, queries) + group_head;
-  const int seen = static_cast<int>(query) + sizes.T - sizes.S + sizes.right + 1;
-  const int from = first_unread(sum, seen, sizes.T, args.flags);
+  if ((args.flags & kAttentionSink) != 0) {
+    sum += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, highest, args.exponent, args.raised);
+  }
+  const int position = static_cast<int>(query) + range.position;
+  const int from = first_unread(sum, position + sizes.right + 1, sizes.T, args.flags);
   float y = from == 0 ? 0.0f : value / sum;
   if (found != nullptr) {
     const int parts = value_parts(sizes.T);
     found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts) * columns.d;
-    const int unread = first_read(sizes, static_cast<int>(query), args.flags) / kAttentionValueKeys;
+    const int unread = first_read(sizes, position, args.flags) / kAttentionValueKeys;
     if (last_found(found, parts, sizes.Dv, column, unread) >= from) y = not_a_number();
   }
   o[batch * strides.b + head * strides.h + int64_t{query} * strides.row + int64_t{column} * strides.column] =
@@ -458,5 +487,5 @@ ATTENTION_KERNEL(plain_teams_64_f16, half_t, 64, 64, true, kTeams)
 ATTENTION_KERNEL(plain_teams_128_f16, half_t, 128, 128, true, kTeams)
 #endif
 FLOAT_KERNELS(fused_attention_combine, attention_combine<T>, kAttentionThreads, AttentionCombineArgs, partial,
-              statistics, found, o)
+              statistics, found, lengths, sinks, o)
 FLOAT_KERNELS(fused_attention_values, attention_values<T>, kAttentionThreads, AttentionValuesArgs, v, found)

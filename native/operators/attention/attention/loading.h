@@ -20,10 +20,10 @@ struct AttentionRow {
   int head, query;
 };
 
-// The first key that is read for a query: the start of its window, rounded down to the grid of
+// The first key that is read for a query at a position: the start of its window, rounded down to the grid of
 // fused_attention_values_*. The unread keys are then entire parts of that grid.
-DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
-  const int from = query + sizes.T - sizes.S - sizes.left;
+DEVICE int first_read(const AttentionSizes& sizes, int position, int32_t flags) {
+  const int from = position - sizes.left;
   return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
 }
 
@@ -31,63 +31,77 @@ DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
 template <class P>
 struct AttentionPlace {
   const AttentionLayout& layout;
-  int64_t b, head;         // batch element; head of K and V
-  int64_t first_head;      // the first head of Q
-  uint32_t all_heads, id;  // (b, head) as one index; index of the work-group after reordering by die
-  int rows, first_row;     // number of rows that share K and V; the first one of this work-group
-  int ahead;               // offset from a query to the last key that it sees
-  int first_hidden;        // the first key that causality hides from at least one row
-  int begin, end;          // keys
-  bool causal;
+  int b, head;         // batch element; head of K and V
+  int first_head;      // the first head of Q
+  uint32_t all_heads;  // (b, head) as one index
+  int row_block, split;
+  int rows, first_row;  // number of rows that share K and V; the first one of this work-group
+  bool is_used;         // false: this split has no keys
+  int ahead;            // offset from a query to the last key that it sees
+  int first_hidden;     // the first key that causality hides from at least one row
+  int last_seen;        // the last key that a window shows to a query
+  int begin, end;       // keys; at `end`, the next split begins or no row sees another key
 
+  DEVICE bool causal() const { return (layout.scores.flags & kAttentionCausal) != 0; }
   DEVICE AttentionRow row_at(int r) const {
     const uint32_t h = divide(static_cast<uint32_t>(r), layout.queries);
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
   DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
+  // The index of the work-group's partial results. It is computed after the loop over the keys, which needs the
+  // registers.
+  DEVICE size_t id() const {
+    const int block = opaque(static_cast<int>(all_heads)) * static_cast<int>(layout.row_blocks.d) + row_block;
+    return static_cast<size_t>(block) * layout.splits.d + static_cast<size_t>(split);
+  }
   // The number of leading parts of fused_attention_values_* from which no work-group with these rows reads a key.
   DEVICE int unread_parts() const {
-    const AttentionRow low = row_at(first_row), high = row_or_last(P::kBlockRows - 1);
+    const AttentionRow low = row_at(opaque(first_row)), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;
-    return first_read(layout.sizes, lowest, layout.scores.flags) / kAttentionValueKeys;
+    const int position = lowest + layout.sizes.T - layout.sizes.S;
+    return first_read(layout.sizes, position, layout.scores.flags) / kAttentionValueKeys;
   }
 
-  DEVICE explicit AttentionPlace(const AttentionLayout& of)
-      : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
+  DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* lengths)
+      : layout(of), rows(static_cast<int>(of.sizes.rows)) {
     const AttentionSizes& sizes = layout.sizes;
     // The device assigns work-groups to its dies in turn. Renumber them so that those that share K and V are on one die
     // and use its L2 cache.
-    id = static_cast<uint32_t>(block_x());
+    auto id = static_cast<uint32_t>(block_x());
     if (id < layout.groups_of_die * layout.dies.d) {
       const uint32_t turn = divide(id, layout.dies);
       id = (id - turn * layout.dies.d) * layout.groups_of_die + turn;
     }
     const uint32_t rest = divide(id, layout.splits);
-    const auto split = static_cast<int>(id - rest * layout.splits.d);
+    split = static_cast<int>(id - rest * layout.splits.d);
     all_heads = divide(rest, layout.row_blocks);
-    auto row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
-    if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // longest blocks first
-    id = (all_heads * layout.row_blocks.d + static_cast<uint32_t>(row_block)) * layout.splits.d +
-         static_cast<uint32_t>(split);
-    const uint32_t batch = divide(all_heads, layout.heads);
-    b = static_cast<int64_t>(batch);
-    head = static_cast<int64_t>(all_heads - batch * layout.heads.d);
+    row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
+    if (causal()) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // longest blocks first
+    b = static_cast<int>(divide(all_heads, layout.heads));
+    head = static_cast<int>(all_heads) - b * static_cast<int>(layout.heads.d);
     first_row = row_block * P::kBlockRows;
-    first_head = head * static_cast<int64_t>(divide(sizes.rows, layout.queries));
+    first_head = head * static_cast<int>(divide(sizes.rows, layout.queries));
 
     // The keys of this work-group, and its lowest and highest query, which determine the keys that causality hides.
     const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
     const AttentionRow low = row_at(first_row), high = row_at(last_row);
     const bool one_head = low.head == high.head;
     const int lowest = one_head ? low.query : 0;
-    ahead = sizes.T - sizes.S + sizes.right;
+    // In vector registers on AMD: with all arguments, there are too few scalar ones.
+    const int32_t flags = layout.scores.flags;
+    const KeyRange range(sizes, flags, layout.splits, lengths, opaque(b));
+    is_used = same_in_wave(range.uses(split) ? 1 : 0) != 0;
+    ahead = same_in_wave(range.position + sizes.right);
     first_hidden = lowest + ahead + 1;
-    begin = split * sizes.split_keys;
-    end = min_int(begin + sizes.split_keys, sizes.T);
-    if ((layout.scores.flags & kAttentionSkips) != 0) {
+    last_seen = (flags & kAttentionEndsAtLastKey) != 0 ? range.count - 1 + sizes.right : 0x7fffffff;
+    begin = range.first + split * range.of_split;
+    end = min_int(begin + range.of_split, range.count);
+    if ((flags & kAttentionSkips) != 0) {
       end = min_int(end, (one_head ? high.query : sizes.S - 1) + ahead + 1);
-      begin = max_int(begin, first_read(sizes, lowest, layout.scores.flags));
+      begin = max_int(begin, first_read(sizes, range.position_of(lowest, flags), flags));
     }
+    begin = same_in_wave(begin);
+    end = same_in_wave(end);
   }
 };
 
@@ -98,11 +112,13 @@ struct AttentionKeys {
   const AttentionLayout& layout;
   typename P::Lds& lds;
   const T *keys, *values;
+  int end;  // of the keys of this work-group
   bool vector_k, vector_v;
 
   DEVICE AttentionKeys(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
         lds(to),
+        end(place.end),
         vector_k((layout.scores.flags & kAttentionVectorK) != 0),
         vector_v((layout.scores.flags & kAttentionVectorV) != 0) {
     const T *k = args.k, *v = args.v;
@@ -111,12 +127,10 @@ struct AttentionKeys {
   }
 
   DEVICE Block<T> keys_from(int t) const {
-    return {keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, layout.sizes.T - t,
-            layout.sizes.D};
+    return {keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, end - t, layout.sizes.D};
   }
   DEVICE Block<T> values_from(int t) const {
-    return {values + int64_t{t} * layout.v.row, layout.v.row, layout.v.column, layout.sizes.T - t,
-            layout.sizes.Dv};
+    return {values + int64_t{t} * layout.v.row, layout.v.row, layout.v.column, end - t, layout.sizes.Dv};
   }
 
   DEVICE void begin_keys(typename P::Staged& staged, int t, int thread) const {
@@ -174,7 +188,7 @@ struct AttentionBlocks {
         lds(to),
         row(thread_x() % P::kTeamThreads / P::kAcross),
         d(thread_x() % P::kAcross * P::kSize),
-        left(layout.sizes.T - first_key(place)) {
+        left(place.end - first_key(place)) {
     const T *k = args.k, *v = args.v;
     const int64_t first = first_key(place);
     keys = k + place.b * layout.k.b + place.head * layout.k.h + first * layout.k.row + d;
@@ -251,7 +265,8 @@ DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& 
                 args.partial,
                 args.statistics,
                 args.found,
-                layout.o};
+                layout.o,
+                place.last_seen};
 }
 
 }  // namespace graphopt::hip

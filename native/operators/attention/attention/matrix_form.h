@@ -96,7 +96,6 @@ struct MatrixAttention {
   }
   DEVICE static float row_max(float x) { return Instruction::row_max(x); }
   DEVICE static float row_sum(float x) { return Instruction::row_sum(x); }
-  DEVICE static bool any(bool x) { return Instruction::any(x); }
 
   // value = f(slot, key, value)
   template <class F>

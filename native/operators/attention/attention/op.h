@@ -39,6 +39,15 @@ struct AttentionProblem {
   float scale = 1.0f;
   float softcap = 0.0f;  // 0: none
   float mask_value = -std::numeric_limits<float>::infinity();
+
+  // The members below are for the GPU only.
+  // An input has the index of the last key of each batch element; T is the most keys. A query that sees no key gives
+  // zeros.
+  bool has_lengths = false;
+  bool first = false;             // with lengths: query i has the position of key i, else of key i + keys - S
+  bool ends_at_last_key = false;  // with a window: a query after the last key has the position of that key
+  bool sink = false;              // adds exp(sink of the head) to each sum of probabilities
+  bool has_sinks = false;         // an input has the sinks [H], else they are 0
 };
 
 class FusedAttentionOp final : public Operator<AttentionProblem> {
@@ -80,7 +89,7 @@ GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
 
 namespace graphopt::gpu {
 
-// Inputs Q, K, V, then bias and mask if the problem has them; output O. `aligned`: all pointers are multiples of 16.
+// Inputs Q, K, V, then bias and mask if the problem has them; inputs 5 and 6 are lengths and sinks; output O. `aligned`: all pointers are multiples of 16.
 // `rows` overrides the planner's variant. Throws std::invalid_argument if a head has more than 256 elements, or if a
 // dimension, the stride of a row or column, or the number of rows or work-groups is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,

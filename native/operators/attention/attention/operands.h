@@ -43,6 +43,45 @@ struct Block {
   }
 };
 
+// The keys of a batch element, which are split among work-groups.
+struct KeyRange {
+  int count;     // number of keys
+  int position;  // of query 0: the index of the key at its place
+  int first;     // the first key of the first split
+  int of_split;  // number of keys of a split
+
+  DEVICE KeyRange(const AttentionSizes& sizes, int32_t flags, const Divisor& splits, const int32_t* lengths,
+                  int b)
+      : count(sizes.T), position(sizes.T - sizes.S), first(0), of_split(sizes.split_keys) {
+    if (lengths == nullptr) return;
+    const bool is_first = (flags & kAttentionFirst) != 0;
+    count = max_int(min_int(lengths[b], (is_first ? min_int(sizes.S, sizes.T) : sizes.T) - 1) + 1, 0);
+    position = is_first ? 0 : max_int(count - sizes.S, 0);
+    if ((flags & kAttentionWindow) != 0) first = max_int(position_of(0, flags) - sizes.left, 0);
+    const auto each = static_cast<int>(divide(static_cast<uint32_t>(length()) + splits.d - 1, splits));
+    of_split = max_int((each + sizes.split_keys - 1) & -sizes.split_keys, sizes.split_keys);
+  }
+
+  DEVICE int length() const { return max_int(count - first, 0); }
+  // Returns whether a split has keys.
+  DEVICE bool has(int split) const { return split * of_split < length(); }
+  // Returns whether a split has keys or is the first one.
+  DEVICE bool uses(int split) const { return split * of_split < max_int(length(), 1); }
+
+  // The position at the end of a query's window, without the keys after it.
+  DEVICE int position_of(int query, int32_t flags) const {
+    const int at = query + position;
+    return (flags & kAttentionEndsAtLastKey) != 0 ? min_int(at, count - 1) : at;
+  }
+};
+
+// Returns the term of a sink in the sum of probabilities. The probabilities are relative to the highest score and scaled
+// by 2^raised.
+DEVICE float sink_term(float sink, float highest, float exponent, float raised) {
+  const float shift = highest == -infinity() ? 0.0f : highest * exponent;
+  return exp2_fast(fused_multiply_add(sink, 1.44269504f, raised) - shift);
+}
+
 // Bias or mask of one batch element.
 template <class T>
 struct AttentionExtra {
@@ -67,8 +106,9 @@ struct AttentionExtras {
   float scale, softcap, inverse_softcap, mask_value;
   T* o;
   float *partial, *statistics;
-  const int32_t* found;
+  const void* found;         // or sinks
   AttentionStrides strides;  // of o
+  int32_t last_seen;         // of AttentionPlace
 };
 
 }  // namespace graphopt::hip

@@ -96,7 +96,9 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // With few rows, reading K and V takes most of the time.
-  c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
+  const bool one_window = p.has_lengths && p.S == 1;  // the same for all rows
+  c.few = !wanted && !p.has_bias && !p.has_mask && p.scale > 0.0f && !p.causal && !p.guard &&
+          (!p.window || one_window) && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
   if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
     const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kTeams);
@@ -128,28 +130,49 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
       {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
       {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
-      {p.guard || p.window || (skips && p.S > 1), hip::kAttentionFound},
+      {!p.has_lengths && (p.guard || p.window || (skips && p.S > 1)), hip::kAttentionFound},
       {p.window, hip::kAttentionWindow},
+      {p.has_lengths, hip::kAttentionLengths},
+      {p.first, hip::kAttentionFirst},
+      {p.ends_at_last_key, hip::kAttentionEndsAtLastKey},
+      {p.sink, hip::kAttentionSink},
   };
+  const bool scaled_in_exponent = choice.plain || (choice.few && p.softcap == 0.0f);
   hip::AttentionScores scores{
-      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, choice.plain ? p.scale * kLog2E : kLog2E, 0};
+      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, scaled_in_exponent ? p.scale * kLog2E : kLog2E, 0};
   for (const auto& [is_set, flag] : flags) {
     if (is_set) scores.flags |= flag;
   }
   return scores;
 }
 
-// The number of parts that the keys are split into, and the keys of each part.
+// The number of parts that the keys are split into, and the keys of each part. With lengths, the device computes the
+// keys of each part, a multiple of `keys`, from the number of keys, and parts may be empty.
 struct Splits {
   int64_t count, keys;
 };
 
+// Returns the most keys that the queries of a batch element see.
+int64_t most_keys(const AttentionProblem& p) {
+  return p.has_lengths && p.window ? std::min(p.T, std::max<int64_t>(p.left, 0) + p.S) : p.T;
+}
+
 // With few rows, reading K and V takes most of the time. Full bandwidth needs several work-groups on each compute unit,
 // each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth
 // if it has one row; with more rows, the arithmetic needs two.
-Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
+//
+// With lengths, a part has at least the keys that a work-group reads at once, because a decoder's first tokens have few
+// keys, and one compute unit takes longer for the arithmetic of several rows than for its share of the memory.
+Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
+                 int64_t units) {
   constexpr int64_t kLeastKeys = 256;
-  const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;
+  const int64_t wanted = !choice.copies ? 4 : p.group * p.S == 1 ? 1 : 2;
+  if (p.has_lengths) {
+    const int64_t lanes = choice.head() / (half ? 8 : 4);
+    const int64_t at_once = hip::kAttentionThreads / lanes * hip::kAttentionFewKeys;
+    return {std::max<int64_t>(std::min(wanted * units / groups, divide_up(most_keys(p), at_once)), 1),
+            at_once};
+  }
   const int64_t splits = std::max<int64_t>(std::min(wanted * units / groups, p.T / kLeastKeys), 1);
   const int64_t keys = divide_up(p.T, splits);
   return {divide_up(p.T, keys), keys};
@@ -162,12 +185,13 @@ Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool 
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
-  const int64_t blocks = divide_up(p.T, shape.keys);
+  const int64_t blocks = divide_up(most_keys(p), shape.keys);
   int64_t splits = 1;
   if (groups * 2 <= (few_rows ? 4 : 1) * units) {
     const int64_t wanted = shape.teams > 1 ? units / groups : divide_up((few_rows ? 4 : 2) * units, groups);
     splits = std::min(wanted, std::max<int64_t>(blocks / (kLeastBlocks * shape.teams), 1));
   }
+  if (p.has_lengths) return {splits, int64_t{shape.keys} * shape.teams};
   const int64_t keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
 }
@@ -197,6 +221,10 @@ hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSi
 struct Scratch {
   Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
 };
+
+// Inputs after mask.
+Buffer lengths_of(const AttentionProblem& p) { return p.has_lengths ? input(5) : no_buffer(); }
+Buffer sinks_of(const AttentionProblem& p) { return p.has_sinks ? input(6) : no_buffer(); }
 
 // Launches the search for non-finite values.
 void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
@@ -228,6 +256,8 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;
   args.found = scratch.found;
+  args.lengths = lengths_of(p);
+  args.sinks = sinks_of(p);
   args.o = output(0);
   args.strides = layout.o;
   args.sizes = layout.sizes;
@@ -235,11 +265,12 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.rows = make_divisor(rows);
   args.queries = make_divisor(p.S);
   args.heads = make_divisor(heads);
-  args.splits = static_cast<int32_t>(splits);
+  args.splits = make_divisor(splits);
   args.block_rows = choice.block_rows();
   args.head_size = choice.head();
   args.total = to_u31(p.B * heads * rows * p.Dv);
   args.exponent = layout.scores.exponent;
+  args.raised = half && !choice.few ? hip::kAttentionRaised : 0.0f;
   args.flags = layout.scores.flags;
   plan.launch_items(float_kernel("fused_attention_combine", half), args.total, hip::kAttentionThreads, args);
 }
@@ -254,7 +285,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const AttentionShape& shape = choice.shape;
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
   const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
-  const Splits splits = choice.few ? split_few(p, groups, device.compute_units, choice.copies)
+  const Splits splits = choice.few ? split_few(p, choice, half, groups, device.compute_units)
                                    : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
@@ -292,15 +323,16 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.k = input(1);
   args.v = input(2);
   args.bias = p.has_bias ? input(3) : no_buffer();
-  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer();
+  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : lengths_of(p);
   args.o = output(0);
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;
-  args.found = scratch.found;
+  args.found = p.has_lengths ? sinks_of(p) : scratch.found;
   args.layout = layout;
   if (choice.few) {
-    Launch& launch = plan.launch(float_kernel("fused_attention_few_" + std::to_string(choice.head()), half),
-                                 {grid}, hip::kAttentionThreads, args);
+    const char* kind = rows == 1 ? "fused_attention_few_one_" : "fused_attention_few_";
+    Launch& launch = plan.launch(float_kernel(kind + std::to_string(choice.head()), half), {grid},
+                                 hip::kAttentionThreads, args);
     if (choice.copies) launch.lds = hip::kAttentionFewLds;
     if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
     return plan;

@@ -16,7 +16,7 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
   const int next = t + P::kKeys;
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));
-    const int left = sizes.T - t;
+    const int left = place.end - t;
     const float scale = extras.scale;
     P::each_of(scores, slot, [&](int, float s) { return s * scale; });
     if ((flags & kAttentionSoftcap) != 0) {
@@ -31,7 +31,7 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
         return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
       });
     }
-    if (place.causal && next > place.first_hidden) {
+    if (place.causal() && next > place.first_hidden) {
       const int seen = row.query + place.ahead + 1 - t;
       P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
     }
@@ -45,10 +45,11 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
       });
     }
     if ((flags & kAttentionWindow) != 0) {
-      const int end = row.query + place.ahead + 1 - t, begin = end - 1 - sizes.right - sizes.left;
+      const int end = min_int(row.query + place.ahead, extras.last_seen) + 1 - t;
+      const int begin = end - 1 - sizes.right - sizes.left;
       P::each_of(scores, slot, [&](int key, float s) { return key >= begin && key < end ? s : -infinity(); });
     }
-    if (next > sizes.T) {
+    if (next > place.end) {
       P::each_of(scores, slot, [&](int key, float s) { return key < left ? s : -infinity(); });
     }
   }
@@ -57,12 +58,11 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
 // The same for plain kernels: their scores are the unscaled elements of Q K^T, because `exponent` includes the scale.
 template <class P>
 DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
-  const int32_t T = place.layout.sizes.T;
   const int next = t + P::kKeys;
-  if (!((place.causal && next > place.first_hidden) || next > T)) return;
+  if (!((place.causal() && next > place.first_hidden) || next > place.end)) return;
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const AttentionRow row = place.row_or_last(P::row(slot));
-    const int seen = min_int(T, place.causal ? row.query + place.ahead + 1 : T) - t;
+    const int seen = min_int(place.end, place.causal() ? row.query + place.ahead + 1 : place.end) - t;
     P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
   }
 }
@@ -76,14 +76,14 @@ DEVICE float power(float score, float shift, float exponent) {
   return exp2_fast((score - shift) * exponent);
 }
 
-// Returns the unnormalised probability, which p V and the sum use, scaled by 2^10 in float16. The factor cancels in O.
-// The largest value, 1,024, is far from overflow, and the value for a score 16 below the highest one is not yet
-// subnormal. Subnormals have few bits, and the matrix units of gfx90a flush them to zero.
+// Returns the unnormalised probability, which p V and the sum use, scaled by 2^kAttentionRaised in float16. The factor
+// cancels in O. The largest value, 1,024, is far from overflow, and the value for a score 16 below the highest one is
+// not yet subnormal. Subnormals have few bits, and the matrix units of gfx90a flush them to zero.
 template <class T>
 DEVICE float probability(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) {
-    constexpr float kRaised = 10.0f;
-    return exp2_fast(fused_multiply_add(score, exponent, fused_multiply_add(-shift, exponent, kRaised)));
+    return exp2_fast(
+        fused_multiply_add(score, exponent, fused_multiply_add(-shift, exponent, kAttentionRaised)));
   }
   return power<T>(score, shift, exponent);
 }
@@ -151,7 +151,7 @@ struct AttentionSoftmax {
       higher = higher || (most[slot] - highest[slot]) * exponent > kSlack;
       if constexpr (kCdna) factor[slot] = 1;
     }
-    if (P::any(higher)) {
+    if (any_in_wave(higher)) {
       UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
         if constexpr (kCdna) most[slot] = P::row_max(most[slot]);
         const float shift = most[slot] == -infinity() ? 0.0f : most[slot];

@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "operators/attention/group_query_attention/args.h"
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {
 
-using gpu::GqaPart;
 using gpu::GqaProblem;
 
 enum : size_t {
@@ -41,7 +39,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   const int64_t heads = p.packed ? p.N + 2 * p.G : p.N;
   throw_if(q[2] % heads != 0, "the query ", q, " does not divide into heads");
   p.H = q[2] / heads;
-  throw_if(p.H > hip::kGqaMostHead, "heads of ", p.H, " elements, of at most 256");
+  throw_if(p.H > 256, "heads of ", p.H, " elements, of at most 256");
   if (!p.packed) {
     const Shape wanted = {p.B, p.S, p.G * p.H};
     for (const size_t i : {size_t{kKey}, size_t{kValue}}) {
@@ -73,7 +71,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   if (call.has_input(kBias)) {
     const Shape& bias = call.input(kBias).shape;
     throw_if(bias.rank() != 4 || bias[2] != p.S || (bias[0] != 1 && bias[0] != p.B) ||
-                 (bias[1] != 1 && bias[1] != p.N),
+                 (bias[1] != 1 && bias[1] != p.N) || bias[3] < total[0],
              "attention_bias ", bias, " does not fit");
     p.bias_batch = bias[0];
     p.bias_heads = bias[1];
@@ -123,23 +121,25 @@ Planner plan_group_query_attention(const Node& node) {
       return program.reserve(cache.elements() * bytes_of(query.type));
     };
     const Ref keys = present(1), values = present(2);
-    const auto place = [&](GqaPart part, size_t x, size_t past, Ref to) {
-      program.launch(
-          gpu::gqa_heads_plan(p, part, half),
-          {Ref::input(p.packed ? static_cast<size_t>(kQuery) : x), given(past), given(kCos), given(kSin),
-           Ref::input(kLengths), given(kIds), given(part == GqaPart::kQuery ? kQueryNorm : kKeyNorm)},
-          {to});
-    };
-    place(GqaPart::kKey, kKey, kPastKey, keys);
-    place(GqaPart::kValue, kValue, kPastValue, values);
-    Ref q = Ref::input(kQuery);
-    const bool changes = p.half > 0 || p.norms;
-    if (changes) {
-      q = program.reserve(query.shape.elements() * bytes_of(query.type));
-      place(GqaPart::kQuery, kQuery, kPastKey, q);
+    const Ref lengths = Ref::input(kLengths);
+    for (const auto& [past, to] : {std::pair(kPastKey, keys), std::pair(kPastValue, values)}) {
+      const gpu::Plan plan = gpu::gqa_past_plan(p, half, call.aligned());
+      if (p.length == p.past_length) {
+        program.launch_unless_in_place(plan, {given(past), lengths}, {to});
+      } else {
+        program.launch(plan, {given(past), lengths}, {to});
+      }
     }
-    program.launch(gpu::gqa_attention_plan(p, changes, half),
-                   {q, keys, values, Ref::input(kLengths), given(kBias), given(kSink)}, {y});
+    const Ref q = p.changes_queries() ? program.reserve(p.B * p.S * p.N * p.H * bytes_of(query.type)) : Ref();
+    program.launch(gpu::gqa_new_plan(p, half, call.aligned()),
+                   {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), lengths,
+                    given(kIds), given(kQueryNorm), given(kKeyNorm)},
+                   {q, keys, values});
+    program.launch(
+        gpu::fused_attention_plan(gpu::gqa_attention(p), half, call.aligned(), program.device().facts()),
+        {p.changes_queries() ? q : Ref::input(kQuery), keys, values, given(kBias), Ref(), lengths,
+         given(kSink)},
+        {y});
   };
 }
 
@@ -156,7 +156,10 @@ std::string refuse_gqa(const Node& node) {
     return "normalization of only queries or only keys";
   if (node.inputs.size() > kKeyNorm + 1 && node.has_input(kKeyNorm + 1))
     return "lengths of new tokens as an input";
-  if (node.outputs.size() > 3 && node.outputs[3].present) return "only the first three outputs";
+  const auto has_output = [&](size_t i) { return node.outputs.size() > i && node.outputs[i].present; };
+  if (has_output(3)) return "only the first three outputs";
+  if (node.outputs.size() > 1 && !(has_output(1) && has_output(2)))
+    return "one output of the cache without the other";
   if (!node.has_input(kLengths) || node.inputs[kLengths].type != ElementType::kInt32)
     return "seqlens_k is not int32";
   if (node.has_input(kIds) && node.inputs[kIds].type != ElementType::kInt64)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/launch.h"
+#include "operators/attention/attention/op.h"
 
 namespace graphopt::gpu {
 
@@ -21,15 +22,19 @@ struct GqaProblem {
   bool has_sink = false;
   bool keeps_cache = true;                                // the cache is an output
   int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: no bias
+
+  bool changes_queries() const { return half > 0 || norms; }
 };
 
-enum class GqaPart { kQuery, kKey, kValue };
+// Writes the new tokens: inputs query, key, value, cos, sin, lengths, ids, and the weights of query and key; outputs
+// queries [B, S, N, H] if p.changes_queries(), and the caches of keys and of values. `aligned`: all pointers are multiples
+// of 16. Throws std::invalid_argument.
+Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 
-// Writes new tokens in the layout of the cache, after the past tokens: inputs x, past, cos, sin, lengths, ids, weight;
-// output y. For queries y has only the new tokens. Throws std::invalid_argument.
-Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half);
+// Fills the rest of a cache in another buffer than the past tokens: inputs past, lengths; output the cache.
+Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 
-// Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else in the layout of the node.
-Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half);
+// Returns the attention over the cache. Q is [B, S, N, H] if p.changes_queries(), else the query of the node.
+AttentionProblem gqa_attention(const GqaProblem& p);
 
 }  // namespace graphopt::gpu

@@ -1,73 +1,117 @@
+#include <algorithm>
+
 #include "operators/attention/group_query_attention/args.h"
 #include "operators/attention/group_query_attention/op.h"
 
 namespace graphopt::gpu {
+namespace {
 
-Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
-  const bool is_query = part == GqaPart::kQuery, is_value = part == GqaPart::kValue;
-  const bool rotates = p.half > 0 && !is_value, norms = p.norms && !is_value;
-  const int64_t heads = is_query ? p.N : p.G, length = is_query ? p.S : p.length;
-  const int64_t total = p.B * heads * length * p.H;
+// Elements of a pack of 16 bytes.
+int64_t pack_of(bool half) { return half ? 8 : 4; }
+
+const char* kernel_of(const char* name, bool together, bool half) {
+  return kernel_name({name, together ? "_together" : "", half ? "_f16" : "_f32"});
+}
+
+}  // namespace
+
+Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned) {
+  const int64_t query_heads = p.changes_queries() ? p.N : 0, heads = query_heads + 2 * p.G;
+  const int64_t total = p.B * p.S * heads * p.H;
   if (total == 0) return {};
-  const int64_t before = part == GqaPart::kQuery ? 0 : part == GqaPart::kKey ? p.N : p.N + p.G;
-  hip::GqaHeadsArgs args = {};
-  args.x = input(0);
-  args.past = is_query || p.past_length == 0 ? no_buffer() : input(1);
-  args.cos = rotates ? input(2) : no_buffer();
-  args.sin = rotates ? input(3) : no_buffer();
-  args.lengths = input(4);
-  args.ids = rotates && p.has_ids ? input(5) : no_buffer();
-  args.weight = norms ? input(6) : no_buffer();
-  args.y = output(0);
+  const bool rotates = p.half > 0;
+  hip::GqaNewArgs args = {};
+  args.q = input(0);
+  args.k = input(p.packed ? 0 : 1);
+  args.v = input(p.packed ? 0 : 2);
+  args.cos = rotates ? input(3) : no_buffer();
+  args.sin = rotates ? input(4) : no_buffer();
+  args.lengths = input(5);
+  args.ids = rotates && p.has_ids ? input(6) : no_buffer();
+  args.q_weight = p.norms ? input(7) : no_buffer();
+  args.k_weight = p.norms ? input(8) : no_buffer();
+  args.queries = query_heads > 0 ? output(0) : no_buffer();
+  args.keys = output(1);
+  args.values = output(2);
   args.total = to_u31(total);
   args.head = make_divisor(p.H);
-  args.length = make_divisor(length);
   args.heads = make_divisor(heads);
-  args.S = to_i31(p.S);
-  args.row = to_i31((p.packed ? p.N + 2 * p.G : heads) * p.H);
-  args.offset = to_i31(p.packed ? before * p.H : 0);
-  args.past_length = to_i31(p.past_length);
+  args.tokens = make_divisor(p.S);
+  const int32_t all = to_i31((p.N + 2 * p.G) * p.H), of_queries = to_i31(p.N * p.H),
+                of_keys = to_i31(p.G * p.H);
+  args.rows_of_q = {p.packed ? all : of_queries, 0};
+  args.rows_of_k = {p.packed ? all : of_keys, p.packed ? of_queries : 0};
+  args.rows_of_v = {p.packed ? all : of_keys, p.packed ? of_queries + of_keys : 0};
+  args.query_heads = to_i31(query_heads);
+  args.key_heads = to_i31(p.G);
+  args.length = to_i31(p.length);
   args.half = to_i31(p.half);
   args.positions = to_i31(p.positions);
   args.first = p.first;
   args.interleaved = p.interleaved;
-  args.new_only = is_query;
-  args.epsilon = is_query ? p.q_epsilon : p.k_epsilon;
-  return one_launch(float_kernel("gqa_heads", half), total, hip::kGqaThreads, args);
+  args.q_epsilon = p.q_epsilon;
+  args.k_epsilon = p.k_epsilon;
+  const int64_t pack = pack_of(half);
+  const bool together = aligned && p.H % pack == 0 && (p.interleaved ? 2 * p.half : p.half) % pack == 0;
+  return one_launch(kernel_of("gqa_new", together, half), together ? total / pack : total, hip::kGqaThreads,
+                    args);
 }
 
-Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {
-  const int64_t rows = p.B * p.N * p.S;
-  if (rows * p.H == 0) return {};
-  hip::GqaAttentionArgs args = {};
-  args.q = input(0);
-  args.k = input(1);
-  args.v = input(2);
-  args.lengths = input(3);
-  args.bias = p.bias_keys > 0 ? input(4) : no_buffer();
-  args.sink = p.has_sink ? input(5) : no_buffer();
+Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
+  const int64_t total = p.B * p.G * p.length * p.H;
+  // The new tokens of the first call fill such a cache.
+  if (total == 0 || (p.first && p.length == p.S)) return {};
+  hip::GqaPastArgs args = {};
+  args.past = p.past_length > 0 ? input(0) : no_buffer();
+  args.lengths = input(1);
   args.y = output(0);
-  const int64_t row = (p.packed ? p.N + 2 * p.G : p.N) * p.H;
-  args.q_b = q_in_heads ? p.N * p.S * p.H : p.S * row;
-  args.q_n = q_in_heads ? p.S * p.H : p.H;
-  args.q_s = q_in_heads ? p.H : row;
-  args.bias_n = p.bias_heads > 1 ? p.S * p.bias_keys : 0;
-  args.bias_b = p.bias_batch > 1 ? p.bias_heads * p.S * p.bias_keys : 0;
-  args.bias_keys = to_i31(p.bias_keys);
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.length = make_divisor(p.length);
+  args.heads = make_divisor(p.G);
   args.S = to_i31(p.S);
-  args.N = to_i31(p.N);
-  args.H = to_i31(p.H);
-  args.length = to_i31(p.length);
-  args.group = to_i31(p.N / p.G);
-  args.window = to_i31(p.window);
-  const bool flash = p.softcap == 0.0f && !p.smooth && !p.has_sink && p.keeps_cache;
-  args.flags = (p.first ? hip::kGqaFirst : 0) | (p.causal ? hip::kGqaCausal : 0) |
-               (p.smooth ? hip::kGqaSmooth : 0) | (flash ? 0 : hip::kGqaEndsAtLastKey);
-  args.scale = p.scale;
-  args.softcap = p.softcap;
-  args.rows = make_divisor(p.S);
-  args.heads = make_divisor(p.N);
-  return one_launch(float_kernel("gqa_attention", half), Grid{to_u31(rows)}, hip::kGqaThreads, args);
+  args.past_length = to_i31(p.past_length);
+  args.first = p.first;
+  const int64_t pack = pack_of(half);
+  const bool together = aligned && p.H % pack == 0;
+  return one_launch(kernel_of("gqa_past", together, half), together ? total / pack : total, hip::kGqaThreads,
+                    args);
+}
+
+AttentionProblem gqa_attention(const GqaProblem& p) {
+  AttentionProblem a;
+  a.B = p.B;
+  a.H = p.N;
+  a.S = p.S;
+  a.D = a.Dv = p.H;
+  a.group = p.N / p.G;
+  a.T = p.first ? std::min(p.S, p.length) : p.length;
+  const int64_t row = (p.packed && !p.changes_queries() ? p.N + 2 * p.G : p.N) * p.H;
+  a.q = {p.S * row, p.H, row, 1};
+  a.k = a.v = {p.G * p.length * p.H, p.length * p.H, p.H, 1};
+  a.o = {p.S * p.N * p.H, p.H, p.N * p.H, 1};
+  if (p.bias_keys > 0) {
+    a.has_bias = true;
+    a.T = std::min(a.T, p.bias_keys);
+    a.bias = {p.bias_batch > 1 ? p.bias_heads * p.S * p.bias_keys : 0,
+              p.bias_heads > 1 ? p.S * p.bias_keys : 0, p.bias_keys, 1};
+  }
+  a.scale = p.scale;
+  a.softcap = p.softcap;
+  a.has_lengths = true;
+  a.first = p.first;
+  // A single query sees all keys, and those before its window.
+  a.window = p.window > 0;
+  a.causal = p.causal && !a.window && p.S > 1;
+  if (a.window) {
+    a.left = p.window - 1;
+    a.right = p.causal ? 0 : p.S;
+    const bool flash = p.softcap == 0.0f && !p.smooth && !p.has_sink && p.keeps_cache;
+    a.ends_at_last_key = !flash;
+  }
+  a.sink = p.smooth || p.has_sink;
+  a.has_sinks = p.has_sink;
+  return a;
 }
 
 }  // namespace graphopt::gpu

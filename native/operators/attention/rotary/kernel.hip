@@ -1,28 +1,18 @@
 // RotaryEmbedding and FusedRotary[Interleaved]. Memory-bound: a work-item rotates one element, or kRotaryTogether
 // adjacent ones. Each element of X is read twice, for itself and as the pair partner of another element; the second
 // read hits the GPU's cache. A position out of range gives zeros; on other devices it can raise an error.
-#include "blocks/gpu/vec.h"
-#include "device/platform.h"
+#include "blocks/gpu/rotary.h"
 #include "operators/attention/rotary/args.h"
 
 namespace graphopt::hip {
 
-// Returns kWidth adjacent elements of a head from index `at` on, rotated by their cos and sin. `beside`: the elements
-// of a pair are adjacent, else they are `half` apart.
+// Returns the elements of a head from index `at` on after the rotation.
 template <class T, int kWidth>
-DEVICE Vec<T, kWidth> rotated(const T* x, uint32_t at, uint32_t half, bool beside, const Vec<T, kWidth>& cos,
-                              const Vec<T, kWidth>& sin) {
-  const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
-  const auto own = load_vec<kWidth>(x + at), partners = load_vec<kWidth>(x + other);
-  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // distance of the two elements of a pair in `partners`
-  Vec<T, kWidth> y;
-  UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
-    const bool second = beside ? (at + w) % 2 != 0 : at >= half;
-    const float next = to_float(partners.v[w ^ kBeside]), same = to_float(partners.v[w]);
-    const float b = beside ? next : same;
-    y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) + (second ? b : -b) * to_float(sin.v[w]));
-  }
-  return y;
+DEVICE Vec<T, kWidth> rotated_at(const T* x, uint32_t at, uint32_t half, bool beside,
+                                 const Vec<T, kWidth>& cos, const Vec<T, kWidth>& sin) {
+  const auto own = to_floats(load_vec<kWidth>(x + at)),
+             partners = to_floats(load_vec<kWidth>(x + first_partner<kWidth>(at, half, beside)));
+  return from_floats<T>(rotated(own, partners, at, half, beside, cos, sin));
 }
 
 template <class T, int kWidth>
@@ -48,14 +38,9 @@ DEVICE void rotary(const RotaryArgs& args) {
   } else if (at >= 2 * half) {
     out = load_vec<kWidth>(x + i);
   } else {
-    const uint32_t in_half = at < half ? at : at - half;
-    const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : in_half);
-    Vec<T, kWidth> c, s;
-    UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
-      c.v[w] = cos[angle + (beside ? w / 2 : w)];
-      s.v[w] = sin[angle + (beside ? w / 2 : w)];
-    }
-    out = rotated<T, kWidth>(x + (i - at), at, half, beside, c, s);
+    const size_t angle = static_cast<size_t>(position) * half;
+    out = rotated_at(x + (i - at), at, half, beside, load_angles<kWidth>(cos + angle, at, half, beside),
+                     load_angles<kWidth>(sin + angle, at, half, beside));
   }
   store_vec(y + i, out);
 }
@@ -70,9 +55,9 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
   const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
   const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
-  store_vec(y + i, rotated<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
-                                      load_vec<kWidth>(cos + of(args.cos_steps) + at),
-                                      load_vec<kWidth>(sin + of(args.sin_steps) + at)));
+  store_vec(y + i, rotated_at(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
+                              load_vec<kWidth>(cos + of(args.cos_steps) + at),
+                              load_vec<kWidth>(sin + of(args.sin_steps) + at)));
 }
 
 }  // namespace graphopt::hip
