@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operators/implementations.h"
@@ -52,6 +53,8 @@ struct Registration {
   bool rare_types = false;    // also accepts types that are is_rare
   bool packed_types = false;  // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
+  // Indices of an input and of an output of the same shape that may be the same memory, if nothing else reads it.
+  std::vector<std::pair<size_t, size_t>> in_place;
   Implementations implementations;  // in order of preference, if there are several
   // Returns why the provider refuses a node; empty if it claims it.
   std::function<std::string(const Node&)> refuse;
@@ -86,6 +89,10 @@ struct Registration {
   }
   Registration& reuses(Reuse how) {
     reuse = how;
+    return *this;
+  }
+  Registration& works_in_place(decltype(in_place) which) {
+    in_place = std::move(which);
     return *this;
   }
   Registration& with_layout(decltype(layout) how) {

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.measure.bench import bound_runner
@@ -50,4 +50,87 @@ def runs() -> dict[str, Any]:
         "error": float(max(errors)),
         "most_nodes": int(ctypes.CDLL(os.environ["STAND_IN_DRIVER"]).stand_in_most_nodes()),
         **{key: done[key] for key in ("captured", "replayed", "copied", "refused")},
+    }
+
+
+def appends_in_place() -> dict[str, Any]:
+    """Appends tokens to a cache that is bound as past and as present; returns errors and events.
+
+    The other tensors keep their addresses in the first half of the steps, and change them in the second half. The cache
+    has NaN after the tokens. A step that copies or fills the cache would overwrite them.
+    """
+    import onnxruntime as ort
+
+    B, N, G, H, held, steps = 2, 4, 2, 16, 12, 8
+    rng = np.random.default_rng(3)
+    float_, int32 = TensorProto.FLOAT, TensorProto.INT32
+    shapes: dict[str, tuple[int, ...]] = {
+        "query": (B, 1, N * H), "key": (B, 1, G * H), "value": (B, 1, G * H),
+        "past_key": (B, G, held, H), "past_value": (B, G, held, H), "seqlens_k": (B,),
+    }  # fmt: skip
+    outputs = {"output": (B, 1, N * H), "present_key": (B, G, held, H), "present_value": (B, G, held, H)}
+    nodes = [
+        helper.make_node("Neg", ["query"], ["negative"]),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["negative", *list(shapes)[1:], "total"],
+            list(outputs),
+            domain="com.microsoft",
+            num_heads=N,
+            kv_num_heads=G,
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, int32 if n == "seqlens_k" else float_, s) for n, s in shapes.items()],
+        [helper.make_tensor_value_info(n, float_, s) for n, s in outputs.items()],
+        [helper.make_tensor("total", int32, [], [held])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
+    memory = discovery.memory_of(session)
+
+    lengths = np.array([3, 1])
+    cache = {n: np.full(shapes[f"past_{n}"], np.nan, np.float32) for n in ("key", "value")}
+    for array in cache.values():
+        for b in range(B):
+            array[b, :, : lengths[b]] = rng.standard_normal((G, lengths[b], H))
+    on_device = {n: ort.OrtValue.ortvalue_from_numpy(array, *memory) for n, array in cache.items()}
+    bound: dict[str, Any] = {}
+    errors = []
+    for step in range(steps):
+        feeds = {n: rng.standard_normal(shapes[n]).astype(np.float32) for n in ("query", "key", "value")}
+        feeds["seqlens_k"] = lengths.astype(np.int32)
+        if step == 0 or step >= steps // 2:
+            bound = {n: ort.OrtValue.ortvalue_from_numpy(x, *memory) for n, x in feeds.items()} | {"kept": bound}
+            y = ort.OrtValue.ortvalue_from_shape_and_type(outputs["output"], np.float32, *memory)
+        binding = session.io_binding()
+        for n, x in feeds.items():
+            bound[n].update_inplace(x)
+            binding.bind_ortvalue_input(n, bound[n])
+        for n, value in on_device.items():
+            binding.bind_ortvalue_input(f"past_{n}", value)
+            binding.bind_ortvalue_output(f"present_{n}", value)
+        binding.bind_ortvalue_output("output", y)
+        session.run_with_iobinding(binding)
+        check_thread()
+        wanted = np.zeros((B, N, H))
+        for b in range(B):
+            for n, array in cache.items():
+                array[b, :, lengths[b]] = feeds[n][b, 0].reshape(G, H)
+            keys, values = (cache[n][b, :, : lengths[b] + 1].astype(np.float64) for n in ("key", "value"))
+            scores = np.einsum("ngh,nth->ngt", -feeds["query"][b].reshape(G, N // G, H).astype(np.float64), keys)
+            weights = np.exp(scores / np.sqrt(H))
+            weights /= weights.sum(-1, keepdims=True)
+            wanted[b] = np.einsum("ngt,nth->ngh", weights, values).reshape(N, H)
+        errors.append(float(np.abs(y.numpy() - wanted.reshape(y.shape())).max()))
+        lengths += 1
+    same = all(np.array_equal(on_device[n].numpy(), array, equal_nan=True) for n, array in cache.items())
+    done = counts()
+    return {
+        "error": max(errors),
+        "in_place": same,
+        **{key: done[key] for key in ("launched", "captured", "replayed", "copied", "refused")},
     }

@@ -51,3 +51,11 @@ def test_versions_whose_graphs_corrupt_results_do_not_capture(version: str, capt
 def test_capture_can_be_asked_for(graphs: StandIn) -> None:
     more = {"STAND_IN_HIP_VERSION": "70253210", "STAND_IN_OPTIONS": json.dumps({"capture": 1})}
     assert graphs.run("runs", **more).value["captured"] > 0
+
+
+def test_a_cache_bound_as_past_and_present_is_not_copied(graphs: StandIn) -> None:
+    outcome = graphs.run("appends_in_place")
+    found = outcome.value
+    assert found["error"] < 1e-5 and found["in_place"], found
+    assert found["replayed"] >= 2 and found["copied"] >= 2 and found["refused"] == 0, found
+    assert DIFFERS not in outcome.said

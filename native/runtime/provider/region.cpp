@@ -306,7 +306,9 @@ Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
                                  const std::vector<void*>& addresses, bool needs_copies, bool same_addresses,
                                  void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
-    if (staged(plan, lease, addresses, stream) == nullptr) return nullptr;
+    // Altered inputs must be copies.
+    if (staged(plan, lease, addresses, std::vector<bool>(addresses.size()), stream) == nullptr)
+      return nullptr;
     if (!verify(plan, addresses, stream)) {
       plan.staged = {};
       return nullptr;
@@ -338,13 +340,30 @@ Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
       return &plan.captured.emplace_back(std::move(captured));
     }
   }
-  return staged(plan, lease, addresses, stream);
+  return staged(plan, lease, addresses, in_place(plan, addresses), stream);
+}
+
+std::vector<bool> Region::in_place(const RegionPlan& plan, const std::vector<void*>& addresses) const {
+  std::vector<bool> result(addresses.size());
+  for (const auto& [i, output] : steps_.in_place) {
+    const size_t o = steps_.inputs + output;
+    if (addresses[i] != addresses[o] || plan.bytes[i] != plan.bytes[o]) continue;
+    result[i] = result[o] = true;
+  }
+  return result;
 }
 
 // Returns the graph with copies of inputs and outputs, and captures it if needed; null if there is none.
 Captured* Region::staged(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
-                         void* stream) const {
-  if (plan.staged.graph != nullptr) return &plan.staged;
+                         const std::vector<bool>& kept, void* stream) const {
+  if (plan.staged.graph != nullptr) {
+    if (plan.staged.addresses == copies_of(plan, plan.staged.arena.get(), addresses, kept))
+      return &plan.staged;
+    if (plan.direct_captures >= kMaxDirectCaptures) return nullptr;
+    ++plan.direct_captures;
+    device_.synchronize(stream);  // some drivers cannot destroy a graph while it runs
+    plan.staged = {};
+  }
   try {
     plan.staged.arena = lease.arena(plan.arena_bytes_with_copies);
   } catch (const gpu::OutOfMemory& e) {
@@ -352,7 +371,7 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Lease& lease, const std:
     refuse(plan, e.what());
     return nullptr;
   }
-  plan.staged.addresses = copies_of(plan, plan.staged.arena.get(), addresses);
+  plan.staged.addresses = copies_of(plan, plan.staged.arena.get(), addresses, kept);
   if (!try_capture(plan, plan.staged, stream)) {
     plan.staged = {};
     return nullptr;
@@ -361,12 +380,16 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Lease& lease, const std:
   return &plan.staged;
 }
 
-// Returns the addresses of the copies of inputs and outputs; null for values without bytes.
+// Returns the addresses of the copies of inputs and outputs; null for values without bytes. Those in `kept` are not
+// copied.
 std::vector<void*> Region::copies_of(const RegionPlan& plan, const Block* arena,
-                                     const std::vector<void*>& addresses) const {
+                                     const std::vector<void*>& addresses,
+                                     const std::vector<bool>& kept) const {
   std::vector<void*> copies(addresses.size());
   for (size_t i = 0; i < copies.size(); ++i) {
-    if (addresses[i] != nullptr && plan.bytes[i] > 0) {
+    if (kept[i]) {
+      copies[i] = addresses[i];
+    } else if (addresses[i] != nullptr && plan.bytes[i] > 0) {
       copies[i] = static_cast<char*>(arena->data()) + plan.copies[i];
     }
   }
@@ -376,7 +399,7 @@ std::vector<void*> Region::copies_of(const RegionPlan& plan, const Block* arena,
 void Region::copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
                   size_t begin, size_t end, void* stream) const {
   for (size_t i = begin; i < end; ++i) {
-    if (to[i] != nullptr) device_.copy(to[i], from[i], plan.bytes[i], stream);
+    if (to[i] != nullptr && to[i] != from[i]) device_.copy(to[i], from[i], plan.bytes[i], stream);
   }
 }
 
@@ -384,9 +407,11 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std:
                          void* stream) const {
   // A caller may bind an output to memory that overlaps an input. Steps that read the input later then need a
   // copy of it.
+  const std::vector<bool> kept = in_place(plan, addresses);
   bool needs_copies = false;
   for (size_t i = 0; i < steps_.inputs; ++i) {
     for (size_t o = steps_.inputs; o < addresses.size(); ++o) {
+      if (kept[i] && kept[o] && addresses[i] == addresses[o]) continue;
       needs_copies = needs_copies || overlap(addresses[i], plan.bytes[i], addresses[o], plan.bytes[o]);
     }
   }
@@ -415,7 +440,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std:
   void* data = arena != nullptr ? arena->data() : nullptr;
   count_region(RegionEvent::kLaunched);
   if (!needs_copies) return enqueue(plan, data, addresses, stream, false);
-  const std::vector<void*> copies = copies_of(plan, arena.get(), addresses);
+  const std::vector<void*> copies = copies_of(plan, arena.get(), addresses, kept);
   copy(plan, copies, addresses, 0, steps_.inputs, stream);
   if (!enqueue(plan, data, copies, stream, false)) return false;
   copy(plan, addresses, copies, steps_.inputs, addresses.size(), stream);

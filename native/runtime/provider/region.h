@@ -89,6 +89,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   Step step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources);
   void find_lifetimes();
   void find_uploads();
+  void find_in_place();
   void add_constants(const std::vector<StepSource>& sources);
   void create_kernels(const std::vector<StepSource>& sources);
 
@@ -106,12 +107,16 @@ class Region final : public abi::OrtNodeComputeInfo {
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
                bool capturing) const;
+  // Returns for each input, then each output, whether it is bound in place: to the memory of an output or input that a
+  // step reads and writes there.
+  std::vector<bool> in_place(const RegionPlan& plan, const std::vector<void*>& addresses) const;
   // `needs_copies`: an output overlaps an input. `same_addresses`: the addresses are those of the previous run.
   Captured* captured_graph(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
                            bool needs_copies, bool same_addresses, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
+  // `kept`: inputs and outputs that are not copied.
   Captured* staged(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
-                   void* stream) const;
+                   const std::vector<bool>& kept, void* stream) const;
   // All three return true if a graph may be used. `verify` compares launches with the plan's graph that copies
   // inputs and outputs. `replays_as_launched` compares launches with the graph `captured`, and overwrites its
   // arena and outputs. `check_graph` calls `equal` for the comparison, and disables graphs if the results differ.
@@ -119,7 +124,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
   bool check_graph(RegionPlan& plan, const std::function<bool()>& equal) const;
   std::vector<void*> copies_of(const RegionPlan& plan, const Block* arena,
-                               const std::vector<void*>& addresses) const;
+                               const std::vector<void*>& addresses, const std::vector<bool>& kept) const;
   void copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
             size_t begin, size_t end, void* stream) const;
   void refuse(RegionPlan& plan, const std::string& why) const;

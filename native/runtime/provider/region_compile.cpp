@@ -154,6 +154,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
   step.op = source.node->op;
   step.name = source.node->name;
   step.reuse = op.reuse;
+  step.in_place = op.in_place;
   step.siblings = source.members.size() > 1;
   step.planned = source.planned;
   if (!op.implementations.names.empty()) step.only = options_.implementation;
@@ -228,6 +229,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   }
   find_lifetimes();
   find_uploads();
+  find_in_place();
   add_constants(sources);
   create_kernels(sources);
 }
@@ -251,6 +253,32 @@ void Region::find_uploads() {
     for (const Operand& operand : step.inputs) {
       if (operand.kind != Operand::Kind::kValue || operand.host) continue;
       steps_.values[operand.index].uploaded = steps_.values[operand.index].planned;
+    }
+  }
+}
+
+// A caller may bind an input and an output to the same memory if only the step that writes the output reads the input
+// from then on.
+void Region::find_in_place() {
+  const auto readers_from = [&](size_t s, size_t input) {
+    int64_t readers = 0;
+    for (; s < steps_.all.size(); ++s) {
+      if (steps_.all[s].planned) continue;  // reads at most the shape
+      for (const Operand& operand : steps_.all[s].inputs) {
+        readers += operand.kind == Operand::Kind::kInput && operand.index == input ? 1 : 0;
+      }
+    }
+    return readers;
+  };
+  for (size_t s = 0; s < steps_.all.size(); ++s) {
+    const Step& step = steps_.all[s];
+    for (const auto& [i, o] : step.in_place) {
+      if (i >= step.inputs.size() || o >= step.outputs.size() || step.outputs[o] < 0) continue;
+      const Operand& operand = step.inputs[i];
+      const int output = steps_.values[static_cast<size_t>(step.outputs[o])].output;
+      if (operand.kind != Operand::Kind::kInput || output < 0 || readers_from(s, operand.index) != 1)
+        continue;
+      steps_.in_place.emplace_back(operand.index, static_cast<size_t>(output));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operators/kernel.h"
@@ -28,8 +29,9 @@ struct Step {
   std::vector<Operand> inputs;
   std::vector<int> outputs;  // indices of values; -1 for an omitted output
   Reuse reuse = Reuse::kNone;
-  bool siblings = false;  // its outputs are contiguous
-  bool planned = false;   // computed on the host during planning
+  std::vector<std::pair<size_t, size_t>> in_place;  // Registration::in_place
+  bool siblings = false;                            // its outputs are contiguous
+  bool planned = false;                             // computed on the host during planning
   int only = -1;
 };
 
@@ -46,6 +48,8 @@ struct Steps {
   std::vector<Written> values;
   std::vector<Tensor> constants;
   size_t inputs = 0, outputs = 0;  // numbers of the region's inputs and outputs
+  // Indices of an input and an output of the region that may be the same memory.
+  std::vector<std::pair<size_t, size_t>> in_place;
 };
 
 }  // namespace graphopt::provider

@@ -172,7 +172,8 @@ std::string refuse_gqa(const Node& node) {
 void add_group_query_attention(Kernels& kernels) {
   kernels.add_microsoft("GroupQueryAttention", plan_group_query_attention)
       .refused(refuse_gqa)
-      .reads_on_host({kTotal});
+      .reads_on_host({kTotal})
+      .works_in_place({{kPastKey, 1}, {kPastValue, 2}});
 }
 
 }  // namespace graphopt
