@@ -23,8 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scripts.gpu_check import open_device
 from tests.hip import (
@@ -40,6 +42,7 @@ from tests.hip import (
     tiles,
     unary_cases,
 )
+from tests.hip.group_query_attention_cases import Setting
 from tests.hip.harness import Plan, int64s
 
 CONVOLUTIONS = (
@@ -488,6 +491,54 @@ def packed_products(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
         yield Row(f"{M} x {N} x {K}, {bits} bits", plan, rotated(works), peers, moved, 2 * M * N * K)
 
 
+def grouped_query(r: Runner, tokens: int, keys: int, held: int) -> tuple[Plan, Work, tuple[torch.Tensor, ...]]:
+    """Returns GroupQueryAttention with a cache of `held` tokens that holds `keys` with the new ones.
+
+    Returns:
+        The plan of the attention; the work, which also appends to the cache; Q, K and V for PyTorch.
+    """
+    s = Setting(1, tokens, N=32, G=8, H=128, length=held, past_length=held, lengths=(keys,), first=tokens == keys)
+    query, key, value = (normal(1, tokens, n * s.H).half() for n in (s.N, s.G, s.G))
+    cache = [normal(1, s.G, held, s.H).half() for _ in range(2)]
+    none, output = torch.empty(16, device="cuda"), torch.empty_like(query)
+    lengths = torch.tensor([keys - 1], dtype=torch.int32, device="cuda")
+    append, attend = (s.plan(r.harness, r.device.facts, np.float16, part) for part in (0, 2))
+    appended = r.work(append, [query, key, value, none, none, lengths, none, none, none], [none, *cache])
+    attended = r.work(attend, [query, *cache, none, none, lengths, none], [output])
+    q = query.view(1, tokens, s.N, s.H).transpose(1, 2)
+    return attend, lambda: (appended(), attended()), (q, *(x[:, :, :keys] for x in cache))
+
+
+def attend_with(backend: SDPBackend, qkv: tuple[torch.Tensor, ...], causal: bool) -> torch.Tensor:
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(*qkv, is_causal=causal, enable_gqa=True)
+
+
+def grouped_queries(r: Runner, prompts: bool, *lengths: int) -> Iterator[Row]:
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
+    for keys in lengths:
+        tokens = keys if prompts else 1
+        plan, ours, qkv = grouped_query(r, tokens, keys, keys)
+        peers = {name: partial(attend_with, backend, qkv, prompts) for name, backend in backends.items()}
+        flops, moved = (2 * 32 * 128 * keys**2, 0) if prompts else (0, 2 * 2 * 8 * 128 * keys)
+        yield Row(f"{tokens:,} over {keys:,} keys", plan, ours, peers, moved=moved, flops=flops)
+
+
+def long_buffer(r: Runner) -> Iterator[Row]:
+    _, small, _ = grouped_query(r, 1, 1000, 1024)
+    plan, ours, _ = grouped_query(r, 1, 1000, 131_072)
+    yield Row("1 over 1,000 keys in a buffer of 131,072", plan, ours, {"buffer of 1,024": small})
+
+
+def grouped_query_attentions(r: Runner) -> Iterator[Group]:
+    """Heads of Llama 3 8B: 32 of queries, 8 of keys, 128 elements."""
+    title = "GroupQueryAttention, float16, 32 and 8 heads of 128"
+    yield Group(f"{title}, one token (floor 0.67x)", grouped_queries(r, False, 1000), of_peer=1 / 1.5)
+    yield Group(f"{title}, one token (floor 0.83x)", grouped_queries(r, False, 16_000, 128_000), of_peer=1 / 1.2)
+    yield Group(f"{title}, buffers (floor 0.91x)", long_buffer(r), of_peer=1 / 1.1)
+    yield Group(f"{title}, prompts (floor 0.59x)", grouped_queries(r, True, 512, 4096), of_peer=1 / 1.7)
+
+
 def language(r: Runner) -> Iterator[Group]:
     title = "MatMulNBits, float16, blocks of 32"
     yield Group(f"{title} (floor 55 % of copy)", packed_products(r, 4, 1), of_copy=0.55)
@@ -496,6 +547,7 @@ def language(r: Runner) -> Iterator[Group]:
     yield Group(f"{title} (floor 0.5x)", packed_products(r, 4, 256, 1024), of_peer=0.5)
     for bits in (2, 8):
         yield Group(title, packed_products(r, bits, 1, 8, 16, 64, 256, 1024))
+    yield from grouped_query_attentions(r)
 
 
 # -- standard operators ------------------------------------------------------------------------------------------------
