@@ -281,6 +281,32 @@ def test_small_constants_lose_bits_only_if_larger_values_are_added(residual: str
     assert compared.equal, compared.summary
 
 
+@pytest.mark.parametrize("batch", ["2", "N"])
+def test_pixels_become_rows_by_a_transpose_of_four_axes(batch: str) -> None:
+    graph = f"""g (float[{batch}, 4, 6, 5] x) => (float[{batch}, 4, 6, 5] y) {{
+        c = Conv(x, w)  r = Reshape(c, merged)  t = Transpose<perm=[0, 2, 1]>(r)  n = LayerNormalization(t, s, b)
+        p = MatMul(n, m)  u = Transpose<perm=[0, 2, 1]>(p)  q = Reshape(u, pixels)  y = Conv(q, w)
+    }}"""
+    constants = {"w": weight(4, 4, 1, 1), "m": weight(4, 4), "s": weight(4), "b": weight(4, seed=1)}
+    shapes = {"merged": np.array([0, 4, 30]), "pixels": np.array([0, 4, 6, 5])}
+    before = model_from_text(graph, constants | shapes)
+    after, _ = convert(before, skip=["fold_affine"])
+    moves = [n for n in after.graph.node if n.op_type in ("Transpose", "Reshape")]
+    assert [n.op_type for n in moves] == ["Transpose", "Reshape", "Reshape", "Transpose"]
+    assert [list(n.attribute[0].ints) for n in moves[::3]] == [[0, 2, 3, 1], [0, 3, 1, 2]]
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+
+
+@pytest.mark.parametrize("merged", [[0, 6, 20], [4, 2, 30]])
+def test_other_reshapes_before_a_transpose_are_kept(merged: list[int]) -> None:
+    graph = """g (float[2, 4, 6, 5] x) => (float[a, b, c] y) {
+        c = Conv(x, w)  r = Reshape(c, merged)  y = Transpose<perm=[0, 2, 1]>(r)
+    }"""
+    after, _ = convert(model_from_text(graph, {"w": weight(4, 4, 1, 1), "merged": np.array(merged)}))
+    assert list(node(after, "Transpose").attribute[0].ints) == [0, 2, 1]
+
+
 def test_norms_with_statistics_in_float32_by_definition_are_converted() -> None:
     graph = (
         "g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  n = LayerNormalization(h, s, b)  y = MatMul(n, w) }"

@@ -21,6 +21,7 @@ from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposi
 from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConstants, range_of, to_half
 from graphopt.precision.float16.ranges import ActivationRanges, power_that_fits
 from graphopt.precision.float16.reasons import Reasons, half_types, is_attention_bias, is_bound
+from graphopt.precision.float16.rows import transpose_pixels
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.transposed_products import MATRIX_PRODUCTS
@@ -354,6 +355,7 @@ class Conversion:
         self.editor.changed()
         _transpose_behind_products(self.editor)
         cast_before_transposing(self.editor)
+        transpose_pixels(self.editor)
         self.editor.changed()
         self.editor.remove_unused_definitions()
         remarks = []
