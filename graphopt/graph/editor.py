@@ -122,8 +122,8 @@ class Editor(GraphView):
     ) -> None:
         """Replaces the inputs of a node in the graph, and optionally attributes and the operator.
 
-        Producers and initializers that became unused are removed. If the node's outputs have other elements afterwards,
-        also pass the node to `replace` in `new`.
+        Producers and initializers that became unused are removed. The pipeline does not visit the node again in this
+        round. If the pass may match it again, or its outputs have other elements, also pass it to `replace` in `new`.
         """
         self.changed()
         dropped = [v for v in node.inputs if v not in inputs]

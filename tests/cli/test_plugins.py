@@ -14,6 +14,7 @@ import pytest
 import graphopt
 from graphopt.errors import OptionError
 from graphopt.passes import plugins
+from graphopt.pipeline import MAX_ROUNDS
 from tests.rewriting import model_from_text
 
 pytestmark = pytest.mark.once
@@ -52,6 +53,14 @@ def test_a_pass_of_another_package(package: Path) -> None:
     command = [sys.executable, "-c", code, "passes"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "abs_of_neg" in shown and "Abs(Neg(x)) -> Abs(x)" in shown
+
+
+def test_it_visits_a_rewritten_node_again(package: Path) -> None:
+    """Otherwise each Neg needs a round, and the rounds are limited."""
+    nodes = [f"v{i + 1} = Neg (v{i})" for i in range(MAX_ROUNDS + 1)]
+    text = f"g (float[N] v0) => (float[N] y) {{ {' '.join(nodes)} y = Abs (v{len(nodes)}) }}"
+    optimized, report = graphopt.optimize(model_from_text(text), target="cpu")
+    assert [n.op_type for n in optimized.graph.node] == ["Abs"] and not report.notes
 
 
 @pytest.mark.parametrize(
