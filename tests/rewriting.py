@@ -99,7 +99,7 @@ def assert_same_outputs(
 ) -> None:
     """Asserts that every output agrees relative to its RMS, without the library and, for nodes of ours, with it.
 
-    Infinities and NaN must be equal, and do not count for the RMS.
+    Infinities and NaN must be equal, and do not count for the RMS. A tolerance of 0 requires equal elements.
 
     Every intermediate value that keeps its name must agree as well, since users inspect those by name. AFTER must also
     run at ONNX Runtime's default level.
