@@ -163,9 +163,10 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
     # Transposes between pixels and rows are views of a tensor in channels last.
     "rows": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  d = Conv<group=16, pads=[3,3,3,3]>(a, w2)  t = Transpose<perm=[0,2,3,1]>(d)
-           n = LayerNormalization(t, g1, h1)  m = MatMul(n, w3)  u = Transpose<perm=[0,3,1,2]>(m)  s = Add(a, u)
-           y = Conv(s, w4)""",
-        {"w1": (16, 8, 3, 3), "w2": (16, 1, 7, 7), "g1": (16,), "h1": (16,), "w3": (16, 16), "w4": (4, 16, 2, 2)},
+           n = LayerNormalization(t, g1, h1)  m = MatMul(n, w3)  u = Transpose<perm=[0,3,1,2]>(m)  k = Mul(u, kk)
+           s = Add(a, k)  y = Conv(s, w4)""",
+        {"w1": (16, 8, 3, 3), "w2": (16, 1, 7, 7), "g1": (16,), "h1": (16,), "w3": (16, 16), "kk": (16, 1, 1),
+         "w4": (4, 16, 2, 2)},
         2,
     ),
     "rows_at_borders": (

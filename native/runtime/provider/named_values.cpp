@@ -13,13 +13,19 @@ bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
   if (has_layouts(value) || value.type != ElementType::kHalf) return true;
   const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
   if (constant && constant->shape.elements() == 1) return true;
-  return layout != Layout::kAny && value.shape && value.shape->rank() == 1;
+  if (layout == Layout::kAny) return constant && is_column(value);
+  return value.shape && value.shape->rank() == 1;
 }
 
 }  // namespace
 
 bool has_layouts(const Value& value) {
   return value.type == ElementType::kHalf && value.shape && value.shape->rank() == kLayoutRank;
+}
+
+bool is_column(const Value& value) {
+  return value.type == ElementType::kHalf && value.shape && value.shape->rank() == 3 &&
+         (*value.shape)[1] == 1 && (*value.shape)[2] == 1;
 }
 
 NamedValues::NamedValues(Steps& steps, gpu::Device& device, const std::vector<std::string>& inputs,

@@ -32,6 +32,8 @@ struct StepSource {
 
 // Returns true for a tensor that can be stored in channels first or last.
 bool has_layouts(const Value& value);
+// Returns true for one number for each channel, [C, 1, 1], which is [C] in channels last.
+bool is_column(const Value& value);
 
 class NamedValues {
  public:

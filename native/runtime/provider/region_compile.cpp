@@ -172,7 +172,8 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
       operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
     } else if (of->is_constant(k)) {
       operand.kind = Operand::Kind::kConstant;  // add_constants sets the index
-      operand.last = last;
+      operand.last =
+          last || (source.last && op.layout(*source.node) == Layout::kAny && is_column(of->inputs[k]));
     } else {
       throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
     }
@@ -310,12 +311,12 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
 
 namespace {
 
-// A constant converted to channels last, in host memory.
+// A constant converted to channels last, in host memory. Columns [C, 1, 1] become [1, 1, 1, C].
 struct ChannelsLastConstant {
   std::unique_ptr<uint16_t[]> memory;
   Tensor tensor;
   explicit ChannelsLastConstant(const Tensor& from) : tensor(from) {
-    const Shape& s = from.shape;
+    const Shape s = from.shape.rank() == kLayoutRank ? from.shape : Shape{1, from.shape[0], 1, 1};
     tensor.shape = to_channels_last(s);
     memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
     tensor.data = memory.get();
