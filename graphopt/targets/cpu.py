@@ -33,8 +33,9 @@ WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
-# QuantizedLinear pays from this many elements of W on, and for smaller weights with at most these rows of X.
-SMALLEST_QUANTIZED, FEW_QUANTIZED_ROWS = 192 * 192, 16
+# QuantizedLinear pays with at most these rows of X. With an unknown number it pays from this many elements of W on:
+# larger weights lose nothing with many rows.
+FEW_QUANTIZED_ROWS, SMALLEST_QUANTIZED = 16, 192 * 192
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
@@ -166,8 +167,10 @@ def quantized_linear_no_gain(K: int, N: int, rows: int | None) -> str:
         N: columns of the weight.
         rows: rows of X; None if unknown.
     """
-    if K * N < SMALLEST_QUANTIZED and (rows is None or rows > FEW_QUANTIZED_ROWS):
-        return f"a weight of {K} x {N} is small: ONNX Runtime's kernels are as fast"
+    if rows is None and K * N < SMALLEST_QUANTIZED:
+        return f"a weight of {K} x {N} is small: ONNX Runtime's kernels are as fast for many rows"
+    if rows is not None and rows > FEW_QUANTIZED_ROWS:
+        return f"ONNX Runtime's kernels are as fast for {rows} rows"
     return ""
 
 
