@@ -281,6 +281,22 @@ def test_small_constants_lose_bits_only_if_larger_values_are_added(residual: str
     assert compared.equal, compared.summary
 
 
+def test_a_folded_layer_scale_before_a_norm_takes_float16() -> None:
+    """The scale of 1e-5 is part of the weight, which loses bits; the sum is computed by the norm behind it."""
+    graph = """g (float[2, 6, 64] x) => (float[2, 6, 64] y) {
+        p = MatMul(x, w)  q = Add(p, b)  s = Mul(q, scale)  r = Add(x, s)  n = LayerNormalization(r, g, b)
+        m = MatMul(n, w)  y = Add(r, m)
+    }"""
+    constants = {"w": weight(64, 64), "b": weight(64), "g": weight(64), "scale": np.full(64, 1e-5, np.float32)}
+    before = model_from_text(graph, constants)
+    after, report = convert(before, ignore_cost_model=True)
+    assert {n.op_type for n in after.graph.node} >= {"Linear", "FusedLayerNormAddSum"}
+    assert "UNDERFLOW" not in refusals(report)
+    assert set(dtypes(after).values()) == {HALF}
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+
+
 @pytest.mark.parametrize("batch", ["2", "N"])
 def test_pixels_become_rows_by_a_transpose_of_four_axes(batch: str) -> None:
     graph = f"""g (float[{batch}, 4, 6, 5] x) => (float[{batch}, 4, 6, 5] y) {{

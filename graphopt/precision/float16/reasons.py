@@ -37,9 +37,9 @@ STATISTICS = frozenset(
 )
 
 
-# An error below this part of a sum's largest element is 1/256 of float16's rounding there: smaller elements of the sum
+# An error below this part of a sum's largest element is 1/32 of float16's rounding there: smaller elements of the sum
 # may be rounded less.
-LOST = 2.0**-20
+LOST = 2.0**-17
 
 
 @functools.cache
@@ -242,12 +242,12 @@ class Reasons:
             node: an element-wise product or a matrix multiplication.
             error: the error of its constant, over the constant's norm, and so roughly that of the result.
         """
-        readers = _readers_behind_moves(node)
+        sums = [_sum_of(reader) for reader in _readers_behind_moves(node)]
         largest = self.ranges.of(node.outputs[0])
         is_product = is_op(node, "Mul", *LINEAR) or (node.domain == DOMAIN and node.op_type == "Linear")
-        if not is_product or not largest or not readers or not all(is_op(reader, "Add") for reader in readers):
+        if not is_product or not largest or not sums:
             return False
-        return all(error * largest <= LOST * self.ranges.of(reader.outputs[0]) for reader in readers)
+        return all(error * largest <= LOST * self.ranges.of(result) for result in sums)
 
     def _exceeds(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
         """Names the first input or output of the node that was too large for float16 in a run, or returns None."""
@@ -277,6 +277,13 @@ def _takes_half(node: ir.Node) -> bool:
     if node.domain == DOMAIN:
         return node.op_type in OPS
     return node.domain == "" and (node.op_type in TAKE_HALF or node.op_type == "GroupNormalization")
+
+
+def _sum_of(node: ir.Node) -> ir.Value | None:
+    """Returns the sum that an Add, or a norm of ours behind one, writes."""
+    if is_op(node, "Add"):
+        return node.outputs[0]
+    return node.outputs[1] if node.domain == DOMAIN and node.op_type.endswith("AddSum") else None
 
 
 def _readers_behind_moves(node: ir.Node) -> list[ir.Node]:
