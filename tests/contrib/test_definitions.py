@@ -95,7 +95,8 @@ def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
 def test_verify_names_the_key_that_windows_differ_by() -> None:
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(100))
-    drawn = (c for c in draws if c.attributes.get("local_window_size") == 1 and "head_sink" not in c.inputs)
+    newer = {"head_sink", "q_norm_weight", "k_norm_weight"}  # inputs that ONNX Runtime's CPU kernel lacks, or did
+    drawn = (c for c in draws if c.attributes.get("local_window_size") == 1 and not newer & c.inputs.keys())
     case = next(c for c in drawn if c.inputs["query"].shape[1] > 1)
     case.attributes.pop("smooth_softmax", None)
     model = model_of(op, case, 17)

@@ -43,7 +43,9 @@ def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
     """The self-test takes half a minute here, so only tests/provider/test_selftest_on_device.py runs it."""
     assert [command.split()[0] for command in commands()] == ["graphopt", "graphopt", "python"]
     for command in commands():
-        assert shape_of(gpu.run(command.replace(" --selftest", ""))) == shape_of(shown(command)), command
+        printed = shape_of(gpu.run(command.replace(" --selftest", "")))
+        # The guide leaves out lines at "...".
+        assert re.fullmatch(re.escape(shape_of(shown(command))).replace(r"\.\.\.", ".*"), printed), printed
 
 
 def test_the_doctor_finds_every_cpu_kernel(gpu: Machine) -> None:
