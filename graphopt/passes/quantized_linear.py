@@ -94,11 +94,9 @@ class QuantizedMatch:
 
 @dataclass(frozen=True)
 class QuantizedPlan:
-    """The dimensions of W, and the parameters of the new node, each [N] in its final type."""
+    """The parameters of the new node, each [N] in its final type."""
 
     match: QuantizedMatch
-    K: int
-    N: int
     scale: ir.Value | Array
     zero_point: ir.Value | Array
     bias: ir.Value | Array
@@ -145,12 +143,10 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
         dims = tensor_dims(weight)
         if len(dims) != 2:
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {len(dims)}", product)
-        K, N = dims
+        N = dims[1]
         w_zero = product.inputs[3] if len(product.inputs) > 3 else None
         return QuantizedPlan(
             match,
-            K,
-            N,
             _row(match.w_scale, "the scale of the weight", 1, np.dtype(np.float32), N, match.scales, editor),
             _row(w_zero, "the zero point of the weight", 1, weight.dtype.numpy(), N, product, editor),
             _bias(match, N, editor),
@@ -159,7 +155,7 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
     def candidate(self, plan: QuantizedPlan, editor: Editor) -> Candidate:
         match, x = plan.match, editor.shapes.dims(plan.match.X)
         rows = None if x is None else sizes.product(x[:-1]).value
-        no_gain = quantized_linear_no_gain(plan.K, plan.N, rows)
+        no_gain = quantized_linear_no_gain(rows)
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.product, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:

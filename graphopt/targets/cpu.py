@@ -33,9 +33,8 @@ WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
-# QuantizedLinear pays with at most these rows of X. With an unknown number it pays from this many elements of W on:
-# larger weights lose nothing with many rows.
-FEW_QUANTIZED_ROWS, SMALLEST_QUANTIZED = 16, 192 * 192
+# QuantizedLinear pays with at most these rows of X.
+FEW_QUANTIZED_ROWS = 16
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
@@ -159,18 +158,18 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
     return large and K % STRASSEN_DEPTH_OF == 0 and N % STRASSEN_COLUMNS_OF == 0
 
 
-def quantized_linear_no_gain(K: int, N: int, rows: int | None) -> str:
+def quantized_linear_no_gain(rows: int | None) -> str:
     """Returns why QuantizedLinear is slower than ONNX Runtime's nodes; "" if it is faster.
 
+    With many rows the runtime is as fast with VNNI. Without VNNI its sums saturate, which takes fewer instructions.
+
     Args:
-        K: rows of the weight.
-        N: columns of the weight.
         rows: rows of X; None if unknown.
     """
-    if rows is None and K * N < SMALLEST_QUANTIZED:
-        return f"a weight of {K} x {N} is small: ONNX Runtime's kernels are as fast for many rows"
-    if rows is not None and rows > FEW_QUANTIZED_ROWS:
-        return f"ONNX Runtime's kernels are as fast for {rows} rows"
+    if rows is None:
+        return "an unknown number of rows: ONNX Runtime's kernels are at least as fast for many"
+    if rows > FEW_QUANTIZED_ROWS:
+        return f"ONNX Runtime's kernels are at least as fast for {rows} rows"
     return ""
 
 

@@ -171,7 +171,7 @@ def test_other_targets_keep_the_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "columns", "code"),
-    [("17", 2000, "NO_GAIN"), ("R", 40, "NO_GAIN"), ("16", 40, "APPLIED"), ("R", 2000, "APPLIED")],
+    [("17", 2000, "NO_GAIN"), ("R", 40, "NO_GAIN"), ("16", 40, "APPLIED"), ("R", 2000, "NO_GAIN")],
 )
 def test_pays_with_few_rows(rows: str, columns: int, code: str) -> None:
     constants = {"w": np.ones((K, columns), np.int8), "wz": np.int8(0), "ws": np.float32(1)}
