@@ -38,11 +38,30 @@ const std::map<std::string, Value>& values() {
 }
 const std::set<std::string> kConstants = {"table", "zero", "one", "width"};
 
-class ExampleNode final : public NodeInGraph {
+// A node with integer attributes; lists of integers have two equal elements.
+class TestNode : public NodeInGraph {
+ public:
+  std::optional<Tensor> constant(size_t) const override { return std::nullopt; }
+  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
+    const auto found = attributes_.find(name);
+    if (found == attributes_.end()) return std::nullopt;
+    if (type == AttributeType::kInt) return found->second;
+    if (type == AttributeType::kInts) return std::vector<int64_t>(2, found->second);
+    return std::nullopt;
+  }
+
+ protected:
+  explicit TestNode(std::map<std::string, int64_t> attributes) : attributes_(std::move(attributes)) {}
+
+ private:
+  std::map<std::string, int64_t> attributes_;
+};
+
+class ExampleNode final : public TestNode {
  public:
   ExampleNode(const char* type, const std::vector<std::string>& reads, const char* makes,
-              const std::map<std::string, int64_t>& attributes = {})
-      : attributes_(attributes) {
+              std::map<std::string, int64_t> attributes = {})
+      : TestNode(std::move(attributes)) {
     op = type;
     version = 13;
     for (const std::string& name : reads) {
@@ -53,16 +72,6 @@ class ExampleNode final : public NodeInGraph {
     output_names_ = {makes};
     outputs = {values().at(makes)};
   }
-
-  std::optional<Tensor> constant(size_t) const override { return std::nullopt; }
-  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
-    const auto found = attributes_.find(name);
-    const bool known = type == AttributeType::kInt && found != attributes_.end();
-    return known ? std::optional<AttributeValue>(found->second) : std::nullopt;
-  }
-
- private:
-  std::map<std::string, int64_t> attributes_;
 };
 
 TEST_CASE("claims of the example graph") {
@@ -86,12 +95,12 @@ TEST_CASE("claims of the example graph") {
   CHECK(provider::choose(claims, nodes, {"", {"q", "z", "r", "g"}}, {2, {}}) == expected);
 }
 
-// A node with its own values: "x" and "y" are inputs and output of the graph, "w" is constant.
-class LoneNode final : public NodeInGraph {
+// The only node of a graph: its inputs are inputs of the graph or constants.
+class LoneNode final : public TestNode {
  public:
   LoneNode(const char* domain, const char* type, int since, std::vector<Value> reads,
            std::vector<Value> makes, std::map<std::string, int64_t> attributes = {})
-      : attributes_(std::move(attributes)) {
+      : TestNode(std::move(attributes)) {
     op = type;
     domain_ = domain;
     version = since;
@@ -107,18 +116,6 @@ class LoneNode final : public NodeInGraph {
     for (size_t i = first; i < constant_.size(); ++i) constant_[i] = true;
     return std::move(*this);
   }
-
-  std::optional<Tensor> constant(size_t) const override { return std::nullopt; }
-  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
-    const auto found = attributes_.find(name);
-    if (found == attributes_.end()) return std::nullopt;
-    if (type == AttributeType::kInt) return found->second;
-    if (type == AttributeType::kInts) return std::vector<int64_t>(2, found->second);
-    return std::nullopt;
-  }
-
- private:
-  std::map<std::string, int64_t> attributes_;
 };
 
 std::string refusal(const LoneNode& node, size_t min_nodes = 0) {
