@@ -49,10 +49,7 @@ struct MfmaInstruction {
   DEVICE static int part() { return lane_id() / 16; }
   template <class Pair>
   DEVICE static Left left_of(const Pair& pair) {
-    struct Pairs {
-      uint32_t v[kPairs];
-    } pairs = {{pair(0, 0), pair(0, 1)}};
-    return {bit_cast<Vector>(pairs)};
+    return operand_of_pairs<Left>(pair);
   }
   template <class Pair>
   DEVICE static Right right_of(const Pair& pair) {

@@ -6,6 +6,17 @@
 
 namespace graphopt::hip {
 
+// Returns an operand of one line that is made of registers: its pairs of elements are pair(0, 0), pair(0, 1), ..
+template <class Operand, class Pair>
+DEVICE Operand operand_of_pairs(const Pair& pair) {
+  constexpr int kPairs = sizeof(Operand) / 4;
+  struct Pairs {
+    uint32_t v[kPairs];
+  } pairs;
+  UNROLL for (int j = 0; j < kPairs; ++j) pairs.v[j] = pair(0, j);
+  return bit_cast<Operand>(pairs);
+}
+
 template <class T>
 struct ShuffledInstruction {
   static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kContiguous = 4;
@@ -50,11 +61,7 @@ struct ShuffledInstruction {
   DEVICE static int part() { return lane_id() / 16; }
   template <class Pair>
   DEVICE static Left left_of(const Pair& pair) {
-    struct Pairs {
-      uint32_t v[kPairs];
-    } pairs;
-    UNROLL for (int j = 0; j < kPairs; ++j) pairs.v[j] = pair(0, j);
-    return bit_cast<Left>(pairs);
+    return operand_of_pairs<Left>(pair);
   }
   template <class Pair>
   DEVICE static Right right_of(const Pair& pair) {

@@ -44,11 +44,7 @@ struct WmmaInstruction {
   DEVICE static int part() { return lane_id() / 16 % kParts; }
   template <class Pair>
   DEVICE static Left left_of(const Pair& pair) {
-    struct Pairs {
-      uint32_t v[kPairs];
-    } pairs;
-    UNROLL for (int j = 0; j < kPairs; ++j) pairs.v[j] = pair(0, j);
-    return bit_cast<Left>(pairs);
+    return operand_of_pairs<Left>(pair);
   }
   template <class Pair>
   DEVICE static Right right_of(const Pair& pair) {
