@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a decoder. `head`: elements of a head; `positions`: rows of the tables of rotary angles."""
+
+    hidden: int = 64
+    heads: int = 4
+    key_heads: int = 2
+    head: int = 16
+    feed_forward: int = 128
+    vocabulary: int = 96
+    positions: int = 256
 
 
 class _Net:
@@ -40,13 +54,14 @@ class _Net:
         return self.op("MatMulNBits", inputs, [name], MICROSOFT, K=K, N=N, bits=bits, block_size=32)
 
 
-def decoder(layers: int = 2, seed: int = 0, bits: int = 4) -> onnx.ModelProto:
-    """input_ids [B, S], attention_mask [B, P + S], past_key_values.*.key|value -> logits [B, S, 96], present.*.
+def decoder(layers: int = 2, seed: int = 0, bits: int = 4, sizes: Sizes = Sizes()) -> onnx.ModelProto:
+    """input_ids [B, S], attention_mask [B, P + S], past_key_values.*.key|value -> logits [B, S, vocabulary], present.*.
 
-    D = 64, 4 heads of 16 that share 2 key heads, rotary positions, a gated feed-forward of 128.
+    The query heads share key heads and have rotary positions; the feed-forward is gated.
     """
-    net, D, N, G, H, vocabulary, positions = _Net(seed), 64, 4, 2, 16, 96, 256
-    angle = np.arange(positions)[:, None] / 10000 ** (np.arange(H // 2) * 2 / H)
+    net, D, N, G, H = _Net(seed), sizes.hidden, sizes.heads, sizes.key_heads, sizes.head
+    wide, vocabulary = sizes.feed_forward, sizes.vocabulary
+    angle = np.arange(sizes.positions)[:, None] / 10000 ** (np.arange(H // 2) * 2 / H)
     cos, sin = (net.const(n, f(angle).astype(np.float32)) for n, f in (("cos", np.cos), ("sin", np.sin)))
     axis, one = net.const("axis", np.array([1])), net.const("one", np.array([1]))
     lengths = net.op("ReduceSum", ["attention_mask", axis], ["lengths"], keepdims=0)
@@ -60,18 +75,18 @@ def decoder(layers: int = 2, seed: int = 0, bits: int = 4) -> onnx.ModelProto:
     x = net.op("SimplifiedLayerNormalization", [stream, gamma], ["normed"], axis=-1, epsilon=1e-5)
     cached = []
     for i in range(layers):
-        q, k, v = (net.linear(f"l{i}.{n}", x, D, w * H, bits) for n, w in (("q", N), ("k", G), ("v", G)))
+        q, k, v = (net.linear(f"l{i}.{n}", x, D, count * H, bits) for n, count in (("q", N), ("k", G), ("v", G)))
         past = [f"past_key_values.{i}.{n}" for n in ("key", "value")]
         present = [f"present.{i}.{n}" for n in ("key", "value")]
         cached += past
         inputs = [q, k, v, *past, "seqlens_k", "total_sequence_length", cos, sin]
         heads = {"num_heads": N, "kv_num_heads": G, "do_rotary": 1}
         o = net.op("GroupQueryAttention", inputs, [f"l{i}.attention", *present], MICROSOFT, **heads)
-        o = net.linear(f"l{i}.o", o, D, D, bits)
+        o = net.linear(f"l{i}.o", o, N * H, D, bits)
         x, stream = _add_and_norm(net, o, stream, gamma, f"l{i}.before")
-        gate, up = (net.linear(f"l{i}.{n}", x, D, 128, bits) for n in ("gate", "up"))
+        gate, up = (net.linear(f"l{i}.{n}", x, D, wide, bits) for n in ("gate", "up"))
         silu = net.op("Mul", [gate, net.op("Sigmoid", [gate], [f"l{i}.sigmoid"])], [f"l{i}.silu"])
-        down = net.linear(f"l{i}.down", net.op("Mul", [silu, up], [f"l{i}.gated"]), 128, D, bits)
+        down = net.linear(f"l{i}.down", net.op("Mul", [silu, up], [f"l{i}.gated"]), wide, D, bits)
         x, stream = _add_and_norm(net, down, stream, gamma, f"l{i}.after")
     net.linear("logits", x, D, vocabulary, bits)
     kinds = {"input_ids": ["B", "S"], "attention_mask": ["B", "T"]}

@@ -14,6 +14,9 @@ not the best of three. `--write FILE` writes the speed-up over the best of PyTor
 for scripts/pages.py. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
 again.
 
+`--decoder`: a decoder with 4-bit weights and 1,000 tokens in a cache of 4,096, bound in place: one more token, and a
+prompt of 512 tokens in an empty cache. Its outputs are compared with PyTorch in float32, and its time with the captured
+graph of PyTorch with float16 weights.
 `--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
 `--trace`: host and device time of a run, without regions, without capture, and with both; and the host time for each
 node of a long chain. With `--kernels` also the kernels with the most device time in a captured run, ours and those of
@@ -50,8 +53,11 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 import graphopt
+from graphopt.runtime.discovery import memory_of
 from models import TITLES, ZOO, feeds_of
+from models.decoder import Sizes, decoder
 from models.prepared import relative_error
+from models.pytorch.decoder import Decoder
 from models.pytorch.twins import CONVOLUTIONAL, twin
 from scripts.device import bound, load_vendor_libraries, statistics_of
 from scripts.timing import Log, heading, interleaved, line, write_results
@@ -68,8 +74,13 @@ FLOORS = {
     | dict.fromkeys(("mobilenet_v2", "unet", "yolo", "chess", "vgg16_bn", "gpt2"), 1.1),
     "float16": dict.fromkeys(("bert", "vit", "chess"), 1.0)
     | dict.fromkeys(("sd_block", "unet"), 1.1)
-    | dict.fromkeys(("resnet18", "resnet50", "mobilenet_v2", "yolo"), 1.3),
+    | dict.fromkeys(("resnet18", "resnet50", "mobilenet_v2", "yolo"), 1.3)
+    | {"decoder_token": 0.7, "decoder_prompt": 1.5},
 }
+# Rows of --decoder: the number of tokens in the cache, and of new tokens.
+DECODER = {"decoder_token": (1000, 1), "decoder_prompt": (0, 512)}
+# PyTorch's own error in float16 is 0.047 on a CPU: most of the cache is zeros, so its root mean square is low.
+DECODER_ERROR_LIMIT = 6e-2
 # In float16 without vendor libraries.
 FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
 SIDES = ("eager", "graph", "compile")
@@ -104,7 +115,8 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        return self.ours / min(self.peers.values(), default=float("nan"))
+        peers = [self.peers[side] for side in self.peers if side == "graph" or self.model not in DECODER]
+        return self.ours / min(peers, default=float("nan"))
 
     @property
     def floor(self) -> float | None:
@@ -114,7 +126,7 @@ class Row:
 
     @property
     def error_limit(self) -> float:
-        return ERROR_LIMIT[self.dtype]
+        return DECODER_ERROR_LIMIT if self.model in DECODER else ERROR_LIMIT[self.dtype]
 
     @property
     def speedup(self) -> float:
@@ -297,10 +309,13 @@ def variants_of(
 
 def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, compiled: bool) -> Row:
     row = Row(name, batch, dtype, libraries, torch.cuda.get_device_name())
-    exported, model, feeds = model_of(name, batch, dtype)
-    cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
-    expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
-    del cpu
+    if name in DECODER:
+        model, feeds, expected, module = decoder_of(*DECODER[name])
+    else:
+        exported, model, feeds = model_of(name, batch, dtype)
+        cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+        expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
+        del cpu
     row.on_cpu, row.copies = placed(model, feeds, library)
     before = region_counts(library)
     session = session_of(model, library)
@@ -311,7 +326,15 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
             row.error = max(row.error, error)
     binding = bound(session, feeds, got)
     works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
-    works |= peers_of(row, feeds, compiled)
+    if name in DECODER:
+        for past in (key for key in feeds if key.startswith("past_")):
+            cache = ort.OrtValue.ortvalue_from_numpy(feeds[past], *memory_of(session))
+            binding.bind_ortvalue_input(past, cache)
+            binding.bind_ortvalue_output(past.replace("past_key_values", "present"), cache)
+        module, arguments = on_device(module, [torch.from_numpy(feeds["input_ids"])], dtype, False)
+        works |= variants_of(module, arguments, compiled, row.failed)
+    else:
+        works |= peers_of(row, feeds, compiled)
     times = milliseconds(works)
     row.ours = times.pop("ours")
     row.peers = times
@@ -322,11 +345,30 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     return row
 
 
+def decoder_of(start: int, count: int) -> tuple[onnx.ModelProto, dict[str, Any], list[Any], Decoder]:
+    """Returns the optimized decoder in float16, `count` tokens after `start` in its cache, its outputs, and PyTorch's.
+
+    Source of the sizes: Llama 3.2 1B, with a smaller vocabulary.
+    """
+    layers, sizes, rng = 16, Sizes(2048, 32, 8, 64, 8192, 32_000, 4096), np.random.default_rng(0)
+    source = to_float16(decoder(layers, sizes=sizes))
+    model, _ = graphopt.optimize(source, target="cuda")
+    cache = np.zeros((layers, 2, 1, sizes.key_heads, sizes.positions, sizes.head), np.float16)
+    cache[..., :start, :] = rng.standard_normal(cache[..., :start, :].shape)
+    ids, mask = rng.integers(0, sizes.vocabulary, (1, count)), np.ones((1, start + count), np.int64)
+    names = [value.name for value in source.graph.input if value.name.startswith("past_")]
+    feeds = {"input_ids": ids, "attention_mask": mask, **dict(zip(names, cache.reshape(-1, *cache.shape[2:])))}
+    module = Decoder(source, layers, sizes, torch.from_numpy(cache).float(), start).eval().cuda()
+    with torch.inference_mode():
+        logits = module(torch.from_numpy(ids).cuda()).cpu().numpy()
+    return model, feeds, [logits, *module.cache.flatten(0, 1).cpu().numpy()], module
+
+
 def results(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Returns for each model its speed-up at batch 1 with the vendor's libraries, by precision."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row.batch == 1 and row.libraries and row.peers:
+        if row.batch == 1 and row.libraries and row.peers and row.model in TITLES:
             title = TITLES[row.model]
             found.setdefault(title, {"model": title})[row.dtype] = round(row.speedup, 2)
     return list(found.values())
@@ -543,6 +585,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
+    parser.add_argument("--decoder", action="store_true")
     parser.add_argument("--without-libraries", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
@@ -562,7 +605,7 @@ def main() -> int:
     kept = {key: Row(**row) for key, row in log.rows.items()}
     known = {key for key, row in kept.items() if not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
-    for name, batch, dtype in rows_of(options.only):
+    for name, batch, dtype in [(n, 1, "float16") for n in DECODER] if options.decoder else rows_of(options.only):
         key = Row(name, batch, dtype, libraries, device).key
         if key not in known:
             kept[key] = row = measure(name, batch, dtype, library, libraries, not options.no_compile)

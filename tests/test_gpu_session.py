@@ -15,6 +15,8 @@ from scripts import pages
 
 pytestmark = pytest.mark.once
 
+OF_PYTORCH = ("models.pytorch.decoder", "models.pytorch.twins", "scripts.gpu_session")
+
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -27,10 +29,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
         if parent:
             setattr(modules[parent], child, module)
     vars(modules["torch.nn"])["Module"] = object
-    for name in ("models.pytorch.twins", "scripts.gpu_session"):
+    for name in OF_PYTORCH:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("scripts.gpu_session")
-    for name in ("models.pytorch.twins", "scripts.gpu_session"):
+    for name in OF_PYTORCH:
         sys.modules.pop(name, None)
 
 
@@ -55,6 +57,12 @@ def test_the_best_of_two_is_no_best_of_three(script: Any) -> None:
 
 def test_copies_are_a_miss(script: Any) -> None:
     assert row(script, copies=2).failures(script.SIDES) == ["2 copies"]
+
+
+def test_decoders_are_compared_with_the_captured_graph(script: Any) -> None:
+    given = {"model": "decoder_token", "dtype": "float16", "peers": {"eager": 9.0, "graph": 2.0, "compile": 1.0}}
+    assert row(script, **given, ours=1.39).failures(script.SIDES) == []
+    assert row(script, **given, ours=1.41).failures(script.SIDES) == ["above 0.7"]
 
 
 def test_results_become_a_column_of_the_readme(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
