@@ -8,7 +8,7 @@ namespace {
 
 // Returns true if a kernel in channels last can read the input: its layout can be changed, it is not float16, or it is
 // the same in both layouts. A scalar must be constant, because the runtime reports an unknown rank as 0, too.
-bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
+bool fits(const NodeInGraph& node, size_t i, Layout layout) {
   const Value& value = node.inputs[i];
   if (has_layouts(value) || value.type != ElementType::kHalf) return true;
   const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
@@ -97,7 +97,7 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
 }
 
 bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
-  const abi::GraphNode& node = *source.node;
+  const NodeInGraph& node = *source.node;
   if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
       node.inputs.empty() || !has_layouts(node.inputs[0])) {
     return false;

@@ -20,14 +20,14 @@ namespace graphopt::provider {
 
 // The nodes and kernel of a step during compilation.
 struct StepSource {
-  const abi::GraphNode* node = nullptr;
+  const NodeInGraph* node = nullptr;
   const Registration* op = nullptr;
   std::optional<Tail> tail;
   Siblings members;      // indices of the sibling nodes in the region, this one first
   bool planned = false;  // computed on the host during planning
   bool last = false;     // its kernel computes in channels last
   // the node that reads each input, and the input's index there
-  std::vector<std::pair<const abi::GraphNode*, size_t>> inputs;
+  std::vector<std::pair<const NodeInGraph*, size_t>> inputs;
 };
 
 // Returns true for a tensor that can be stored in channels first or last.

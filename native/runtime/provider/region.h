@@ -84,7 +84,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
   Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
   StepSource source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
-  bool is_planned(const abi::GraphNode& node, const NamedValues& known,
+  bool is_planned(const NodeInGraph& node, const NamedValues& known,
                   const std::set<std::string>& planned) const;
   Step step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources);
   void find_lifetimes();

@@ -11,6 +11,7 @@
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
 #include "runtime/provider/named_values.h"
+#include "runtime/provider/packed_products.h"
 #include "runtime/provider/region.h"
 #include "runtime/provider/siblings.h"
 #include "runtime/provider/tails.h"
@@ -27,7 +28,7 @@ constexpr size_t kConstantBlock = size_t{32} << 20;
 // A node of a region during the creation of its kernel. Constants are in the memory where the kernel reads them.
 class RegionNode final : public Node {
  public:
-  RegionNode(const GraphNode& node, std::vector<std::optional<Tensor>> constants)
+  RegionNode(const NodeInGraph& node, std::vector<std::optional<Tensor>> constants)
       : node_(node), constants_(std::move(constants)) {
     op = node.op;
     name = node.name;
@@ -50,7 +51,7 @@ class RegionNode final : public Node {
   std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
 
  private:
-  const GraphNode& node_;
+  const NodeInGraph& node_;
   std::vector<std::optional<Tensor>> constants_;
 };
 
@@ -76,7 +77,8 @@ struct Region::Groups {
   std::vector<Fusion> fusions;
   std::vector<const Fusion*> ends;      // for each node, the fusion that it ends; null if there is none
   std::map<size_t, Siblings> siblings;  // by the position of the first sibling
-  std::vector<bool> covered;            // nodes that are part of another node's step
+  std::map<size_t, std::unique_ptr<NodeInGraph>> packed;  // by the position of the replaced multiplication
+  std::vector<bool> covered;                              // nodes that are part of another node's step
 };
 
 Region::Groups Region::group(const std::vector<GraphNode>& nodes,
@@ -84,6 +86,16 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
   Groups groups;
   groups.ends.resize(nodes.size());
   groups.covered.resize(nodes.size());
+  const auto takes_packed = [this](const NodeInGraph& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->refuse(node).empty();
+  };
+  for (PackedProduct& product : find_packed_products(nodes, outputs, takes_packed)) {
+    count_region(RegionEvent::kFused);
+    const size_t position = product.nodes.back();
+    for (const size_t i : product.nodes) groups.covered[i] = i != position;
+    groups.packed.emplace(position, std::move(product.node));
+  }
   const auto takes_tail = [this](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->create_with_tail;
@@ -110,7 +122,9 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
 // Returns the source of the step that replaces node i.
 StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
   const Fusion* fusion = groups.ends[i];
-  const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
+  const auto packed = groups.packed.find(i);
+  const NodeInGraph* replaced = packed != groups.packed.end() ? packed->second.get() : nullptr;
+  const NodeInGraph& node = replaced != nullptr ? *replaced : nodes[fusion != nullptr ? fusion->head : i];
   const auto family = groups.siblings.find(i);
   StepSource source;
   source.node = &node;
@@ -136,7 +150,7 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
 // Subgraphs of one If may have values with the same name, of which only some can be planned. A value with the name of
 // a planned value is planned if it is no output of the region and its inputs are known. Shape and Size need only the
 // shape of their input.
-bool Region::is_planned(const GraphNode& node, const NamedValues& known,
+bool Region::is_planned(const NodeInGraph& node, const NamedValues& known,
                         const std::set<std::string>& planned) const {
   const Registration* op = registry_.claims().find_planned(node);
   const std::string& name = node.output_names()[0];
