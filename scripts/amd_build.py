@@ -60,7 +60,8 @@ class Kernel:
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
 PRODUCTS = (
-    r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_|matmul_nbits_(rows|\d)"
+    r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|(integer_)?gemm_(?!sum)|conv_|"
+    r"matmul_nbits_(rows|\d)"
 )
 # The least simulated percentage of the matrix units' peak, for the largest tiles.
 FLOORS = {
@@ -142,7 +143,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
         found.append("flat instead of global or LDS instructions")
     if re.match(PRODUCTS, kernel.name):
         # implicit_product converts float16 to float32.
-        half = kernel.name.endswith("_f16") and not kernel.name.startswith("implicit")
+        half = kernel.name.endswith(("_f16", "_i8")) and not kernel.name.startswith("implicit")
         if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):
             found.append("no matrix instruction")
         if not kernel.count(r"(global|flat|buffer)_load_(dwordx4|b128)"):

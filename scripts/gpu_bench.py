@@ -44,6 +44,7 @@ from tests.hip import (
 )
 from tests.hip.group_query_attention_cases import Setting
 from tests.hip.harness import Plan, int64s
+from tests.hip.integer_gemm_cases import Numbers
 
 CONVOLUTIONS = (
     (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
@@ -337,6 +338,30 @@ def matmuls(r: Runner, dtype: torch.dtype, transpose: bool) -> Iterator[Row]:
         yield r.row(str((M, N, K, batch)), plan, [a, b], [y], peers=peers, flops=flops, with_tile=with_tile)
 
 
+def integer_matmuls(r: Runner) -> Iterator[Row]:
+    """Times uint8 activations and packed int8 weights with scales and a bias for each column; the output is uint8."""
+    for M, N, K, batch in PRODUCTS:
+        if batch > 1 or K % 16:
+            continue
+        a, b = (torch.randint(-100, 100, size, device="cuda", dtype=torch.int8) for size in ((M, K), (N, K)))
+        numbers = Numbers.draw(np.random.default_rng(0), np.uint8, np.int8, np.uint8, N, K, 3)
+        operands = torch.from_numpy(numbers.columns(np.zeros((1, N), np.int64), K)).cuda()
+        y = torch.empty(M, N, device="cuda", dtype=torch.uint8)
+        fixed = (int64s([M, N, K, 0, 0]), int64s(numbers.plan_numbers(1, N, K)), numbers.floats(), NO, YES)
+
+        def with_tile(tile: int, fixed: Any = fixed, a: Any = a, b: Any = b, c: Any = operands, y: Any = y) -> Work:
+            return r.work(r.plan("integer_gemm", *fixed, c_int32(tile)), [a, b, c, a], [y])
+
+        half = [normal(M, K).half(), normal(N, K).half()]
+        peers = {"cuBLAS float16": partial(torch.matmul, half[0], half[1].T)}
+        if M > 16 and N % 8 == 0:
+            peers["cuBLAS int8 to int32"] = partial(torch._int_mm, a, b.T)
+        plan = r.plan("integer_gemm", *fixed, c_int32(-1))
+        yield r.row(
+            str((M, N, K)), plan, [a, b, operands, a], [y], peers=peers, flops=2 * M * N * K, with_tile=with_tile
+        )
+
+
 def convolutions(r: Runner, dtype: torch.dtype) -> Iterator[Row]:
     for n, c, h, m, kernel, stride in PLAIN:
         pad = kernel // 2
@@ -384,10 +409,11 @@ def winograds(r: Runner, dtype: torch.dtype) -> Iterator[Row]:
 
 
 def tiled(r: Runner) -> Iterator[Group]:
-    """GEMMs and convolutions in float16 that can be timed with each tile."""
+    """GEMMs and convolutions in float16 and int8 that can be timed with each tile."""
     for transpose in (False, True):
         title = f"MatMul, float16{', B transposed' if transpose else ''}"
         yield Group(title, matmuls(r, torch.float16, transpose))
+    yield Group("QLinearMatMul, uint8 and int8", integer_matmuls(r))
     unit = [shape for shape in LAST if shape[4:] == (3, 1)]
     yield Group("Conv in channels last, float16, 3x3 (floor 0.8x)", convolutions_last(r, unit))
     others = [shape for shape in LAST if shape not in unit]
@@ -907,7 +933,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, part in PARTS.items():
         parser.add_argument(option, action="append_const", dest="parts", const=part)
-    parser.add_argument("--tiles", action="store_true", help="the GEMMs and convolutions with each tile, in float16")
+    parser.add_argument(
+        "--tiles", action="store_true", help="the GEMMs and convolutions with each tile, in float16 and int8"
+    )
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="rows with one of these in their name")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True

@@ -31,4 +31,31 @@ struct Epilogue {
 // Returns the size of arguments that have `before` bytes of other members and end with an epilogue.
 constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
 
+// The type of the output of an int8 GEMM.
+enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
+
+// Precomputed operands of the epilogue of an int8 GEMM: this header, and then for each matrix of the right operand four
+// arrays with an element for each column (float scale, float shift, int32_t offset, int32_t zero point), which are
+// padded to a multiple of kIntegerPack columns.
+struct IntegerColumnsHeader {
+  uint32_t outside[4];    // 16 elements of A that are equal to its zero point
+  float y_scale, y_zero;  // the scale is only for an activation
+  int32_t unused[2];
+};
+constexpr int kIntegerPack = 8;
+
+// Inverting these bits converts unsigned elements x to signed elements x - 128.
+constexpr uint32_t kUnsignedBits = 0x80808080;
+
+// The operations on the sums s of an int8 GEMM, whose elements are signed. The exact sum of products is s + offset[n] -
+// zero[n] * (sum of row m of A). The scale of column n, an activation, and the scale and zero point of Y are applied to
+// it. Without activation, scale[n] includes the scale of Y. `packs`: rows of Y are multiples of kIntegerPack elements.
+struct IntegerEpilogue {
+  IntegerOutput output;
+  int32_t columns;  // padded
+  int32_t packs;
+  uint32_t inverted_bits;  // kUnsignedBits if the elements of A are unsigned
+  Activation act;
+};
+
 }  // namespace graphopt::hip

@@ -85,11 +85,11 @@ DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y
 }
 
 // Stores a pack of partial sums of columns n to n + kSize - 1 at `to`.
-template <int kSize>
-DEVICE void store_partial(const Epilogue& e, float* to, int n, int32_t N, const float (&values)[kSize]) {
-  if (e.packs != 0) {
+template <class T, int kSize>
+DEVICE void store_partial(bool packs, T* to, int n, int32_t N, const T (&values)[kSize]) {
+  if (packs) {
     UNROLL for (int i = 0; i < kSize; i += 4) {
-      const Pack<float> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
+      const Pack<T> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
       store_pack(to + i, four);
     }
     return;
@@ -125,7 +125,7 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
     at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
     write_pack(args.epilogue, bias_of(args.epilogue, bias, z), residual, y, at, n, N, values);
   } else {
-    store_partial(args.epilogue, partial_of(args, part) + at, n, N, values);
+    store_partial(args.epilogue.packs != 0, partial_of(args, part) + at, n, N, values);
   }
 }
 
@@ -155,21 +155,22 @@ struct TileEpilogue {
 };
 
 // The argument of Hgemm::apply_epilogue with splits of K. Stores partial sums of columns n to n + 3; `to`
-// points to column n of the first of `rows` rows of N elements.
+// points to column n of the first of `rows` rows of N elements. T: float or int32_t.
+template <class T>
 struct PartialSumEpilogue {
-  const Epilogue& epilogue;
-  float* to;
+  bool packs;
+  T* to;
   int rows, n;
   int32_t N;
 
   DEVICE Bits128 ahead(int) const { return Bits128{}; }
-  DEVICE void add(float*, const Bits128&) const {}
+  DEVICE void add(T*, const Bits128&) const {}
   template <int kCount>
-  DEVICE void activate(float (&)[kCount]) const {}
-  DEVICE void store(int m, const float* values) const {
+  DEVICE void activate(T (&)[kCount]) const {}
+  DEVICE void store(int m, const T* values) const {
     if (m >= rows || n >= N) return;
-    const float four[4] = {values[0], values[1], values[2], values[3]};
-    store_partial(epilogue, to + static_cast<size_t>(m) * static_cast<size_t>(N), n, N, four);
+    const T four[4] = {values[0], values[1], values[2], values[3]};
+    store_partial(packs, to + static_cast<size_t>(m) * static_cast<size_t>(N), n, N, four);
   }
 };
 
@@ -184,7 +185,8 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   };
   if (args.splits.splits.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
-    const PartialSumEpilogue end = {args.epilogue, partial_of(args, part) + element(n), M - first_m, n, N};
+    const PartialSumEpilogue<float> end = {args.epilogue.packs != 0, partial_of(args, part) + element(n),
+                                           M - first_m, n, N};
     product.template apply_epilogue<4>(lds, end);
     return;
   }

@@ -856,6 +856,59 @@ EXPORT Plan* graphopt_integer_window_plan(const DeviceFacts*, int32_t left, int3
   return guarded([&] { return integer_window_plan(read_convolution(numbers), integers(left, right, has)); });
 }
 
+// `numbers`: matrices, lines, K, taps, whether lines are columns and elements signed.
+EXPORT Plan* graphopt_integer_lines_plan(const DeviceFacts*, const int64_t* numbers) {
+  return guarded([&] {
+    IntegerLines p;
+    for (int64_t* member : {&p.matrices, &p.lines, &p.K, &p.taps}) *member = *numbers++;
+    for (bool* member : {&p.across, &p.is_signed}) *member = *numbers++ != 0;
+    return integer_lines_plan(p);
+  });
+}
+
+namespace {
+
+// `numbers`: matrices, columns, K, types of L, R and Y, kinds of the zero points of L and R, whether there are scales, a
+// scale for each column, a bias, a bias for each column, and a zero point of Y.
+IntegerColumnsProblem read_integer_columns(const int64_t* numbers, const float* floats) {
+  IntegerColumnsProblem p;
+  for (int64_t* member : {&p.matrices, &p.columns, &p.K}) *member = *numbers++;
+  for (ElementType* member : {&p.left, &p.right, &p.y}) *member = static_cast<ElementType>(*numbers++);
+  for (ZeroPoint* member : {&p.left_zero, &p.right_zero}) {
+    *member = {*numbers != 0, *numbers == 2};
+    ++numbers;
+  }
+  for (bool* member : {&p.has_scales, &p.right_scales, &p.has_bias, &p.many_biases, &p.has_y_zero}) {
+    *member = *numbers++ != 0;
+  }
+  p.alpha = floats[0];
+  p.act = activation(static_cast<int32_t>(*numbers), floats[1], floats[2]);
+  return p;
+}
+
+}  // namespace
+
+// `floats`: alpha, and two parameters of the activation.
+EXPORT Plan* graphopt_integer_columns_plan(const DeviceFacts*, const int64_t* numbers, const float* floats) {
+  return guarded([&] { return integer_columns_plan(read_integer_columns(numbers, floats)); });
+}
+
+// `numbers`: M, N, K, batches of L and R. `columns`: `numbers` of graphopt_integer_columns_plan.
+EXPORT Plan* graphopt_integer_gemm_plan(const DeviceFacts* device, const int64_t* numbers,
+                                        const int64_t* columns, const float* floats, int row_sums,
+                                        int unsigned_left, int32_t tile) {
+  return guarded([&] {
+    GemmProblem p;
+    for (int64_t* member : {&p.M, &p.N, &p.K}) *member = *numbers++;
+    const Shape a_shape = read_shape(numbers), b_shape = read_shape(numbers);
+    p.batch = broadcast_shape(a_shape, b_shape);
+    p.a_batch = broadcast(a_shape, p.batch);
+    p.b_batch = broadcast(b_shape, p.batch);
+    return integer_gemm_plan(p, read_integer_columns(columns, floats), row_sums != 0, unsigned_left != 0,
+                             *device, gemm_tile(tile));
+  });
+}
+
 // `numbers`: outer, M, N, whether there is a scale for each row and for each column, a bias, the type of Y (0
 // for float) and whether Y has a zero point.
 EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {

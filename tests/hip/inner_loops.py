@@ -49,6 +49,7 @@ class Rates:
     lds_bytes: int = 128  # in a clock
     memory_bytes: int = 64  # in a clock
     memory_latency: int = 500
+    int8_rate: int = 1  # int8 multiplications in the time of one in float16
 
 
 def rates(arch: str) -> Rates:
@@ -56,12 +57,13 @@ def rates(arch: str) -> Rates:
     cdna = row["wave"] == "64"
     simds = 4 if cdna else 2
     matrix = 2 * 16**3 * simds // max(1, int(row["matrix_flops"]))
+    int8_rate = 2 if arch.startswith(("gfx94", "gfx95", "gfx12")) else 1
     if cdna:
-        return Rates(simds, 4, 4, 16, 4, matrix, 16, 32, False, 128)
-    return Rates(simds, 1, 1, 4, 5, matrix, 0, 0, True, 64)
+        return Rates(simds, 4, 4, 16, 4, matrix, 16, 32, False, 128, int8_rate=int8_rate)
+    return Rates(simds, 1, 1, 4, 5, matrix, 0, 0, True, 64, int8_rate=int8_rate)
 
 
-MATRIX = re.compile(r"v_(?:mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f32|f16)")
+MATRIX = re.compile(r"v_(?:mfma|wmma)_(?:f32|i32)_(\d+)x(\d+)x(\d+)_?(f32|f16|i8|iu8)")
 SLOW = re.compile(r"v_(s_)?(exp|log|rcp|rsq|sqrt|sin|cos)_|v_mul_(lo|hi)_[iu]32|v_mad_(co_)?[iu]64_[iu]32")
 REGISTER = re.compile(r"\b([va])(?:(\d+)\b|\[(\d+):(\d+)\])")
 WIDTH = re.compile(r"_(?:dwordx(\d)|dword|[bu](\d+)|f(\d+))")
@@ -122,6 +124,8 @@ def instruction(arch: str, text: str) -> Instruction:
         if found:
             size = int(found[1]) * int(found[2]) * int(found[3])
             peak = r.matrix_f32 * size // 1024 if found[4] == "f32" else r.matrix * size // 4096
+            if found[4].endswith("8"):
+                peak //= r.int8_rate
             clocks = max(r.shortest_matrix, peak)
             return Instruction(text, "matrix", clocks, clocks + r.matrix_latency, reads, writes, peak_clocks=peak)
         if SLOW.match(name):

@@ -53,6 +53,11 @@ CASES: list[tuple[str, Inputs, dict[str, Any]]] = [
     ("MatMulInteger", [u8(3, 5, 40), i7(40, 33), u8(), i8(33)], {}),
     ("MatMulInteger", [u8(3, 5, 40), u8(3, 40, 33), u8(1), u8(1)], {}),
     ("MatMulInteger", [i8(40), i8(2, 40, 33)], {}),
+    (
+        "QLinearMatMul",
+        [u8(2, 5, 48), scale(), u8(), i7(48, 33), scale(33), np.zeros(33, np.int8), scale(of=40), u8()],
+        {},
+    ),
     ("QLinearMatMul", [u8(2, 5, 40), scale(), u8(), i7(40, 33), scale(33), i8(33), scale(of=40), u8()], {}),
     ("QLinearMatMul", [i8(2, 5, 40), scale(), i8(), i8(2, 40, 33), scale(), i8(), scale(of=40), i8()], {}),
     ("ConvInteger", [u8(*IMAGE), u8(6, 4, 3, 3), u8(), u8()], {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
@@ -132,7 +137,10 @@ CONTRIB: list[tuple[str, Inputs, dict[str, Any]]] = [
 ]
 
 
-def model_of(op: str, inputs: Inputs, attributes: dict[str, Any], domain: str) -> tuple[bytes, dict[str, Array]]:
+def model_of(
+    op: str, inputs: Inputs, attributes: dict[str, Any], domain: str, constant: bool = False
+) -> tuple[bytes, dict[str, Array]]:
+    """Returns a model of one node, and its feeds. `constant`: all inputs but the first are initializers."""
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
     feeds = {name: x for name, x in zip(names, inputs, strict=True) if x is not None}
     outputs = [f"y{i}" for i in range(3 if op == "DynamicQuantizeLinear" else 1)]
@@ -141,7 +149,9 @@ def model_of(op: str, inputs: Inputs, attributes: dict[str, Any], domain: str) -
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), [f"{n}_{d}" for d in range(x.ndim)])
         for n, x in feeds.items()
     ]
-    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=y) for y in outputs])
+    rest = [onnx.numpy_helper.from_array(feeds.pop(i.name), i.name) for i in infos[1:]] if constant else []
+    infos = infos[: len(feeds)]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=y) for y in outputs], rest)
     imports = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString(), feeds
 
@@ -159,12 +169,13 @@ def on_cpu(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 def test_the_numbers_of_the_cpu(
     op: str, inputs: Inputs, attributes: dict[str, Any], domain: str, worker: ProcessPoolExecutor
 ) -> None:
-    model, feeds = model_of(op, inputs, attributes, domain)
-    outcome = worker.submit(run, model, feeds, ALONE).result()
-    assert outcome.on_device(op) == 1
-    for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
-        assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(got, wanted)
+    for constant in (False, True):
+        model, feeds = model_of(op, inputs, attributes, domain, constant)
+        outcome = worker.submit(run, model, feeds, ALONE).result()
+        assert outcome.on_device(op) == 1
+        for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
+            assert got.dtype == wanted.dtype
+            np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])

@@ -1,4 +1,4 @@
-// Float16 GEMMs on the matrix units (matrix.h) with operands in packs. Targets that copy from memory to LDS
+// GEMMs on the matrix units (matrix.h) with operands in packs. Targets that copy from memory to LDS
 // without registers load several steps in advance; other targets load one step in advance, to registers.
 #pragma once
 
@@ -10,10 +10,10 @@
 namespace graphopt::hip {
 
 // kRightByK: in the right operand, the elements of all columns are contiguous for each index k; otherwise all
-// elements of a column are contiguous.
-template <GemmTile kTile, bool kRightByK>
+// elements of a column are contiguous. Element: half_t or Int8Pair.
+template <GemmTile kTile, bool kRightByK, class Element = half_t>
 struct AlignedGemm {
-  using Instruction = hip::Instruction<half_t>;
+  using Instruction = hip::Instruction<Element>;
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAsyncCopies = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
@@ -22,7 +22,7 @@ struct AlignedGemm {
       kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThree ? 3 : kShape.stages;
   using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
-                        kShape.split_k>;
+                        kShape.split_k, Element>;
   using Lds = typename Product::Lds;
   static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
   static constexpr int kThreads = Product::kThreads;

@@ -14,6 +14,9 @@
 // both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair j of line i.
 //
 // kTwoTiles: multiply_two() multiplies the operands of two tiles, for 32 indices k, in one instruction.
+//
+// Instruction<Int8Pair> multiplies signed int8 elements and adds in int32. The operands have the layout of half_t, with
+// two elements in the place of one: a tile covers 32 indices k.
 #pragma once
 
 #include "gemm/pipelines/shuffles.h"
@@ -22,6 +25,17 @@ namespace graphopt::hip {
 
 template <class T>
 struct Instruction : ShuffledInstruction<T> {};
+
+// Inverts these bits of each register of an operand; see kUnsignedBits in gemm/args.h.
+template <class Operand>
+DEVICE Operand invert_bits(const Operand& operand, uint32_t bits) {
+  struct Words {
+    uint32_t v[sizeof(Operand) / 4];
+  };
+  auto words = bit_cast<Words>(operand);
+  UNROLL for (uint32_t& word : words.v) word ^= bits;
+  return bit_cast<Operand>(words);
+}
 
 }  // namespace graphopt::hip
 

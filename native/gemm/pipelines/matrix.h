@@ -1,5 +1,6 @@
-// A float16 GEMM of one work-group on the matrix units (instruction.h) with float32 sums: C[kM x kN] += A
-// B^T. LDS has a row of A for each row of C, and a row of B for each column of C.
+// A GEMM of one work-group on the matrix units (instruction.h): C[kM x kN] += A B^T, in float16 with float32 sums, or in
+// int8 with int32 sums. LDS has a row of A for each row of C, and a row of B for each column of C. Loaders and LDS
+// treat two int8 elements with consecutive indices k as one element of type half_t.
 #pragma once
 
 #include "device/platform.h"
@@ -12,12 +13,15 @@ namespace graphopt::hip {
 // kWaveM x kWaveN: the part of C that a wave computes. kRightByK: LDS has a row of B for each index k
 // instead; the instruction must support this layout (kLoadsRows). kSplitK: number of groups of waves that
 // compute the whole tile, each for its part of the depth of a step; values above 1 require run_steps_ahead.
+// Element: half_t or Int8Pair.
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
-          int kSplitK_ = 1>
+          int kSplitK_ = 1, class Element = half_t>
 struct Hgemm {
-  // Instruction<half_t>, written as a dependent type because not every target's Instruction has all
+  // Instruction<Element>, written as a dependent type because not every target's Instruction has all
   // functions.
-  using Instruction = typename Select<kRightByK, hip::Instruction<half_t>, hip::Instruction<half_t>>::Type;
+  using Instruction = typename Select<kRightByK, hip::Instruction<Element>, hip::Instruction<Element>>::Type;
+  static constexpr bool kInt8 = kIsInt8<Element>;
+  using Value = typename Select<kInt8, int32_t, float>::Type;  // type of the sums
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
   static constexpr int kSplitK = kSplitK_, kSplitWaves = (kM / kWaveM) * (kN / kWaveN),
@@ -37,6 +41,8 @@ struct Hgemm {
   };
 
   typename Instruction::Sum sum[kTilesM][kTilesN] = {};
+  // With int8, these bits of each register of A are inverted; see kUnsignedBits in gemm/args.h.
+  uint32_t inverted_bits = 0;
 
   DEVICE static int split() { return kSplitK == 1 ? 0 : wave_id() / kSplitWaves; }
   DEVICE static int wave_of_split() { return kSplitK == 1 ? wave_id() : wave_id() % kSplitWaves; }
@@ -78,7 +84,7 @@ struct Hgemm {
     typename Instruction::Left left[kTilesM];
     typename Instruction::Right right[kTilesN];
   };
-  DEVICE static void load(const Lds& lds, int buffer, int k, Operands& to) {
+  DEVICE void load(const Lds& lds, int buffer, int k, Operands& to) const {
     load_right(lds, buffer, k, to.right);
     UNROLL for (int m = 0; m < kTilesM; ++m) to.left[m] = load_left(lds, buffer, k, m);
   }
@@ -206,7 +212,7 @@ struct Hgemm {
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
-    float* const own_sums = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
+    Value* const own_sums = reinterpret_cast<Value*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
     // If a row has 6 or 12 packs, some work-items have none.
     const bool has_packs = kPacksAcross * kRows == kWave || row < kRows;
@@ -232,11 +238,11 @@ struct Hgemm {
       if (!has_packs) continue;
       NO_UNROLL for (int first = 0; first < kPacks; first += kGroup) {
         const int at = chunk * kPacks + first;
-        float values[kGroup * kPack];
+        Value values[kGroup * kPack];
         UNROLL for (int i = 0; i < kGroup; ++i) {
           UNROLL for (int j = 0; j < kPack; j += 4) {
-            const float* const from = own_sums + ((first + i) * kRows + row) * kStride + exchange(column + j);
-            const Pack<float> four = load_pack(from);
+            const Value* const from = own_sums + ((first + i) * kRows + row) * kStride + exchange(column + j);
+            const Pack<Value> four = load_pack(from);
             UNROLL for (int e = 0; e < 4; ++e) values[i * kPack + j + e] = four.v[e];
           }
         }
@@ -273,24 +279,29 @@ struct Hgemm {
   DEVICE static constexpr int exchange(int column) { return column ^ (column >> 5 & 1) * 4; }
 
   // Stores the sums of 16 rows.
-  DEVICE static void store_sums(const typename Instruction::Sum (&sums)[kTilesN], float* to, int stride) {
+  DEVICE static void store_sums(const typename Instruction::Sum (&sums)[kTilesN], Value* to, int stride) {
     constexpr int kContiguous = Instruction::kContiguous;
-    struct alignas(kContiguous * sizeof(float)) Values {
-      float v[kContiguous];
+    struct alignas(kContiguous * sizeof(Value)) Values {
+      Value v[kContiguous];
     };
     UNROLL for (int j = 0; j < kTilesN; ++j) {
       UNROLL for (int s = 0; s < Instruction::kSums; s += kContiguous) {
         Values values;
         UNROLL for (int e = 0; e < kContiguous; ++e) values.v[e] = sums[j].v[s + e];
-        float* const row = to + Instruction::row(Instruction::row_of(s)) * stride;
+        Value* const row = to + Instruction::row(Instruction::row_of(s)) * stride;
         *reinterpret_cast<Values*>(row + (j * 16 + (Instruction::column(s) ^ (j >> 1 & 1) * 4))) = values;
       }
     }
   }
 
-  DEVICE static typename Instruction::Left load_left(const Lds& lds, int buffer, int k, int m) {
-    return Instruction::load_left(
+  DEVICE typename Instruction::Left load_left(const Lds& lds, int buffer, int k, int m) const {
+    const auto left = Instruction::load_left(
         [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
+    if constexpr (kInt8) {
+      return invert_bits(left, inverted_bits);
+    } else {
+      return left;
+    }
   }
 };
 

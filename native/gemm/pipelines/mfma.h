@@ -89,4 +89,28 @@ struct Instruction<half_t> : MfmaInstruction<half_t> {};
 template <>
 struct Instruction<float> : MfmaInstruction<float> {};
 
+template <>
+struct Instruction<Int8Pair> : MfmaInstruction<half_t> {
+  static constexpr bool kTwoTiles = false;
+  typedef int32_t Int4 __attribute__((ext_vector_type(4)));
+  struct Sum {
+    Int4 v;
+  };
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+#if defined(__gfx908__) || defined(__gfx90a__)
+    // The order of k does not matter if it is the same in both operands.
+    struct Words {
+      int32_t v[2];
+    };
+    const auto a = bit_cast<Words>(right.v), b = bit_cast<Words>(left.v);
+    UNROLL for (int i = 0; i < 2; ++i) {
+      sum.v = __builtin_amdgcn_mfma_i32_16x16x16i8(a.v[i], b.v[i], sum.v, 0, 0, 0);
+    }
+#else
+    sum.v = __builtin_amdgcn_mfma_i32_16x16x32_i8(bit_cast<int64_t>(right.v), bit_cast<int64_t>(left.v),
+                                                  sum.v, 0, 0, 0);
+#endif
+  }
+};
+
 }  // namespace graphopt::hip

@@ -91,4 +91,22 @@ struct Instruction<half_t> {
   }
 };
 
+template <>
+struct Instruction<Int8Pair> : Instruction<half_t> {
+  static constexpr bool kLoadsRows = false;
+  struct Sum {
+    int32_t v[8];
+  };
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    UNROLL for (int n = 0; n < 2; ++n) {
+      int32_t* c = sum.v + 4 * n;
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+          : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[2 * n]),
+            "r"(right.v[2 * n + 1]));
+    }
+  }
+};
+
 }  // namespace graphopt::hip

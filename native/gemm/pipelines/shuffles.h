@@ -1,5 +1,5 @@
-// The 16x16x16 tile of instruction.h implemented with shuffles, for tests without matrix units. The layout is
-// that of RDNA 4 for waves of 32 and that of CDNA for waves of 64.
+// The tiles of instruction.h implemented with shuffles, for tests without matrix units. The layout is that of RDNA 4 for
+// waves of 32 and that of CDNA for waves of 64.
 #pragma once
 
 #include "device/platform.h"
@@ -112,5 +112,51 @@ struct ShuffledInstruction {
     multiply(sum, left1, right1);
   }
 };
+
+// Two int8 elements with consecutive indices k.
+struct Int8Pair {
+  int8_t v[2];
+};
+template <class T>
+constexpr bool kIsInt8 = false;
+template <>
+constexpr bool kIsInt8<Int8Pair> = true;
+
+#if defined(GRAPHOPT_WAVE)
+template <>
+struct ShuffledInstruction<Int8Pair> : ShuffledInstruction<half_t> {
+  static constexpr bool kTwoTiles = false;
+  struct Left {
+    Int8Pair v[kSlots];
+  };
+  using Right = Left;
+  struct Sum {
+    int32_t v[kSums];
+  };
+
+  template <class At>
+  DEVICE static Left load_left(const At& at) {
+    return bit_cast<Left>(ShuffledInstruction<half_t>::load_left(at));
+  }
+  template <class At>
+  DEVICE static Right load_right(const At& at) {
+    return load_left(at);
+  }
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    struct Operands {
+      Left left;
+      Right right;
+    };
+    const cpu::Exchanged<Operands> lanes({left, right});
+    for (int k = 0; k < 16; ++k) {
+      const Int8Pair a = lanes.of(k / kSlots * 16 + row(0)).left.v[k % kSlots];
+      for (int i = 0; i < kSums; ++i) {
+        const Int8Pair b = lanes.of(k / kSlots * 16 + column(i)).right.v[k % kSlots];
+        sum.v[i] += a.v[0] * b.v[0] + a.v[1] * b.v[1];
+      }
+    }
+  }
+};
+#endif
 
 }  // namespace graphopt::hip

@@ -125,4 +125,29 @@ struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
 };
 #endif
 
+// Two instructions with half of the registers of each operand. The order of k does not matter if it is the same in both
+// operands.
+template <>
+struct Instruction<Int8Pair> : Instruction<half_t> {
+  typedef int32_t Int8 __attribute__((ext_vector_type(8)));
+  struct Sum {
+    Int8 v;
+  };
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    constexpr int kWords = sizeof(Left) / 8;
+    typedef int32_t Words __attribute__((ext_vector_type(kWords)));
+    struct Halves {
+      Words v[2];
+    };
+    const auto a = bit_cast<Halves>(right), b = bit_cast<Halves>(left);
+    UNROLL for (int i = 0; i < 2; ++i) {
+#if !__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)  // RDNA 3
+      sum.v = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(true, a.v[i], true, b.v[i], sum.v, false);
+#else
+      sum.v = __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(true, a.v[i], true, b.v[i], sum.v, false);
+#endif
+    }
+  }
+};
+
 }  // namespace graphopt::hip

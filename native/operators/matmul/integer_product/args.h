@@ -1,7 +1,8 @@
-// Arguments of integer_product_*, integer_window_product and scale_products.
+// Arguments of integer_product_*, integer_window_product, integer_gemm_*, integer_lines, integer_columns and scale_products.
 #pragma once
 
 #include "device/args.h"
+#include "gemm/args.h"
 
 namespace graphopt::hip {
 
@@ -37,6 +38,64 @@ struct IntegerWindowArgs : Arguments<6, 200> {
   int32_t in[3], step[3], pad[3], tap[3];  // for each axis: size, stride, padding before it, dilation
   Divisor rows, columns;                   // sizes of the second and third spatial axis of Y
   Divisor taps, taps_b, taps_c;            // taps of a window, and of its second and third axis
+};
+
+// Copies the lines of matrices of any strides to rows of `row` bytes and inverts bits. A line has K elements for each
+// tap; in a row, zeros follow the elements of each tap. packed: [matrices, lines, row]; sums: [matrices, lines], the
+// sums of the signed elements of packed. One of both may be null. The grid has a work-group for each kIntegerTile lines
+// of a matrix.
+struct IntegerLinesArgs : Arguments<3, 80> {
+  In x;
+  Out packed, sums;
+  int32_t lines, K, row;
+  int32_t line, k, tap, matrix;  // strides
+  uint32_t inverted_bits;
+  Divisor tap_bytes;  // of a row
+  Divisor groups;     // work-groups of a matrix
+};
+
+// Computes the operands of the epilogue of an int8 GEMM. sums: [matrices, N] of the packed right operand; bias: int32_t
+// [N] or float [N] if is_float_bias. All inputs except `sums` may be null. Zero points of unsigned elements are
+// converted like the elements. The grid has a work-item for each padded column of all matrices.
+struct IntegerColumnsArgs : Arguments<9, 136> {
+  In sums, bias, left_zero, right_zero, left_scale, right_scale, y_scale, y_zero;
+  Out columns;
+  uint32_t total;
+  int32_t N, K;
+  Divisor padded;  // columns
+  int32_t left_signed, right_signed, y_signed;
+  int32_t bias_step, right_zero_step, right_scale_step;  // 1: an element for each column; 0: one for all
+  int32_t is_float_bias, has_activation;
+  float alpha;
+};
+
+// Y [z, M, N] = the int8 GEMM of a [.., M, K] and packed b [.., N, K], with K in pairs of elements and row-major
+// operands of whole packs. a_batch and b_batch are strides in matrices. The grid has `down` rows of `across` tiles.
+struct IntegerGemmArgs : Arguments<6, 208> {
+  In a, b, columns, row_sums;  // row_sums: [.., M] or null if b has no zero points
+  Out y;
+  Out partial;  // int32_t [matrices, splits, M, N]; null with one split
+  int32_t M, N, K, down;
+  Divisor across;
+  Axes batch;
+  Strides a_batch, b_batch;
+  Splits splits;
+  IntegerEpilogue epilogue;
+};
+
+constexpr int kIntegerSumThreads = 128;
+
+// Adds the partial sums of IntegerGemmArgs. One work-item for each pack of a row of Y: `packs` in total, `across` in a
+// row. A matrix has `rows` rows.
+struct IntegerSumArgs : Arguments<4, 184> {
+  In partial, columns, row_sums;
+  Out y;
+  int32_t N, splits;
+  uint32_t packs;
+  Divisor across, rows;
+  Axes batch;
+  Strides a_batch, b_batch;
+  IntegerEpilogue epilogue;
 };
 
 constexpr int kScaleThreads = 256;

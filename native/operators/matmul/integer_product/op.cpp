@@ -1,9 +1,12 @@
 // MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's GEMMs of 8-bit and 16-bit integers.
 #include "operators/matmul/integer_product/op.h"
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "blocks/gpu/walk_plan.h"
+#include "device/device_weights.h"
 #include "operators/kernel_bases.h"
 #include "operators/quantized/quantize/dynamic.h"
 #include "operators/window.h"
@@ -65,6 +68,19 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
 // Throws Error unless the input has one element.
 void require_one(const Call& call, size_t i, const char* what) { (void)is_many(call, i, 1, what); }
 
+// Returns whether zero points of packed elements, which are signed, may differ from 0.
+bool has_zero_points(gpu::Device& device, const Node& node, size_t zero, ElementType type) {
+  const uint8_t none = type == ElementType::kUint8 ? 128 : 0;
+  if (!node.has_input(zero)) return none != 0;
+  const auto given = node.constant(zero);
+  if (!given) return true;
+  std::vector<uint8_t> bytes(static_cast<size_t>(given->shape.elements()));
+  const gpu::WorkStream stream(device);
+  device.copy(bytes.data(), given->data, bytes.size(), stream.get());
+  stream.synchronize();
+  return std::any_of(bytes.begin(), bytes.end(), [none](uint8_t x) { return x != none; });
+}
+
 // Integer matrix multiplication; the result is int32 or scaled.
 class IntegerProduct : public gpu::DeviceKernel {
  public:
@@ -74,6 +90,18 @@ class IntegerProduct : public gpu::DeviceKernel {
         alpha_(node.get_float("alpha", 1.0f)),
         transpose_a_(node.get_bool("transA")),
         transpose_b_(node.get_bool("transB")) {}
+
+  void prepare(const Node& node) override {
+    const auto b = node.constant(in_[kB]);
+    if (!b || b->shape.rank() < 2) return;
+    const size_t rank = b->shape.rank();
+    gpu::IntegerLines lines;
+    lines.matrices = b->shape.elements(0, rank - 2);
+    lines.lines = b->shape[rank - (transpose_b_ ? 2 : 1)];
+    lines.K = b->shape[rank - (transpose_b_ ? 1 : 2)];
+    lines.across = !transpose_b_;
+    prepare_right(node, lines);
+  }
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -91,6 +119,18 @@ class IntegerProduct : public gpu::DeviceKernel {
     }
     require_one(call, in_[kAScale], "the scale of A");
     require_one(call, in_[kAZero], "the zero point of A");
+    throw_if(!in_.has_integer_bias() && call.has_input(in_[kBias]) &&
+                 call.input(in_[kBias]).shape.elements() != p.N,
+             "there must be a bias for each column");
+    std::array<int64_t, 2> bias_strides = {};
+    if (in_.has_integer_bias() && call.has_input(in_[kBias])) {
+      const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
+      std::copy(strides.begin(), strides.end(), bias_strides.begin());
+    }
+    const bool on_matrix_units = gpu::has_integer_gemm(device_.facts()) && call.aligned() &&
+                                 is_byte(call.input(in_[kB]).type) && bias_strides[0] == 0 &&
+                                 shape.elements() > 0 && p.K > 0 && p.batch.elements() <= gpu::kMaxGrid;
+    if (on_matrix_units) return plan_on_matrix_units(call, program, std::move(p), {a, a_scale, a_zero, y});
     IntegerProblem integers;
     integers.left = in_.dynamic() ? ElementType::kUint8 : call.input(in_[kA]).type;
     integers.right = call.input(in_[kB]).type;
@@ -100,10 +140,9 @@ class IntegerProduct : public gpu::DeviceKernel {
     Ref bias;
     if (in_.has_integer_bias() && call.has_input(in_[kBias])) {
       bias = Ref::input(in_[kBias]);
-      const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
       integers.has_bias = true;
-      integers.bias_m = strides[0];
-      integers.bias_n = strides[1];
+      integers.bias_m = bias_strides[0];
+      integers.bias_n = bias_strides[1];
     }
     const bool scaled = in_[kBScale] != kNone;
     ScaleProblem scales;
@@ -118,14 +157,144 @@ class IntegerProduct : public gpu::DeviceKernel {
     scales.alpha = alpha_;
     Ref added;
     if (!in_.has_integer_bias() && call.has_input(in_[kBias])) {
-      throw_if(call.input(in_[kBias]).shape.elements() != p.N, "there must be a bias for each column");
       added = Ref::input(in_[kBias]);
       scales.has_bias = true;
     }
     add_scales(call, program, scales, {sums, a_scale, Ref::input(in_[kBScale]), y, added});
   }
 
+  struct Left {
+    Ref a, scale, zero, y;
+  };
+  void plan_on_matrix_units(const Call& call, Program& program, gpu::GemmProblem p, const Left& left) const {
+    gpu::IntegerLines rows, columns;
+    rows.matrices = call.input(in_[kA]).shape.elements() / (p.M * p.K);
+    rows.lines = p.M;
+    columns.matrices = call.input(in_[kB]).shape.elements() / (p.K * p.N);
+    columns.lines = p.N;
+    rows.K = columns.K = p.K;
+    rows.across = transpose_a_;
+    columns.across = !transpose_b_;
+    const Right right = plan_right(call, program, columns, left.scale, left.zero);
+    const bool is_unsigned = right.columns_problem.left == ElementType::kUint8;
+    rows.is_signed = !is_unsigned;
+    // Rows of whole packs need no copy.
+    const bool packs = !transpose_a_ && p.K % 16 == 0;
+    const Ref a = packs ? left.a : program.reserve(rows.packed_bytes());
+    const Ref sums = right.has_zeros ? program.reserve(rows.sum_bytes()) : Ref();
+    if (!packs || right.has_zeros) {
+      program.launch(gpu::integer_lines_plan(rows), {left.a}, {packs ? Ref() : a, sums});
+    }
+    for (int64_t& step : p.a_batch) step /= p.M * p.K;
+    for (int64_t& step : p.b_batch) step /= p.K * p.N;
+    program.launch(gpu::integer_gemm_plan(p, right.columns_problem, right.has_zeros, packs && is_unsigned,
+                                          device_.facts()),
+                   {a, right.lines, right.columns, sums}, {left.y});
+  }
+
  protected:
+  // The right operand of an int8 GEMM and the operands of its epilogue, in the layout of the kernels.
+  struct Right {
+    Ref lines, columns;
+    bool has_zeros;  // whether zero points of packed elements may differ from 0
+    gpu::IntegerColumnsProblem columns_problem;
+  };
+
+  // Prepares constant inputs. `lines`: those of B.
+  void prepare_right(const Node& node, gpu::IntegerLines lines) {
+    const auto b = node.constant(in_[kB]);
+    if (!gpu::has_integer_gemm(device_.facts()) || !b || !is_byte(b->type) || b->shape.elements() == 0)
+      return;
+    lines.is_signed = b->type == ElementType::kInt8;
+    has_zeros_ = has_zero_points(device_, node, in_[kBZero], b->type);
+    const int64_t sums = lines.packed_bytes();
+    const auto bytes = static_cast<size_t>(sums + lines.sum_bytes());
+    lines_ = gpu::DeviceWeights::process().get(
+        device_, "packed int8 lines", bytes, [&](void* memory, void* stream) {
+          const void* inputs[] = {b->data};
+          void* outputs[] = {memory, static_cast<char*>(memory) + sums};
+          device_.run(gpu::integer_lines_plan(lines), {inputs, outputs}, stream);
+        });
+    Call call;
+    call.inputs.resize(node.inputs.size());
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const auto given = node.constant(i);
+      if (given) call.inputs[i] = *given;
+      if (node.has_input(i) && !given && i != in_[kA]) return;
+    }
+    if (in_.dynamic()) return;
+    call.inputs[in_[kA]].type = node.inputs[in_[kA]].type;
+    const gpu::IntegerColumnsProblem p = describe_columns(call, lines);
+    columns_ = gpu::DeviceWeights::process().get(
+        device_, "operands of an int8 epilogue", static_cast<size_t>(p.bytes()),
+        [&](void* memory, void* stream) {
+          const auto of = [&](Role role) -> const void* {
+            return call.has_input(in_[role]) ? call.inputs[in_[role]].data : nullptr;
+          };
+          const void* inputs[] = {static_cast<char*>(lines_.get()) + sums,
+                                  of(kBias),
+                                  of(kAZero),
+                                  of(kBZero),
+                                  of(kAScale),
+                                  of(kBScale),
+                                  of(kYScale),
+                                  of(kYZero)};
+          void* outputs[] = {memory};
+          device_.run(gpu::integer_columns_plan(p), {inputs, outputs}, stream);
+        });
+  }
+
+  // Adds the steps that prepare the inputs that are not constant. `scale`, `zero`: those of A.
+  Right plan_right(const Call& call, Program& program, gpu::IntegerLines lines, Ref scale, Ref zero) const {
+    const ElementType type = call.input(in_[kB]).type;
+    lines.is_signed = type == ElementType::kInt8;
+    Right right;
+    right.columns_problem = describe_columns(call, lines);
+    right.has_zeros = lines_ != nullptr ? has_zeros_ : call.has_input(in_[kBZero]) || !lines.is_signed;
+    Ref sums;
+    if (lines_ != nullptr) {
+      right.lines = Ref::held(lines_.get());
+      sums = Ref::held(static_cast<char*>(lines_.get()) + lines.packed_bytes());
+    } else {
+      right.lines = program.reserve(lines.packed_bytes());
+      sums = program.reserve(lines.sum_bytes());
+      program.launch(gpu::integer_lines_plan(lines), {Ref::input(in_[kB])}, {right.lines, sums});
+    }
+    if (columns_ != nullptr) {
+      right.columns = Ref::held(columns_.get());
+      return right;
+    }
+    right.columns = program.reserve(right.columns_problem.bytes());
+    program.launch(gpu::integer_columns_plan(right.columns_problem),
+                   {sums, input_or_none(call, in_[kBias]), zero, input_or_none(call, in_[kBZero]), scale,
+                    input_or_none(call, in_[kBScale]), input_or_none(call, in_[kYScale]),
+                    input_or_none(call, in_[kYZero])},
+                   {right.columns});
+    return right;
+  }
+
+  gpu::IntegerColumnsProblem describe_columns(const Call& call, const gpu::IntegerLines& lines) const {
+    gpu::IntegerColumnsProblem p;
+    p.matrices = lines.matrices;
+    p.columns = lines.lines;
+    p.K = lines.K * lines.taps;
+    p.left = in_.dynamic() ? ElementType::kUint8 : call.inputs[in_[kA]].type;
+    p.right = call.input(in_[kB]).type;
+    p.y = type_of_y(call);
+    p.left_zero.given = in_.dynamic() || call.has_input(in_[kAZero]);
+    p.right_zero = {call.has_input(in_[kBZero]),
+                    is_many(call, in_[kBZero], p.columns, "the zero point of B")};
+    p.has_scales = in_[kBScale] != kNone;
+    p.right_scales = is_many(call, in_[kBScale], p.columns, "the scale of B");
+    p.has_bias = call.has_input(in_[kBias]);
+    p.many_biases = is_many(call, in_[kBias], p.columns, "the bias");
+    p.has_y_zero = call.has_input(in_[kYZero]);
+    p.alpha = alpha_;
+    require_one(call, in_[kYScale], "the scale of Y");
+    require_one(call, in_[kYZero], "the zero point of Y");
+    return p;
+  }
+
   struct Scaled {
     Ref sums, left, right, y, bias;
   };
@@ -143,7 +312,7 @@ class IntegerProduct : public gpu::DeviceKernel {
   ElementType type_of_y(const Call& call) const {
     if (in_[kBScale] == kNone) return ElementType::kInt32;
     if (!call.has_input(in_[kYScale])) return ElementType::kFloat;
-    return call.has_input(in_[kYZero]) ? call.input(in_[kYZero]).type : call.input(in_[kA]).type;
+    return call.has_input(in_[kYZero]) ? call.input(in_[kYZero]).type : call.inputs[in_[kA]].type;
   }
 
   Operands in_;
@@ -151,6 +320,8 @@ class IntegerProduct : public gpu::DeviceKernel {
  private:
   float alpha_;
   bool transpose_a_, transpose_b_;
+  std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
+  bool has_zeros_ = true;                  // of lines_
 };
 
 // A is X and B is W.
@@ -158,6 +329,8 @@ class IntegerConv final : public IntegerProduct {
  public:
   IntegerConv(const Node& node, gpu::Device& device, Operands in)
       : IntegerProduct(node, device, in), window_(node), groups_(node.get_int("group", 1)) {}
+
+  void prepare(const Node&) override {}
 
  private:
   void plan(Call& call, Program& program) const override {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "device/launch.h"
+#include "gemm/planner.h"
 #include "operators/conv/convolution/problem.h"
 #include "operators/matmul/matmul/problem.h"
 
@@ -28,6 +29,55 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers);
 
 // The same with filters as L and windows of images as R; the bias has one element for each filter. Y is int32.
 Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& integers);
+
+// --- On the matrix units
+
+// Lines of 8-bit elements in contiguous matrices [matrices, lines, K, taps], or [matrices, K, lines] if `across`.
+struct IntegerLines {
+  int64_t matrices = 1, lines = 1, K = 1, taps = 1;
+  bool across = false, is_signed = false;
+
+  // Returns the elements of a packed line: the taps, each with K elements and zeros up to a multiple of 16.
+  int64_t row() const { return taps * round_up(K, 16); }
+  int64_t packed_bytes() const { return matrices * lines * row(); }
+  int64_t sum_bytes() const { return matrices * lines * 4; }
+};
+
+// Input: the matrices. Outputs: packed lines of signed elements [matrices, lines, taps, padded K], and the sum of each
+// line (int32_t). One of both may be null.
+Plan integer_lines_plan(const IntegerLines& p);
+
+// The operands of the epilogue of an int8 GEMM with `columns` columns and K products.
+struct IntegerColumnsProblem {
+  int64_t matrices = 1, columns = 1, K = 1;
+  ElementType left = ElementType::kUint8, right = ElementType::kUint8, y = ElementType::kInt32;
+  ZeroPoint left_zero, right_zero;
+  bool has_scales = false, right_scales = false;  // right_scales: one for each column
+  bool has_bias = false,
+       many_biases = false;  // int32_t, or float if Y is float; many_biases: one for each column
+  bool has_y_zero = false;
+  float alpha = 1;
+  Activation act;
+
+  // Returns the bytes of the output.
+  int64_t bytes() const;
+};
+
+// Inputs: the sums of the packed lines of the right operand, bias, zero points and scales of L and R, scale and zero
+// point of Y. Output: the operands of the epilogue.
+Plan integer_columns_plan(const IntegerColumnsProblem& p);
+
+// Returns whether the device multiplies 8-bit elements on matrix units.
+bool has_integer_gemm(const DeviceFacts& device);
+
+// Inputs: L, packed columns of R, the output of integer_columns_plan, and the sums of the rows of L unless the zero
+// points of R are 0 (`has_row_sums`). Output Y. L is packed, or row-major with K a multiple of 16. a_batch and b_batch
+// are strides in matrices. All pointers are multiples of 16. Throws std::invalid_argument if a size is too large.
+Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& columns, bool has_row_sums,
+                       bool unsigned_left, const DeviceFacts& device,
+                       std::optional<GemmTile> wanted = std::nullopt);
+
+// --- On the vector unit
 
 struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;

@@ -89,6 +89,141 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
   return plan;
 }
 
+Plan integer_lines_plan(const IntegerLines& p) {
+  if (p.matrices * p.lines == 0) return {};
+  const int64_t groups = divide_up(p.lines, hip::kIntegerTile);
+  hip::IntegerLinesArgs args = {};
+  args.x = input(0);
+  args.packed = output(0);
+  args.sums = output(1);
+  args.lines = to_i31(p.lines);
+  args.K = to_i31(p.K);
+  args.row = to_i31(p.row());
+  args.line = p.across ? 1 : to_i31(p.K * p.taps);
+  args.k = p.across ? args.lines : to_i31(p.taps);
+  args.tap = 1;
+  args.matrix = p.matrices > 1 ? to_i31(p.lines * p.K * p.taps) : 0;
+  args.tap_bytes = make_divisor(p.row() / p.taps);
+  args.inverted_bits = p.is_signed ? 0 : hip::kUnsignedBits;
+  args.groups = make_divisor(groups);
+  return one_launch("integer_lines", Grid{to_u31(p.matrices * groups)}, hip::kIntegerThreads, args);
+}
+
+int64_t IntegerColumnsProblem::bytes() const {
+  constexpr int64_t kArrays = 4;
+  return static_cast<int64_t>(sizeof(hip::IntegerColumnsHeader)) +
+         matrices * round_up(columns, hip::kIntegerPack) * kArrays * 4;
+}
+
+Plan integer_columns_plan(const IntegerColumnsProblem& p) {
+  const int64_t padded = round_up(p.columns, hip::kIntegerPack), total = p.matrices * padded;
+  if (total == 0) return {};
+  const bool to_bytes = is_byte(p.y);
+  hip::IntegerColumnsArgs args = {};
+  args.sums = input(0);
+  args.bias = p.has_bias ? input(1) : no_buffer();
+  args.left_zero = p.left_zero.given ? input(2) : no_buffer();
+  args.right_zero = p.right_zero.given ? input(3) : no_buffer();
+  args.left_scale = p.has_scales ? input(4) : no_buffer();
+  args.right_scale = p.has_scales ? input(5) : no_buffer();
+  args.y_scale = to_bytes ? input(6) : no_buffer();
+  args.y_zero = p.has_y_zero ? input(7) : no_buffer();
+  args.columns = output(0);
+  args.total = to_u31(total);
+  args.N = to_i31(p.columns);
+  args.K = to_i31(p.K);
+  args.padded = make_divisor(padded);
+  args.left_signed = p.left == ElementType::kInt8;
+  args.right_signed = p.right == ElementType::kInt8;
+  args.y_signed = p.y == ElementType::kInt8;
+  args.bias_step = p.many_biases;
+  args.right_zero_step = p.right_zero.many;
+  args.right_scale_step = p.right_scales;
+  args.is_float_bias = p.y == ElementType::kFloat;
+  args.has_activation = p.act.kind != ActivationKind::kNone;
+  args.alpha = p.alpha;
+  return one_launch("integer_columns", total, hip::kIntegerThreads, args);
+}
+
+bool has_integer_gemm(const DeviceFacts& device) {
+  return architecture(device.arch).matrix != hip::Matrix::kNone;
+}
+
+namespace {
+
+hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_left) {
+  hip::IntegerEpilogue e = {};
+  e.output = p.y == ElementType::kInt32   ? hip::IntegerOutput::kInt32
+             : p.y == ElementType::kFloat ? hip::IntegerOutput::kFloat
+             : p.y == ElementType::kInt8  ? hip::IntegerOutput::kInt8
+                                          : hip::IntegerOutput::kUint8;
+  e.columns = to_i31(round_up(p.columns, hip::kIntegerPack));
+  e.packs = p.columns % hip::kIntegerPack == 0;
+  e.inverted_bits = unsigned_left ? hip::kUnsignedBits : 0;
+  e.act = p.act;
+  return e;
+}
+
+// Adds the launch that adds the partial sums of an int8 GEMM.
+void add_integer_sum(Plan& plan, const hip::IntegerGemmArgs& product, int64_t splits, int64_t batch) {
+  const int64_t M = product.M, N = product.N, across = divide_up(N, hip::kIntegerPack),
+                packs = across * M * batch;
+  plan.workspace = {batch * splits * M * N * 4};
+  hip::IntegerSumArgs args = {};
+  args.partial = workspace(0);
+  args.columns = product.columns;
+  args.row_sums = product.row_sums;
+  args.y = product.y;
+  args.N = product.N;
+  args.splits = to_i31(splits);
+  args.packs = to_u31(packs);
+  args.across = make_divisor(across);
+  args.rows = make_divisor(M);
+  args.batch = product.batch;
+  args.a_batch = product.a_batch;
+  args.b_batch = product.b_batch;
+  args.epilogue = product.epilogue;
+  plan.launch_items("integer_gemm_sum", packs, hip::kIntegerSumThreads, args);
+}
+
+}  // namespace
+
+Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& columns, bool has_row_sums,
+                       bool unsigned_left, const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  Plan plan;
+  if (p.M * p.N * p.batch.elements() == 0) return plan;
+  Walk walk(p.batch, {p.a_batch, p.b_batch});
+  walk.simplify();
+  const int64_t K = round_up(p.K, 16) / 2;  // pairs of elements
+  const int64_t batch = walk.total();
+  const auto tiling = choose_aligned(p.M, p.N, K, batch, device, wanted);
+  if (!tiling || batch * tiling->splits > kMaxGrid) {
+    throw std::invalid_argument("a matrix multiplication with too many matrices");
+  }
+  hip::IntegerGemmArgs args = {};
+  args.a = input(0);
+  args.b = input(1);
+  args.columns = input(2);
+  args.row_sums = has_row_sums ? input(3) : no_buffer();
+  args.y = output(0);
+  args.M = to_i31(p.M);
+  args.N = to_i31(p.N);
+  args.K = to_i31(K);
+  args.batch = walk.axes();
+  args.a_batch = walk.strides(0);
+  args.b_batch = walk.strides(1);
+  args.epilogue = epilogue_of(columns, unsigned_left);
+  args.partial = tiling->splits > 1 ? workspace(0) : no_buffer();
+  args.down = to_i31(tiling->down);
+  args.across = make_divisor(tiling->across);
+  args.splits = {make_divisor(tiling->splits), to_i31(tiling->depth)};
+  const char* name = kernel_name({"integer_gemm_", tiling->size, "_i8"});
+  const Grid grid = {to_u31(tiling->tiles()), 1, to_u31(batch * tiling->splits)};
+  plan.launch(name, grid, tiling->threads, args).lds = tiling->lds(false, device);
+  if (tiling->splits > 1) add_integer_sum(plan, args, tiling->splits, batch);
+  return plan;
+}
+
 Plan scale_products_plan(const ScaleProblem& p) {
   const int64_t total = p.outer * p.M * p.N;
   if (total == 0) return {};

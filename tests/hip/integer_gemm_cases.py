@@ -1,0 +1,211 @@
+"""GEMMs of 8-bit integers on matrix units: packed operands, operands of the epilogue, and products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.hip import tiles
+from tests.hip.activations import apply, parameters
+from tests.hip.case import Case
+from tests.hip.harness import Array, Harness, Plan, element_type, int64s
+from tests.hip.integer_product_cases import PAIRS, random, wide, zero_points
+
+INT32, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
+OUTPUTS: tuple[Any, ...] = (np.int32, np.float32, np.int8, np.uint8)
+COLUMN_PACK = 8  # kIntegerPack
+
+
+def packed(x: Array) -> Array:
+    """Returns signed rows with zeros up to a multiple of 16 elements; unsigned elements become x - 128."""
+    signed = (x.astype(np.int16) - (128 if x.dtype == np.uint8 else 0)).astype(np.int8)
+    return np.ascontiguousarray(np.pad(signed, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 16)]))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The zero points, scales and bias of a product of A and B; the zero points of B are those of its columns."""
+
+    left: Any
+    right: Any
+    output: Any
+    left_zero: Array
+    right_zero: Array
+    left_scale: Array
+    right_scale: Array
+    y_scale: Array
+    y_zero: Array
+    bias: Array
+    kinds: tuple[int, int]
+    alpha: float = 1
+    act: str = ""
+
+    @property
+    def scaled(self) -> bool:
+        return bool(np.dtype(self.output) != INT32)
+
+    @property
+    def requantized(self) -> bool:
+        return bool(np.dtype(self.output).itemsize == 1)
+
+    @classmethod
+    def draw(
+        cls, rng: np.random.Generator, left: Any, right: Any, output: Any, N: int, K: int, i: int, act: str = ""
+    ) -> Numbers:
+        kinds = (i % 2, i % 3)
+        if np.dtype(output) == FLOAT:
+            bias = rng.standard_normal(N if i % 2 else 1).astype(np.float32)
+        else:
+            bias = rng.integers(-9999, 9999, N if i % 2 else 1).astype(np.int32)
+        left_scale, right_scale, y_scale = (
+            ((1 + rng.random(size)) * factor).astype(np.float32)
+            for size, factor in ((1, 0.02), (N if i % 4 < 2 else 1, 0.01), (1, 0.02 * (K + 1) ** 0.5))
+        )
+        return cls(
+            left, right, output,
+            left_zero=zero_points(rng, left, kinds[0], 1),
+            right_zero=zero_points(rng, right, kinds[1], N),
+            left_scale=left_scale, right_scale=right_scale, y_scale=y_scale,
+            y_zero=random(rng, output, 1) if np.dtype(output).itemsize == 1 else np.zeros(1, np.int8),
+            bias=bias, kinds=kinds, alpha=1 if i % 5 else 0.5, act=act,
+        )  # fmt: skip
+
+    def inputs(self, sums: Array) -> list[Array]:
+        """Returns the inputs of integer_columns."""
+        scales = [self.left_scale, self.right_scale, self.y_scale]
+        return [sums, self.bias, self.left_zero, self.right_zero, *scales, self.y_zero]
+
+    def plan_numbers(self, matrices: int, N: int, K: int) -> list[int]:
+        act, _, _ = parameters(self.act)
+        types = (element_type(dtype).value for dtype in (self.left, self.right, self.output))
+        flags = (self.scaled, self.right_scale.size > 1, True, self.bias.size > 1, self.requantized)
+        return [matrices, N, K, *types, *self.kinds, *flags, act]
+
+    def floats(self) -> Any:
+        _, a, b = parameters(self.act)
+        return (c_float * 3)(self.alpha, a, b)
+
+    def scale(self) -> Array:
+        """Returns the factor of the sums of each column, in the arithmetic of ONNX Runtime."""
+        scale = np.float32(self.alpha) * self.left_scale * self.right_scale
+        return np.asarray(scale / self.y_scale if self.requantized and not self.act else scale)
+
+    def columns(self, sums: Array, K: int) -> Array:
+        """Returns the operands of the epilogue: [matrices, 4, padded N] after a header of 8 words."""
+        matrices, N = sums.shape
+        signed = [
+            wide(zero) - (128 if dtype == np.uint8 else 0)
+            for zero, dtype in ((self.left_zero, self.left), (self.right_zero, self.right))
+        ]
+        words = np.zeros((matrices, 4, -(-N // COLUMN_PACK) * COLUMN_PACK), np.int32)
+        words[:, 0, :N] = (self.scale() if self.scaled else np.ones(1, np.float32) * np.float32(self.alpha)).view(
+            np.int32
+        )
+        offset = signed[0] * (K * signed[1] - sums)
+        if np.dtype(self.output) == FLOAT:
+            words[:, 1, :N] = self.bias.view(np.int32)
+        else:
+            offset = offset + self.bias
+        words[:, 2, :N], words[:, 3, :N] = offset.astype(np.int32), signed[1]
+        header = np.zeros(8, np.int32)
+        header[:4] = np.full(16, self.left_zero[0]).view(np.int32)
+        header[4:6] = np.array([self.y_scale[0] if self.requantized else 1, self.y_zero[0]], np.float32).view(np.int32)
+        return np.concatenate((header, words.ravel()))
+
+    def result(self, sums: Array) -> Array:
+        """Returns the output for exact sums [.., N]."""
+        if np.dtype(self.output) == FLOAT:
+            return np.asarray(sums * self.scale().astype(np.float64) + self.bias)
+        sums = (sums + self.bias).astype(np.int32)
+        if not self.scaled:
+            return sums
+        reals = (sums.astype(np.float32) * self.scale()).astype(np.float64)
+        if self.act:
+            reals = apply(self.act, reals) / self.y_scale
+        ends = np.iinfo(self.output)
+        return np.asarray(np.clip(np.rint(reals) + self.y_zero, ends.min, ends.max))
+
+
+# Matrices, lines, K.
+LINES = ((1, 1, 1), (1, 5, 16), (2, 64, 64), (3, 70, 33), (1, 3, 100), (1, 130, 16), (2, 7, 128), (1, 65, 200))
+
+
+def lines(name: str, i: int, across: bool, dtype: Any) -> Case:
+    matrices, count, K = LINES[i]
+    x = random(np.random.default_rng([i, across]), dtype, matrices, count, K)
+    taps = 1 if across or K % 4 else 4
+    rows = packed(x.reshape(matrices, count, taps, K // taps)).reshape(matrices, count, -1)
+    given = x.swapaxes(1, 2) if across else x.reshape(matrices, count, taps, -1).swapaxes(2, 3)
+    numbers = int64s([matrices, count, K // taps, taps, across, dtype == np.int8])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("integer_lines", facts, numbers)
+
+    expected = [rows, wide(rows).sum(-1)]
+    return Case(
+        name, "MatMulInteger", [np.ascontiguousarray(given)], expected, plan, 0, output_dtype=(np.int8, np.int32)
+    )
+
+
+def columns(name: str, i: int, output: Any) -> Case:
+    rng = np.random.default_rng([i, 5])
+    matrices, N, K = LINES[i]
+    left, right = PAIRS[i % len(PAIRS)]
+    numbers = Numbers.draw(rng, left, right, output, N, K, i, "Silu" if i % 4 == 3 else "")
+    sums = rng.integers(-9999, 9999, (matrices, N)).astype(np.int32)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("integer_columns", facts, int64s(numbers.plan_numbers(*LINES[i])), numbers.floats())
+
+    expected = numbers.columns(sums, K)
+    return Case(name, "QLinearMatMul", numbers.inputs(sums), [expected], plan, 0, output_dtype=np.int32)
+
+
+# M, N, K, batches of both operands.
+PRODUCTS: tuple[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], ...] = (
+    (1, 1, 1, (), ()), (33, 40, 64, (), ()), (65, 70, 33, (), ()), (4, 130, 16, (2,), (1,)),
+    (64, 64, 256, (2, 1), (1, 3)), (7, 3, 100, (5,), (5,)), (130, 24, 144, (), ()), (17, 12, 2080, (), (2,)),
+)  # fmt: skip
+
+
+def product(name: str, i: int, output: Any, tile: int = -1) -> Case:
+    M, N, K, a_batch, b_batch = PRODUCTS[i]
+    rng = np.random.default_rng([M, N, K, i])
+    left, right = PAIRS[(i + OUTPUTS.index(output)) % len(PAIRS)]
+    a, b = random(rng, left, *a_batch, M, K), random(rng, right, *b_batch, N, K)
+    numbers = Numbers.draw(rng, left, right, output, N, K, i, "Relu" if i % 4 == 2 else "")
+    exact = np.matmul(wide(a) - wide(numbers.left_zero), (wide(b) - wide(numbers.right_zero)[:, None]).swapaxes(-1, -2))
+    right_rows = packed(b).reshape(-1, N, -(-K // 16) * 16)
+    operands = numbers.columns(wide(right_rows).sum(-1), K)
+    has_row_sums = numbers.kinds[1] > 0 or right == np.uint8
+    row_sums = wide(packed(a)).sum(-1).astype(np.int32)
+    raw = K % 16 == 0
+    sizes = [M, N, K, len(a_batch), *a_batch, len(b_batch), *b_batch]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        given = int64s(numbers.plan_numbers(len(right_rows), N, K))
+        unsigned = raw and left == np.uint8
+        flags = (c_int(has_row_sums), c_int(unsigned), c_int32(tile))
+        return harness.plan("integer_gemm", facts, int64s(sizes), given, numbers.floats(), *flags)
+
+    inputs = [a if raw else packed(a), right_rows, operands, row_sums]
+    tolerance = 1e-6 if output == np.float32 else 0
+    return Case(name, "QLinearMatMul", inputs, [numbers.result(exact)], plan, tolerance, output_dtype=output)
+
+
+def cases() -> Iterator[Case]:
+    for i in range(len(LINES)):
+        for dtype in (np.int8, np.uint8):
+            for across in (False, True):
+                yield lines(f"integer_lines_{np.dtype(dtype).name}_{across}-{i}", i, across, dtype)
+        for output in OUTPUTS:
+            yield columns(f"integer_columns_{np.dtype(output).name}-{i}", i, output)
+    for i in range(len(PRODUCTS)):
+        for output in OUTPUTS:
+            yield product(f"integer_gemm_{np.dtype(output).name}-{i}", i, output)
+        for tile in tiles.DENSE:
+            yield product(f"integer_gemm_{tile.size}_i8-{i}", i, OUTPUTS[i % len(OUTPUTS)], tile.number)
