@@ -25,7 +25,7 @@ from graphopt.runtime.discovery import CPU
 from graphopt.runtime.sessions import configure
 from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
-from graphopt.verification.run import run_optimized
+from graphopt.verification.run import Mode, run_isolated
 
 Array = npt.NDArray[Any]
 
@@ -150,7 +150,9 @@ def assert_runs(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[
 
 def _why_not(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> str:
     """Returns the reason why ONNX Runtime cannot run a model at its default level, or ""."""
-    (outputs,) = run_optimized(model, [Case("the test's", dict(feeds))], library=library, threads=1).values()
+    (outputs,) = run_isolated(
+        model, [Case("the test's", dict(feeds))], Mode(library, optimized=True), threads=1
+    ).values()
     if isinstance(outputs, str):
         return outputs
     return "an output has no value" if any(y is None for y in outputs) else ""

@@ -44,7 +44,7 @@ from graphopt.verification.run import (
     Outputs,
     open_session,
     run_case,
-    run_optimized,
+    run_isolated,
     weights_in_files,
 )
 from graphopt.verification.variants import editor_of_copy, kept_in_half, with_outputs
@@ -481,7 +481,7 @@ class _Following:
         mode, half_io = run.mode, self.pair.half_io
         if mode.optimized and mode.provider == CPU:
             shown = ComparedModel.of(self.shown).source
-            return run_optimized(shown, [run.case], library=mode.library, half_io=half_io)[run.case.name]
+            return run_isolated(shown, [run.case], mode, half_io=half_io)[run.case.name]
         if mode not in self.sessions:
             model = kept_in_half(self.shown) if mode.in_half else inference.clone(self.shown)
             self.sessions[mode] = open_session(model, mode)

@@ -22,7 +22,7 @@ from graphopt.verification.pair import Effort, Pair, Tolerance
 from graphopt.verification.probes import largest_in_single, untested_nodes
 from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, without_numbers
 from graphopt.verification.rounding_error import Budget, RoundingErrors
-from graphopt.verification.run import BODIES, Outputs, open_session, run_case, run_cases, run_optimized
+from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case, run_cases, run_isolated
 from graphopt.verification.variants import widened, with_winograd
 
 # The number of draws of each case. For a case that looks different it is doubled repeatedly, up to MOST_DRAWS.
@@ -184,7 +184,7 @@ class _Judge:
         bad = [run for run in self.rows if run.mode.optimized and not all(row.equal for row in self.rows[run])]
         if not bad:
             return
-        original = run_optimized(self.pair.before.source, [run.case for run in bad], library=False)
+        original = run_isolated(self.pair.before.source, [run.case for run in bad], Mode(optimized=True))
         for run in bad:
             name = run.case.name
             itself = replace(run, found=deviations(self.errors.wanted[name], original[name]))

@@ -36,10 +36,10 @@ from graphopt.verification.run import (
     Mode,
     Outputs,
     open_session,
-    require_loads_optimized,
+    require_loads_isolated,
     require_memory,
     run_case,
-    run_optimized,
+    run_isolated,
 )
 from graphopt.verification.variants import kept_in_half
 
@@ -117,16 +117,17 @@ def run_before(
 def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     """Returns a function that runs BEFORE on a case.
 
-    With the runtime's optimizations on the CPU, BEFORE runs in another process.
+    On the CPU, BEFORE runs in another process if the runtime may crash: with the runtime's optimizations, or if BEFORE
+    may divide integers by 0.
 
     Raises:
         VerifyError: the runtime refuses the model.
     """
     mode = pair.reference
-    if mode.optimized and mode.provider == CPU:
+    if mode.provider == CPU and (mode.optimized or pair.before.may_divide_by_zero):
         # Without this check, a model that always fails would be tried with many sizes.
-        require_loads_optimized(pair.before.source, library=mode.library)
-        return lambda case: run_optimized(pair.before.source, [case], library=mode.library)[case.name]
+        require_loads_isolated(pair.before.source, mode)
+        return lambda case: run_isolated(pair.before.source, [case], mode)[case.name]
     return partial(run_case, open_session(pair.before.source, mode, reuse=not pair.large))
 
 
@@ -328,8 +329,8 @@ def run_after(
 
 def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> Iterator[ComparedRun]:
     """Yields the runs of one mode; only one session, and the outputs of one case, are in memory at a time."""
-    if mode.optimized and mode.provider == CPU:
-        got = _optimized(pair, mode, cases)
+    if mode.provider == CPU and (mode.optimized or pair.after.may_divide_by_zero):
+        got = _isolated(pair, mode, cases)
         yield from (ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in cases)
         return
     began = time.process_time()
@@ -343,9 +344,9 @@ def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], wanted: Mapping[str
         yield ComparedRun(mode, case, deviations(wanted[case.name], outputs))
 
 
-def _optimized(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Outputs | str]:
-    """Runs AFTER with the runtime's optimizations."""
-    got = run_optimized(pair.after.source, cases, library=mode.library, half_io=pair.half_io)
+def _isolated(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Outputs | str]:
+    """Runs AFTER in another process."""
+    got = run_isolated(pair.after.source, cases, mode, half_io=pair.half_io)
     for outputs in got.values():
         require_memory(outputs)
     return got
@@ -416,10 +417,10 @@ def run_at_default_level(
         return [], []
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
     mode = Mode(pair.rewritten.has_ours, optimized=True)
-    got = _optimized(pair, mode, [*few, *([empty] if empty is not None else [])])
+    got = _isolated(pair, mode, [*few, *([empty] if empty is not None else [])])
     runs = [ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in few]
     far = [run for run in runs if _is_far(run.found)]
-    original = run_optimized(pair.before.source, few, library=False) if far else {}
+    original = run_isolated(pair.before.source, few, Mode(optimized=True)) if far else {}
     for run in far:
         found = deviations(wanted[run.case.name], original[run.case.name])
         if _is_far(found):
@@ -456,7 +457,7 @@ def _rows_of_empty(
     """
     if not isinstance(got, str) and all(map(_is_as_declared, pair.before.proto.graph.output, usual, got)):
         return []
-    want = run_optimized(pair.before.source, [empty], library=False)[EMPTY]
+    want = run_isolated(pair.before.source, [empty], Mode(optimized=True))[EMPTY]
     if isinstance(want, str):
         return []
     if isinstance(got, str):

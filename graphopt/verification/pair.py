@@ -20,7 +20,7 @@ from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.cost import Estimator, installed_memory
 from graphopt.graph.messages import inlined
 from graphopt.graph.operators.traits import MOVES, PRODUCTS
-from graphopt.graph.view import attribute_int
+from graphopt.graph.view import GraphView, attribute_int
 from graphopt.inputs.declared import deserialized, required_inputs, symbols, unnamed
 from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, InputOptions
 from graphopt.inputs.uses import labels
@@ -29,6 +29,7 @@ from graphopt.ops import DOMAIN
 from graphopt.precision.channel_pairs import SUFFIX as PAIRS_SUFFIX
 from graphopt.report.text import fitted
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
+from graphopt.targets.target import Target
 from graphopt.verification.compare import BRAIN, HALF, SINGLE, stored
 from graphopt.verification.noise import Precision
 from graphopt.verification.run import BODIES, Mode, large_weights_outside
@@ -110,6 +111,24 @@ class ComparedModel:
             whole.graph.initializers[name].const_value = value.const_value
         inference.infer(whole)
         return whole
+
+    @cached_property
+    def may_divide_by_zero(self) -> bool:
+        """Whether the model may divide integers by 0, or the lowest integer by -1.
+
+        Most versions of ONNX Runtime crash there (SIGFPE).
+        """
+        # The function bodies of our operators divide integers only by positive sizes.
+        has_functions = any(function.domain != DOMAIN for function in self.model.functions.values())
+        model = self.whole if has_functions else self.model
+        view = GraphView(model, Target("cpu"))
+        for node in view.nodes({("", "Div"), ("", "Mod")}):
+            kind = view.dtype(node.outputs[0])
+            if kind is None or kind.is_integer():
+                divisors = view.constant(node.inputs[1])
+                if divisors is None or np.isin(divisors, (0, -1)).any():
+                    return True
+        return False
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Runs a model for comparison, by default with all of the runtime's optimizations off.
 
-At the runtime's default optimization level a model runs in another process, and a crash of the runtime can be
-reported. One process serves all calls; after a crash the next call starts a new process.
+At the runtime's default optimization level, and where integers may be divided by 0, a model runs in another process,
+so that a crash of the runtime can be reported. One process serves all calls; after a crash the next call starts a new
+process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import math
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -241,46 +243,49 @@ def _array(value: Any) -> Any:
     return np.array(words, np.uint16).view(ml_dtypes.bfloat16).reshape(shape)
 
 
-# -- at the default optimization level ---------------------------------------------------------------------------------
+# -- in another process ------------------------------------------------------------------------------------------------
 
 _process: subprocess.Popen[bytes] | None = None
 
 
-def run_optimized(
-    model: Path | onnx.ModelProto, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
+class Crash(str):
+    """The message about a crash of the runtime."""
+
+
+def run_isolated(
+    model: Path | onnx.ModelProto, cases: Sequence[Case], mode: Mode, *, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
-    """Runs input sets with the runtime's optimizations, in another process.
+    """Runs input sets on the CPU in another process.
 
     Arguments are those of `open_session` and `run_case`.
 
     Returns:
-        Outputs, or a message, by name of the set. After a crash, the message about it is also that of the remaining
-        sets.
+        Outputs, or a message, by name of the set. After a crash, the `Crash` is also the message of the remaining sets.
     """
-    refused, results = _in_own_process(model, cases, library, half_io, threads)
+    refused, results = _in_other_process(model, cases, mode, half_io, threads)
     return results if refused is None else {case.name: refused for case in cases}
 
 
-def require_loads_optimized(model: Path | onnx.ModelProto, *, library: bool) -> None:
-    """Requires that the runtime can load a model with its optimizations on.
+def require_loads_isolated(model: Path | onnx.ModelProto, mode: Mode) -> None:
+    """Requires that the runtime can load a model in another process.
 
     Raises:
         VerifyError: the runtime refuses the model.
     """
-    refused, _ = _in_own_process(model, (), library, half_io=False, threads=0)
+    refused, _ = _in_other_process(model, (), mode, half_io=False, threads=0)
     if refused is not None:
         raise VerifyError(refused)
 
 
-def _in_own_process(
-    model: Path | onnx.ModelProto, cases: Sequence[Case], library: bool, half_io: bool, threads: int
+def _in_other_process(
+    model: Path | onnx.ModelProto, cases: Sequence[Case], mode: Mode, half_io: bool, threads: int
 ) -> tuple[str | None, dict[str, Outputs | str]]:
     """Runs input sets in the other process; returns the runtime's message if it refuses the model, and the results."""
     with tempfile.TemporaryDirectory() as folder:
         path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
         if isinstance(model, onnx.ModelProto):
             path.write_bytes(model.SerializeToString())
-        request = (str(path.resolve()), list(cases), library, half_io, threads, custom_op_libraries())
+        request = (str(path.resolve()), list(cases), mode, half_io, threads, custom_op_libraries())
         process = _running()
         assert process.stdin is not None and process.stdout is not None
         results: dict[str, Outputs | str] = {}
@@ -291,11 +296,22 @@ def _in_own_process(
             for case in cases if refused is None else ():
                 results[case.name] = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
-            code = _stop(process)
-            how = f"crashes (signal {-code})" if code < 0 else f"ends with code {code}"
-            message = f"the runtime {how} at its default optimization level"
-            return (None if cases else message), {case.name: results.get(case.name, message) for case in cases}
-    return refused and f"at the runtime's default optimization level: {refused}", results
+            crash = Crash(
+                f"the runtime {_end_of(_stop(process))}{' at its default optimization level' * mode.optimized}"
+            )
+            return (None if cases else crash), {case.name: results.get(case.name, crash) for case in cases}
+    if refused is None:
+        return None, results
+    level = "at the runtime's default optimization level: " * mode.optimized
+    return level + (refused if path == model else refused.replace(str(path.resolve()), "the model")), results
+
+
+def _end_of(code: int) -> str:
+    """Returns a predicate for the end of a process with this exit code."""
+    if code >= 0:
+        return f"ends with code {code}"
+    cause = ", for example by an integer division by 0" * (code == -signal.SIGFPE)
+    return f"crashes (signal {signal.Signals(-code).name}{cause})"
 
 
 def _running() -> subprocess.Popen[bytes]:
@@ -324,11 +340,11 @@ def serve() -> None:
     os.dup2(2, 1)  # output of libraries must not mix with the results
     while True:
         try:
-            path, cases, library, half_io, threads, custom_ops = pickle.load(sys.stdin.buffer)
+            path, cases, mode, half_io, threads, custom_ops = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         with registered_custom_ops(custom_ops):
-            for answer in _answers(Path(path), cases, Mode(library, optimized=True), half_io, threads):
+            for answer in _answers(Path(path), cases, mode, half_io, threads):
                 pickle.dump(answer, answers)
                 answers.flush()
 

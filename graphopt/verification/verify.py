@@ -34,7 +34,7 @@ from graphopt.verification.pair import EFFORTS, Effort, Pair, Tolerance, input_o
 from graphopt.verification.probes import first_beyond_half, unused_branches
 from graphopt.verification.report import NOISE, OutputComparison, Verdict, VerifyReport, inconclusive, severity
 from graphopt.verification.rounding_error import Budget, RoundingErrors
-from graphopt.verification.run import Mode, Outputs, open_session, run_case
+from graphopt.verification.run import Crash, Mode, Outputs, open_session, run_case
 
 
 @registering_custom_ops
@@ -127,6 +127,12 @@ def _compare(
     wanted, cases = modes.run_before(pair, report, inputs, input_options, effort.allowance)
     errors = _rounding_errors(pair, wanted)
     runs = modes.run_after(pair, [replace(m, optimized=pair.reference.optimized) for m in chosen], cases, wanted, steps)
+    if (crashed := next((run for run in runs if isinstance(run.found, Crash)), None)) is not None:
+        # The explanations below would run AFTER on this case in the caller's process.
+        report.verdict = Verdict.DIFFERENT
+        report.summary = f"on '{crashed.case.name}', which BEFORE accepts, AFTER fails: {crashed.found}"
+        report.feeds, report.outputs = dict(crashed.case.feeds), dict(zip(pair.names, wanted[crashed.case.name]))
+        return
     empty = modes.empty_batch(pair.before.proto, cases[0], input_options) if inputs is None else None
     rows_of_empty: list[OutputComparison] = []
     if not pair.alone:

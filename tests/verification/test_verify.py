@@ -1428,6 +1428,20 @@ def test_an_empty_batch_that_ends_the_process() -> None:
     assert verify(model, model)
 
 
+@pytest.mark.parametrize(("x", "z"), [(1, 0), (-(2**63), -1)], ids=["zero", "overflow"])
+def test_integer_divisions_that_end_the_process(x: int, z: int) -> None:
+    """ONNX Runtime's Div faults (SIGFPE); verify reports which model fails, and compares the other inputs."""
+    head = "g (int64[2] x, int64[2] z) => (int64[2] y) "
+    before = model_from_text(head + "{ y = Div(x, z) }")
+    crashes = {"x": np.full(2, x), "z": np.array([2, z])}
+    with pytest.raises(VerifyError, match=r"BEFORE runs on none of the given inputs: .*(SIGFPE|by zero)"):
+        verify(before, before, inputs=crashes)
+    after = model_from_text(head + "{ q = Sub(z, three) y = Div(x, q) }", {"three": np.array(3)})
+    report = verify(before, after, inputs={"x": crashes["x"], "z": crashes["z"] + 3})
+    assert report.verdict is Verdict.DIFFERENT
+    assert (report.feeds["z"] == crashes["z"] + 3).all()
+
+
 def test_numbers_beyond_half_precision_between_its_nodes() -> None:
     """Between float16 nodes the CPU provider keeps float32 values, a GPU rounds them: AFTER must be right on both."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, a) y = Mul(q, b) }"
