@@ -312,28 +312,41 @@ TEST_CASE("images multiplied in one GEMM, and remaining images") {
   }
 }
 
-TEST_CASE("infinite numbers stay in their windows") {
+TEST_CASE("an infinite element makes the outputs of its windows infinite, and no other") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   ConvolutionProblem p;
   p.bfloat16 = true;
-  p.C = 3;
   p.M = 2;
   p.in = {1, 1, 9};
-  p.kernel = {1, 1, 3};
-  p.out = {1, 1, 7};
-  auto x = random_tensor<float>(p.x_channels() * p.in_size(), 1, 1.0f);
-  for (int64_t c = 0; c < p.C; ++c)
-    x[static_cast<size_t>(c * 9 + 4)] = std::numeric_limits<float>::infinity();
-  const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
-  const std::vector<float> b(2);
-  std::vector<float> y(14);
   ThreadParallel pool(1);
-  for (const auto vectors : ways(p)) {
-    HeapWorkspace arena;
-    void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
-    cpu::fused_conv_prepare(p, vectors, w.data(), weights);
-    cpu::fused_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, nullptr, y.data(), pool,
-                           arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, 1)));
-    for (size_t i = 0; i < y.size(); ++i) CHECK(std::isfinite(y[i]) == (i % 7 < 2 || i % 7 > 4));
+  for (const auto& [channels, width] : {std::array<int64_t, 2>{1, 3}, {3, 3}, {3, 4}, {2, 3}, {5, 5}}) {
+    p.C = channels;
+    p.kernel = {1, 1, width};
+    p.out = {1, 1, 10 - width};
+    const auto w = random_tensor<float>(p.y_channels() * p.C * p.taps(), 2, 0.2f);
+    const std::vector<float> b(2);
+    for (const auto vectors : ways(p)) {
+      HeapWorkspace arena;
+      void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
+      cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+      void* workspace = arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, 1));
+      for (int64_t at = 0; at < 9; ++at) {
+        std::vector<float> x(static_cast<size_t>(p.x_channels() * 9), 1.0f),
+            y(static_cast<size_t>(2 * p.out[2]));
+        x[static_cast<size_t>((p.C - 1) * 9 + at)] = kInfinity;
+        cpu::fused_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, nullptr, y.data(), pool,
+                               workspace);
+        for (int64_t i = 0; i < 2 * p.out[2]; ++i) {
+          const int64_t m = i / p.out[2], tap = at - i % p.out[2];
+          const float got = y[static_cast<size_t>(i)];
+          if (tap < 0 || tap >= width) {
+            CHECK(std::isfinite(got));
+          } else {
+            CHECK(got == kInfinity * w[static_cast<size_t>(((m + 1) * p.C - 1) * width + tap)]);
+          }
+        }
+      }
+    }
   }
 }
 

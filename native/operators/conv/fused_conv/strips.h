@@ -102,8 +102,8 @@ bool pairs_columns(const ConvolutionProblem& p) {
 }
 
 // Returns the first tap of each word in a row of the window. `last`: for the last pair of channels, which may be a
-// single one. For a single channel with an odd number of columns, the last two words overlap, and one column of the
-// second word has weight 0. A word beyond the window could hold an infinity, which a zero weight would turn into NaN.
+// single one. For a single channel with an odd number of columns, the last two words share a column, because a word
+// beyond the window could hold an infinity, which a zero weight would turn into NaN.
 template <class E>
 std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   std::vector<int64_t> columns;

@@ -51,11 +51,14 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
       const bool both = E::kDepth > 1 && c + 1 < channels;
       const int64_t width = p.kernel[2];
       if (!both && pairs_columns<E>(p)) {
+        // Both words with a shared column have half of its weight, which is exact. With the whole weight in one word
+        // and 0 in the other, an infinity in this column would become NaN.
+        const int64_t shared = width % 2 != 0 ? width - 2 : width;
+        const auto part = [&](int64_t tap, int64_t w) {
+          return weight(c, tap) * (w == shared ? 0.5f : 1.0f);
+        };
         for (int64_t row = 0; row < taps; row += width) {
-          for (int64_t w = 0; w < width; w += 2) {
-            if (w + 1 < width) put(weight(c, row + w), weight(c, row + w + 1));
-            if (w + 1 == width) put(Vec{}, weight(c, row + w));
-          }
+          for (const int64_t w : columns_of<E>(p, true)) put(part(row + w, w), part(row + w + 1, w + 1));
         }
         continue;
       }
