@@ -56,29 +56,20 @@ void log_kernels(Table& table) {
   }
 }
 
-// Returns the names of ops that have only GPU kernels and are never registered, because a session may lack
-// the provider (operators/kernels.h).
-const std::set<std::string>& names_without_cpu_kernel() {
-  static const std::set<std::string> names = [] {
-    std::set<std::string> found;
-    for (const LinearOp& op : LinearOp::all()) found.insert(op.name());
-    return found;
-  }();
-  return names;
-}
-
 // A pattern without a match is most likely a misspelt name, and must not be ignored.
 void disable(Table& table, const std::string& list) {
-  for (const std::string& pattern : split_patterns(list)) {
-    const auto rest = std::remove_if(table.begin(), table.end(),
-                                     [&](const Registration& op) { return matches(pattern, op.name); });
-    if (rest == table.end() &&
-        std::none_of(names_without_cpu_kernel().begin(), names_without_cpu_kernel().end(),
-                     [&](const std::string& name) { return matches(pattern, name); })) {
+  const std::vector<std::string> patterns = split_patterns(list);
+  for (const std::string& pattern : patterns) {
+    if (std::none_of(table.begin(), table.end(),
+                     [&](const Registration& op) { return matches(pattern, op.name); })) {
       throw Error("GRAPHOPT_DISABLE: no op is called '" + pattern + "'");
     }
-    table.erase(rest, table.end());
   }
+  const auto is_disabled = [&](const Registration& op) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return matches(pattern, op.name); });
+  };
+  table.erase(std::remove_if(table.begin(), table.end(), is_disabled), table.end());
 }
 
 // Keeps the listed ops. Unknown names belong to a newer library; the model contains function bodies for them.
