@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.editor import Attribute, Editor, detach
+from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.arguments import signature, slices_by_attributes
 from graphopt.graph.view import use_count
 from graphopt.ops import DOMAIN, OPS
@@ -130,13 +130,13 @@ class Builder:
             if any(use_count(o) or o in results for o in node.outputs):
                 kept.append(node)
             else:
-                detach(node)
+                node.resize_inputs(0)
         self.nodes = kept[::-1]
 
     def discard(self) -> None:
         """Removes all created nodes, which otherwise count as uses of their inputs."""
         for node in self.nodes:
-            detach(node)
+            node.resize_inputs(0)
         self.nodes.clear()
 
     # -- constants -----------------------------------------------------------------------------------------------------

@@ -379,7 +379,7 @@ class Editor(GraphView):
             assert isinstance(graph, ir.Graph)
             dead[node] = graph
             inputs = dict.fromkeys(node.inputs)
-            detach(node)
+            node.resize_inputs(0)
             work += self._released(inputs, neighbours)
         # Together, because each call of `Graph.remove` copies the outputs of the graph.
         for graph in set(dead.values()):
@@ -403,21 +403,6 @@ class Editor(GraphView):
             elif value.is_initializer():
                 self.remove_initializer(value)
         return makers
-
-
-def detach(node: ir.Node) -> None:
-    """Clears the references between a node, its inputs and its outputs, so that reference counting frees it.
-
-    The garbage collector would take longer to free the cycles of thousands of removed nodes.
-    `Node.replace_input_with` would copy the tuple of inputs for each input.
-    """
-    for i, value in enumerate(node.inputs):
-        if value is not None:
-            value._remove_usage(node, i)
-    node._inputs = ()
-    del node.attributes._owner
-    for output in node.outputs:
-        output._producer = None
 
 
 def _as_lazy(tensor: ir.TensorProtocol) -> ir.LazyTensor:

@@ -142,11 +142,9 @@ def _check_types(node: ir.Node, after: str) -> None:
 
 
 def _is_removed(value: ir.Value) -> bool:
-    """Returns whether the producer of a value was removed (`detach` of editor.py clears the producer)."""
+    """Returns whether the producer of a value was removed from the graph."""
     producer = value.producer()
-    if producer is not None:
-        return producer.graph is None
-    return not (value.is_initializer() or value.is_graph_input())
+    return producer is not None and producer.graph is None
 
 
 def _check_graph(graph: ir.Graph, after: str) -> None:
