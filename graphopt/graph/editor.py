@@ -122,8 +122,8 @@ class Editor(GraphView):
     ) -> None:
         """Replaces the inputs of a node in the graph, and optionally attributes and the operator.
 
-        Producers and initializers that became unused are removed. The pipeline does not visit the node again in this
-        round. If the pass may match it again, or its outputs have other elements, also pass it to `replace` in `new`.
+        Producers and initializers that became unused are removed. If the outputs of the node have other elements, also
+        pass the node to `replace` in `new`.
         """
         self.changed()
         dropped = [v for v in node.inputs if v not in inputs]
@@ -136,7 +136,9 @@ class Editor(GraphView):
             for attribute in ir.convenience.convert_attributes(attributes):
                 node.attributes.add(attribute)
         node.op_type = op_type or node.op_type
-        self.remove_unused(self._released(dropped))
+        neighbours: dict[ir.Node, None] = {node: None}
+        self.remove_unused(self._released(dropped, neighbours), neighbours)
+        self.touched += [n for n in neighbours if n.graph is not None]
 
     def import_op(self, name: str, inputs: Sequence[ir.Value], anchor: ir.Node) -> None:
         """Adds an operator of ours: its function body, and our opset in the model and in the anchor's function."""

@@ -28,6 +28,20 @@ def test_constants_are_read_and_left_as_they_are(attribute: str) -> None:
 
 
 @pytest.mark.once
+def test_rewired_nodes_and_producers_of_dropped_inputs_are_visited_again() -> None:
+    model = ir.serde.deserialize_model(
+        model_from_text(
+            "g (float[2] x) => (float[2] y, float[2] z) { a = Neg(x) b = Abs(a) y = Add(a, b) z = Relu(a) }"
+        )
+    )
+    editor = Editor(model, Target("cpu"))
+    neg, absolute, add, _ = model.graph
+    editor.rewire(add, [neg.inputs[0], neg.inputs[0]])
+    assert editor.touched == [add, neg]
+    assert editor.removed == [absolute]
+
+
+@pytest.mark.once
 def test_removed_nodes_are_freed() -> None:
     model = ir.serde.deserialize_model(
         model_from_text("g (float[2] x) => (float[2] y) { a = Neg(x) b = Abs(a) c = Identity(x) y = Relu(c) }")
