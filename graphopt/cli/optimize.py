@@ -51,12 +51,7 @@ Fp16IoOption = Annotated[
 ]
 KeepFloatOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--keep-float",
-        "--fp16-keep",
-        metavar="NAME",
-        help="With --precision: keep this node or operator in float32 (repeatable).",
-    ),
+    typer.Option(metavar="NAME", help="With --precision: keep this node or operator in float32 (repeatable)."),
 ]
 InputsOption = Annotated[
     Path | None,

@@ -229,7 +229,7 @@ def bench_kernels(
 def peaks_of(provider: Provider) -> Peaks:
     """Returns the peaks of a provider's device; zeros if they are unknown, as for a CPU."""
     name, options = name_and_options(provider)
-    number = int(options.get("device", 0))
+    number = int(options.get("device" if name == DEVICE_PROVIDER else "device_id", 0))
     for route in gpu_routes():
         for device in route.devices if route.provider == name else ():
             if device.number == number and route.ready:

@@ -268,7 +268,7 @@ def _print_routes(routes: Sequence[Route], console: Console) -> None:
         facts = [("runtime", f"{route.version}, {route.runtime}"), ("device code", ", ".join(route.code) or "none")]
         rows = [(name, plain(value)) for name, value in facts]
         for device in route.devices:
-            rows.append((f"GPU {device.number}", plain(_gpu_line(device))))
+            rows.append(("GPU" if device.number is None else f"GPU {device.number}", plain(_gpu_line(device))))
             if device.reason is not None:
                 rows.append(("", f"[yellow]not used:[/] {plain(str(device.reason))}"))
             for library in device.libraries:

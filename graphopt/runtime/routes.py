@@ -55,7 +55,8 @@ class Gpu:
     """A GPU as described by its driver.
 
     Attributes:
-        number: its index, as in the provider's option `device`.
+        number: its index in the option `device` of our provider, or `device_id` of the ROCm provider; None if our
+            provider cannot use it.
         code: the architecture of the device code that it runs; "" for none.
         bus_id: address on the PCI bus.
         memory: bytes.
@@ -68,7 +69,7 @@ class Gpu:
 
     """
 
-    number: int
+    number: int | None
     name: str
     arch: str
     code: str
@@ -175,6 +176,7 @@ def routes(
         ours = _route("graphopt", "AMD GPUs through our provider", provider, amd, code, "gfx", linux)
         found.append(_with_reason(ours, provider_missing))
         rocm = _route("rocm", "AMD GPUs through ONNX Runtime's ROCm provider", _ROCM, amd, code, "gfx", linux)
+        rocm = replace(rocm, devices=tuple(replace(gpu, number=i) for i, gpu in enumerate(rocm.devices)))
         found.append(_with_reason(rocm, _rocm_provider_missing(rocm_provider, amd, linux)))
     if (nvidia := shown.get("cuda")) is not None:
         cuda = _route("cuda", "NVIDIA GPUs through our provider", provider, nvidia, code, "sm_", linux)

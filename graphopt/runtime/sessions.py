@@ -306,9 +306,9 @@ def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:
             if not more:
                 break
     seconds = time.perf_counter() - begin
-    kernels = f", {loaded} kernels of the GPU's libraries are loaded" if loaded else ""
+    kernels = f"; the GPU's libraries loaded {loaded} kernels" if loaded else ""
     shown = f"{len(sets)} set{'s' * (len(sets) != 1)} of shapes"
-    print(f"graphopt: ran once for {shown} in {seconds:.2f} s{kernels}", file=sys.stderr)
+    print(f"graphopt: warm-up with {shown} took {seconds:.2f} s{kernels}", file=sys.stderr)
 
 
 _MOST_WARM_UPS = 5

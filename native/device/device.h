@@ -196,7 +196,8 @@ struct Diagnosis {
 // The devices that a driver reports, without opening any.
 struct FoundDevice {
   DeviceFacts facts;
-  Diagnosis problem;  // why it is unusable
+  Diagnosis problem;     // why it is unusable
+  int in_provider = -1;  // its index among the provider's devices; -1 if it is unusable
 };
 struct DetectedDriver {
   std::vector<FoundDevice> devices;

@@ -1,5 +1,6 @@
 #include "device/devices.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -112,6 +113,24 @@ struct Devices {
     }
   }
 
+  int count() {
+    int count = 0;
+    for (Driver& driver : drivers) count += driver.count();
+    return count;
+  }
+
+  std::vector<int> usable() {
+    std::vector<int> found;
+    for (const bool integrated : {false, true}) {
+      for (int n = 0; n < count(); ++n) {
+        const auto [driver, own] = find(n);
+        const FoundDevice& device = driver->detected().devices[static_cast<size_t>(own)];
+        if (device.problem.code.empty() && device.facts.integrated == integrated) found.push_back(n);
+      }
+    }
+    return found;
+  }
+
   // Returns the driver of device `number` and its number in that driver; null beyond the last device.
   std::pair<Driver*, int> find(int number) {
     if (number < 0) return {nullptr, 0};
@@ -136,9 +155,16 @@ const char* host_kernels() { return std::getenv("GRAPHOPT_HOST_KERNELS"); }
 
 int device_count() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
-  int count = 0;
-  for (Driver& driver : devices().drivers) count += driver.count();
-  return count;
+  return devices().count();
+}
+
+std::vector<int> provider_devices() {
+  const std::lock_guard<std::mutex> lock(devices().mutex);
+  for (int n = 0; n < devices().count(); ++n) {
+    const auto [driver, own] = devices().find(n);
+    driver->facts(own);  // warns
+  }
+  return devices().usable();
 }
 
 Backend backend(int number) {
@@ -175,7 +201,17 @@ Device& rocm_device() {
 std::vector<std::pair<Backend, DetectedDriver>> all_devices() {
   const std::lock_guard<std::mutex> lock(devices().mutex);
   std::vector<std::pair<Backend, DetectedDriver>> all;
-  for (Driver& driver : devices().drivers) all.emplace_back(driver.backend(), driver.detected());
+  const std::vector<int> usable = devices().usable();
+  int first = 0;
+  for (Driver& driver : devices().drivers) {
+    auto& found = all.emplace_back(driver.backend(), driver.detected()).second.devices;
+    for (int own = 0; own < driver.count(); ++own) {
+      const auto at = std::find(usable.begin(), usable.end(), first + own);
+      if (at != usable.end())
+        found[static_cast<size_t>(own)].in_provider = static_cast<int>(at - usable.begin());
+    }
+    first += driver.count();
+  }
   return all;
 }
 

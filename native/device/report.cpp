@@ -90,10 +90,11 @@ double peak(const DeviceFacts& f, bool half) {
   return flops * f.clock_hz * f.compute_units;
 }
 
-std::string to_json(Backend backend, const FoundDevice& found, int number) {
+std::string to_json(Backend backend, const FoundDevice& found) {
   const DeviceFacts& f = found.facts;
   std::ostringstream json;
-  json << "{\"number\": " << number << ", \"name\": " << quoted(f.name) << ", \"arch\": " << quoted(f.arch)
+  json << "{\"number\": " << (found.in_provider < 0 ? "null" : std::to_string(found.in_provider))
+       << ", \"name\": " << quoted(f.name) << ", \"arch\": " << quoted(f.arch)
        << ", \"code\": " << quoted(f.code) << ", \"bus_id\": " << quoted(f.bus_id)
        << ", \"memory\": " << f.memory << ", \"integrated\": " << (f.integrated ? "true" : "false")
        << ", \"compute_units\": " << f.compute_units << ", \"xcds\": " << f.xcds << ", \"wave\": " << f.wave
@@ -113,13 +114,10 @@ std::string describe_devices() {
   std::istringstream names(architectures(""));
   for (std::string name; names >> name;) archs.push_back(name);
   const AmdSystem system = inspect_amd_system();
-  int number = 0;
   const auto route = [&](const std::pair<Backend, DetectedDriver>& entry) {
     const auto& [backend, detected] = entry;
     const char* name = backend == Backend::kHip ? "hip" : backend == Backend::kCuda ? "cuda" : "host";
     const std::string needed = backend == Backend::kHip ? hip_runtime_of_onnxruntime() : "";
-    // Devices are numbered across all routes. The provider counts only the devices of routes with device
-    // code.
     return std::string("{\"route\": ") + quoted(name) +
            ", \"runtime\": {\"path\": " + quoted(detected.library) +
            ", \"version\": " + quoted(detected.version) + ", \"needed\": " + quoted(needed) +
@@ -127,8 +125,7 @@ std::string describe_devices() {
            to_json(backend == Backend::kHip ? explain_missing_gpu(detected.problem, system)
                                             : detected.problem) +
            ", \"devices\": " +
-           list(detected.devices,
-                [&, backend = backend](const FoundDevice& d) { return to_json(backend, d, number++); }) +
+           list(detected.devices, [backend = backend](const FoundDevice& d) { return to_json(backend, d); }) +
            "}";
   };
   return "{\"format\": 1, \"code\": " + list(archs, quoted) +

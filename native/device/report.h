@@ -22,7 +22,7 @@ namespace graphopt::gpu {
 //                                           ROCm provider
 //      "problem": PROBLEM | null,           why the route has no devices
 //      "devices": [{
-//        "number": 0,                       index in the provider: AMD's first, then NVIDIA's
+//        "number": 0,                       index among the provider's devices; null if unusable
 //        "name": "AMD Radeon RX 7900 XTX", "arch": "gfx1100",
 //        "code": "gfx1100",                 architecture of its code objects, or "gfx11-generic"; "" for none
 //        "bus_id": "0000:03:00.0", "memory": 25753026560, "integrated": false,

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from graphopt.cli.root import app
 from graphopt.errors import OptionError
 from graphopt.measure import kernel_bench
-from graphopt.measure.kernel_bench import Peaks, convolution, product, rows
+from graphopt.measure.kernel_bench import Peaks, convolution, peaks_of, product, rows
 from graphopt.ops import OPS
 from graphopt.runtime import selftest
+from graphopt.runtime.discovery import DEVICE_PROVIDER, ROCM
+from graphopt.runtime.routes import Gpu, Route
 from scripts import fit_cost_model
 
 FEW = (product(32, 64, 48), *(convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")))
@@ -43,6 +45,16 @@ def test_the_report_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_bench_needs_the_selftest(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["doctor", "--bench", str(tmp_path / "report.json")])
     assert isinstance(result.exception, OptionError) and "--bench needs --selftest" in str(result.exception)
+
+
+@pytest.mark.parametrize(("provider", "option"), [(ROCM, "device_id"), (DEVICE_PROVIDER, "device")])
+def test_the_peaks_are_those_of_the_chosen_device(provider: str, option: str) -> None:
+    slow, fast = (
+        Gpu(i, "", "", "", "", 0, False, 1, rate, 1.0, 1.0, "", 32, (), None) for i, rate in enumerate((1, 2))
+    )
+    found = Route("", "", provider, devices=(slow, fast))
+    with patch.object(kernel_bench, "gpu_routes", lambda: (found,)):
+        assert [peaks_of((provider, {option: i})).bytes for i in (0, 1)] == [1, 2]
 
 
 def test_the_share_is_of_the_peak_that_limits_a_shape() -> None:

@@ -65,6 +65,13 @@ def test_the_doctor_as_data(gpu: Machine) -> None:
         assert set(keys) <= {*documented}
 
 
+def test_the_doctor_numbers_devices_as_the_provider_does(gpu: Machine) -> None:
+    printed = gpu.run("graphopt doctor --json", STAND_IN_DEVICES="gfx906,gfx1036,gfx1100")
+    told, _ = json.JSONDecoder().raw_decode(printed[printed.index("{") :])  # a warning about gfx906 follows
+    numbers = {d["arch"]: d["number"] for route in told["routes"] if route["name"] != "rocm" for d in route["devices"]}
+    assert numbers == {"gfx906": None, "gfx1036": 1, "gfx1100": 0}
+
+
 def test_a_session_that_falls_back_says_why_in_one_line(gpu: Machine) -> None:
     said = gpu.run(IN_A_SESSION, STAND_IN_DEVICES="gfx906", PYTHONWARNINGS="always")
     assert said.count("this session runs on the CPU: this library has device code for ") == 1

@@ -260,8 +260,7 @@ struct Factory final : abi::OrtEpFactory {
   }
 
   // Writes the devices to `out` and returns their number. The runtime's list may lack GPUs (in a container
-  // without /sys/class/drm); these are attached to its CPU. GPUs that share the processor's memory come last,
-  // so that a caller that accepts any GPU gets another GPU if there is one.
+  // without /sys/class/drm); these are attached to its CPU.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
     std::vector<const abi::OrtHardwareDevice*> gpus;
@@ -274,16 +273,10 @@ struct Factory final : abi::OrtEpFactory {
       gpus.push_back(devices[i]);
       hardware.push_back({abi::HardwareDevice_VendorId(api, devices[i]), bus_id(devices[i])});
     }
-    std::vector<int> numbers;
+    const std::vector<int> numbers = gpu::provider_devices();
     std::vector<Hardware> ours;
-    for (const bool integrated : {false, true}) {
-      for (int n = 0; n < gpu::device_count(); ++n) {
-        const gpu::DeviceFacts* device = gpu::usable_device(n);
-        if (device == nullptr || device->integrated != integrated) continue;
-        numbers.push_back(n);
-        ours.push_back({vendor_id(gpu::backend(n)), device->bus_id});
-      }
-    }
+    ours.reserve(numbers.size());
+    for (const int n : numbers) ours.push_back({vendor_id(gpu::backend(n)), gpu::usable_device(n)->bus_id});
     const std::vector<int> pairs = pair_devices(ours, hardware);
     size_t found = 0;
     for (size_t i = 0; i < numbers.size() && found < most; ++i) {

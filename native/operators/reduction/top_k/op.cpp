@@ -38,7 +38,7 @@ Planner plan_top_k(const Node& node) {
     gpu::TopKProblem p;
     const size_t axis = set_order(given_axis, x, p);
     p.K = call.has_input(1) ? call.integer(1, "K") : k;
-    throw_if(p.K < 0 || p.K > p.R, "K is ", p.K, " of ", p.R, " numbers");
+    throw_if(p.K < 0 || p.K > p.R, "K is ", p.K, ", but the axis has ", p.R, " elements");
     p.smallest = smallest;
     Shape y = x.shape;
     y[axis] = p.K;
