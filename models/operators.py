@@ -380,13 +380,18 @@ def contrib() -> Iterator[Case]:
                 f"{tensor(n, 2048)} y = MatMulNBits <K = 2048, N = 2048, bits = 4, block_size = 32> (x, w, k)",
                 {"w": rng.integers(0, 255, (2048, 64, 16)).astype(np.uint8), "k": normal(2048, 64, over=2048)},
             ),
+            (
+                f"int64[{n}] x",
+                f"{tensor(n, 2048)} y = GatherBlockQuantized <block_size = 32> (w, x, k)",
+                {"w": rng.integers(0, 255, (4096, 1024)).astype(np.uint8), "k": normal(4096, 64, over=2048)},
+            ),
         ]  # fmt: skip
     for given, node, weights in rows:
         kind, call = node.split(" y = ")
         used = {name: np.asarray(w) for name, w in weights.items()}
         graph = f"g ({given}) => ({kind} y) {{ y = com.microsoft.{call} }}"
         sizes = given.partition("]")[0].partition("[")[2]
-        options: dict[str, Any] = {"contrib": True, "opset": 21 if "NBits" in call else 17}
+        options: dict[str, Any] = {"contrib": True, "opset": 21 if "NBits" in call or "BlockQ" in call else 17}
         yield Case(f"{call.split()[0]} [{sizes}]", graph, used, **options)
 
 

@@ -43,8 +43,8 @@ _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".
 _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
         "BiasAdd BiasGelu BiasSplitGelu CropAndResize DynamicQuantizeMatMul FastGelu FusedConv FusedGemm FusedMatMul "
-        "Gelu GroupNorm Inverse MatMulIntegerToFloat MatMulNBits NhwcConv PackedAttention PackedMultiHeadAttention "
-        "QuickGelu RotaryEmbedding TransposeMatMul".split(),
+        "GatherBlockQuantized Gelu GroupNorm Inverse MatMulIntegerToFloat MatMulNBits NhwcConv PackedAttention "
+        "PackedMultiHeadAttention QuickGelu RotaryEmbedding TransposeMatMul".split(),
         (0,),
     ),
     **dict.fromkeys(("Attention", "SkipGroupNorm"), (0, 1)),

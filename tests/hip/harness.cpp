@@ -37,6 +37,7 @@
 #include "operators/normalization/scale_shift/op.h"
 #include "operators/normalization/softmax/op.h"
 #include "operators/pooling/pool/op.h"
+#include "operators/quantized/gather_block_quantized/op.h"
 #include "operators/quantized/quantize/op.h"
 #include "operators/quantized/quantized/op.h"
 #include "operators/reduction/reduction/op.h"
@@ -399,6 +400,31 @@ EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half
 }
 
 // `has`: signed, zero points of a, b and y. `shapes`: rank and dims of a, b and y.
+// `sizes`: outer, size, inner, indices; q_outer, q_size, q_inner, block; zero points in a row.
+EXPORT Plan* graphopt_gather_block_quantized_plan(const DeviceFacts*, int bits, int is_signed, int has_zero,
+                                                  int default_zero, int narrow, int half,
+                                                  const int64_t* sizes) {
+  return guarded([&] {
+    GatherBlocksProblem p;
+    p.outer = sizes[0];
+    p.size = sizes[1];
+    p.inner = sizes[2];
+    p.indices = sizes[3];
+    p.q_outer = sizes[4];
+    p.q_size = sizes[5];
+    p.q_inner = sizes[6];
+    p.block = sizes[7];
+    p.zero_row = sizes[8];
+    p.bits = bits;
+    p.is_signed = is_signed != 0;
+    p.has_zero = has_zero != 0;
+    p.default_zero = default_zero;
+    p.narrow = narrow != 0;
+    p.half = half != 0;
+    return gather_block_quantized_plan(p, true);
+  });
+}
+
 EXPORT Plan* graphopt_quantized_plan(const DeviceFacts*, int32_t op, int32_t kind, float alpha,
                                      const int64_t* has, const int64_t* shapes) {
   return guarded([&] {

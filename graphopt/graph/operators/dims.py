@@ -182,6 +182,20 @@ def _gather(known: NodeFacts) -> Dims | None:
     return [*data[:axis], *indices, *data[axis + 1 :]]
 
 
+def _gather_block_quantized(known: NodeFacts) -> Dims | None:
+    """Infers a Gather; elements of 2 and 4 bits in uint8 are packed along the last axis."""
+    data, indices, value = known.dims(0), known.dims(1), known.input(0)
+    bits, axis = known.attribute("bits", 4), known.attribute("gather_axis", 0)
+    if not data or indices is None or value is None or not -len(data) <= axis < len(data):
+        return None
+    if value.dtype is None or (value.dtype == ir.DataType.UINT8 and bits not in (2, 4, 8)):
+        return None
+    each = 8 // bits if value.dtype == ir.DataType.UINT8 else 1
+    sizes = [*data[:-1], product([data[-1], Size.of(each)])]
+    axis %= len(data)
+    return [*sizes[:axis], *indices, *sizes[axis + 1 :]]
+
+
 def _gather_nd(known: NodeFacts) -> Dims | None:
     data, indices, batch = known.dims(0), known.dims(1), known.attribute("batch_dims", 0)
     depth = indices[-1].value if indices else None
@@ -478,6 +492,7 @@ DIMS: dict[str, Rule] = {
     **dict.fromkeys(
         (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_product, dims=(0, 1))
     ),
+    f"{MICROSOFT}.GatherBlockQuantized": Rule(_gather_block_quantized, dims=(0, 1)),
     f"{MICROSOFT}.GroupQueryAttention": Rule(_of_first_input(_grouped_attention), dims=FIRST),
     f"{MICROSOFT}.MatMulNBits": Rule(
         _of_first_input(lambda known, dims: [*dims[:-1], Size.of(known.attribute("N"))]), dims=FIRST
