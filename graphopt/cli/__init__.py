@@ -18,10 +18,10 @@ def main() -> None:
     first = "".join(sys.argv[1:2]) or "--help"
     if "_GRAPHOPT_COMPLETE" in os.environ:  # a shell requests completions with an empty argv
         first = ""
-    said = {"--help": OVERVIEW, "--version": f"graphopt {graphopt.__version__}\n"}.get(first)
-    if said is not None:
+    text = {"--help": OVERVIEW, "--version": f"graphopt {graphopt.__version__}\n"}.get(first)
+    if text is not None:
         try:
-            sys.stdout.write(said)
+            sys.stdout.write(text)
             sys.stdout.flush()
             return
         except OSError:  # a full disk or a closed pipe: `run` reports it

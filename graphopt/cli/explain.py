@@ -97,7 +97,7 @@ def explain_command(
             progress=say,
         )
     if codes:
-        found.groups = [g for g in found.groups if any(r.code in codes for s in g.sites for r in s.remarks)]
+        found.groups = [g for g in found.groups if any(r.code in codes for s in g.subgraphs for r in s.remarks)]
     if as_json:
         screen.print_json("explain", found.to_dict())
     else:

@@ -32,10 +32,10 @@ def annotate(
         model: the input file, to which annotations refer.
         out: the output file; None if not written.
     """
-    said = answer(report, accuracy, times, "" if out is None else str(out))
+    message = answer(report, accuracy, times, "" if out is None else str(out))
     wrong = accuracy is not None and not accuracy.equal
     level = "error" if wrong else "warning" if times is not None and is_slower(times) else "notice"
-    print(f"::{level} file={_property(str(model))},title=graphopt::{_data(said)}")
+    print(f"::{level} file={_property(str(model))},title=graphopt::{_data(message)}")
     if accuracy is not None and wrong:
         print(f"::error file={_property(str(model))},title=graphopt verify::{_data(accuracy.summary)}")
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):

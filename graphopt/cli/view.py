@@ -87,13 +87,13 @@ def _data(
             remarks, other, title = report.remarks, side(made, sizes=sizes), model.name
         else:
             other, title = side(after, input_shapes=shapes, sizes=sizes), f"{model.name} and {after.name}"
-        sites = {}
+        subgraphs = {}
         if timed:
             times = graphopt.bench(
                 model, made if rewritten is None else rewritten, memory=False, seconds=0.5, progress=say
             )
-            sites = {s.name: s for p in times.profiles[:1] for s in p.sites}
-    return json.dumps(view(title, before, other, remarks, sites).to_dict()).encode()
+            subgraphs = {s.name: s for p in times.profiles[:1] for s in p.subgraphs}
+    return json.dumps(view(title, before, other, remarks, subgraphs).to_dict()).encode()
 
 
 def serve(data: bytes, port: int = 0) -> ThreadingHTTPServer:
@@ -112,7 +112,7 @@ def serve(data: bytes, port: int = 0) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # Prevents DNS rebinding: another site's name may resolve to this machine.
+            # Prevents DNS rebinding: another website's name may resolve to this machine.
             if (self.headers.get("Host") or "").rpartition(":")[0] not in (HOST, "localhost"):
                 self.send_error(403)
                 return

@@ -37,7 +37,7 @@ def describe(path: Path, data: bytes | memoryview) -> str:
     elif head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(data):
         found = f"safetensors, {_WEIGHTS[0]}", _WEIGHTS[1]
     else:
-        found = next((said for at, magic, said in _MAGIC if head[at:].lower().startswith(magic.lower())), None)
+        found = next((name for at, magic, name in _MAGIC if head[at:].lower().startswith(magic.lower())), None)
     if found is None and suffix == ".pb":
         found = _TENSORFLOW
     if found is None and suffix in (".pt", ".pth"):

@@ -121,8 +121,8 @@ class Kind:
     @property
     def about(self) -> str:
         """The description of the elements."""
-        said = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
-        return "; ".join([*said, *([f"Loops take {self.trip_count} turns"] if self.trip_count is not None else [])])
+        parts = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
+        return "; ".join([*parts, *([f"Loops take {self.trip_count} turns"] if self.trip_count is not None else [])])
 
 
 NORMAL = Kind()

@@ -50,7 +50,7 @@ from graphopt.measure.profiling import (
     nodes_of_regions,
     placement,
     profile_sides,
-    site_names,
+    subgraph_names,
 )
 from graphopt.progress import Progress, time_left
 from graphopt.runtime.custom_ops import registering_custom_ops
@@ -140,10 +140,10 @@ class BenchRow:
 
     def __str__(self) -> str:
         times = [side.median_ms for side in (self.before, self.after) if side is not None]
-        said = f"{' -> '.join(f'{ms:.3f}' for ms in times)} ms on {self.setting}"
+        text = f"{' -> '.join(f'{ms:.3f}' for ms in times)} ms on {self.setting}"
         if self.speedup is None:
-            return said
-        return f"{said}: {self.verdict}, ratio {self.speedup:.2f} ({self.low:.2f}-{self.high:.2f})"
+            return text
+        return f"{text}: {self.verdict}, ratio {self.speedup:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ class Profile:
     """Times of all nodes under one setting.
 
     Attributes:
-        sites: times of both models, place by place.
+        subgraphs: times of both models, place by place.
         before, after: all nodes that the runtime ran, after its own optimizer.
         before_placement, after_placement: providers of these nodes.
     """
 
     setting: Setting
-    sites: list[TimedSubgraph]
+    subgraphs: list[TimedSubgraph]
     before: list[NodeTime]
     before_placement: Placement
     after: list[NodeTime] | None = None
@@ -537,9 +537,9 @@ def _profile(
         return open_one
 
     same = found or diff(protos[0], protos[0])
-    sites = site_names(same, protos[0], protos[-1])
+    subgraphs = subgraph_names(same, protos[0], protos[-1])
     with tempfile.TemporaryDirectory() as folder:
-        times = profile_sides([opener(p, regions=False) for p in paths], Path(folder), sites[: len(paths)])
+        times = profile_sides([opener(p, regions=False) for p in paths], Path(folder), subgraphs[: len(paths)])
         ran = times
         if setting.provider == DEVICE_PROVIDER:
             options = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "regions")}

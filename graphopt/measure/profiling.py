@@ -29,7 +29,7 @@ class NodeTime:
         name, op_type, provider: name, operator and provider of the node.
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
-        site: the node or neighbourhood of the model file that it belongs to (`site_names`); "" if unknown.
+        subgraph: the node or neighbourhood of the model file that it belongs to (`subgraph_names`); "" if unknown.
         on_device: whether the time is that of the node's GPU kernels. Otherwise it is time on the host: for a node on a
             GPU, only the time of the launch.
     """
@@ -39,7 +39,7 @@ class NodeTime:
     provider: str
     microseconds: float
     output_bytes: int
-    site: str = ""
+    subgraph: str = ""
     on_device: bool = False
 
 
@@ -66,7 +66,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class TimedSubgraph:
-    """The time of a place in both models: a common node, or a neighbourhood (the nodes before and after a rewrite).
+    """The times of a subgraph in both models: a common node, or a neighbourhood (the nodes before and after a rewrite).
 
     Attributes:
         name: label of the common node, or of the neighbourhood's last node in BEFORE (in AFTER if BEFORE has none).
@@ -83,20 +83,20 @@ class TimedSubgraph:
 
 @dataclass(frozen=True)
 class TimedOperators:
-    """All sites with the same operators: their number, and the microseconds of one run of all of them."""
+    """All subgraphs with the same operators: their number, and the microseconds of one run of all of them."""
 
     before_ops: str
     after_ops: str
-    sites: int
+    count: int
     before_us: float
     after_us: float
 
 
-def by_operators(sites: Iterable[TimedSubgraph]) -> list[TimedOperators]:
-    """Groups sites by their operators, the groups with the longest time in either model first."""
+def by_operators(subgraphs: Iterable[TimedSubgraph]) -> list[TimedOperators]:
+    """Groups subgraphs by their operators, the groups with the longest time in either model first."""
     kinds: dict[tuple[str, str], list[TimedSubgraph]] = {}
-    for site in sites:
-        kinds.setdefault((site.before_ops or site.name, site.after_ops or site.name), []).append(site)
+    for s in subgraphs:
+        kinds.setdefault((s.before_ops or s.name, s.after_ops or s.name), []).append(s)
     found = [
         TimedOperators(*ops, len(alike), sum(s.before_us for s in alike), sum(s.after_us or 0.0 for s in alike))
         for ops, alike in kinds.items()
@@ -110,7 +110,7 @@ Run = Callable[[], object]
 def profile_sides(
     open_side: Sequence[Callable[[Mapping[str, Any]], tuple[Any, Run]]],
     folder: Path,
-    sites: Sequence[Mapping[str, str]],
+    subgraphs: Sequence[Mapping[str, str]],
 ) -> list[list[NodeTime]]:
     """Profiles sessions that run alternately.
 
@@ -118,7 +118,7 @@ def profile_sides(
         open_side: for each model, a function that takes `SessionOptions` attributes and values. It returns a session
             and a function that runs the session once.
         folder: folder for the runtime's files.
-        sites: for each model, value name -> site.
+        subgraphs: for each model, value name -> subgraph.
 
     Returns:
         The times of each model's nodes.
@@ -129,18 +129,18 @@ def profile_sides(
         options = {"enable_profiling": True, "profile_file_prefix": str(folder / f"side_{i}")}
         try:
             session, run = open_one({**options, "optimized_model_filepath": str(graph)})
-        except Exception:  # a provider that compiles subgraphs cannot save them; names alone then determine the sites
+        except Exception:  # a provider that compiles subgraphs cannot save them; names then determine the subgraphs
             session, run = open_one(options)
         opened.append((session, run, graph))
     for _ in range(WARM_UP_RUNS + RUNS):
         for _, run, _ in opened:
             run()
     times = []
-    for (session, _, graph), side_sites in zip(opened, sites, strict=True):
+    for (session, _, graph), side_subgraphs in zip(opened, subgraphs, strict=True):
         file = Path(session.end_profiling())
         nodes = node_times(read_events(file.read_text(encoding="utf-8", errors="replace")))
         optimized = onnx.load(graph, load_external_data=False) if graph.exists() else None
-        times.append(attribute(nodes, optimized, side_sites))
+        times.append(attribute(nodes, optimized, side_subgraphs))
     return times
 
 
@@ -196,17 +196,17 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
     return found
 
 
-def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: Mapping[str, str]) -> list[NodeTime]:
-    """Assigns a site to each node.
+def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, subgraphs: Mapping[str, str]) -> list[NodeTime]:
+    """Assigns a subgraph to each node.
 
     The runtime renames and fuses nodes, but keeps the names of remaining values, and names a convolution in the blocked
-    layout (NCHWc) after its output. Nodes that it inserts (layout changes, Reshape) belong to the site of the node that
-    reads them.
+    layout (NCHWc) after its output. Nodes that it inserts (layout changes, Reshape) belong to the subgraph of their
+    reader.
 
     Args:
         nodes: the profiled nodes.
         optimized: the model after the runtime's optimizer; None if it was not saved.
-        sites: value name -> site.
+        subgraphs: value name -> subgraph.
     """
     outputs = {n.name: list(n.output) for n in optimized.graph.node} if optimized is not None else {}
     readers: dict[str, list[str]] = defaultdict(list)
@@ -216,9 +216,9 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
 
     def own(name: str) -> str:
         values = [*outputs.get(name, ()), name.removesuffix("_nchwc")]
-        return next((sites[v] for v in values if v in sites), "")
+        return next((subgraphs[v] for v in values if v in subgraphs), "")
 
-    def site(name: str) -> str:
+    def subgraph_of(name: str) -> str:
         seen, wave = {name}, [name]
         while wave:
             for candidate in wave:
@@ -228,7 +228,7 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
             seen.update(wave)
         return ""
 
-    return [replace(n, site=site(n.name)) for n in nodes]
+    return [replace(n, subgraph=subgraph_of(n.name)) for n in nodes]
 
 
 def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
@@ -273,14 +273,14 @@ def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
         for n in ran:
             if n.provider == other:
                 kinds[n.op_type].append(n.name)
-        said = [f"{op} {len(names)}: {', '.join(names[:3])}{', ..' * (len(names) > 3)}" for op, names in kinds.items()]
-        line += f"; {other.removesuffix('ExecutionProvider')}: {sum(map(len, kinds.values()))} ({'; '.join(said)})"
+        groups = [f"{op} {len(v)}: {', '.join(v[:3])}{', ..' * (len(v) > 3)}" for op, v in kinds.items()]
+        line += f"; {other.removesuffix('ExecutionProvider')}: {sum(map(len, kinds.values()))} ({'; '.join(groups)})"
     copies = len(nodes) - len(ran)
     return line + (f"; {copies} {'copy' if copies == 1 else 'copies'} between host and device" if copies else "")
 
 
-def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
-    """Returns for each model value name -> site: the label of a rewritten neighbourhood, or the name of the node."""
+def subgraph_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
+    """Returns for each model value name -> subgraph: the label of a neighbourhood, or the name of the node."""
     sides = []
     for model, nodes_of in ((before, "removed"), (after, "added")):
         names = {o: n.name or n.output[0] for n in model.graph.node for o in n.output if o}
@@ -294,7 +294,10 @@ def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto
 def match_sites(
     found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
 ) -> list[TimedSubgraph]:
-    """Adds up the times of both models by site, the largest first; nodes without a site are one site "(runtime)"."""
+    """Adds up the times of both models by subgraph, the largest first.
+
+    Nodes of no subgraph are counted as the subgraph "(runtime)".
+    """
     ops = {n.name or n.output[0]: (n.op_type, n.op_type) for n in before.graph.node if n.output}
     for h in found.neighbourhoods:
         label = (h.removed or h.added)[-1].label
@@ -303,7 +306,7 @@ def match_sites(
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for side, times in enumerate((before_times, after_times or [])):
         for t in sorted(times, key=lambda t: -t.microseconds):
-            label = t.site or "(runtime)"
+            label = t.subgraph or "(runtime)"
             same = ops.get(label)
             if label not in sums and same is not None and same[0] == same[1] != t.op_type:
                 # The runtime has fused this node into another one, to which the time belongs.

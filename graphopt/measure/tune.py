@@ -111,7 +111,7 @@ class TuningCache:
                 raise ModelLoadError(f"{path}: is a tuning cache of format {data['format']} instead of {CACHE_FORMAT}")
             return cls(
                 {
-                    CacheKey(**entry["machine"]): {name: Measurement(**m) for name, m in entry["sites"].items()}
+                    CacheKey(**entry["machine"]): {name: Measurement(**m) for name, m in entry["measurements"].items()}
                     for entry in data["entries"]
                 }
             )
@@ -120,8 +120,8 @@ class TuningCache:
 
     def write(self, path: Path) -> None:
         entries = [
-            {"machine": asdict(key), "sites": {name: asdict(m) for name, m in sorted(sites.items())}}
-            for key, sites in self.entries.items()
+            {"machine": asdict(key), "measurements": {name: asdict(m) for name, m in sorted(measurements.items())}}
+            for key, measurements in self.entries.items()
         ]
         files.write(path, json.dumps({"format": CACHE_FORMAT, "entries": entries}, indent=2) + "\n")
 
@@ -129,11 +129,11 @@ class TuningCache:
 class Measured:
     """Cost model of measurements. A class without a clear measurement is estimated."""
 
-    def __init__(self, sites: Mapping[str, Measurement], sizes: Mapping[str, int]) -> None:
-        self._sites, self._sizes = sites, sizes
+    def __init__(self, measurements: Mapping[str, Measurement], sizes: Mapping[str, int]) -> None:
+        self._measurements, self._sizes = measurements, sizes
 
     def decline(self, candidate: Candidate) -> str:
-        found = self._sites.get(candidate.describe().key(self._sizes))
+        found = self._measurements.get(candidate.describe().key(self._sizes))
         if found is None or found.pays is None:
             return candidate.no_gain
         return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
@@ -173,7 +173,7 @@ class Tuning:
         profit: cost model for the option `profit` of `optimize`.
         chosen: name of that cost model: "measurements", "estimates" or "none" (declines every candidate).
         machine: machine and versions of the measurements.
-        sites: class of candidates -> measurement, for this model.
+        measurements: class of candidates -> measurement, for this model.
         whole_model: name of each of the three cost models -> milliseconds of the whole model.
         record: file with the fastest implementations, for the option `measured` of our provider; None if none were
             measured.
@@ -183,7 +183,7 @@ class Tuning:
     profit: Profit
     chosen: str
     machine: CacheKey
-    sites: dict[str, Measurement] = field(default_factory=dict)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
     whole_model: dict[str, float] = field(default_factory=dict)
     record: Path | None = None
     notes: list[str] = field(default_factory=list)
@@ -192,7 +192,7 @@ class Tuning:
         return {
             "chosen": self.chosen,
             "machine": asdict(self.machine),
-            "sites": {name: asdict(m) for name, m in self.sites.items()},
+            "measurements": {name: asdict(m) for name, m in self.measurements.items()},
             "whole_model_ms": self.whole_model,
             "record": None if self.record is None else str(self.record),
             "notes": self.notes,
@@ -240,7 +240,7 @@ def tune(
     name = device_of(provider).name
     machine = CacheKey(name, provider, threads, runtime_name(), graphopt.__version__, precision or "")
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
-    sites = store.entries.setdefault(machine, {})
+    measurements = store.entries.setdefault(machine, {})
 
     record = None
     if measure and cache is not None and provider == DEVICE_PROVIDER:
@@ -251,12 +251,12 @@ def tune(
         classes: dict[str, Workload] = {}
         for workload in work.candidates.values():
             classes.setdefault(workload.key(work.sizes), workload)
-        tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
+        tuning = Tuning(Measured(measurements, work.sizes), "measurements", machine)
         if measure:
             with naming(work.copies):
                 end = time.perf_counter() + seconds
                 work.runner(work.plain, work.feeds)  # raises the error of a model that does not run
-                _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
+                _measure_classes(work, classes, measurements, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
                 if classes:
                     left = max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE)
                     say(f"timing the whole model ({time_left(left)})")
@@ -265,8 +265,8 @@ def tune(
                 store.write(cache)
             if record is not None and record.exists():
                 tuning.record = record
-        tuning.sites = {name: sites[name] for name in classes if name in sites}
-        unclear = [name for name in classes if name not in sites or sites[name].pays is None]
+        tuning.measurements = {name: measurements[name] for name in classes if name in measurements}
+        unclear = [name for name in classes if name not in measurements or measurements[name].pays is None]
         if unclear:
             tuning.notes.append(
                 f"{len(unclear)} of {len(classes)} classes of candidates are estimated, without a clear measurement"
@@ -352,13 +352,13 @@ class _Work:
 def _measure_classes(
     work: _Work,
     classes: Mapping[str, Workload],
-    sites: dict[str, Measurement],
+    measurements: dict[str, Measurement],
     seconds: float,
     tuning: Tuning,
     say: Progress,
 ) -> None:
     end = time.perf_counter() + seconds
-    todo = [name for name in classes if name not in sites or sites[name].pays is None]
+    todo = [name for name in classes if name not in measurements or measurements[name].pays is None]
     for i, name in enumerate(todo):
         left = end - time.perf_counter()
         if left <= 0:
@@ -370,7 +370,7 @@ def _measure_classes(
         except GraphoptError as error:
             tuning.notes.append(f"{name}: not measured: {error}")
         else:
-            sites[name] = found
+            measurements[name] = found
             say(f"class {i + 1} of {len(todo)}: {name}: {found.speedup:.2f}x")
 
 

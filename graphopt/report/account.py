@@ -62,7 +62,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Site:
+class Subgraph:
     """A node, or several nodes that were rewritten together.
 
     Attributes:
@@ -86,23 +86,23 @@ class Site:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """The key that all sites of a group share."""
-        said = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
-        return self.fate, self.operators, self.into, tuple(dict.fromkeys(said)), self.reason
+        """The key that all subgraphs of a group share."""
+        remarks = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
+        return self.fate, self.operators, self.into, tuple(dict.fromkeys(remarks)), self.reason
 
 
 @dataclass(frozen=True)
 class AccountGroup:
-    """Similar sites, usually one in each of several layers.
+    """Similar subgraphs, usually one in each of several layers.
 
     Attributes:
         where: one pattern for their names.
-        places: the number of layers or places, " in 12 layers"; "" for a single site.
-        multiply_adds, bytes: of all sites in one run.
+        places: the number of layers or places, " in 12 layers"; "" for a single subgraph.
+        multiply_adds, bytes: of all subgraphs in one run.
         share, byte_share: shares of the model's multiply-adds and bytes.
     """
 
-    sites: tuple[Site, ...]
+    subgraphs: tuple[Subgraph, ...]
     where: str
     places: str
     multiply_adds: int
@@ -111,8 +111,8 @@ class AccountGroup:
     byte_share: float
 
     @property
-    def first(self) -> Site:
-        return self.sites[0]
+    def first(self) -> Subgraph:
+        return self.subgraphs[0]
 
     @property
     def cost(self) -> float:
@@ -161,12 +161,12 @@ class Account:
                     "operators": g.first.operators,
                     "into": g.first.into,
                     "where": g.where,
-                    "sites": [list(s.labels) for s in g.sites],
+                    "subgraphs": [list(s.labels) for s in g.subgraphs],
                     "multiply_adds": g.multiply_adds,
                     "bytes": g.bytes,
                     "share": g.share,
                     "byte_share": g.byte_share,
-                    "remarks": [r.to_dict() for s in g.sites for r in s.remarks],
+                    "remarks": [r.to_dict() for s in g.subgraphs for r in s.remarks],
                     "reason": g.first.reason,
                 }
                 for g in self.groups
@@ -215,14 +215,14 @@ def account(
     )
     found = Account(report=report, sizes=before.sizes)
     nodes = {n.outputs[0].name or "": n for n in before.nodes if n.outputs}
-    sites = list(_sites(nodes, neighbourhoods(before.model, after), report))
-    found.multiply_adds, found.bytes = (sum(getattr(s, a) for s in sites) for a in ("multiply_adds", "bytes"))
+    subgraphs = list(_subgraphs(nodes, neighbourhoods(before.model, after), report))
+    found.multiply_adds, found.bytes = (sum(getattr(s, a) for s in subgraphs) for a in ("multiply_adds", "bytes"))
     found.unknown = sum(_bytes(n) is None for n in nodes.values())
-    for group in grouped(sites, kind=lambda s: s.kind, name=lambda s: s.labels[-1]):
+    for group in grouped(subgraphs, kind=lambda s: s.kind, name=lambda s: s.labels[-1]):
         adds, bytes_ = (sum(getattr(s, a) for s in group.members) for a in ("multiply_adds", "bytes"))
         shares = adds / max(found.multiply_adds, 1), bytes_ / max(found.bytes, 1)
         found.groups.append(AccountGroup(group.members, group.where, group.places, adds, bytes_, *shares))
-    shown = {r for s in sites for r in s.remarks}
+    shown = {r for s in subgraphs for r in s.remarks}
     found.elsewhere = [r for r in dict.fromkeys(report.remarks) if not r.applied and r not in shown]
     order = list(Fate)
     found.groups.sort(key=lambda g: (order.index(g.first.fate), -g.cost))
@@ -363,11 +363,11 @@ def _is_unknown(value: ir.Value) -> bool:
     return value.shape is None or not value.shape.is_static()
 
 
-def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], report: Report) -> Iterable[Site]:
-    said: dict[str, list[Remark]] = defaultdict(list)
+def _subgraphs(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], report: Report) -> Iterable[Subgraph]:
+    remarks_at: dict[str, list[Remark]] = defaultdict(list)
     for remark in report.remarks:
         for label in remark.nodes[:1]:
-            said[label].append(remark)
+            remarks_at[label].append(remark)
     rewritten = set()
     for place in changed:
         old = [nodes[n.outputs[0]] for n in place.removed if n.outputs and n.outputs[0] in nodes]
@@ -375,21 +375,23 @@ def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], repor
             continue
         rewritten.update(old)
         labels = dict.fromkeys(n.label for n in (*place.removed, *place.added))
-        remarks = tuple(r for label in labels for r in said[label])
+        remarks = tuple(r for label in labels for r in remarks_at[label])
         into = operators(n.op_type for n in place.added)
-        yield _site(old, into, _fate(remarks, changed=True), remarks)
+        yield _subgraph(old, into, _fate(remarks, changed=True), remarks)
     for node in nodes.values():
         if node in rewritten:
             continue
-        remarks = tuple(said[node_label(node)])
-        yield _site([node], "", _fate(remarks, changed=False), remarks, "" if remarks else _why_left(node))
+        remarks = tuple(remarks_at[node_label(node)])
+        yield _subgraph([node], "", _fate(remarks, changed=False), remarks, "" if remarks else _why_left(node))
 
 
-def _site(nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark, ...], reason: str = "") -> Site:
+def _subgraph(
+    nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark, ...], reason: str = ""
+) -> Subgraph:
     adds = sum(multiply_adds(n) or 0 for n in nodes)
     bytes_ = sum(_bytes(n) or 0 for n in nodes)  # counts values between the nodes twice: written and read
     labels = tuple(node_label(n) for n in nodes)
-    return Site(operators(n.op_type for n in nodes), into, labels, adds, bytes_, fate, remarks, reason)
+    return Subgraph(operators(n.op_type for n in nodes), into, labels, adds, bytes_, fate, remarks, reason)
 
 
 def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:

@@ -68,9 +68,9 @@ def details(
     if everything:
         return [*lines, report.optimized_for]
     refused = sum(not r.applied for r in report.remarks) if report.changed else 0
-    said = [note for note in report.notes if not (report.obstacle and note.startswith(report.obstacle))]
-    notes = said[: MOST_LINES - 1 - len(lines)]
-    rest = [(refused, "refusal"), (len(said) - len(notes), "note")]
+    shown = [note for note in report.notes if not (report.obstacle and note.startswith(report.obstacle))]
+    notes = shown[: MOST_LINES - 1 - len(lines)]
+    rest = [(refused, "refusal"), (len(shown) - len(notes), "note")]
     left = " and ".join(count(n, what) for n, what in rest if n > 0)
     return [*lines, *notes, report.optimized_for + (f"; -v shows {left}" if left else "")]
 
@@ -129,10 +129,10 @@ def interval(row: BenchRow) -> str:
 
 
 def _verdicts(rows: Sequence[BenchRow]) -> str:
-    said = [row.verdict for row in rows]
-    if len(set(said)) == 1:
+    verdicts = [row.verdict for row in rows]
+    if len(set(verdicts)) == 1:
         return count(len(rows), "setting")
-    return f"{said.count('faster')} of {len(rows)} settings faster"
+    return f"{verdicts.count('faster')} of {len(rows)} settings faster"
 
 
 # Above this error relative to RMS, an equal output consists mostly of elements near 0, and the error says little.
@@ -145,13 +145,13 @@ MOST_LINES = 5
 
 def equality(accuracy: VerifyReport) -> str:
     """Returns the verdict with the error nearest to its limit, gaps in coverage, and rejected inputs if many."""
-    said = [word for word in (_error(accuracy), _refused(accuracy)) if word]
+    parts = [word for word in (_error(accuracy), _refused(accuracy)) if word]
     gaps = len(accuracy.not_covered)
     verdict = accuracy.verdict.value
     if accuracy.equal and gaps:
         verdict = "partly verified: equal"
-        said.append(f"{gaps} not covered")
-    return verdict + (f" ({'; '.join(said)})" if said else "")
+        parts.append(f"{gaps} not covered")
+    return verdict + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def _error(accuracy: VerifyReport) -> str:

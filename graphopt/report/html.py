@@ -79,7 +79,7 @@ class Card:
 
     Attributes:
         title: operators before and after.
-        sites: names of all rewritten subgraphs of this kind.
+        subgraphs: names of all rewritten subgraphs of this kind.
         where: one pattern for these names.
         passes: names of the passes.
         before, after: drawings of the first subgraph.
@@ -87,7 +87,7 @@ class Card:
     """
 
     title: tuple[str, str]
-    sites: tuple[str, ...]
+    subgraphs: tuple[str, ...]
     where: str
     passes: tuple[str, ...]
     before: Drawing
@@ -101,12 +101,12 @@ class Refusals:
     """All candidates that were refused with one code.
 
     Attributes:
-        sites: the number of candidates.
+        candidates: the number of candidates.
         places: (pass, pattern of names, detail) of candidates that are shown together.
     """
 
     code: Code
-    sites: int
+    candidates: int
     places: list[tuple[str, str, str]]
 
 
@@ -142,7 +142,7 @@ def render(
             report=report,
             headline=answer(report, accuracy, times),
             tiles=_tiles(report, accuracy, times),
-            stages=[] if profile is None or profile.after is None else stages(profile.sites, order),
+            stages=[] if profile is None or profile.after is None else stages(profile.subgraphs, order),
             setting="" if profile is None else str(profile.setting),
             operators=_operators(report),
             codes=sorted(Counter(r.code for r in report.remarks).items()),
@@ -154,7 +154,7 @@ def render(
             nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
             accuracy=accuracy,
             times=times,
-            bars=[] if times is None else [(str(p.setting), _bars(p.sites)) for p in times.profiles],
+            bars=[] if times is None else [(str(p.setting), _bars(p.subgraphs)) for p in times.profiles],
             provenance=provenance,
         )
     )
@@ -189,25 +189,25 @@ def _operators(report: Report) -> list[tuple[str, int, int]]:
     return [row for row in rows if row[1] != row[2]]
 
 
-def stages(sites: Sequence[TimedSubgraph], order: Sequence[str]) -> list[Stage]:
+def stages(subgraphs: Sequence[TimedSubgraph], order: Sequence[str]) -> list[Stage]:
     """Divides the model into at most `MAX_STAGES` sections in the order of its nodes, by layer or by equal time.
 
     Args:
-        sites: times of nodes and rewritten subgraphs.
+        subgraphs: times of nodes and rewritten subgraphs.
         order: names of the nodes in the order of execution.
     """
     at = {name: i for i, name in enumerate(order)}
-    ordered = sorted((s for s in sites if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
+    ordered = sorted((s for s in subgraphs if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
     by_name: list[list[TimedSubgraph]] = []
-    for site in ordered:
-        if by_name and stretch(site.name) and stretch(by_name[-1][0].name) == stretch(site.name):
-            by_name[-1].append(site)
+    for subgraph in ordered:
+        if by_name and stretch(subgraph.name) and stretch(by_name[-1][0].name) == stretch(subgraph.name):
+            by_name[-1].append(subgraph)
         else:
-            by_name.append([site])
+            by_name.append([subgraph])
     if len(by_name) > MAX_STAGES:
         by_name = _equal(by_name)
     found = [_stage(part) for part in by_name]
-    return found + [_stage([s]) for s in sites if s.name == RUNTIME]
+    return found + [_stage([s]) for s in subgraphs if s.name == RUNTIME]
 
 
 def _equal(parts: Sequence[list[TimedSubgraph]]) -> list[list[TimedSubgraph]]:
@@ -224,16 +224,16 @@ def _equal(parts: Sequence[list[TimedSubgraph]]) -> list[list[TimedSubgraph]]:
     return joined
 
 
-def _stage(sites: Sequence[TimedSubgraph]) -> Stage:
+def _stage(subgraphs: Sequence[TimedSubgraph]) -> Stage:
     def total(times: Iterable[float | None]) -> float:
         return sum(t or 0.0 for t in times) / 1e3
 
-    changed = [s for s in sites if s.before_ops != s.after_ops]
-    names = list(dict.fromkeys(stretch(s.name) or s.name for s in sites))
+    changed = [s for s in subgraphs if s.before_ops != s.after_ops]
+    names = list(dict.fromkeys(stretch(s.name) or s.name for s in subgraphs))
     return Stage(
         names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
-        total(s.before_us for s in sites),
-        total(s.after_us for s in sites),
+        total(s.before_us for s in subgraphs),
+        total(s.after_us for s in subgraphs),
         total(s.before_us for s in changed),
         total(s.after_us for s in changed),
     )
@@ -252,14 +252,14 @@ class Bar:
     after_share: float
 
 
-def _bars(sites: Sequence[TimedSubgraph]) -> list[Bar]:
+def _bars(subgraphs: Sequence[TimedSubgraph]) -> list[Bar]:
     bars = []
-    kinds = by_operators(sites)
+    kinds = by_operators(subgraphs)
     longest = max((max(k.before_us, k.after_us) for k in kinds), default=0.0) or 1.0
     for kind in kinds[:MAX_BARS]:
         shares = (100 * kind.before_us / longest, 100 * kind.after_us / longest)
         in_ms = (kind.before_us / 1e3, kind.after_us / 1e3)
-        bars.append(Bar(kind.before_ops, kind.after_ops, kind.sites, *in_ms, *shares))
+        bars.append(Bar(kind.before_ops, kind.after_ops, kind.count, *in_ms, *shares))
     return bars
 
 
@@ -283,19 +283,19 @@ def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | N
     for remark in remarks:
         if remark.applied and remark.nodes:
             by_label[remark.nodes[0]].append(remark.pass_name)
-    timed = {s.name: s for s in profile.sites} if profile is not None and profile.after is not None else {}
+    timed = {s.name: s for s in profile.subgraphs} if profile is not None and profile.after is not None else {}
     found = []
     for alike in groups.values():
         first = alike[0]
         shared = {v for n in first.removed for v in n.inputs} & {v for n in first.added for v in n.inputs}
-        sites = tuple((h.added or h.removed)[-1].label for h in alike)
+        subgraphs = tuple((h.added or h.removed)[-1].label for h in alike)
         labels = [n.label for h in alike for n in (*h.removed, *h.added)]
         measured = [timed[label] for h in alike if (label := (h.removed or h.added)[-1].label) in timed]
         found.append(
             Card(
                 (_listed(first.removed), _listed(first.added)),
-                sites,
-                where(sites),
+                subgraphs,
+                where(subgraphs),
                 tuple(dict.fromkeys(name for label in labels for name in by_label[label])),
                 draw(first.removed, shared),
                 draw(first.added, shared),
@@ -303,7 +303,7 @@ def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | N
                 sum(s.after_us or 0.0 for s in measured) / 1e3 if measured else None,
             )
         )
-    return sorted(found, key=lambda c: (-((c.before_ms or 0.0) - (c.after_ms or 0.0)), -len(c.sites)))
+    return sorted(found, key=lambda c: (-((c.before_ms or 0.0) - (c.after_ms or 0.0)), -len(c.subgraphs)))
 
 
 def _listed(nodes: Sequence[DiffNode]) -> str:

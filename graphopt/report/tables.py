@@ -193,14 +193,14 @@ def _named(nodes: Sequence[DiffNode]) -> str:
 
 def print_speed(report: BenchReport, console: Console) -> None:
     """Prints the speedup, or the time of a single model."""
-    said = speed(report)
+    times = speed(report)
     style = "bold green" if is_faster(report) else "bold red" if is_slower(report) else "bold"
-    if not said and report.rows:
+    if not times and report.rows:
         best = min(report.rows, key=lambda row: row.before.median_ms)
-        said = f"{milliseconds(best.before.median_ms)} ms ({best.setting})"
+        times = f"{milliseconds(best.before.median_ms)} ms ({best.setting})"
     elif len(report.rows) == 1 and (row := report.rows[0]).after is not None:
-        said += f", {milliseconds(row.before.median_ms)} -> {milliseconds(row.after.median_ms)} ms"
-    say(f"[{style}]{plain(said)}[/]", console)
+        times += f", {milliseconds(row.before.median_ms)} -> {milliseconds(row.after.median_ms)} ms"
+    say(f"[{style}]{plain(times)}[/]", console)
 
 
 def print_placements(report: BenchReport, console: Console) -> None:
@@ -228,12 +228,12 @@ def print_bench(report: BenchReport, console: Console) -> None:
 
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
-    if tuning.sites:
+    if tuning.measurements:
         say("[bold]measured classes of candidates[/]", console)
         shown = table((">speedup", ">95 % interval", "", "candidate"))
-        for name, m in tuning.sites.items():
-            said = {True: "[green]rewritten[/]", False: "not rewritten", None: "as estimated"}[m.pays]
-            shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said, plain(name))
+        for name, m in tuning.measurements.items():
+            decision = {True: "[green]rewritten[/]", False: "not rewritten", None: "as estimated"}[m.pays]
+            shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", decision, plain(name))
         show(shown, console)
     if tuning.whole_model:
         times = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
@@ -390,16 +390,16 @@ def _print_profile(profile: Profile, console: Console) -> None:
     columns = (">before ms", ">after ms", ">places", "before", "after") if both else (">ms", ">nodes", "operator")
     say(f"[bold]time by operators ({plain(str(profile.setting))})[/]", console)
     shown_table = table(columns)
-    kinds = by_operators(profile.sites)
+    kinds = by_operators(profile.subgraphs)
     shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
     if rest:
-        sums = (sum(k.sites for k in rest), sum(k.before_us for k in rest), sum(k.after_us for k in rest))
+        sums = (sum(k.count for k in rest), sum(k.before_us for k in rest), sum(k.after_us for k in rest))
         shown.append(TimedOperators(f"{len(rest)} more kinds", "", *sums))
     for kind in shown:
         same = "=" if kind.before_ops == kind.after_ops else plain(kind.after_ops)
         before_ms, after_ms = f"{kind.before_us / 1e3:.3f}", f"{kind.after_us / 1e3:.3f}"
-        sides = (before_ms, after_ms, str(kind.sites), plain(kind.before_ops), same)
-        shown_table.add_row(*(sides if both else (before_ms, str(kind.sites), plain(kind.before_ops))))
+        sides = (before_ms, after_ms, str(kind.count), plain(kind.before_ops), same)
+        shown_table.add_row(*(sides if both else (before_ms, str(kind.count), plain(kind.before_ops))))
     show(shown_table, console)
     _print_placement("before" if both else "placement", profile.before_placement, console)
     if profile.after_placement is not None:
@@ -492,17 +492,17 @@ def account_answer(found: Account) -> str:
 
 def _print_group(group: AccountGroup, console: Console) -> None:
     """Prints the shares and nodes of a group, and its remarks below."""
-    site = group.first
-    into = f" -> {site.into}" if site.into else " -> nothing" if site.fate == Fate.REWRITTEN else ""
+    subgraph = group.first
+    into = f" -> {subgraph.into}" if subgraph.into else " -> nothing" if subgraph.fate == Fate.REWRITTEN else ""
     label = f"{group.share:6.1%} {group.byte_share:6.1%}  "
-    say(plain(f"{site.operators}{into}{group.places}: {group.where}"), console, label=label)
-    by = ", ".join(dict.fromkeys(r.pass_name for r in site.remarks if r.applied)) if site.into else ""
+    say(plain(f"{subgraph.operators}{into}{group.places}: {group.where}"), console, label=label)
+    by = ", ".join(dict.fromkeys(r.pass_name for r in subgraph.remarks if r.applied)) if subgraph.into else ""
     below = [f"[dim]by {by}[/]"] if by else []
-    for remark in dict.fromkeys(r for r in site.remarks if not r.applied):
+    for remark in dict.fromkeys(r for r in subgraph.remarks if not r.applied):
         others = f" ({', '.join(plain(n) for n in remark.nodes[1:])})" if remark.nodes[1:] else ""
         below.append(f"{_refusal(remark)}{others}")
-    if site.reason:
-        below.append(f"[dim]{plain(site.reason)}[/]")
+    if subgraph.reason:
+        below.append(f"[dim]{plain(subgraph.reason)}[/]")
     for line in below:
         say(line, console, label=" " * len(label))
 

@@ -50,7 +50,7 @@ class View:
 
 
 def view(
-    title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, TimedSubgraph] | None = None
+    title: str, before: Side, after: Side, remarks: list[Remark], subgraphs: Mapping[str, TimedSubgraph] | None = None
 ) -> View:
     """Creates the data of the page.
 
@@ -59,13 +59,13 @@ def view(
         before: the original, with shapes.
         after: the rewritten model, with shapes.
         remarks: remarks of the passes; empty if AFTER is given as a file.
-        sites: name -> times of a node or a rewritten neighbourhood; None without measurements.
+        subgraphs: name -> times of a node or a rewritten neighbourhood; None without measurements.
     """
     layers, layer_of = _layers(before, after)
-    said: dict[str, list[str]] = defaultdict(list)
+    remarks_at: dict[str, list[str]] = defaultdict(list)
     for remark in remarks:
         for label in remark.nodes[:1]:
-            said[label].append(visible(_sentence(remark)))
+            remarks_at[label].append(visible(_sentence(remark)))
     places: dict[tuple[str, str], int] = {}
     labels: dict[int, str] = {}
     for number, place in enumerate(neighbourhoods(before.model, after.model)):
@@ -79,8 +79,13 @@ def view(
         for node in model.nodes:
             output = node.outputs[0].name or "" if node.outputs else ""
             place, label = places.get((side, output)), node_label(node)
-            site = (sites or {}).get(label if place is None else labels[place])
-            details = {"layer": layer_of.get(output, 0), "us": _time(site, side), "place": place, "said": said[label]}
+            subgraph = (subgraphs or {}).get(label if place is None else labels[place])
+            details = {
+                "layer": layer_of.get(output, 0),
+                "us": _time(subgraph, side),
+                "place": place,
+                "remarks": remarks_at[label],
+            }
             made.append(_row(node, model, number_of) | details)
         return made
 
@@ -109,7 +114,7 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
         layer_of[box] = node["layer"]
         if node["place"] is not None:
             states[box] = "changed"
-        elif states[box] == "same" and any(said.startswith("refused") for said in node["said"]):
+        elif states[box] == "same" and any(text.startswith("refused") for text in node["remarks"]):
             states[box] = "refused"
     shown = [DiffNode(*name, tuple(sources[i]), (str(i),)) for i, name in enumerate(names)]
     drawing = draw(shown, set())
@@ -199,10 +204,10 @@ def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, 
     }
 
 
-def _time(site: TimedSubgraph | None, side: str) -> float | None:
-    if site is None:
+def _time(subgraph: TimedSubgraph | None, side: str) -> float | None:
+    if subgraph is None:
         return None
-    return site.before_us if side == "before" else site.after_us
+    return subgraph.before_us if side == "before" else subgraph.after_us
 
 
 def page(nonce: str) -> str:

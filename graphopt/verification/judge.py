@@ -416,18 +416,18 @@ def _for_output(tolerance: Tolerance | None, name: str) -> float | None:
 
 def unmeasured_outputs(pair: Pair, report: VerifyReport, errors: RoundingErrors) -> list[str]:
     """Returns a sentence for each output that is judged by a fixed limit, because its rounding error is unknown."""
-    said = []
+    sentences = []
     for name in pair.names:
         limits = {row.case: row.limit for row in report.rows if row.name == name and row.unmeasured}
         if limits:
             tried = len({row.case for row in report.rows})
             some = f"{len(limits)} of {tried} inputs" if len(limits) < tried else "every input tried"
             why = errors.why_not(pair.rewritten.classes[name], next(iter(limits)))
-            said.append(
+            sentences.append(
                 f"the rounding error of output '{name}' could not be measured on {some} ({why}): a fixed limit was "
                 f"used, {max(limits.values()):.0e} of its RMS, for the whole output only"
             )
-    return said
+    return sentences
 
 
 def untested(

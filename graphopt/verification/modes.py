@@ -169,8 +169,8 @@ def _tried(
             accepts(case)
     if not wanted:
         kind, advice = ("generated", "; give valid inputs with --inputs") if inputs is None else ("given", "")
-        said = next(iter(report.skipped.values()))
-        raise VerifyError(f"{pair.called} runs on none of the {kind} inputs: {said}{advice}")
+        reason = next(iter(report.skipped.values()))
+        raise VerifyError(f"{pair.called} runs on none of the {kind} inputs: {reason}{advice}")
     report.random = [name for name in pair.names if name in random]
     report.cases = {case.name: case.about for case in cases if case.about}
     if inputs is None:
@@ -228,13 +228,13 @@ def _sizes_tried(combinations: Sequence[Mapping[str, int]]) -> list[str]:
     by_values: dict[tuple[int, ...], list[str]] = {}
     for symbol, values in tried.items():
         by_values.setdefault(tuple(sorted(values)), []).append(symbol)
-    said = [
+    groups = [
         f"{', '.join(symbols[:NAMED])}{', ...' * (len(symbols) > NAMED)} {_listed(values)}"
         for values, symbols in by_values.items()
     ]
     together = f" in {len(combinations)} combinations" if len(tried) > 1 else ""
     more = f" ({'--json lists them, ' if together else ''}--dim tries others)"
-    return [f"sizes tried: {'; '.join(said)}{together}{more}"] if said else []
+    return [f"sizes tried: {'; '.join(groups)}{together}{more}"] if groups else []
 
 
 def _listed(values: Sequence[int]) -> str:
@@ -256,15 +256,15 @@ def _left_out(sizes: Mapping[str, str]) -> list[str]:
 
 def _values_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
     """Returns a sentence with the lowest and highest element of each input that is not boolean."""
-    said = []
+    ranges = []
     for value in required_inputs(proto):
         given = (case.feeds[value.name] for case in cases if value.name in case.feeds)
         finite = (a[np.isfinite(a)] for a in given if isinstance(a, np.ndarray) and a.dtype.kind in "fiu")
         ends = [end for a in finite if a.size for end in (float(a.min()), float(a.max()))]
         if ends:
-            said.append(f"{value.name} {min(ends):.4g} to {max(ends):.4g}")
-    more = ", ..." * (len(said) > NAMED)
-    return [f"values tried: {', '.join(said[:NAMED])}{more} (--range tries others)"] if said else []
+            ranges.append(f"{value.name} {min(ends):.4g} to {max(ends):.4g}")
+    more = ", ..." * (len(ranges) > NAMED)
+    return [f"values tried: {', '.join(ranges[:NAMED])}{more} (--range tries others)"] if ranges else []
 
 
 def uncovered_outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[str]:
@@ -430,9 +430,9 @@ def run_at_default_level(
     return runs, rows
 
 
-def at_default_level(case: Case, said: str) -> str:
+def at_default_level(case: Case, event: str) -> str:
     """Returns a note on BEFORE at the runtime's default optimization level."""
-    return f"BEFORE at the runtime's default optimization level, on '{case.name}': {said}"
+    return f"BEFORE at the runtime's default optimization level, on '{case.name}': {event}"
 
 
 def _is_far(found: list[Deviation] | str) -> bool:

@@ -435,20 +435,20 @@ def untested_nodes(
     except VerifyError:
         return []
     budget.spent += time.process_time() - began
-    said: list[str] = []
+    sentences: list[str] = []
     for k, name in enumerate(names):
         keep = np.arange(len(names)) != k
         for case in cases:
             if budget.is_spent:
-                return said
+                return sentences
             began = time.process_time()
             outputs = run_case(session, Case(case.name, {**case.feeds, _SWITCHES: keep}))
             budget.spent += time.process_time() - began
             if isinstance(outputs, str) or differs(case, outputs):
                 break
         else:
-            said.append(f"{name} could give zeros unnoticed: with the inputs tried no output depends on it")
-    return said
+            sentences.append(f"{name} could give zeros unnoticed: with the inputs tried no output depends on it")
+    return sentences
 
 
 def _with_switches(model: ir.Model) -> tuple[ir.Model, list[str]]:

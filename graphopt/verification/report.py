@@ -159,12 +159,12 @@ def severity(row: OutputComparison) -> tuple[bool, float]:
 
 def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
     """Returns a sentence for each output that is inconclusive on some input set."""
-    said = []
+    notes = []
     for name in dict.fromkeys(row.name for row in rows if row.reason == NOISE):
         noise = [row for row in rows if row.name == name and row.reason == NOISE]
         cases = dict.fromkeys(row.case for row in noise)
         moved = [row.noise for row in noise if row.noise is not None]
         how = f" by up to {max(moved):.2g} of RMS" if moved else ""
         named = fitted([f"'{case}'" for case in cases])
-        said.append(f"output '{name}' is inconclusive on {named}: rounding alone moves BEFORE{how} there")
-    return said
+        notes.append(f"output '{name}' is inconclusive on {named}: rounding alone moves BEFORE{how} there")
+    return notes

@@ -162,8 +162,8 @@ def _rounding_errors(pair: Pair, wanted: dict[str, Outputs]) -> RoundingErrors:
 def _not_covered(pair: Pair, cases: Sequence[Case], errors: RoundingErrors, report: VerifyReport) -> list[str]:
     """Returns a sentence for each output, input and branch that no case tests."""
     proto = pair.before.proto
-    said = [*unmeasured_outputs(pair, report, errors), *modes.uncovered_outputs(proto, errors.wanted)]
-    return [*said, *modes.uncovered_inputs(proto, cases), *unused_branches(pair.before.whole, cases)]
+    sentences = [*unmeasured_outputs(pair, report, errors), *modes.uncovered_outputs(proto, errors.wanted)]
+    return [*sentences, *modes.uncovered_inputs(proto, cases), *unused_branches(pair.before.whole, cases)]
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -252,13 +252,13 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
         return []
     node, value, most = found
     label = node.name or f"{node.op_type}->{value.removesuffix('_half')}"
-    said = f"on '{case.name}' values of {node.op_type} '{label}' reach {most:.3g}, beyond float16's 65504"
+    note = f"on '{case.name}' values of {node.op_type} '{label}' reach {most:.3g}, beyond float16's 65504"
     if not pair.before_halves:
-        said += (
+        note += (
             f": optimize --precision fp16 --keep-float '{label}' keeps it in float32, and optimize --inputs finds such "
             "nodes with your inputs"
         )
-    return [said]
+    return [note]
 
 
 # -- the first difference ----------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def _where_hidden(
         return []
     row = next(iter(bad.values()))
     session = open_session(pair.after.source, Mode(row.library, row.provider))
-    said: list[str] | None = None
+    reasons: list[str] | None = None
     for case in (case for case in cases if any(name == case.name for name, _ in bad)):
         got = run_case(session, case, half_io=pair.half_io)
         for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
@@ -355,8 +355,8 @@ def _where_hidden(
             if flags is None:
                 return []
             here = [why for mask in masks for why in _reasons(flags, mask, np.asarray(case.feeds[mask]))]
-            said = [why for why in here if said is None or why in said]
-    return [f"the outputs differ only {said[0]}: a softmax over no key has no meaning"] if said else []
+            reasons = [why for why in here if reasons is None or why in reasons]
+    return [f"the outputs differ only {reasons[0]}: a softmax over no key has no meaning"] if reasons else []
 
 
 def _differing(want: Any, got: Any, limit: float) -> Flags | None:

@@ -27,11 +27,11 @@ Command = Callable[..., Any]
 def test_every_node_is_in_one_group(name: str) -> None:
     model = ZOO[name](small=True, dynamic=True)
     found = account(model, target="cpu")
-    labels = [label for g in found.groups for s in g.sites for label in s.labels]
+    labels = [label for g in found.groups for s in g.subgraphs for label in s.labels]
     names = [n.name or f"{n.op_type}->{n.output[0]}" for n in model.graph.node]
     assert sorted(labels) == sorted(names)
     _, report = graphopt.optimize(model, target="cpu")
-    shown = {r for g in found.groups for s in g.sites for r in s.remarks} | set(found.elsewhere)
+    shown = {r for g in found.groups for s in g.subgraphs for r in s.remarks} | set(found.elsewhere)
     assert {r for r in report.remarks if not r.applied} <= shown
     assert sum(g.share for g in found.groups) == pytest.approx(1)
     assert sum(g.byte_share for g in found.groups) == pytest.approx(1)

@@ -186,11 +186,11 @@ def test_comparison_of_a_rewritten_model() -> None:
     (profile,) = report.profiles
     assert profile.after is not None
     # Every executed node, including those that ONNX Runtime created, is assigned to a place in the file.
-    assert all(node.site for node in [*profile.before, *profile.after])
-    winograd = [s for s in profile.sites if "WinogradConv" in s.after_ops]
+    assert all(node.subgraph for node in [*profile.before, *profile.after])
+    winograd = [s for s in profile.subgraphs if "WinogradConv" in s.after_ops]
     assert len(winograd) == sum("WinogradConv" in n.op_type for n in after.graph.node) > 0
     assert all("Conv" in s.before_ops and s.before_us > 0 and s.after_us for s in winograd)
-    assert sum(s.before_us for s in profile.sites) == pytest.approx(sum(n.microseconds for n in profile.before))
+    assert sum(s.before_us for s in profile.subgraphs) == pytest.approx(sum(n.microseconds for n in profile.before))
     assert sum(profile.before_placement.nodes.values()) == len(profile.before)
     assert {k["setting"] for k in report.knees} == {"CPUExecutionProvider, 1 thread, host I/O"}
     assert json.loads(report.to_json())["rows"][0]["setting"]["sizes"] == {"batch": 1}
@@ -218,7 +218,7 @@ def test_one_side_alone() -> None:
     report = bench(matmuls(2), threads=(1,), seconds=0.05, memory=False)
     (row,) = report.rows
     assert (row.after, row.speedup, row.verdict) == (None, None, "")
-    assert sum("MatMul" in s.before_ops for s in report.profiles[0].sites) == 2
+    assert sum("MatMul" in s.before_ops for s in report.profiles[0].subgraphs) == 2
     assert report.profiles[0].after is None
 
 

@@ -49,9 +49,9 @@ def test_class_of_a_site() -> None:
     ],
 )  # fmt: skip
 def test_measurements_overrule_estimates(measurement: Measurement | None, no_gain: str, rewritten: bool) -> None:
-    site = Workload("n", "ScaleShift", "float", ((1, 2),), (), ())
-    sites = {} if measurement is None else {site.key({}): measurement}
-    assert (Measured(sites, {}).decline(Candidate(no_gain, lambda: site)) == "") == rewritten
+    workload = Workload("n", "ScaleShift", "float", ((1, 2),), (), ())
+    measurements = {} if measurement is None else {workload.key({}): measurement}
+    assert (Measured(measurements, {}).decline(Candidate(no_gain, lambda: workload)) == "") == rewritten
 
 
 def test_the_whole_model_has_the_last_word() -> None:
@@ -72,17 +72,17 @@ def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path
     work = _Work(tmp_path, model, Target("cpu"), "CPUExecutionProvider", 1, sizes)
     classes = {s.key(work.sizes): s for s in work.candidates.values()}
     rewritten = 0
-    for site in classes.values():
-        cut, feeds = _cut_out(work, site)
+    for workload in classes.values():
+        cut, feeds = _cut_out(work, workload)
         assert len(cut.graph.node) < len(onnx.load(work.plain).graph.node)
         sides = []
         for rewrite in (False, True):
-            profit = _OnlyCandidate(site.label, rewrite=rewrite)
+            profit = _OnlyCandidate(workload.label, rewrite=rewrite)
             side, _ = graphopt.optimize(cut, target="cpu", profit=profit)
             sides.append(side)
         ours = [Counter(n.domain for n in side.graph.node)["com.graphopt"] for side in sides]
         if profit.was_asked:
-            assert ours[1] == ours[0] + 1, site
+            assert ours[1] == ours[0] + 1, workload
             assert_same_outputs(sides[0], sides[1], feeds, tolerance=1e-4)
             rewritten += 1
     assert rewritten >= len(classes) / 2
@@ -96,11 +96,11 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
 def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
     """Returns options for `tune` with a cache that has one measurement for every class of the model."""
     work = _Work(path.parent, model, Target("cpu"), "CPUExecutionProvider", 1, {})
-    sites = {s.key(work.sizes): measurement for s in work.candidates.values()}
+    measurements = {s.key(work.sizes): measurement for s in work.candidates.values()}
     options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
     TuningCache().write(path)
     here = graphopt.tune(model, measure=False, **options).machine
-    TuningCache({type(here)(**{**vars(here), **other_machine}): sites}).write(path)
+    TuningCache({type(here)(**{**vars(here), **other_machine}): measurements}).write(path)
     return options
 
 
@@ -114,7 +114,7 @@ def test_cache_decides_without_measuring(tmp_path: Path) -> None:
     # Measurements of another machine do not apply here; by the estimates convolutions of this size are not rewritten.
     options = cached(path, model, WIN, device="another")
     elsewhere = graphopt.tune(model, measure=False, **options)
-    assert (elsewhere.sites, decided(model, elsewhere)) == ({}, {})
+    assert (elsewhere.measurements, decided(model, elsewhere)) == ({}, {})
     assert "estimated" in elsewhere.notes[0]
 
 
@@ -124,15 +124,15 @@ def test_a_clear_measurement_is_not_repeated(tmp_path: Path) -> None:
     steps: list[str] = []
     again = graphopt.tune(model, seconds=0.1, progress=steps.append, **options)
     assert [step.partition(" (")[0] for step in steps] == ["timing the whole model"]
-    assert set(again.sites.values()) == {WIN}
+    assert set(again.measurements.values()) == {WIN}
     assert set(again.whole_model) == {"measurements", "estimates", "none"}
 
 
 def test_measurements_are_kept(tmp_path: Path) -> None:
     model, path = small(), tmp_path / "cache.json"
     tuning = graphopt.tune(model, target="cpu", threads=1, seconds=2.0, cache=path)
-    assert tuning.sites
-    assert TuningCache.read(path).entries == {tuning.machine: tuning.sites}
+    assert tuning.measurements
+    assert TuningCache.read(path).entries == {tuning.machine: tuning.measurements}
     assert json.loads(path.read_text())["entries"][0]["machine"]["provider"] == "CPUExecutionProvider"
 
 
@@ -148,9 +148,9 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
     work = _Work(tmp_path, small(), Target("rocm"), "CPUExecutionProvider", 1, {}, "fp16")
     assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
     asked = 0
-    for site in {s.key(work.sizes): s for s in work.candidates.values()}.values():
-        cut, feeds = _cut_out(work, site)
-        profit = _OnlyCandidate(site.label, rewrite=True)
+    for workload in {s.key(work.sizes): s for s in work.candidates.values()}.values():
+        cut, feeds = _cut_out(work, workload)
+        profit = _OnlyCandidate(workload.label, rewrite=True)
         side = work.rewritten_cut(cut, profit)
         asked += profit.was_asked
         types = {i.type.tensor_type.elem_type for i in side.graph.input}
@@ -166,8 +166,8 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
 def test_measurements_hold_for_one_precision(tmp_path: Path) -> None:
     model, path = small(), tmp_path / "cache.json"
     options = cached(path, model, WIN)
-    assert graphopt.tune(model, measure=False, **options).sites
-    assert not graphopt.tune(model, measure=False, precision="fp16", **options).sites
+    assert graphopt.tune(model, measure=False, **options).measurements
+    assert not graphopt.tune(model, measure=False, precision="fp16", **options).measurements
     tuning = graphopt.tune(model, target="cpu", threads=1, seconds=1.0, precision="fp16")
     assert tuning.machine.precision == "fp16"
     assert set(tuning.whole_model) == {"measurements", "estimates", "none"}
@@ -204,7 +204,7 @@ def test_the_file_is_named_that_does_not_run(tmp_path: Path) -> None:
 
 def test_inputs_that_a_model_takes_are_looked_for() -> None:
     text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
-    assert graphopt.tune(model_from_text(text, {}), target="cpu", threads=1, seconds=0.0).sites == {}
+    assert graphopt.tune(model_from_text(text, {}), target="cpu", threads=1, seconds=0.0).measurements == {}
 
 
 def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     shown = graphopt_command("optimize", path, out, "--tune", "--tune-seconds", "1", "-v", *options)
     assert shown.exit_code == 0, shown.stderr
     assert "whole model: by measurements" in shown.stdout
-    assert all(" 2x" in n for n in json.loads(report.read_text())["tuning"]["sites"])
+    assert all(" 2x" in n for n in json.loads(report.read_text())["tuning"]["measurements"])
     from_cache = graphopt_command("optimize", path, out, *options)
     assert from_cache.exit_code == 0
     assert "whole model" not in from_cache.stdout

@@ -111,7 +111,7 @@ def test_tables_and_drawings(page: str, tmp_path: Path) -> None:
     ]
     assert found["accuracy"][0][-1] == "equal"
     assert len(found["times"]) == 1
-    # Both sides of each kind of site; the number of kinds depends on the processor's instructions.
+    # Both sides of each kind of subgraph; the number of kinds depends on the processor's instructions.
     assert len(found["bars"]) >= 6 and len(found["bars"]) % 2 == 0
     assert max(found["bars"]) > 500
     assert "WinogradConvAddRelu" in found["drawn"]
@@ -250,8 +250,10 @@ def test_noise_looks_like_noise() -> None:
 
 def test_stages_are_the_model_in_order() -> None:
     names = [f"/layer.{i}/{op}" for i in range(3) for op in ("Conv", "Relu")]
-    sites = [TimedSubgraph(n, "Conv", "Conv" if "Relu" in n else "WinogradConv", 10.0, 5.0) for n in reversed(names)]
-    found = stages([TimedSubgraph("(runtime)", "", "", 1.0, 1.0), *sites], names)
+    subgraphs = [
+        TimedSubgraph(n, "Conv", "Conv" if "Relu" in n else "WinogradConv", 10.0, 5.0) for n in reversed(names)
+    ]
+    found = stages([TimedSubgraph("(runtime)", "", "", 1.0, 1.0), *subgraphs], names)
     assert [s.name for s in found] == ["layer.0", "layer.1", "layer.2", "(runtime)"]
     assert [(s.before, s.after, s.before_rewritten, s.after_rewritten) for s in found[:3]] == [
         (0.02, 0.01, 0.01, 0.005)
@@ -320,7 +322,7 @@ def test_sites_that_look_alike_are_drawn_once() -> None:
     after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     difference = diff(before, after)
     kinds = cards(difference, [], None)
-    assert sum(len(k.sites) for k in kinds) == len(difference.neighbourhoods)
+    assert sum(len(k.subgraphs) for k in kinds) == len(difference.neighbourhoods)
     assert len(kinds) < len(difference.neighbourhoods)
 
 

@@ -375,18 +375,18 @@ class Conversion:
         """Names the nodes that keep float32 because of their activations, and the share of multiply-adds in float16."""
         kept = [(node_label(n), detail) for (code, detail), ns in self.stays.items() if code == Code.RANGE for n in ns]
         scaled = [node_label(node) for node in self.scaled]
-        said = []
+        parts = []
         if kept:
             named = ", ".join(f"{name} ({detail})" for name, detail in kept[:NAMED])
             more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
-            said.append(f"nodes with activations near float16's limit of {LARGEST:g} keep float32: {named}{more}")
+            parts.append(f"nodes with activations near float16's limit of {LARGEST:g} keep float32: {named}{more}")
         if scaled:
             named = ", ".join(scaled[:NAMED]) + (f" and {len(scaled) - NAMED} more" if len(scaled) > NAMED else "")
-            said.append(f"weights are scaled down, and results are scaled back in float32: {named}")
+            parts.append(f"weights are scaled down, and results are scaled back in float32: {named}")
         half, all_ = self.multiply_adds
         if all_:
-            said.append(f"{half / all_:.1%} of the floating-point multiply-adds are in float16")
-        return "; ".join(said)
+            parts.append(f"{half / all_:.1%} of the floating-point multiply-adds are in float16")
+        return "; ".join(parts)
 
     def _drop_unread(self, value: ir.Value) -> None:
         """Removes an unused float32 original; its float16 copy takes its name."""
