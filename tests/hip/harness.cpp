@@ -112,9 +112,9 @@ EXPORT Device* graphopt_open(const char* backend) {
     if (name != "hip" && name != "cuda") return open_host(name).release();
     const DetectedDriver detected = name == "hip" ? find_hip() : find_cuda();
     if (detected.devices.empty()) throw std::runtime_error(detected.problem.text);
-    const auto& [facts, problem] = detected.devices.front();
-    if (!problem.code.empty()) throw std::runtime_error(problem.text);
-    Device* device = (name == "hip" ? open_hip(0, facts) : open_cuda(0, facts)).release();
+    const FoundDevice& found = detected.devices.front();
+    if (!found.problem.code.empty()) throw std::runtime_error(found.problem.text);
+    Device* device = (name == "hip" ? open_hip(0, found.facts) : open_cuda(0, found.facts)).release();
     device->enter();  // never left: the process does not use the thread for anything else
     return device;
   } catch (const std::exception& e) {
