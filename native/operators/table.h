@@ -53,6 +53,12 @@ struct Registration {
   bool rare_types = false;    // also accepts types that are is_rare
   bool packed_types = false;  // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
+  // Indices of inputs with the lengths of sequences. Nodes that compute only lengths, from a mask that grows with each
+  // token, become a region of their own: the graph of the other nodes then remains valid.
+  std::vector<size_t> length_inputs;
+  // Returns true if a plan for these inputs is also valid for another value of host input i. Empty: only for an equal
+  // value.
+  std::function<bool(const Call&, size_t i, const Tensor& value)> keeps_plan;
   // Indices of an input and of an output of the same shape that may be the same memory, if nothing else reads it.
   std::vector<std::pair<size_t, size_t>> in_place;
   Implementations implementations;  // in order of preference, if there are several
@@ -89,6 +95,14 @@ struct Registration {
   }
   Registration& reuses(Reuse how) {
     reuse = how;
+    return *this;
+  }
+  Registration& reads_lengths(std::vector<size_t> which) {
+    length_inputs = std::move(which);
+    return *this;
+  }
+  Registration& keeps_plans(decltype(keeps_plan) when) {
+    keeps_plan = std::move(when);
     return *this;
   }
   Registration& works_in_place(decltype(in_place) which) {

@@ -147,6 +147,28 @@ TEST_CASE("a shape belongs to the region of its later reader") {
                   member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));
 }
 
+TEST_CASE("lengths of a mask are computed in a region of their own") {
+  PartitionNode sum = member({"mask"}, "sum"), attention = member({"q", "last"}, "y");
+  sum.reduces = true;
+  attention.lengths = {"last"};
+  const std::vector<PartitionNode> nodes = {member({"ids"}, "q"), sum, member({"sum"}, "last"), attention,
+                                            member({"y", "last"}, "z")};
+  std::vector<PartitionNode> only = nodes;
+  only.back().inputs = {"y"};
+  CHECK((regions(only) == Regions{{1, 2}, {0, 3, 4}}));
+  // Another node reads the lengths.
+  CHECK((regions(nodes) == Regions{{0, 1, 2, 3, 4}}));
+  CHECK((regions(only, {"last", "z"}) == Regions{{0, 1, 2, 3, 4}}));
+  // The mask is the result of another node.
+  std::vector<PartitionNode> computed = only;
+  computed[1].inputs = {"q"};
+  CHECK((regions(computed) == Regions{{0, 1, 2, 3, 4}}));
+  // A given length is only converted.
+  std::vector<PartitionNode> given = only;
+  given[1].reduces = false;
+  CHECK((regions(given) == Regions{{0, 1, 2, 3, 4}}));
+}
+
 // After each region is fused to one node, the graph must still be acyclic.
 TEST_CASE("regions do not wait for each other") {
   std::mt19937 random(2);

@@ -14,6 +14,7 @@ import graphopt
 from graphopt.measure.bench import bound_runner
 from graphopt.runtime import discovery
 from graphopt.runtime.discovery import DEVICE_PROVIDER
+from models.decoder import decoder
 from tests.provider.capture_cases import counts
 from tests.provider.driver_cases import X, check_thread
 from tests.provider.worker import model_of
@@ -134,3 +135,49 @@ def appends_in_place() -> dict[str, Any]:
         "in_place": same,
         **{key: done[key] for key in ("launched", "captured", "replayed", "copied", "refused")},
     }
+
+
+def generates_in_place() -> dict[str, Any]:
+    """Generates tokens with the cache in one place; returns whether they are the CPU's, and the events.
+
+    With STAND_IN_MASK=fixed the attention mask has the length of the cache, else that of the tokens so far.
+    """
+    import onnxruntime as ort
+
+    from tests.contrib.test_decoder import PROMPT, generate
+
+    held, steps, B = 32, 10, len(PROMPT)
+    model, _ = graphopt.optimize(decoder(), target="cuda")
+    wanted = generate(model, steps)
+    options = {"min_nodes": "2"}
+    session = graphopt.session(
+        model.SerializeToString(), [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4
+    )
+    memory = discovery.memory_of(session)
+    binding = session.io_binding()
+    for value in session.get_inputs()[2:]:
+        cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((B, 2, held, 16), np.float32), *memory)
+        binding.bind_ortvalue_input(value.name, cache)
+        binding.bind_ortvalue_output(value.name.replace("past_key_values", "present"), cache)
+    ids, tokens, kept = np.array(PROMPT), [], {}
+    for step in range(steps):
+        length = len(PROMPT[0]) + step
+        mask = np.zeros((B, held if os.environ.get("STAND_IN_MASK") == "fixed" else length), np.int64)
+        mask[:, :length] = 1
+        for name, array in (("input_ids", ids), ("attention_mask", mask)):
+            key = (name, array.shape)
+            if key not in kept:
+                kept[key] = ort.OrtValue.ortvalue_from_numpy(array, *memory)
+            kept[key].update_inplace(array)
+            binding.bind_ortvalue_input(name, kept[key])
+        key = ("logits", ids.shape)
+        if key not in kept:
+            kept[key] = ort.OrtValue.ortvalue_from_shape_and_type([*ids.shape, 96], np.float32, *memory)
+        binding.bind_ortvalue_output("logits", kept[key])
+        session.run_with_iobinding(binding)
+        check_thread()
+        ids = kept[key].numpy()[:, -1:].argmax(-1)
+        tokens.append(ids[:, 0].tolist())
+    done = counts()
+    events = ("compiled", "planned", "launched", "captured", "replayed", "copied", "refused")
+    return {"same": tokens == wanted, **{key: done[key] for key in events}}

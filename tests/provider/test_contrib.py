@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -273,3 +274,27 @@ def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:
     feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
     with pytest.raises(Exception, match="must have"):
         worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
+
+
+def test_lengths_in_one_buffer(worker: ProcessPoolExecutor) -> None:
+    """A plan for one length of the mask is not used for the first call, or if the cache must grow."""
+    rng = np.random.default_rng(5)
+    calls = []
+    for count, total in ((4, 4), (4, 6), (1, 7), (1, 8), (1, 9), (1, 7), (4, 4)):
+        feeds: dict[str, Any] = {
+            "input_ids": rng.integers(0, 96, (1, count)),
+            "attention_mask": np.ones((1, total), np.int64),
+        }
+        for i in range(2):
+            for n in ("key", "value"):
+                feeds[f"past_key_values.{i}.{n}"] = rng.standard_normal((1, 2, 8, 16)).astype(np.float32)
+        calls.append(feeds)
+    for got, wanted in zip(*worker.submit(_runs_on_device_and_cpu, calls).result(), strict=True):
+        for y, w in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(y, w, atol=2e-5)
+
+
+def _runs_on_device_and_cpu(calls: list[dict[str, Any]]) -> list[list[list[Any]]]:
+    model = decoder().SerializeToString()
+    sessions = [new_session(model), new_session(model, devices=0)]
+    return [[session.run(None, feeds) for feeds in calls] for session in sessions]

@@ -59,3 +59,16 @@ def test_a_cache_bound_as_past_and_present_is_not_copied(graphs: StandIn) -> Non
     assert found["error"] < 1e-5 and found["in_place"], found
     assert found["replayed"] >= 2 and found["copied"] >= 2 and found["refused"] == 0, found
     assert DIFFERS not in outcome.said
+
+
+@pytest.mark.parametrize("mask", ["fixed", "grows"])
+def test_tokens_of_a_decoder_are_replays(mask: str, graphs: StandIn) -> None:
+    """Ten runs of two regions: lengths from the mask, and all other nodes, whose plan is valid for any length."""
+    outcome = graphs.run("generates_in_place", STAND_IN_MASK=mask)
+    found = outcome.value
+    assert found["same"] and found["compiled"] == 2 and found["refused"] == 0, found
+    # The prompt and the first token have plans of their own. A mask of another length has new lengths to compute.
+    plans = 2 + {"fixed": 1, "grows": 10}[mask]
+    assert found["planned"] == found["launched"] == plans, found
+    assert found["replayed"] + found["copied"] == 2 * 10 - plans, found
+    assert DIFFERS not in outcome.said

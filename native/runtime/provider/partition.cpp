@@ -21,7 +21,8 @@ class Partition {
         given_out_(nodes.size()),
         sources_(nodes.size()),
         readers_(nodes.size()),
-        on_host_(nodes.size()) {
+        on_host_(nodes.size()),
+        lengths_(nodes.size()) {
     std::unordered_map<std::string, size_t> producer;
     const std::set<std::string> given(outputs.begin(), outputs.end());
     const auto source = [&](const std::string& name) {
@@ -41,12 +42,14 @@ class Partition {
         producer[name] = i;
         given_out_[i] = given_out_[i] || given.count(name) > 0;
       }
+      for (const std::string& name : nodes[i].lengths) lengths_[i].insert(source(name));
       planned_[i] = nodes[i].planned;
       inside_[i] = nodes[i].member || nodes[i].planned;
     }
   }
 
   std::vector<std::vector<size_t>> regions() {
+    find_lengths();
     do {
       set_levels();
     } while (drop_planned() || drop_members());
@@ -66,8 +69,26 @@ class Partition {
  private:
   static constexpr size_t kNoProducer = static_cast<size_t>(-1);
 
+  // Finds the members that depend only on each other, and of which only lengths are read.
+  void find_lengths() {
+    of_lengths_.assign(nodes_.size(), false);
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      const auto reads_length = [&](size_t reader) {
+        return of_lengths_[reader] || lengths_[reader].count(i) > 0;
+      };
+      of_lengths_[i] = nodes_[i].member && !given_out_[i] && on_host_[i].empty() && !readers_[i].empty() &&
+                       std::all_of(readers_[i].begin(), readers_[i].end(), reads_length);
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      of_lengths_[i] = of_lengths_[i] && std::all_of(sources_[i].begin(), sources_[i].end(),
+                                                     [this](size_t from) { return of_lengths_[from]; });
+      has_lengths_ = has_lengths_ || (of_lengths_[i] && nodes_[i].reduces);
+    }
+  }
+
   void set_levels() {
     level_.assign(nodes_.size(), 0);
+    for (size_t i = 0; i < nodes_.size() && has_lengths_; ++i) level_[i] = of_lengths_[i] ? 0 : 1;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       for (const size_t from : sources_[i]) {
         level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
@@ -121,8 +142,10 @@ class Partition {
   }
 
   const std::vector<PartitionNode>& nodes_;
-  std::vector<bool> inside_, planned_, given_out_;
+  std::vector<bool> inside_, planned_, given_out_, of_lengths_;
   std::vector<std::vector<size_t>> sources_, readers_, on_host_;
+  std::vector<std::set<size_t>> lengths_;  // producers of lengths
+  bool has_lengths_ = false;               // nodes reduce a mask to lengths
   std::vector<size_t> level_;
 };
 
@@ -150,6 +173,16 @@ PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refuse
   part.planned = planned != nullptr && refused != is_shape_query;
   part.member = !part.planned && !refused && runs_in_region(claims, node);
   if (is_shape_query || (!part.planned && !part.member)) return part;
+  const Registration* op = claims.find(node);
+  for (size_t i = 0; part.member && i < op->length_inputs.size(); ++i) {
+    if (node.has_input(op->length_inputs[i]))
+      part.lengths.push_back(node.input_names()[op->length_inputs[i]]);
+  }
+  if (part.member && node.has_input(0) && node.inputs[0].shape && node.outputs[0].shape) {
+    const Shape& x = *node.inputs[0].shape;
+    const bool is_fixed = std::all_of(x.data(), x.data() + x.rank(), [](int64_t d) { return d >= 0; });
+    part.reduces = !is_fixed && x.rank() > node.outputs[0].shape->rank();
+  }
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || node.is_constant(i)) continue;
     if (part.planned || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);

@@ -17,11 +17,14 @@ struct PartitionNode {
   bool planned = false;
   // Inputs that must be known while the region is planned.
   std::vector<std::string> on_host = {};
+  // Inputs with the lengths of sequences (Registration::length_inputs).
+  std::vector<std::string> lengths = {};
+  bool reduces = false;  // its output has fewer dimensions than its input, of unknown size
 };
 
 // Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region
-// is inside the region, and no cycle connects regions, so each region can be replaced by one node. `outputs`:
-// names of the graph's outputs.
+// is inside the region, and no cycle connects regions, so each region can be replaced by one node. Nodes that only
+// reduce a mask to lengths are not in the region of other nodes. `outputs`: names of the graph's outputs.
 std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes,
                                               const std::vector<std::string>& outputs);
 

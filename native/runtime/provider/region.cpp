@@ -187,9 +187,9 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       rethrow_of(describe(step, call));
     }
   }
-  for (const Tensor& t : inputs) {
-    plan.bytes.push_back(t.bytes());
-    plan.types.push_back(t.type);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    plan.bytes.push_back(steps_.shape_only[i] ? 0 : inputs[i].bytes());
+    plan.types.push_back(inputs[i].type);
   }
   set_addresses(steps_, upload(plan, written, stream), plan);
   count_region(RegionEvent::kPlanned);
@@ -207,6 +207,54 @@ void Region::plan_step(size_t s, RegionPlan& plan) const {
   Tensor& y = call.outputs[0];
   y.data = plan.host_values.emplace_back(std::make_unique<unsigned char[]>(y.bytes())).get();
   kernel.run(call);
+}
+
+Region::HostValues Region::values_of_shapes(const Tensors& inputs) const {
+  HostValues found;
+  for (const size_t s : steps_.of_shape_only) {
+    const Step& step = steps_.all[s];
+    Call call;
+    call.inputs.resize(step.inputs.size());
+    call.outputs.resize(step.outputs.size());
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      const Operand& operand = step.inputs[i];
+      if (operand.kind == Operand::Kind::kInput) call.inputs[i] = inputs[operand.index];
+      if (operand.kind == Operand::Kind::kConstant) call.inputs[i] = steps_.constants[operand.index];
+      if (operand.kind == Operand::Kind::kValue) call.inputs[i] = found.values.at(operand.index);
+    }
+    try {
+      step.kernel->plan(call);
+      Tensor& y = call.outputs[0];
+      y.data = found.memory.emplace_back(std::make_unique<unsigned char[]>(y.bytes())).get();
+      step.kernel->run(call);
+      found.values[static_cast<size_t>(step.outputs[0])] = y;
+    } catch (...) {
+      rethrow_of(describe(step, call));
+    }
+  }
+  return found;
+}
+
+bool Region::fits(RegionPlan& plan, const Tensors& inputs, const std::vector<Shape>& shapes,
+                  HostValues& values) const {
+  bool equal = true;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (plan.shapes[i] == shapes[i]) continue;
+    if (!steps_.shape_only[i]) return false;
+    equal = false;
+  }
+  if (equal) return true;
+  if (values.memory.empty()) values = values_of_shapes(inputs);
+  for (const auto& [s, i] : steps_.readers_of_shape_only) {
+    const Step& step = steps_.all[s];
+    const Tensor& planned = plan.calls[s].inputs[i];
+    const Tensor& value = values.values.at(step.inputs[i].index);
+    const bool same =
+        planned.shape == value.shape && std::memcmp(planned.data, value.data, value.bytes()) == 0;
+    if (!same && !(step.keeps_plan && step.keeps_plan(plan.calls[s], i, value))) return false;
+  }
+  plan.shapes = shapes;
+  return true;
 }
 
 // Uploads the values that were computed during planning and are read on the device; returns their device addresses.
@@ -456,12 +504,14 @@ void Region::run(const abi::Context& context) const {
   for (size_t i = 0; i < steps_.inputs; ++i) {
     context.read(context.input(i), inputs[i]);
     inputs[i].place = Place::kDevice;
-    addresses[i] = inputs[i].data;
+    addresses[i] = steps_.shape_only[i] ? nullptr : inputs[i].data;
     shapes[i] = inputs[i].shape;
   }
   const size_t alignment = alignment_of(addresses.data(), steps_.inputs);
   RegionCache::Lease lease(*cache_, stream);
-  RegionPlan* plan = lease.find(*this, shapes, alignment);
+  HostValues values;
+  RegionPlan* plan = lease.find(
+      *this, [&](RegionPlan& p) { return p.alignment == alignment && fits(p, inputs, shapes, values); });
   if (plan != nullptr && plan->generation != gpu::library_generation()) {
     lease.drop(*plan);
     plan = nullptr;

@@ -5,7 +5,8 @@
 //
 // Values computed from shapes alone (sizes, axes, scales, positions) are computed on the host during planning, because
 // a plan depends only on shapes. Kernels plan with these values; values that are read on the device are
-// uploaded once for each plan.
+// uploaded once for each plan. If only such computations read an input, for example a mask of which attention needs the
+// length, then its shape may change while the plan and its graph remain valid (Registration::keeps_plan).
 //
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
 // first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
@@ -17,6 +18,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -78,6 +80,11 @@ class Region final : public abi::OrtNodeComputeInfo {
 
  private:
   struct Groups;
+  // Values of planned steps by index, in `memory`.
+  struct HostValues {
+    std::map<size_t, Tensor> values;
+    std::vector<std::unique_ptr<unsigned char[]>> memory;
+  };
 
   // region_compile.cpp
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused, const std::set<std::string>& planned);
@@ -90,6 +97,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   void find_lifetimes();
   void find_uploads();
   void find_in_place();
+  void find_shape_only();
   void add_constants(const std::vector<StepSource>& sources);
   void create_kernels(const std::vector<StepSource>& sources);
 
@@ -100,6 +108,10 @@ class Region final : public abi::OrtNodeComputeInfo {
   RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                   const RegionPlan* refused) const;
   void plan_step(size_t s, RegionPlan& plan) const;
+  // Returns true if the plan is valid for these inputs. `values`: of the steps Steps::of_shape_only; computed on demand.
+  bool fits(RegionPlan& plan, const Tensors& inputs, const std::vector<Shape>& shapes,
+            HostValues& values) const;
+  HostValues values_of_shapes(const Tensors& inputs) const;
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
   // run_planned and enqueue return false if a library has refused a call. The region must then be planned
   // again.

@@ -45,11 +45,10 @@ RegionCache::Lease::Lease(RegionCache& cache, void* stream) : cache_(cache), out
 
 RegionCache::Lease::~Lease() { innermost = outer_; }
 
-RegionPlan* RegionCache::Lease::find(const Region& region, const std::vector<Shape>& shapes,
-                                     size_t alignment) {
+RegionPlan* RegionCache::Lease::find(const Region& region, const std::function<bool(RegionPlan&)>& fits) {
   auto& plans = stream_cache_->plans;
   for (auto at = plans.begin(); at != plans.end(); ++at) {
-    if (at->region != &region || at->alignment != alignment || at->shapes != shapes) continue;
+    if (at->region != &region || !fits(*at)) continue;
     plans.splice(plans.begin(), plans, at);
     at->used = ++cache_.clock_;
     return in_use_ = &*at;

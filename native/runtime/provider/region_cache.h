@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -57,10 +58,10 @@ struct Captured {
   uint64_t used = 0;
 };
 
-// A region planned for one set of shapes on one stream. `slots` are the pointers in the calls that each run fills in.
+// A region planned for one set of shapes on one stream, or for several sets with equal work (Region::fits). `slots` are the pointers in the calls that each run fills in.
 struct RegionPlan {
   const Region* region = nullptr;
-  std::vector<Shape> shapes;                     // shapes of the inputs
+  std::vector<Shape> shapes;                     // shapes of the inputs in the previous run
   size_t alignment = 0;                          // alignment of the inputs
   size_t output_alignment = gpu::kMaxAlignment;  // of the outputs; the lowest so far
   uint64_t generation = 0;                       // gpu::library_generation() at planning
@@ -115,8 +116,9 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    // Returns the plan for these shapes and marks it as most recently used; null if there is none.
-    RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
+    // Returns the region's most recently used plan for which `fits` returns true, and marks it as most recently used;
+    // null if there is none.
+    RegionPlan* find(const Region& region, const std::function<bool(RegionPlan&)>& fits);
     // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
     // Evicts the least recently used plans of a region beyond kMaxPlans. It is not called in the first run

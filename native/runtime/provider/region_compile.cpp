@@ -169,6 +169,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
   step.name = source.node->name;
   step.reuse = op.reuse;
   step.in_place = op.in_place;
+  step.keeps_plan = op.keeps_plan;
   step.siblings = source.members.size() > 1;
   step.planned = source.planned;
   if (!op.implementations.names.empty()) step.only = options_.implementation;
@@ -245,6 +246,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   find_lifetimes();
   find_uploads();
   find_in_place();
+  find_shape_only();
   add_constants(sources);
   create_kernels(sources);
 }
@@ -296,6 +298,40 @@ void Region::find_in_place() {
       steps_.in_place.emplace_back(operand.index, static_cast<size_t>(output));
     }
   }
+}
+
+// A plan for other shapes of inputs that only planned steps read is reused if their values keep it. These values must
+// be known before there is a plan, and no step may read them on the device.
+void Region::find_shape_only() {
+  steps_.shape_only.assign(steps_.inputs, true);
+  for (const Step& step : steps_.all) {
+    for (const Operand& operand : step.inputs) {
+      if (operand.kind == Operand::Kind::kInput && !step.planned) steps_.shape_only[operand.index] = false;
+    }
+  }
+  std::vector<bool> depends(steps_.values.size());  // on the shape of such an input
+  bool known = true;
+  for (size_t s = 0; s < steps_.all.size(); ++s) {
+    const Step& step = steps_.all[s];
+    bool any = false, all = true;
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      const Operand& operand = step.inputs[i];
+      const bool of_value = operand.kind == Operand::Kind::kValue;
+      const bool found = of_value ? depends[operand.index]
+                                  : operand.kind == Operand::Kind::kInput && steps_.shape_only[operand.index];
+      any = any || found;
+      all = all && (found || !of_value);
+      if (found && !step.planned) {
+        known = known && operand.host;
+        steps_.readers_of_shape_only.emplace_back(s, i);
+      }
+    }
+    if (!any || !step.planned) continue;
+    known = known && all;
+    steps_.of_shape_only.push_back(s);
+    depends[static_cast<size_t>(step.outputs[0])] = true;
+  }
+  if (!known) steps_.shape_only.assign(steps_.inputs, false);
 }
 
 void Region::create_kernels(const std::vector<StepSource>& sources) {

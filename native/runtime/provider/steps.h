@@ -30,8 +30,9 @@ struct Step {
   std::vector<int> outputs;  // indices of values; -1 for an omitted output
   Reuse reuse = Reuse::kNone;
   std::vector<std::pair<size_t, size_t>> in_place;  // Registration::in_place
-  bool siblings = false;                            // its outputs are contiguous
-  bool planned = false;                             // computed on the host during planning
+  decltype(Registration::keeps_plan) keeps_plan;
+  bool siblings = false;  // its outputs are contiguous
+  bool planned = false;   // computed on the host during planning
   int only = -1;
 };
 
@@ -50,6 +51,11 @@ struct Steps {
   size_t inputs = 0, outputs = 0;  // numbers of the region's inputs and outputs
   // Indices of an input and an output of the region that may be the same memory.
   std::vector<std::pair<size_t, size_t>> in_place;
+  // For each input of the region, whether only planned steps read it, and hence only its shape.
+  std::vector<bool> shape_only;
+  // The planned steps that depend on such shapes, and the inputs (step, index) of other steps that read their values.
+  std::vector<size_t> of_shape_only;
+  std::vector<std::pair<size_t, size_t>> readers_of_shape_only;
 };
 
 }  // namespace graphopt::provider

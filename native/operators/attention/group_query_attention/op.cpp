@@ -143,6 +143,19 @@ Planner plan_group_query_attention(const Node& node) {
   };
 }
 
+// A plan depends on total_sequence_length only for the size of the cache, and to detect the first call. The kernels read
+// seqlens_k.
+bool keeps_gqa_plan(const Call& call, size_t i, const Tensor& value) {
+  const Tensor& planned = call.input(i);
+  if (value.type != ElementType::kInt32 || planned.type != value.type || value.shape.elements() != 1)
+    return false;
+  const int64_t S = call.input(kQuery).shape[1],
+                past = call.has_input(kPastKey) ? call.input(kPastKey).shape[2] : 0;
+  const int64_t before = *planned.as<int32_t>(), total = *value.as<int32_t>();
+  return total >= S && (total == S) == (before == S) && std::max(total, past) == std::max(before, past) &&
+         (!call.has_input(kBias) || total <= call.input(kBias).shape[3]);
+}
+
 std::string refuse_gqa(const Node& node) {
   for (const char* name : {"k_quant_type", "v_quant_type"}) {
     if (node.get_string(name, "NONE") != "NONE") return "a quantized cache";
@@ -173,6 +186,8 @@ void add_group_query_attention(Kernels& kernels) {
   kernels.add_microsoft("GroupQueryAttention", plan_group_query_attention)
       .refused(refuse_gqa)
       .reads_on_host({kTotal})
+      .reads_lengths({kLengths})
+      .keeps_plans(keeps_gqa_plan)
       .works_in_place({{kPastKey, 1}, {kPastValue, 2}});
 }
 
