@@ -393,6 +393,25 @@ def convolutions_last(r: Runner, shapes: Sequence[tuple[int, ...]]) -> Iterator[
         yield r.row(name, plan, inputs, [y], peers=peers, flops=flops, with_tile=with_tile)
 
 
+def integer_convolutions(r: Runner) -> Iterator[Row]:
+    """Times uint8 images and packed int8 filters with scales and a bias for each filter; the output is uint8."""
+    for n, c, h, m, kernel, stride in LAST:
+        if c % 16:
+            continue
+        out, K = (h + 2 * (kernel // 2) - kernel) // stride + 1, c * kernel**2
+        x, w = (torch.randint(-9, 9, size, device="cuda", dtype=torch.int8) for size in ((n, h, h, c), (m, K)))
+        numbers = Numbers.draw(np.random.default_rng(0), np.uint8, np.int8, np.uint8, m, K, 3)
+        operands = torch.from_numpy(numbers.columns(np.zeros((1, m), np.int64), K)).cuda()
+        axis, y = (h, out, kernel, stride, 1, kernel // 2), torch.empty(n, out, out, m, device="cuda", dtype=torch.int8)
+        sizes = int64s([n, 1, c, m, 1, 1, 1, 1, 1, 0, *axis, *axis])
+        plan = r.plan("integer_conv", sizes, int64s(numbers.plan_numbers(1, m, K)), numbers.floats(), c_int32(-1))
+        half = [normal(n, c, h, h).half(), normal(m, c, kernel, kernel).half()]
+        half = [t.to(memory_format=torch.channels_last) for t in half]
+        peers = {"cuDNN float16": partial(F.conv2d, *half, stride=stride, padding=kernel // 2)}
+        name, flops = str((n, c, h, m, kernel, stride)), 2 * n * m * out**2 * K
+        yield r.row(name, plan, [x, w, operands], [y], peers=peers, flops=flops)
+
+
 def winograds(r: Runner, dtype: torch.dtype) -> Iterator[Row]:
     for size in CONVOLUTIONS:
         n, c, h, k = size
@@ -418,6 +437,7 @@ def tiled(r: Runner) -> Iterator[Group]:
     yield Group("Conv in channels last, float16, 3x3 (floor 0.8x)", convolutions_last(r, unit))
     others = [shape for shape in LAST if shape not in unit]
     yield Group("Conv in channels last, float16, other sizes and strides", convolutions_last(r, others))
+    yield Group("QLinearConv in channels last, uint8 and int8", integer_convolutions(r))
 
 
 def products(r: Runner) -> Iterator[Group]:

@@ -175,7 +175,7 @@ BUILT_ON = {
     "activation": {"elementwise"},
     "group_norm": {"elementwise"},
     "einsum": {"elementwise", "integer_product", "matmul", "movement", "reduction"},
-    "integer_product": {"quantize"},
+    "integer_product": {"movement", "quantize"},
     "linear": {"matmul"},
     "matmul": {"elementwise", "integer_product"},
     "nonzero": {"gather"},

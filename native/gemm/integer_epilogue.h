@@ -133,13 +133,13 @@ struct IntegerTileEpilogue {
   }
 };
 
-// Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z, or
-// stores partial sums of split `part`. `left` and `right`: indices of the matrices of the operands. Args has the members
-// M, N, columns, row_sums, y, partial, splits and epilogue.
+// Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
+// or stores partial sums of split `part`. `left` and `right`: indices of the matrices of the operands. Args has the
+// members M, N, columns, y, partial, splits and epilogue. row_sums: those of all matrices, or null.
 template <class P, class Args>
 DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
-                               uint32_t part, uint32_t z, uint32_t left, uint32_t right, int first_m,
-                               int first_n) {
+                               const int32_t* row_sums, uint32_t part, uint32_t z, uint32_t left,
+                               uint32_t right, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   if (args.splits.splits.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
@@ -152,7 +152,6 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
   }
   const int n = first_n + P::Product::template pack_column<kIntegerPack>();
   const bool has_column = n < N;
-  const int32_t* row_sums = args.row_sums;
   const IntegerColumns column(args.epilogue, args.columns, right, row_sums != nullptr, args.y,
                               has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);

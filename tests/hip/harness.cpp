@@ -935,6 +935,17 @@ EXPORT Plan* graphopt_integer_gemm_plan(const DeviceFacts* device, const int64_t
   });
 }
 
+// `numbers`: as for graphopt_convolution_plan. `columns`: as for graphopt_integer_gemm_plan.
+EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t* numbers,
+                                        const int64_t* columns, const float* floats, int32_t tile) {
+  return guarded([&] {
+    const ConvolutionProblem p = read_convolution(numbers);
+    const IntegerColumnsProblem of_columns = read_integer_columns(columns, floats);
+    if (p.groups > 1) return integer_depthwise_plan(p, of_columns);
+    return integer_conv_plan(p, of_columns, *device, gemm_tile(tile));
+  });
+}
+
 // `numbers`: outer, M, N, whether there is a scale for each row and for each column, a bias, the type of Y (0
 // for float) and whether Y has a zero point.
 EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {

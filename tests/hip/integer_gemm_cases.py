@@ -1,4 +1,4 @@
-"""GEMMs of 8-bit integers on matrix units: packed operands, operands of the epilogue, and products."""
+"""GEMMs and convolutions of 8-bit integers: packed operands, operands of the epilogue, and products."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 from tests.hip import tiles
 from tests.hip.activations import apply, parameters
 from tests.hip.case import Case
+from tests.hip.channels_last_cases import DEPTHWISE
+from tests.hip.convolution_cases import convolve
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 from tests.hip.integer_product_cases import PAIRS, random, wide, zero_points
 
@@ -197,7 +199,59 @@ def product(name: str, i: int, output: Any, tile: int = -1) -> Case:
     return Case(name, "QLinearMatMul", inputs, [numbers.result(exact)], plan, tolerance, output_dtype=output)
 
 
+# N, channels, filters, size of X, size of Y, kernel, strides, dilations, leading pads.
+CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
+    (1, 16, 5, (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0)),
+    (2, 16, 32, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (1, 32, 70, (9, 8), (5, 3), (3, 2), (2, 3), (1, 1), (1, 0)),
+    (3, 48, 24, (6, 5), (6, 5), (1, 1), (1, 1), (1, 1), (0, 0)),
+    (1, 16, 40, (12, 33), (6, 17), (7, 7), (2, 2), (1, 1), (3, 3)),
+    (1, 80, 9, (4, 20), (4, 20), (1, 5), (1, 1), (1, 2), (0, 4)),
+    (2, 160, 12, (3, 3), (3, 3), (3, 3), (1, 1), (1, 1), (1, 1)),
+    (1, 16, 130, (10, 9), (8, 7), (3, 3), (1, 1), (1, 1), (0, 0)),
+)  # fmt: skip
+
+
+def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1) -> Case:
+    """Makes a convolution in channels last. With None as number of filters, each channel has one filter."""
+    N, C, filters, size, out, kernel, strides, dilations, pads = sizes
+    groups, M, of_filter = (1, filters, C) if filters else (C, C, 1)
+    rng = np.random.default_rng([i, C, M])
+    left = PAIRS[(i + OUTPUTS.index(output)) % len(PAIRS)][0]
+    x, w = random(rng, left, N, C, *size), random(rng, np.int8, M, of_filter, *kernel)
+    K = w[0].size
+    # Zero points of the filters are 0: kinds[1] is 0 for a multiple of 3.
+    numbers = Numbers.draw(rng, left, np.int8, output, M, K, 3 * i + 3, "HardSwish" if i % 4 == 2 else "")
+    exact = convolve(wide(x) - wide(numbers.left_zero), wide(w), groups, strides, dilations, pads, out)
+    expected = numbers.result(np.moveaxis(exact, 1, -1).astype(np.int64))
+    taps = w.reshape(M, of_filter, -1).swapaxes(1, 2)
+    rows = packed(taps[..., 0].T if groups > 1 else taps)
+    operands = numbers.columns(wide(w).reshape(1, M, -1).sum(-1), K)
+    axes = [(1, 1, 1, 1, 1, 0), *zip(size, out, kernel, strides, dilations, pads, strict=True)]
+    given = int64s([N, groups, of_filter, M // groups, *(v for axis in axes for v in axis)])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        of_columns = int64s(numbers.plan_numbers(1, M, K))
+        return harness.plan("integer_conv", facts, given, of_columns, numbers.floats(), c_int32(tile))
+
+    inputs = [np.ascontiguousarray(np.moveaxis(x, 1, -1)), rows, operands]
+    tolerance = 1e-6 if output == np.float32 else 0
+    return Case(name, "QLinearConv", inputs, [expected], plan, tolerance, output_dtype=output)
+
+
+def convolutions() -> Iterator[Case]:
+    for i, sizes in enumerate(CONVOLUTIONS):
+        for output in OUTPUTS:
+            yield conv(f"integer_conv_{np.dtype(output).name}-{i}", i, sizes, output)
+        for tile in tiles.DENSE:
+            yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
+        sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
+        yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])
+
+
 def cases() -> Iterator[Case]:
+    yield from convolutions()
     for i in range(len(LINES)):
         for dtype in (np.int8, np.uint8):
             for across in (False, True):

@@ -127,9 +127,11 @@ struct ConvPatches {
   }
 };
 
-// Copies the patches of a work-group's pixels to LDS. A work-item copies the same k indices of several pixels.
-template <class P>
+// Copies the patches of a work-group's pixels to LDS. A work-item copies the same k indices of several pixels. With
+// half_t, elements outside X are zeros; with int8, they are copies of args.outside().
+template <class P, class Args = ConvLastArgs>
 struct Im2colRows {
+  static constexpr bool kInt8 = P::Product::kInt8;
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
   // Number of groups of copies that are issued between the LDS loads of a step. Few groups are faster, because
   // each change from LDS loads to copies costs three instructions.
@@ -138,7 +140,7 @@ struct Im2colRows {
 
   static constexpr int kNoTap = kConvLastTaps;  // no mask has this bit
 
-  const ConvLastArgs& args;
+  const Args& args;
   const half_t* x;
   int row, column, k, end;
   int channel, r, s, offset;  // of the current tap
@@ -147,7 +149,7 @@ struct Im2colRows {
   PacksToLds<P::kAsyncCopies, kPacks, true>
       packs;  // through the cache: adjacent taps copy mostly the same pixels
 
-  DEVICE Im2colRows(const ConvLastArgs& of, int first_m, int first_k, int depth)
+  DEVICE Im2colRows(const Args& of, int first_m, int first_k, int depth)
       : args(of),
         x(of.x),
         row(thread_x() / kAcross),
@@ -198,10 +200,18 @@ struct Im2colRows {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       if (!in_part(i, kPacks, part, kParts, kGroups)) continue;
       const bool is_inside = (taps[i] >> r & taps[i] >> (16 + s) & 1) != 0;
-      packs.begin(i, &to[i * kRows + row][column], x + static_cast<ptrdiff_t>(at[i] + offset) * C + channel,
-                  is_inside);
+      begin_pack(i, to, x + static_cast<ptrdiff_t>(at[i] + offset) * C + channel, is_inside);
     }
     if (is_last_part(part, kParts)) k += P::kDepth;
+  }
+  template <class Row>
+  DEVICE void begin_pack(int i, Row* to, const half_t* from, bool is_inside) {
+    half_t* const at_pack = &to[i * kRows + row][column];
+    if constexpr (kInt8) {
+      packs.begin(i, at_pack, is_inside ? from : args.outside(), true);
+    } else {
+      packs.begin(i, at_pack, from, is_inside);
+    }
   }
   template <class Row>
   DEVICE void finish(Row* to) const {
@@ -210,15 +220,15 @@ struct Im2colRows {
 };
 
 // The same through registers. Consecutive steps of a tap only advance the addresses.
-template <class P>
-struct Im2colThroughRegisters : Im2colRows<P> {
-  using Base = Im2colRows<P>;
+template <class P, class Args = ConvLastArgs>
+struct Im2colThroughRegisters : Im2colRows<P, Args> {
+  using Base = Im2colRows<P, Args>;
   static constexpr int kPacks = Base::kPacks;
 
   const half_t* from[kPacks];  // the packs of the next step
   uint32_t are_inside;         // a bit for each pack that is inside X
 
-  DEVICE Im2colThroughRegisters(const ConvLastArgs& of, int first_m, int first_k, int depth)
+  DEVICE Im2colThroughRegisters(const Args& of, int first_m, int first_k, int depth)
       : Base(of, first_m, first_k, depth) {
     find_packs();
   }
@@ -237,7 +247,7 @@ struct Im2colThroughRegisters : Im2colRows<P> {
     if (this->channel >= static_cast<int32_t>(this->args.channels.d)) find_packs();
     const uint32_t mask = this->k < this->end ? are_inside : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      this->packs.begin(i, &to[i * Base::kRows + this->row][this->column], from[i], (mask >> i & 1) != 0);
+      this->begin_pack(i, to, from[i], (mask >> i & 1) != 0);
       from[i] += P::kDepth;
     }
     this->k += P::kDepth;
@@ -245,7 +255,7 @@ struct Im2colThroughRegisters : Im2colRows<P> {
   }
 };
 
-template <class P>
-using Im2col = typename Select<P::kAsyncCopies, Im2colRows<P>, Im2colThroughRegisters<P>>::Type;
+template <class P, class Args = ConvLastArgs>
+using Im2col = typename Select<P::kAsyncCopies, Im2colRows<P, Args>, Im2colThroughRegisters<P, Args>>::Type;
 
 }  // namespace graphopt::hip

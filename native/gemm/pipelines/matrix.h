@@ -1,5 +1,5 @@
-// A GEMM of one work-group on the matrix units (instruction.h): C[kM x kN] += A B^T, in float16 with float32 sums, or in
-// int8 with int32 sums. LDS has a row of A for each row of C, and a row of B for each column of C. Loaders and LDS
+// A GEMM of one work-group on the matrix units (instruction.h): C[kM x kN] += A B^T, in float16 with float32 sums, or
+// in int8 with int32 sums. LDS has a row of A for each row of C, and a row of B for each column of C. Loaders and LDS
 // treat two int8 elements with consecutive indices k as one element of type half_t.
 #pragma once
 

@@ -1,8 +1,10 @@
-// Arguments of integer_product_*, integer_window_product, integer_gemm_*, integer_lines, integer_columns and scale_products.
+// Arguments of integer_product_*, integer_window_product and scale_products, and of the kernels for 8-bit elements:
+// integer_gemm_*, integer_conv_*, integer_depthwise, integer_lines and integer_columns.
 #pragma once
 
 #include "device/args.h"
 #include "gemm/args.h"
+#include "gemm/loaders/im2col_args.h"
 
 namespace graphopt::hip {
 
@@ -80,6 +82,35 @@ struct IntegerGemmArgs : Arguments<6, 208> {
   Axes batch;
   Strides a_batch, b_batch;
   Splits splits;
+  IntegerEpilogue epilogue;
+};
+
+// Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C], with C and K in pairs of
+// elements and C in whole packs. The other members are those of ConvLastArgs and of IntegerGemmArgs.
+struct IntegerConvArgs : Arguments<5, 200> {
+  In x, w, columns;
+  Out y, partial;
+  int32_t M, N, K, H, W, down;
+  Divisor across, channels, kernel_w;
+  Divisor per_image, columns_of_y;  // pixels of an image of Y; pixels of a row of Y
+  ConvWindow window;
+  Splits splits;
+  IntegerEpilogue epilogue;
+};
+
+constexpr int kIntegerDepthwiseThreads = 128;
+constexpr int kIntegerDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
+
+// x [N, H, W, channels], w [taps, row], y [N, OH, OW, channels]. A work-item computes kIntegerPack channels of a strip
+// of y.
+struct IntegerDepthwiseArgs : Arguments<4, 152> {
+  In x, w, columns;
+  Out y;
+  uint32_t total;
+  int32_t channels, row;
+  Divisor packs, strips, rows;  // packs of a pixel, strips of a row, rows of an image
+  int32_t H, W, OW;
+  ConvWindow window;
   IntegerEpilogue epilogue;
 };
 

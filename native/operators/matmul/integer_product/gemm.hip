@@ -1,9 +1,9 @@
 // GEMMs of int8 elements on the matrix units: Y = requantize(A B^T) with int32 sums, which are exact.
 //
-// 2 M N K operations for (M K + K N + M N) bytes: compute-bound from about 256 rows on. The loaders and pipelines are those
-// of float16 with pairs of elements. Both operands have rows along K in packs of 16 bytes; integer_lines copies others
-// (lines.hip). Unsigned elements x are multiplied as signed elements x - 128. Sums of the lines of both operands correct
-// the result for zero points. Launch: plan.cpp.
+// 2 M N K operations for (M K + K N + M N) bytes: compute-bound from about 256 rows on. The loaders and pipelines are
+// those of float16 with pairs of elements. Both operands have rows along K in packs of 16 bytes; integer_lines copies
+// others (lines.hip). Unsigned elements x are multiplied as signed elements x - 128. Sums of the lines of both operands
+// correct the result for zero points. Launch: plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
@@ -38,7 +38,8 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
   typename P::Product product;
   product.inverted_bits = args.epilogue.inverted_bits;
   multiply_aligned<P>(product, lds, depth, left, right);
-  store_integer_tile<P>(args, lds, product, part, z, left_matrix, right_matrix, first_m, first_n);
+  store_integer_tile<P>(args, lds, product, args.row_sums, part, z, left_matrix, right_matrix, first_m,
+                        first_n);
 }
 
 }  // namespace graphopt::hip

@@ -1,6 +1,6 @@
-// Integer GEMMs and convolutions on the vector unit; gemm.hip has those of 8-bit elements on the matrix units. GEMMs and
-// convolutions of 8-bit elements with zero points sum in int32. GEMMs of 16-bit elements sum in 32 bits, and those of
-// 32-bit and 64-bit elements in the width of the elements, with wrap-around. scale_products dequantizes the sums, or
+// Integer GEMMs and convolutions on the vector unit; gemm.hip has those of 8-bit elements on the matrix units. GEMMs
+// and convolutions of 8-bit elements with zero points sum in int32. GEMMs of 16-bit elements sum in 32 bits, and those
+// of 32-bit and 64-bit elements in the width of the elements, with wrap-around. scale_products dequantizes the sums, or
 // requantizes them to 8 bits.
 //
 // 2 M N K operations for (M K + K N + M N) elements: compute-bound, on the vector unit. A work-item sums 4 x 4 elements

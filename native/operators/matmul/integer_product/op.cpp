@@ -8,6 +8,8 @@
 #include "blocks/gpu/walk_plan.h"
 #include "device/device_weights.h"
 #include "operators/kernel_bases.h"
+#include "operators/layout.h"
+#include "operators/movement/movement/op.h"
 #include "operators/quantized/quantize/dynamic.h"
 #include "operators/window.h"
 
@@ -200,20 +202,25 @@ class IntegerProduct : public gpu::DeviceKernel {
     gpu::IntegerColumnsProblem columns_problem;
   };
 
-  // Prepares constant inputs. `lines`: those of B.
-  void prepare_right(const Node& node, gpu::IntegerLines lines) {
+  // Prepares constant inputs. `lines`: those of B. `packed`: other lines that are packed instead; the sums are those of
+  // `lines`.
+  void prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed = nullptr) {
     const auto b = node.constant(in_[kB]);
     if (!gpu::has_integer_gemm(device_.facts()) || !b || !is_byte(b->type) || b->shape.elements() == 0)
       return;
     lines.is_signed = b->type == ElementType::kInt8;
     has_zeros_ = has_zero_points(device_, node, in_[kBZero], b->type);
-    const int64_t sums = lines.packed_bytes();
-    const auto bytes = static_cast<size_t>(sums + lines.sum_bytes());
+    gpu::IntegerLines stored = packed != nullptr ? *packed : lines;
+    stored.is_signed = lines.is_signed;
+    sums_at_ = stored.packed_bytes();
+    const auto bytes = static_cast<size_t>(sums_at_ + lines.sum_bytes());
     lines_ = gpu::DeviceWeights::process().get(
         device_, "packed int8 lines", bytes, [&](void* memory, void* stream) {
           const void* inputs[] = {b->data};
-          void* outputs[] = {memory, static_cast<char*>(memory) + sums};
-          device_.run(gpu::integer_lines_plan(lines), {inputs, outputs}, stream);
+          void* of_stored[] = {memory, nullptr};
+          void* of_lines[] = {nullptr, static_cast<char*>(memory) + sums_at_};
+          device_.run(gpu::integer_lines_plan(stored), {inputs, of_stored}, stream);
+          device_.run(gpu::integer_lines_plan(lines), {inputs, of_lines}, stream);
         });
     Call call;
     call.inputs.resize(node.inputs.size());
@@ -231,7 +238,7 @@ class IntegerProduct : public gpu::DeviceKernel {
           const auto of = [&](Role role) -> const void* {
             return call.has_input(in_[role]) ? call.inputs[in_[role]].data : nullptr;
           };
-          const void* inputs[] = {static_cast<char*>(lines_.get()) + sums,
+          const void* inputs[] = {static_cast<char*>(lines_.get()) + sums_at_,
                                   of(kBias),
                                   of(kAZero),
                                   of(kBZero),
@@ -244,6 +251,8 @@ class IntegerProduct : public gpu::DeviceKernel {
         });
   }
 
+  bool is_prepared() const { return lines_ != nullptr; }
+
   // Adds the steps that prepare the inputs that are not constant. `scale`, `zero`: those of A.
   Right plan_right(const Call& call, Program& program, gpu::IntegerLines lines, Ref scale, Ref zero) const {
     const ElementType type = call.input(in_[kB]).type;
@@ -254,7 +263,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     Ref sums;
     if (lines_ != nullptr) {
       right.lines = Ref::held(lines_.get());
-      sums = Ref::held(static_cast<char*>(lines_.get()) + lines.packed_bytes());
+      sums = Ref::held(static_cast<char*>(lines_.get()) + sums_at_);
     } else {
       right.lines = program.reserve(lines.packed_bytes());
       sums = program.reserve(lines.sum_bytes());
@@ -321,25 +330,98 @@ class IntegerProduct : public gpu::DeviceKernel {
   float alpha_;
   bool transpose_a_, transpose_b_;
   std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
+  int64_t sums_at_ = 0;                    // offset of the sums in lines_
   bool has_zeros_ = true;                  // of lines_
 };
 
 // A is X and B is W.
 class IntegerConv final : public IntegerProduct {
  public:
-  IntegerConv(const Node& node, gpu::Device& device, Operands in)
-      : IntegerProduct(node, device, in), window_(node), groups_(node.get_int("group", 1)) {}
+  // `last`: X, Y and W are in channels last. With the attribute channels_last only X and Y are.
+  IntegerConv(const Node& node, gpu::Device& device, Operands in, bool last = false)
+      : IntegerProduct(node, device, in),
+        window_(node),
+        groups_(node.get_int("group", 1)),
+        last_(last || node.get_bool("channels_last")),
+        last_filters_(last) {}
 
-  void prepare(const Node&) override {}
+  void prepare(const Node& node) override {
+    const auto w = node.constant(in_[kB]);
+    if (!w || !is_byte(w->type) || w->shape.rank() < 3 || w->shape.elements() == 0) return;
+    const ElementType type = w->type;
+    if (has_zero_points(device_, node, in_[kBZero], type)) return;
+    const Shape s = last_filters_ ? channels_first(w->shape) : w->shape;
+    gpu::IntegerLines lines;
+    lines.lines = s[0];
+    lines.K = s[1];
+    lines.taps = s.elements(2);
+    lines.taps_first = last_filters_;
+    if (groups_ == 1) return prepare_right(node, lines);
+    if (s[0] != groups_ || s[1] != 1) return;
+    // A row for each tap, with an element of each channel.
+    gpu::IntegerLines rows;
+    rows.lines = lines.taps;
+    rows.K = lines.lines;
+    rows.across = true;
+    prepare_right(node, lines, &rows);
+  }
 
  private:
   void plan(Call& call, Program& program) const override {
+    const Shape &x = call.input(in_[kA]).shape, &w = call.input(in_[kB]).shape;
     ConvolutionProblem p;
-    const Shape shape = place(call.input(in_[kA]).shape, call.input(in_[kB]).shape, p);
-    const int64_t filters = p.y_channels();
-    const Ref y = set_output(call, 0, shape, type_of_y(call));
+    const Shape shape = place(last_ ? channels_first(x) : x, last_filters_ ? channels_first(w) : w, p);
+    const Ref y = set_output(call, 0, last_ ? channels_last(shape) : shape, type_of_y(call));
     require_one(call, in_[kAScale], "the scale of X");
     require_one(call, in_[kAZero], "the zero point of X");
+    if (call.has_input(in_[kBias]) && call.input(in_[kBias]).shape.elements() != p.y_channels()) {
+      throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
+    }
+    const bool depthwise = gpu::refuse_integer_depthwise(p) == nullptr;
+    const bool supported = depthwise || gpu::refuse_integer_conv(p, device_.facts()) == nullptr;
+    if (supported && is_prepared() && call.aligned() && shape.elements() > 0 && x.elements() > 0) {
+      plan_last(call, program, p, depthwise, y);
+    } else {
+      plan_first(call, program, p, y);
+    }
+  }
+
+  // Plans a convolution in channels last. X and Y in channels first are transposed.
+  void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
+                 Ref y) const {
+    const int64_t C = p.x_channels(), filters = p.y_channels();
+    gpu::IntegerLines lines;
+    lines.lines = filters;
+    lines.K = p.C;
+    lines.taps = p.taps();
+    const Right right =
+        plan_right(call, program, lines, input_or_none(call, in_[kAScale]), input_or_none(call, in_[kAZero]));
+    Ref x = Ref::input(in_[kA]);
+    if (!last_ && depthwise) {
+      x = program.reserve(p.N * C * p.in_size());
+      swap_axes(call, program, {p.N, C, p.in_size()}, 1, Ref::input(in_[kA]), x);
+    } else if (!last_ || (C % 16 != 0 && !depthwise)) {
+      gpu::IntegerLines pixels;
+      pixels.matrices = last_ ? 1 : p.N;
+      pixels.lines = last_ ? p.N * p.in_size() : p.in_size();
+      pixels.K = C;
+      pixels.across = !last_;
+      pixels.is_signed = true;  // keeps the elements
+      x = program.reserve(pixels.packed_bytes());
+      program.launch(gpu::integer_lines_plan(pixels), {Ref::input(in_[kA])}, {x, Ref()});
+    }
+    const int64_t bytes = bytes_of(type_of_y(call));
+    const Ref result = last_ ? y : program.reserve(p.N * p.out_size() * filters * bytes);
+    program.launch(depthwise ? gpu::integer_depthwise_plan(p, right.columns_problem)
+                             : gpu::integer_conv_plan(p, right.columns_problem, device_.facts()),
+                   {x, right.lines, right.columns}, {result});
+    if (!last_) swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
+  }
+
+  // Plans a convolution in channels first. Tensors in channels last are transposed.
+  void plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const {
+    const int64_t filters = p.y_channels(), elements = p.N * filters * p.out_size();
+    const int64_t bytes = bytes_of(type_of_y(call));
     IntegerProblem integers;
     integers.left = call.input(in_[kB]).type;
     integers.right = call.input(in_[kA]).type;
@@ -347,25 +429,57 @@ class IntegerConv final : public IntegerProduct {
                           is_many(call, in_[kBZero], filters, "the zero point of W")};
     integers.right_zero.given = call.has_input(in_[kAZero]);
     integers.has_bias = call.has_input(in_[kBias]);
-    if (integers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
-      throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
+    Ref x = Ref::input(in_[kA]), w = Ref::input(in_[kB]);
+    if (last_) {
+      x = program.reserve(p.N * p.x_channels() * p.in_size());
+      swap_axes(call, program, {p.N, p.in_size(), p.x_channels()}, 1, Ref::input(in_[kA]), x);
+    }
+    if (last_filters_) {
+      w = program.reserve(filters * p.C * p.taps());
+      swap_axes(call, program, {filters, p.taps(), p.C}, 1, Ref::input(in_[kB]), w);
     }
     const bool scaled = in_[kBScale] != kNone;
-    const Ref sums = scaled ? program.reserve(shape.elements() * bytes_of(ElementType::kInt32)) : y;
+    const Ref result = last_ ? program.reserve(elements * bytes) : y;
+    const Ref sums = scaled ? program.reserve(elements * bytes_of(ElementType::kInt32)) : result;
     program.launch(gpu::integer_window_plan(p, integers),
-                   {Ref::input(in_[kB]), Ref::input(in_[kA]), input_or_none(call, in_[kBZero]),
-                    input_or_none(call, in_[kAZero]), input_or_none(call, in_[kBias])},
+                   {w, x, input_or_none(call, in_[kBZero]), input_or_none(call, in_[kAZero]),
+                    input_or_none(call, in_[kBias])},
                    {sums});
-    if (!scaled) return;
-    ScaleProblem scales;
-    scales.outer = p.N;
-    scales.M = filters;
-    scales.N = p.out_size();
-    scales.left_many = is_many(call, in_[kBScale], filters, "the scale of W");
-    add_scales(call, program, scales, {sums, Ref::input(in_[kBScale]), Ref::input(in_[kAScale]), y, Ref()});
+    if (scaled) {
+      ScaleProblem scales;
+      scales.outer = p.N;
+      scales.M = filters;
+      scales.N = p.out_size();
+      scales.left_many = is_many(call, in_[kBScale], filters, "the scale of W");
+      add_scales(call, program, scales,
+                 {sums, Ref::input(in_[kBScale]), Ref::input(in_[kAScale]), result, Ref()});
+    }
+    if (last_) swap_axes(call, program, {p.N, filters, p.out_size()}, bytes, result, y);
   }
 
-  // Sets the problem, and returns the shape of Y.
+  // Swaps the last two axes of `from`.
+  static void swap_axes(const Call& call, Program& program, const Shape& shape, int64_t bytes, Ref from,
+                        Ref to) {
+    if (shape.elements() == 0) return;
+    program.launch(gpu::strided_copy_plan(gpu::permutation(shape, {0, 2, 1}, bytes), call.aligned()), {from},
+                   {to});
+  }
+
+  // Return the shape of any rank with its channels moved.
+  static Shape channels_first(const Shape& last) {
+    Shape first = last;
+    for (size_t d = 2; d < last.rank(); ++d) first[d] = last[d - 1];
+    if (last.rank() > 1) first[1] = last[last.rank() - 1];
+    return first;
+  }
+  static Shape channels_last(const Shape& first) {
+    Shape last = first;
+    for (size_t d = 1; d + 1 < first.rank(); ++d) last[d] = first[d + 1];
+    last[first.rank() - 1] = first[1];
+    return last;
+  }
+
+  // Sets the problem, and returns the shape of Y. All shapes are in channels first.
   Shape place(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
     const size_t axes = x.rank() - 2;
     throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "X must have one to three spatial axes");
@@ -380,6 +494,7 @@ class IntegerConv final : public IntegerProduct {
 
   Window window_;
   int64_t groups_;
+  bool last_, last_filters_;
 };
 
 std::string refuse_integers(const Node& node, const Operands& in) {
@@ -412,33 +527,25 @@ std::string refuse_wide(const Node& node) {
   return "";
 }
 
-std::string refuse_windows(const Node& node, const Operands& in) {
-  if (node.get_bool("channels_last")) return "channels last";
-  return refuse_integers(node, in);
-}
-
 }  // namespace
 
 void add_integer_product(Kernels& kernels) {
-  const auto products = [](Registration& r, const Operands& in) {
+  const auto refuse = [](Registration& r, const Operands& in) {
     r.refused([&in](const Node& node) { return refuse_integers(node, in); });
   };
-  const auto windows = [](Registration& r, const Operands& in) {
-    r.refused([&in](const Node& node) { return refuse_windows(node, in); });
-  };
-  products(kernels.add_onnx("MatMulInteger", 10, 10, kernel<IntegerProduct>, kMatMulInteger), kMatMulInteger);
-  products(kernels.add_onnx("QLinearMatMul", 10, 21, kernel<IntegerProduct>, kQLinearMatMul), kQLinearMatMul);
-  windows(kernels.add_onnx("ConvInteger", 10, 10, kernel<IntegerConv>, kMatMulInteger), kMatMulInteger);
-  windows(kernels.add_onnx("QLinearConv", 10, 10, kernel<IntegerConv>, kQLinearConv), kQLinearConv);
-  products(kernels.add_microsoft("MatMulIntegerToFloat", kernel<IntegerProduct>, kMatMulIntegerToFloat),
-           kMatMulIntegerToFloat);
-  products(kernels.add_microsoft("DynamicQuantizeMatMul", kernel<IntegerProduct>, kDynamicQuantizeMatMul),
-           kDynamicQuantizeMatMul);
-  products(kernels.add_microsoft("QGemm", kernel<IntegerProduct>, kQGemm), kQGemm);
+  refuse(kernels.add_onnx("MatMulInteger", 10, 10, kernel<IntegerProduct>, kMatMulInteger), kMatMulInteger);
+  refuse(kernels.add_onnx("QLinearMatMul", 10, 21, kernel<IntegerProduct>, kQLinearMatMul), kQLinearMatMul);
+  refuse(kernels.add_onnx("ConvInteger", 10, 10, kernel<IntegerConv>, kMatMulInteger), kMatMulInteger);
+  refuse(kernels.add_onnx("QLinearConv", 10, 10, kernel<IntegerConv>, kQLinearConv), kQLinearConv);
+  refuse(kernels.add_microsoft("MatMulIntegerToFloat", kernel<IntegerProduct>, kMatMulIntegerToFloat),
+         kMatMulIntegerToFloat);
+  refuse(kernels.add_microsoft("DynamicQuantizeMatMul", kernel<IntegerProduct>, kDynamicQuantizeMatMul),
+         kDynamicQuantizeMatMul);
+  refuse(kernels.add_microsoft("QGemm", kernel<IntegerProduct>, kQGemm), kQGemm);
   kernels.add_microsoft("MatMulInteger16", kernel<IntegerProduct>, kMatMulInteger16)
       .refused(refuse_wide)
       .takes_rare_types();
-  windows(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv), kQLinearConv);
+  refuse(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv), kQLinearConv);
 }
 
 }  // namespace graphopt

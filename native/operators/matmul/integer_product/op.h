@@ -32,10 +32,12 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
 
 // --- On the matrix units
 
-// Lines of 8-bit elements in contiguous matrices [matrices, lines, K, taps], or [matrices, K, lines] if `across`.
+// Lines of 8-bit elements in contiguous matrices: [matrices, lines, K, taps], [matrices, lines, taps, K] if
+// `taps_first`, or [matrices, K, lines] if `across`.
 struct IntegerLines {
   int64_t matrices = 1, lines = 1, K = 1, taps = 1;
-  bool across = false, is_signed = false;
+  bool across = false, taps_first = false;
+  bool is_signed = false;  // otherwise packed elements are those of the input minus 128
 
   // Returns the elements of a packed line: the taps, each with K elements and zeros up to a multiple of 16.
   int64_t row() const { return taps * round_up(K, 16); }
@@ -77,7 +79,19 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
                        bool unsigned_left, const DeviceFacts& device,
                        std::optional<GemmTile> wanted = std::nullopt);
 
-// --- On the vector unit
+// Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
+const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
+
+// Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan. Output
+// Y in channels last. Zero points of the packed filters must be 0. All pointers are multiples of 16. Throws
+// std::invalid_argument if a size is too large.
+Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                       const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
+
+// The same with one filter for each channel. The packed filters are [taps, channels], and the channels are a multiple
+// of kIntegerPack.
+const char* refuse_integer_depthwise(const ConvolutionProblem& p);
+Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns);
 
 struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;

@@ -100,8 +100,8 @@ Plan integer_lines_plan(const IntegerLines& p) {
   args.K = to_i31(p.K);
   args.row = to_i31(p.row());
   args.line = p.across ? 1 : to_i31(p.K * p.taps);
-  args.k = p.across ? args.lines : to_i31(p.taps);
-  args.tap = 1;
+  args.k = p.across ? args.lines : p.taps_first ? 1 : to_i31(p.taps);
+  args.tap = p.taps_first ? args.K : 1;
   args.matrix = p.matrices > 1 ? to_i31(p.lines * p.K * p.taps) : 0;
   args.tap_bytes = make_divisor(p.row() / p.taps);
   args.inverted_bits = p.is_signed ? 0 : hip::kUnsignedBits;
@@ -164,26 +164,36 @@ hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_l
   return e;
 }
 
-// Adds the launch that adds the partial sums of an int8 GEMM.
-void add_integer_sum(Plan& plan, const hip::IntegerGemmArgs& product, int64_t splits, int64_t batch) {
-  const int64_t M = product.M, N = product.N, across = divide_up(N, hip::kIntegerPack),
-                packs = across * M * batch;
-  plan.workspace = {batch * splits * M * N * 4};
-  hip::IntegerSumArgs args = {};
-  args.partial = workspace(0);
-  args.columns = product.columns;
-  args.row_sums = product.row_sums;
-  args.y = product.y;
-  args.N = product.N;
-  args.splits = to_i31(splits);
-  args.packs = to_u31(packs);
-  args.across = make_divisor(across);
-  args.rows = make_divisor(M);
-  args.batch = product.batch;
-  args.a_batch = product.a_batch;
-  args.b_batch = product.b_batch;
-  args.epilogue = product.epilogue;
-  plan.launch_items("integer_gemm_sum", packs, hip::kIntegerSumThreads, args);
+// Fills in the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch
+// adds the partial sums; `sum` has the row sums and the batch.
+template <class Args>
+void launch_integer(Plan& plan, const char* prefix, const AlignedTiling& tiling, int64_t batch,
+                    const DeviceFacts& device, Args& args, hip::IntegerSumArgs sum) {
+  args.partial = tiling.splits > 1 ? workspace(0) : no_buffer();
+  args.down = to_i31(tiling.down);
+  args.across = make_divisor(tiling.across);
+  args.splits = {make_divisor(tiling.splits), to_i31(tiling.depth)};
+  const char* name = kernel_name({prefix, tiling.size, "_i8"});
+  const Grid grid = {to_u31(tiling.tiles()), 1, to_u31(batch * tiling.splits)};
+  plan.launch(name, grid, tiling.threads, args).lds = tiling.lds(false, device);
+  if (tiling.splits == 1) return;
+  const int64_t M = args.M, N = args.N, across = divide_up(N, hip::kIntegerPack), packs = across * M * batch;
+  plan.workspace = {batch * tiling.splits * M * N * 4};
+  sum.partial = workspace(0);
+  sum.columns = args.columns;
+  sum.y = args.y;
+  sum.N = args.N;
+  sum.splits = to_i31(tiling.splits);
+  sum.packs = to_u31(packs);
+  sum.across = make_divisor(across);
+  sum.rows = make_divisor(M);
+  sum.epilogue = args.epilogue;
+  plan.launch_items("integer_gemm_sum", packs, hip::kIntegerSumThreads, sum);
+}
+
+hip::ConvWindow window_of(const ConvolutionProblem& p) {
+  return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+          to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
 }
 
 }  // namespace
@@ -213,15 +223,83 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   args.a_batch = walk.strides(0);
   args.b_batch = walk.strides(1);
   args.epilogue = epilogue_of(columns, unsigned_left);
-  args.partial = tiling->splits > 1 ? workspace(0) : no_buffer();
-  args.down = to_i31(tiling->down);
-  args.across = make_divisor(tiling->across);
-  args.splits = {make_divisor(tiling->splits), to_i31(tiling->depth)};
-  const char* name = kernel_name({"integer_gemm_", tiling->size, "_i8"});
-  const Grid grid = {to_u31(tiling->tiles()), 1, to_u31(batch * tiling->splits)};
-  plan.launch(name, grid, tiling->threads, args).lds = tiling->lds(false, device);
-  if (tiling->splits > 1) add_integer_sum(plan, args, tiling->splits, batch);
+  hip::IntegerSumArgs sum = {};
+  sum.row_sums = args.row_sums;
+  sum.batch = args.batch;
+  sum.a_batch = args.a_batch;
+  sum.b_batch = args.b_batch;
+  launch_integer(plan, "integer_gemm_", *tiling, batch, device, args, sum);
   return plan;
+}
+
+const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device) {
+  if (!has_integer_gemm(device)) return "the device has no matrix units";
+  if (p.groups != 1) return "more than one group";
+  if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
+  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "the kernel is too large";
+  return nullptr;
+}
+
+Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                       const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  Plan plan;
+  const int64_t M = p.N * p.out[1] * p.out[2], C = round_up(p.C, 16) / 2;  // pairs of elements
+  if (M * p.M == 0) return plan;
+  to_u31(p.N * p.in[1] * p.in[2]);
+  const int64_t K = C * p.kernel[1] * p.kernel[2];
+  auto tiling = choose_aligned(M, p.M, K, 1, device, wanted);
+  if (!tiling) throw std::invalid_argument("the device has no matrix units");
+  hip::IntegerConvArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.columns = input(2);
+  args.y = output(0);
+  args.M = to_i31(M);
+  args.N = to_i31(p.M);
+  args.K = to_i31(K);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.channels = make_divisor(C);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  args.per_image = make_divisor(p.out[1] * p.out[2]);
+  args.columns_of_y = make_divisor(p.out[2]);
+  args.window = window_of(p);
+  args.epilogue = epilogue_of(columns, columns.left == ElementType::kUint8);
+  launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
+  return plan;
+}
+
+const char* refuse_integer_depthwise(const ConvolutionProblem& p) {
+  if (p.C != 1 || p.M != 1 || p.groups == 1) return "not one filter for each channel";
+  if (p.groups % hip::kIntegerPack != 0) return "the channels are no multiple of 8";
+  return p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1 ? "three spatial axes" : nullptr;
+}
+
+Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns) {
+  const int64_t packs = p.groups / hip::kIntegerPack,
+                strips = divide_up(p.out[2], hip::kIntegerDepthwiseStrip),
+                total = p.N * p.out[1] * strips * packs;
+  if (total == 0) return {};
+  to_u31(p.in[1] * p.in[2]);
+  to_u31(p.out[1] * p.stride[1] + p.span(1));
+  to_u31(strips * hip::kIntegerDepthwiseStrip * p.stride[2] + p.span(2));
+  hip::IntegerDepthwiseArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.columns = input(2);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.channels = to_i31(p.groups);
+  args.row = to_i31(round_up(p.groups, 16));
+  args.packs = make_divisor(packs);
+  args.strips = make_divisor(strips);
+  args.rows = make_divisor(p.out[1]);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.OW = to_i31(p.out[2]);
+  args.window = window_of(p);
+  args.epilogue = epilogue_of(columns, columns.left == ElementType::kUint8);
+  return one_launch("integer_depthwise", total, hip::kIntegerDepthwiseThreads, args);
 }
 
 Plan scale_products_plan(const ScaleProblem& p) {
