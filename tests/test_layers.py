@@ -178,6 +178,7 @@ BUILT_ON = {
     "integer_product": {"movement", "quantize"},
     "linear": {"matmul"},
     "matmul": {"elementwise", "integer_product"},
+    "matmul_nbits": {"matmul"},
     "nonzero": {"gather"},
     "quantize": {"reduction"},
     "quantized": {"elementwise", "movement", "pool", "quantize"},

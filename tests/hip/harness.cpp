@@ -335,6 +335,15 @@ EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int
   });
 }
 
+// `flags`: has_points, packed_points, has_groups.
+EXPORT Plan* graphopt_dequantize_nbits_plan(const DeviceFacts*, int half, int64_t N, int64_t K, int bits,
+                                            int64_t size, const int* flags) {
+  return guarded([&] {
+    return dequantize_nbits_plan({1, N, K, bits, size, flags[0] != 0, flags[1] != 0, flags[2] != 0, false},
+                                 half != 0, true);
+  });
+}
+
 // `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys.
 // `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink.
 // `part`: 0 for the new tokens, 1 for the past ones, 2 for the attention.

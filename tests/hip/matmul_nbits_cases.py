@@ -38,6 +38,13 @@ FEW = (
     (1, 16, 64, "bytes", False), (1, 33, 136, "", True), (2, 1, 520, "numbers", False), (5, 40, 264, "bytes", True),
     (8, 7, 1048, "", False), (9, 64, 96, "bytes", False), (13, 50, 2056, "numbers", True), (16, 17, 8, "bytes", False),
 )  # fmt: skip
+# Packs on the vector unit, whose rows of A consist of units of 4: M, N, K, bits, size, zero points, with bias.
+PACKS = (
+    (1, 33, 132, 4, 32, "bytes", True), (1, 5, 524, 4, 16, "", False), (1, 7, 68, 2, 16, "bytes", True),
+    (1, 130, 2052, 2, 128, "numbers", False), (1, 9, 36, 8, 32, "bytes", False), (9, 6, 1028, 8, 16, "", True),
+    (3, 35, 260, 4, 128, "bytes", False), (17, 4, 100, 2, 32, "numbers", True), (8, 65, 1060, 4, 16, "bytes", True),
+)  # fmt: skip
+
 # The same for tiles.
 TILED = (
     (17, 40, 64, "bytes", True), (33, 33, 136, "", False), (64, 72, 264, "numbers", False),
@@ -47,20 +54,10 @@ TILED = (
 TILED_BLOCKS = (32, 16, 64, 128, 32, 16, 256)
 
 
-def case(
-    name: str,
-    dtype: Any,
-    M: int,
-    N: int,
-    K: int,
-    bits: int,
-    size: int,
-    points: str,
-    g_idx: bool,
-    bias: bool,
-    aligned: bool = False,
-    tile: int = -1,
-) -> Case:
+def drawn(
+    dtype: Any, M: int, N: int, K: int, bits: int, size: int, points: str, g_idx: bool, bias: bool
+) -> dict[str, Array]:
+    """Draws the inputs of a node. `points`: "bytes" for packed zero points, "numbers" for floats, "" for none."""
     rng = np.random.default_rng([M, N, K])
     blocks, per_byte = -(-K // size), 8 // bits
     # Scales of similar magnitude: rounding an output of many times the RMS to float16 exceeds the tolerance.
@@ -78,6 +75,24 @@ def case(
         given["g_idx"] = rng.permutation(np.arange(K) // size).astype(np.int32)
     if bias:
         given["bias"] = signed(rng, N, dtype=dtype)
+    return given
+
+
+def case(
+    name: str,
+    dtype: Any,
+    M: int,
+    N: int,
+    K: int,
+    bits: int,
+    size: int,
+    points: str,
+    g_idx: bool,
+    bias: bool,
+    aligned: bool = False,
+    tile: int = -1,
+) -> Case:
+    given = drawn(dtype, M, N, K, bits, size, points, g_idx, bias)
     wide = {n: x.astype(np.float64) if x.dtype.kind == "f" else x for n, x in given.items()}
     attributes = {**OP.attributes, "K": K, "N": N, "bits": bits, "block_size": size}
     y = REFERENCES[OP.identifier].compute(Call(wide, attributes, frozenset({"Y"})))["Y"]
@@ -92,10 +107,27 @@ def case(
     return Case(name, "MatMulNBits", inputs, [y], plan, tolerance_of(dtype))
 
 
-def in_packs(K: int, bits: int, size: int) -> int:
-    """Returns the least size that is K or more and has rows of weights in whole packs."""
+def dequantized(name: str, dtype: Any, N: int, K: int, bits: int, size: int, points: str, g_idx: bool) -> Case:
+    """B [N, K] dequantized: the transposed product of B and the identity matrix."""
+    given = drawn(dtype, 1, N, K, bits, size, points, g_idx, False) | {"A": np.eye(K)}
+    wide = {n: x.astype(np.float64) if x.dtype.kind == "f" else x for n, x in given.items()}
+    attributes = {**OP.attributes, "K": K, "N": N, "bits": bits, "block_size": size}
+    weights = REFERENCES[OP.identifier].compute(Call(wide, attributes, frozenset({"Y"})))["Y"].T
+    nothing = np.zeros(1, dtype)
+    inputs = [nothing, *(given.get(n, nothing) for n in ("B", "scales", "zero_points", "g_idx"))]
+    flags = (c_int * 3)(bool(points), points == "bytes", g_idx)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        numbers = (c_int64(N), c_int64(K), c_int(bits), c_int64(size))
+        return harness.plan("dequantize_nbits", facts, c_int(dtype == np.float16), *numbers, flags)
+
+    return Case(name, "MatMulNBits", inputs, [weights], plan, tolerance_of(dtype))
+
+
+def in_packs(K: int, bits: int, size: int, step: int = 8) -> int:
+    """Returns the least K + n step that has rows of weights in whole packs."""
     while -(-K // size) * size * bits % 128:
-        K += 8
+        K += step
     return K
 
 
@@ -112,6 +144,14 @@ def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for sizes in SIZES:
             yield case(f"matmul_nbits_{suffix}-" + "x".join(map(str, sizes[:5])), dtype, *sizes)
+            N, K, bits, size, points, g_idx = sizes[1:-1]
+            yield dequantized(
+                f"dequantize_nbits_{suffix}-{N}x{K}x{bits}x{size}", dtype, N, K, bits, size, points, g_idx
+            )
+    for M, N, least, bits, size, points, bias in PACKS:
+        K = in_packs(least, bits, size, 4)
+        name = f"matmul_nbits_packs_f32-{M}x{N}x{K}x{bits}x{size}"
+        yield case(name, np.float32, M, N, K, bits, size, points, False, bias, aligned=True)
     for bits, of_blocks in FEW_BLOCKS:
         for (M, N, least, points, bias), size in zip(FEW, itertools.cycle(of_blocks), strict=False):
             K = in_packs(least, bits, size)

@@ -240,6 +240,28 @@ def test_matmul_nbits_of_no_columns_is_the_bias(rows: tuple[int, ...], bias: boo
     np.testing.assert_array_equal(outcome.outputs[0], np.broadcast_to(inputs.get("bias", np.zeros(N)), (*rows, N)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("g_idx", [False, True])
+def test_matmul_nbits_of_many_rows(dtype: type, g_idx: bool, worker: ProcessPoolExecutor) -> None:
+    """Without kernels on the matrix units for them, more than 32 rows are multiplied by dequantized weights."""
+    op, rng = CONTRIB[DOMAIN, "MatMulNBits"], np.random.default_rng(7)
+    K, N, size = 76, 11, 16  # rows of B are not multiples of 16 bytes
+    inputs: dict[str, Array] = {
+        "A": rng.normal(size=(3, 14, K)).astype(dtype),
+        "B": rng.integers(0, 256, (N, 5, 8), np.uint8),
+        "scales": (rng.random((N, 5)) + 0.5).astype(dtype),
+        "zero_points": rng.integers(0, 256, (N, 3), np.uint8),
+        "bias": rng.normal(size=N).astype(dtype),
+    }
+    if g_idx:
+        inputs["g_idx"] = rng.permutation(np.arange(K) // size).astype(np.int32)
+    attributes = {"K": K, "N": N, "bits": 4, "block_size": size}
+    case = Case(inputs, attributes, ("Y",), frozenset(inputs) - {"A"}, tolerance=2e-5 if dtype == np.float32 else 1e-2)
+    outcome = worker.submit(run, model_of(op, case, 17).SerializeToString(), {"A": inputs["A"]}, ALONE).result()
+    assert outcome.on_device(op.name) == 1
+    assert disagreement(case, reference(op, case), {"Y": outcome.outputs[0]}) == ""
+
+
 def _attention_over_a_window(window: int) -> tuple[ContribOp, Case]:
     rng = np.random.default_rng(5)
     inputs: dict[str, Array] = {

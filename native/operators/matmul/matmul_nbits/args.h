@@ -9,13 +9,14 @@
 
 namespace graphopt::hip {
 
-// Any layout, on the vector unit (kernel.hip).
+// On the vector unit (kernel.hip): matmul_nbits_* for any layout, matmul_nbits_packs_* for rows of packs of 16 bytes.
 constexpr int kNBitsThreads = 128;
 // Rows and columns of Y that a wave computes: few for decoding, where a single row reads all weights, and many
 // for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
+// Also of dequantize_nbits_*, which reads neither A nor the bias; Y is then B [N, K] dequantized.
 struct NBitsArgs : Arguments<7, 104> {
   In a;
   Constant b, scales, points;
@@ -24,6 +25,7 @@ struct NBitsArgs : Arguments<7, 104> {
   Out y;
   PackedWeights weights;
   int32_t M, N, K, bits;
+  int32_t packs;  // rows of Y consist of packs of 16 bytes; only for dequantize_nbits_*
 };
 
 // Few rows on the matrix units (rows.hip): a work-group computes all rows of kNBitsColumns columns, and its `waves`

@@ -1,10 +1,10 @@
-// MatMulNBits: Y = A dequantize(B)^T + bias, for any layout and on any target, on the vector unit: float32, g_idx, targets
-// without matrix units, and rows that are not aligned to 16 bytes (see rows.hip and gemm.hip).
+// MatMulNBits: Y = A dequantize(B)^T + bias on the vector unit, for float32, g_idx, targets without matrix units, and rows
+// that are not aligned to 16 bytes (see rows.hip and gemm.hip for the others). For many rows also dequantize(B) alone,
+// which the GEMM kernels then multiply (op.cpp).
 //
-// A wave computes kRows rows of kColumns columns. Its work-items read 32-bit words of B in turn (4 to 16 elements along
-// K, all of one block), dequantize each word once for all rows, and sum in float32. With one row the kernel is
-// memory-bound: it reads B once and little else. With many rows, an element of A is loaded once for all columns of the
-// wave.
+// A wave computes kRows rows of kColumns columns. Its work-items read 16 bytes of B in turn, or 4 bytes if rows are not
+// aligned, dequantize each element once for all rows, and sum in float32. With one row the kernel is memory-bound: it
+// reads B once and little else. With many rows, an element of A is loaded once for all columns of the wave.
 #include "device/platform.h"
 #include "operators/matmul/matmul_nbits/args.h"
 
@@ -22,48 +22,103 @@ DEVICE float point_of(const NBitsArgs& args, int n, int block) {
   return static_cast<float>((row[bit / 8] >> (bit % 8)) & ((1 << args.bits) - 1));
 }
 
-template <class T, int kBits, int kRows, int kColumns>
+// kWords words of a row of B: all of one block if kWords is 1.
+template <int kWords>
+struct alignas(4 * kWords) NBitsWords {
+  uint32_t v[kWords];
+};
+template <class T>
+struct alignas(4 * sizeof(T)) FourElements {
+  T v[4];
+};
+
+// The columns of a wave from `first` on. Columns beyond N repeat the last one.
+template <class T, int kColumns>
+struct NBitsColumns {
+  const NBitsArgs& args;
+  int first;
+  float scale[kColumns], point[kColumns];
+
+  DEVICE int column(int c) const { return min_int(first + c, args.N - 1); }
+  // Loads the scales and zero points of a block.
+  DEVICE void enter(int block) {
+    const T* scales = args.scales;
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+      const int n = column(c);
+      scale[c] = to_float(scales[static_cast<size_t>(n) * static_cast<size_t>(args.weights.blocks) +
+                                 static_cast<size_t>(block)]);
+      point[c] = point_of<T>(args, n, block);
+    }
+  }
+  // Returns the weight whose bits are the low bits of `bits`.
+  template <int kBits>
+  DEVICE float weight(int c, uint32_t bits) const {
+    return (static_cast<float>(bits & ((1u << kBits) - 1)) - point[c]) * scale[c];
+  }
+};
+
+// kWords: 4 for packs, which also needs K and A in units of four elements and no g_idx; 1 for any layout.
+template <class T, int kBits, int kWords, int kRows, int kColumns>
 DEVICE void matmul_nbits_of(const NBitsArgs& args) {
+  using Words = NBitsWords<kWords>;
   constexpr int kElements = 32 / kBits;  // elements in a word
-  const T *a = args.a, *scales = args.scales, *bias = args.bias;
-  const uint32_t* b = args.b;
+  const T *a = args.a, *bias = args.bias;
+  const Words* b = args.b;
   const int32_t* groups = args.groups;
   T* y = args.y;
-  const PackedWeights& layout = args.weights;
-  const int K = args.K, N = args.N, M = args.M, words = layout.row_bytes / 4;
+  const int K = args.K, packs = args.weights.row_bytes / static_cast<int>(sizeof(Words));
   const int first_n = (block_x() * (kNBitsThreads / kWave) + wave_id()) * kColumns;
   const int first_m = block_y() * kRows;
+  NBitsColumns<T, kColumns> columns = {args, first_n, {}, {}};
+  const auto row = [&](int r) {
+    return a + static_cast<size_t>(min_int(first_m + r, args.M - 1)) * static_cast<size_t>(K);
+  };
   float sum[kRows][kColumns] = {};
-  for (int word = lane_id(); word < words; word += kWave) {
-    const int k = word * kElements, most = min_int(kElements, K - k);
-    if (most <= 0) break;
-    uint32_t bits[kColumns];
-    float scale[kColumns], point[kColumns];
-    const auto enter = [&](int block) {
-      UNROLL for (int c = 0; c < kColumns; ++c) {
-        const int n = min_int(first_n + c, N - 1);
-        scale[c] = to_float(
-            scales[static_cast<size_t>(n) * static_cast<size_t>(layout.blocks) + static_cast<size_t>(block)]);
-        point[c] = point_of<T>(args, n, block);
-      }
-    };
-    UNROLL for (int c = 0; c < kColumns; ++c) {
-      const int n = min_int(first_n + c, N - 1);
-      bits[c] = b[static_cast<size_t>(n) * static_cast<size_t>(words) + static_cast<size_t>(word)];
+  const auto add = [&](const T(&left)[kRows], const float (&weight)[kColumns]) {
+    UNROLL for (int r = 0; r < kRows; ++r) {
+      UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += to_float(left[r]) * weight[c];
     }
-    enter(static_cast<int>(divide(static_cast<uint32_t>(k), layout.size)));
-    NO_UNROLL for (int j = 0; j < most; ++j) {
-      if (groups != nullptr) enter(min_int(max_int(groups[k + j], 0), layout.blocks - 1));
-      float weight[kColumns];
-      UNROLL for (int c = 0; c < kColumns; ++c) {
-        weight[c] =
-            (static_cast<float>((bits[c] >> (kBits * j)) & ((1u << kBits) - 1)) - point[c]) * scale[c];
-      }
-      UNROLL for (int r = 0; r < kRows; ++r) {
-        const int m = min_int(first_m + r, M - 1);
-        const float left =
-            to_float(a[static_cast<size_t>(m) * static_cast<size_t>(K) + static_cast<size_t>(k + j)]);
-        UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += left * weight[c];
+  };
+  for (int pack = lane_id(); pack < packs; pack += kWave) {
+    Words bits[kColumns];
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+      bits[c] =
+          b[static_cast<size_t>(columns.column(c)) * static_cast<size_t>(packs) + static_cast<size_t>(pack)];
+    }
+    int current = -1;
+    UNROLL for (int word = 0; word < kWords; ++word) {
+      const int k = (pack * kWords + word) * kElements, most = min_int(kElements, K - k);
+      if (most <= 0) break;
+      const int block = static_cast<int>(divide(static_cast<uint32_t>(k), args.weights.size));
+      if (kWords == 1 || block != current) columns.enter(block);
+      current = block;
+      if constexpr (kWords > 1) {
+        NO_UNROLL for (int j = 0; j < most; j += 4) {
+          FourElements<T> four[kRows];
+          UNROLL for (int r = 0; r < kRows; ++r) {
+            four[r] = *reinterpret_cast<const FourElements<T>*>(row(r) + k + j);
+          }
+          UNROLL for (int i = 0; i < 4; ++i) {
+            T left[kRows];
+            float weight[kColumns];
+            UNROLL for (int r = 0; r < kRows; ++r) left[r] = four[r].v[i];
+            UNROLL for (int c = 0; c < kColumns; ++c) {
+              weight[c] = columns.template weight<kBits>(c, bits[c].v[word] >> (kBits * (j + i)));
+            }
+            add(left, weight);
+          }
+        }
+      } else {
+        NO_UNROLL for (int j = 0; j < most; ++j) {
+          if (groups != nullptr) columns.enter(min_int(max_int(groups[k + j], 0), args.weights.blocks - 1));
+          T left[kRows];
+          float weight[kColumns];
+          UNROLL for (int r = 0; r < kRows; ++r) left[r] = row(r)[k + j];
+          UNROLL for (int c = 0; c < kColumns; ++c) {
+            weight[c] = columns.template weight<kBits>(c, bits[c].v[0] >> (kBits * j));
+          }
+          add(left, weight);
+        }
       }
     }
   }
@@ -72,21 +127,54 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
       float total = sum[r][c];
       UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
       const int m = first_m + r, n = first_n + c;
-      if (lane_id() != 0 || m >= M || n >= N) continue;
+      if (lane_id() != 0 || m >= args.M || n >= args.N) continue;
       if (bias != nullptr) total += to_float(bias[n]);
-      y[static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n)] = from_float<T>(total);
+      y[static_cast<size_t>(m) * static_cast<size_t>(args.N) + static_cast<size_t>(n)] = from_float<T>(total);
     }
   }
 }
 
-template <class T, int kRows, int kColumns>
+template <class T, int kWords, int kRows, int kColumns>
 DEVICE void matmul_nbits(const NBitsArgs& args) {
   if (args.bits == 4) {
-    matmul_nbits_of<T, 4, kRows, kColumns>(args);
+    matmul_nbits_of<T, 4, kWords, kRows, kColumns>(args);
   } else if (args.bits == 8) {
-    matmul_nbits_of<T, 8, kRows, kColumns>(args);
+    matmul_nbits_of<T, 8, kWords, kRows, kColumns>(args);
   } else {
-    matmul_nbits_of<T, 2, kRows, kColumns>(args);
+    matmul_nbits_of<T, 2, kWords, kRows, kColumns>(args);
+  }
+}
+
+// A work-group dequantizes a row of B. Work-items write 16 bytes in turn.
+template <class T>
+DEVICE void dequantize_nbits(const NBitsArgs& args) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int n = block_x(), K = args.K;
+  const uint8_t* b = args.b;
+  const int32_t* groups = args.groups;
+  T* y = args.y;
+  const uint8_t* const row = b + static_cast<ptrdiff_t>(n) * args.weights.row_bytes;
+  y += static_cast<ptrdiff_t>(n) * K;
+  const auto mask = (1u << args.bits) - 1;
+  for (int first = thread_x() * kSize; first < K; first += kNBitsThreads * kSize) {
+    const int count = min_int(kSize, K - first);
+    NBitsColumns<T, 1> column = {args, n, {}, {}};
+    column.enter(static_cast<int>(divide(static_cast<uint32_t>(first), args.weights.size)));
+    Pack<T> out = {};
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      if (j >= count) break;
+      const int k = first + j, bit = k % (8 / args.bits) * args.bits;
+      if (groups != nullptr) column.enter(min_int(max_int(groups[k], 0), args.weights.blocks - 1));
+      const uint32_t code = static_cast<uint32_t>(row[k / (8 / args.bits)]) >> bit & mask;
+      out.v[j] = from_float<T>((static_cast<float>(code) - column.point[0]) * column.scale[0]);
+    }
+    if (args.packs != 0) {
+      store_pack(y + first, out);
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (j < count) y[first + j] = out.v[j];
+      }
+    }
   }
 }
 
@@ -94,7 +182,13 @@ DEVICE void matmul_nbits(const NBitsArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(matmul_nbits_few, (matmul_nbits<T, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads, NBitsArgs,
-              a, b, scales, points, groups, bias, y)
-FLOAT_KERNELS(matmul_nbits_many, (matmul_nbits<T, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
-              NBitsArgs, a, b, scales, points, groups, bias, y)
+#define NBITS_VECTOR_KERNELS(name, words, rows, columns)                                               \
+  FLOAT_KERNELS(name, (matmul_nbits<T, words, rows, columns>), kNBitsThreads, NBitsArgs, a, b, scales, \
+                points, groups, bias, y)
+
+NBITS_VECTOR_KERNELS(matmul_nbits_few, 1, kNBitsFewRows, kNBitsFewColumns)
+NBITS_VECTOR_KERNELS(matmul_nbits_many, 1, kNBitsManyRows, kNBitsManyColumns)
+NBITS_VECTOR_KERNELS(matmul_nbits_packs_few, 4, kNBitsFewRows, kNBitsFewColumns)
+NBITS_VECTOR_KERNELS(matmul_nbits_packs_many, 4, kNBitsManyRows, kNBitsManyColumns)
+FLOAT_KERNELS(dequantize_nbits, dequantize_nbits<T>, kNBitsThreads, NBitsArgs, a, b, scales, points, groups,
+              bias, y)

@@ -2,6 +2,7 @@
 #include "operators/matmul/matmul_nbits/op.h"
 
 #include "operators/kernel_bases.h"
+#include "operators/matmul/matmul/op.h"
 
 namespace graphopt {
 namespace {
@@ -42,7 +43,24 @@ Planner plan_mat_mul_nbits(const Node& node) {
     Shape y = a.shape;
     y[y.rank() - 1] = p.N;
     const Ref out = set_output(call, 0, y);
-    program.launch(gpu::matmul_nbits_plan(p, is_half(a), call.aligned(), program.device().facts()),
+    const bool half = is_half(a);
+    const gpu::DeviceFacts& device = program.device().facts();
+    if (gpu::wants_dequantized(p, half, call.aligned(), device)) {
+      const Ref weights = program.reserve(p.N * p.K * bytes_of(a.type));
+      program.launch(gpu::dequantize_nbits_plan(p, half, call.aligned()),
+                     {Ref(), Ref::input(1), Ref::input(2), input_or_none(call, 3), input_or_none(call, 4)},
+                     {weights});
+      gpu::GemmProblem product;
+      product.M = p.M;
+      product.N = p.N;
+      product.K = p.K;
+      product.transpose_b = true;
+      product.has_bias = p.has_bias;
+      program.launch(gpu::gemm_plan(product, half, call.aligned(), device),
+                     {Ref::input(0), weights, input_or_none(call, 5)}, {out});
+      return;
+    }
+    program.launch(gpu::matmul_nbits_plan(p, half, call.aligned(), device),
                    {Ref::input(0), Ref::input(1), Ref::input(2), input_or_none(call, 3),
                     input_or_none(call, 4), input_or_none(call, 5)},
                    {out});

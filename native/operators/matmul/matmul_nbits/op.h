@@ -22,4 +22,11 @@ struct NBitsProblem {
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
                        std::optional<GemmTile> wanted = std::nullopt);
 
+// Returns true if many rows are faster with B dequantized (dequantize_nbits_plan) and the GEMM kernels.
+bool wants_dequantized(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+// Inputs as above, without A and bias; output B [N, K] in the type of the scales. Throws std::invalid_argument if a size
+// is too large.
+Plan dequantize_nbits_plan(const NBitsProblem& p, bool half, bool aligned);
+
 }  // namespace graphopt::gpu

@@ -25,23 +25,33 @@ void fill(Args& args, const NBitsProblem& p, bool half) {
   args.K = to_i31(p.K);
 }
 
-// Plans a kernel for any layout on the vector unit.
-Plan vector_plan(const NBitsProblem& p, bool half, int wave) {
-  Plan plan;
-  const bool many = p.M > 1;
-  const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
-  const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
+hip::NBitsArgs vector_args(const NBitsProblem& p, bool half) {
   hip::NBitsArgs args = {};
   fill(args, p, half);
   args.groups = p.has_groups ? input(4) : no_buffer();
   args.bits = p.bits;
-  const char* name = float_kernel(many ? "matmul_nbits_many" : "matmul_nbits_few", half);
+  return args;
+}
+
+// Returns true if rows of B consist of packs of 16 bytes.
+bool has_packs(const NBitsProblem& p) { return divide_up(p.K, p.size) * p.size * p.bits / 8 % 16 == 0; }
+
+// Plans a kernel on the vector unit.
+Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
+  Plan plan;
+  const bool many = p.M > 1, packs = aligned && !p.has_groups && p.K % 4 == 0 && has_packs(p);
+  const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
+  const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
+  hip::NBitsArgs args = vector_args(p, half);
+  const char* name = packs ? (many ? "matmul_nbits_packs_many" : "matmul_nbits_packs_few")
+                           : (many ? "matmul_nbits_many" : "matmul_nbits_few");
   const int64_t row_tiles = divide_up(p.M, rows), group_columns = columns * (hip::kNBitsThreads / wave);
   for (int64_t first = 0; first < row_tiles; first += kMaxGrid) {
     args.a = Buffer{Role::kInput, 0, first * rows * p.K * (half ? 2 : 4)};
     args.y = Buffer{Role::kOutput, 0, first * rows * p.N * (half ? 2 : 4)};
     args.M = to_i31(p.M - first * rows);
-    plan.launch(name, {to_u31(divide_up(p.N, group_columns)), to_u31(std::min(kMaxGrid, row_tiles - first))},
+    plan.launch(float_kernel(name, half),
+                {to_u31(divide_up(p.N, group_columns)), to_u31(std::min(kMaxGrid, row_tiles - first))},
                 hip::kNBitsThreads, args);
   }
   return plan;
@@ -52,7 +62,7 @@ Plan vector_plan(const NBitsProblem& p, bool half, int wave) {
 bool is_aligned(const NBitsProblem& p) {
   constexpr int64_t kMaxLines = 256;
   const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;
-  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && row_bytes % 16 == 0 && row_bytes * kMaxLines < INT32_MAX;
+  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes * kMaxLines < INT32_MAX;
 }
 
 // Returns the number of blocks in 16 bytes of weights, or 0 if blocks do not begin at multiples of 16 bytes or of a
@@ -106,22 +116,47 @@ Plan gemm_plan(const NBitsProblem& p, const AlignedTiling& tiling, const DeviceF
   return plan;
 }
 
+// Plans a kernel on the matrix units; nothing if there is none for the problem.
+std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                                std::optional<GemmTile> wanted) {
+  const hip::Matrix matrix = architecture(device.arch).matrix;
+  if (!half || !aligned || !is_aligned(p) || matrix == hip::Matrix::kNone) return std::nullopt;
+  if (p.M <= hip::kNBitsTileRows && blocks_in_pack(p) > 0 && !wanted) return rows_plan(p, device);
+  const auto cost_of = [&](const hip::AlignedTile& tile, const hip::MatrixShape&) {
+    return hip::runs_on(tile.packed_kernels, matrix == hip::Matrix::kMma) ? std::optional(tile.dense_cost)
+                                                                          : std::nullopt;
+  };
+  const auto tiling = choose_aligned(p.M, p.N, p.K, 1, device, wanted, kMaxSplits, cost_of);
+  return tiling ? std::optional(gemm_plan(p, *tiling, device)) : std::nullopt;
+}
+
 }  // namespace
 
 Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
                        std::optional<GemmTile> wanted) {
   if (p.M * p.N == 0) return {};
-  const hip::Matrix matrix = architecture(device.arch).matrix;
-  if (half && aligned && is_aligned(p) && matrix != hip::Matrix::kNone) {
-    if (p.M <= hip::kNBitsTileRows && blocks_in_pack(p) > 0 && !wanted) return rows_plan(p, device);
-    const auto cost_of = [&](const hip::AlignedTile& tile, const hip::MatrixShape&) {
-      return hip::runs_on(tile.packed_kernels, matrix == hip::Matrix::kMma) ? std::optional(tile.dense_cost)
-                                                                            : std::nullopt;
-    };
-    const auto tiling = choose_aligned(p.M, p.N, p.K, 1, device, wanted, kMaxSplits, cost_of);
-    if (tiling) return gemm_plan(p, *tiling, device);
-  }
-  return vector_plan(p, half, device.wave);
+  const auto plan = matrix_plan(p, half, aligned, device, wanted);
+  return plan ? *plan : vector_plan(p, half, aligned, device.wave);
+}
+
+bool wants_dequantized(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  // The vector unit dequantizes B again for each tile of rows. From this number of rows on, its time exceeds that of
+  // writing and reading B once, estimated from multiply-adds and bytes.
+  constexpr int64_t kLeastRows = 33;
+  constexpr int64_t kMostBytes = int64_t{512} << 20;
+  return p.M >= kLeastRows && p.K > 0 && p.N * p.K * (half ? 2 : 4) <= kMostBytes &&
+         !matrix_plan(p, half, aligned, device, std::nullopt);
+}
+
+Plan dequantize_nbits_plan(const NBitsProblem& p, bool half, bool aligned) {
+  if (p.N * p.K == 0) return {};
+  hip::NBitsArgs args = vector_args(p, half);
+  args.a = no_buffer();
+  args.bias = no_buffer();
+  args.packs = aligned && p.K % (half ? 8 : 4) == 0;
+  Plan plan;
+  plan.launch(float_kernel("dequantize_nbits", half), {to_u31(p.N)}, hip::kNBitsThreads, args);
+  return plan;
 }
 
 }  // namespace graphopt::gpu
