@@ -406,7 +406,7 @@ template <int kGroups>
 DEVICE void wait_for_copies_except() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kGroups) : "memory");
 }
-#else
+#elif defined(__AMDGCN__)
 template <class To, class T>
 DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
   Bits128 bits = {};
@@ -418,6 +418,20 @@ DEVICE void wait_for_copies() {}
 DEVICE void end_group_of_copies() {}
 template <int kGroups>
 DEVICE void wait_for_copies_except() {}
+#else
+template <class To, class T>
+DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
+  cpu::copy_to_lds(to, inside ? from : nullptr, 16);
+}
+DEVICE void copy_word_to_lds(float* to, const float* from, bool inside) {
+  cpu::copy_to_lds(to, inside ? from : nullptr, 4);
+}
+DEVICE void wait_for_copies() { cpu::wait_for_copies(); }
+DEVICE void end_group_of_copies() { cpu::end_group_of_copies(); }
+template <int kGroups>
+DEVICE void wait_for_copies_except() {
+  cpu::wait_for_copies_except(kGroups);
+}
 #endif
 
 // Returns n / d for n < 2^31 without a division.

@@ -147,7 +147,8 @@ def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
 
 
 # One row, one key, partial blocks, heads not divisible by the vector length, different heads of K and of V, every
-# option alone and combined, rows without visible keys, and non-finite values of V hidden by the causal mask.
+# option alone and combined, rows and work-groups without visible keys, and non-finite values of V hidden by the causal
+# mask.
 BY_HEAD: dict[int, tuple[Problem, ...]] = {
     64: (
         Problem(1, 1, 64),
@@ -188,6 +189,8 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(67, 35, 128, mask="T", key_major=True),
         Problem(66, 600, 72, heads=2, window=(30, 0), rows_first=True),
         Problem(40, 33, 128, window=(4, 2), mask="T", mask_value=-1e4, guard=True),
+        Problem(130, 40, 72, causal=True, guard=True, bad=2),
+        Problem(130, 40, 72, causal=True, guard=True, bad=2, softcap=5.0),
     ),
     256: (
         Problem(5, 9, 256),
@@ -205,6 +208,8 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(8, 31, 224, Dv=160, scale=-0.1),
         Problem(10, 65, 256, softcap=50.0, guard=True, causal=True, heads=2, kv_heads=1),
         Problem(20, 70, 144, window=(9, 1), heads=2, kv_heads=1),
+        Problem(130, 40, 136, causal=True, guard=True, bad=2),
+        Problem(130, 40, 136, causal=True, guard=True, bad=2, softcap=5.0),
     ),
 }
 # Few rows and many keys: the keys are split.

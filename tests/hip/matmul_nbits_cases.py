@@ -49,7 +49,7 @@ PACKS = (
 TILED = (
     (17, 40, 64, "bytes", True), (33, 33, 136, "", False), (64, 72, 264, "numbers", False),
     (130, 24, 96, "bytes", False), (5, 130, 520, "bytes", True), (1, 1, 8, "", False), (290, 8, 72, "bytes", False),
-    (24, 160, 1032, "numbers", True),
+    (24, 160, 1032, "numbers", True), (290, 270, 32, "", True),
 )  # fmt: skip
 TILED_BLOCKS = (32, 16, 64, 128, 32, 16, 256)
 

@@ -17,6 +17,7 @@ SHAPES: tuple[tuple[tuple[int, ...], float], ...] = (
     ((1,), 1), ((7,), 0.5), ((3, 5), 0.3), ((2, 3, 4, 5), 0.9), ((4097,), 0.02), ((90, 91), 0.5),
     ((3, 1, 2, 2, 3, 2), 0.5), ((300, 41), 1), ((64, 64), 0.001), ((2, 4104), 0.25), ((5, 1643), 0.25),
 )  # fmt: skip
+MANY_PARTS = PART * 2048 + 5  # parts that a work-group sums in two rounds
 TYPES = (np.bool_, np.float16, np.float32, np.int64)
 
 
@@ -31,7 +32,23 @@ def sparse(dims: tuple[int, ...], part: float, dtype: Any) -> Array:
     return np.ascontiguousarray(y)
 
 
+def count_case(name: str, x: Array) -> Case:
+    """Counts the non-zero elements of x, and those before each part."""
+    kind = (c_int64(x.itemsize), c_int(x.dtype.kind == "f"))
+    counts = np.add.reduceat((x != 0).ravel(), np.arange(0, x.size, PART), dtype=np.int64)
+    starts = np.cumsum(counts) - counts
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("nonzero_count", facts, c_int64(x.size), *kind)
+
+    expected = [np.array([counts.sum()], np.float64), starts.astype(np.float64)]
+    return Case(f"nonzero_count_{name}", "NonZero", [x], expected, plan, 0, output_dtype=(np.int64, np.uint32))
+
+
 def cases() -> Iterator[Case]:
+    many = np.zeros(MANY_PARTS, np.bool_)
+    many[::4099] = True
+    yield count_case(f"many_parts-{MANY_PARTS}", many)
     for dtype in TYPES:
         kind = (c_int64(np.dtype(dtype).itemsize), c_int(np.dtype(dtype).kind == "f"))
         for dims, part in SHAPES:
@@ -39,17 +56,12 @@ def cases() -> Iterator[Case]:
             if len(dims) == 1:
                 x = np.concatenate([x[:1], x])[1:]  # misaligned: not at a multiple of 16 bytes
             places = np.stack(np.nonzero(x))
-            counts = np.add.reduceat((x != 0).ravel(), np.arange(0, x.size, PART), dtype=np.int64)
-            starts = np.cumsum(counts) - counts
             name = f"{np.dtype(dtype).name}-{'x'.join(map(str, dims))}"
-
-            def count(harness: Harness, facts: int, x: Array = x, kind: Any = kind) -> Plan:
-                return harness.plan("nonzero_count", facts, c_int64(x.size), *kind)
+            count = count_case(name, x)
+            yield count
 
             def find(harness: Harness, facts: int, x: Array = x, kind: Any = kind, n: int = places.shape[1]) -> Plan:
                 return harness.plan("nonzero_places", facts, int64s([x.ndim, *x.shape]), *kind, c_int64(n))
 
-            of_count = [np.array([places.shape[1]], np.float64), starts.astype(np.float64)]
-            yield Case(f"nonzero_count_{name}", "NonZero", [x], of_count, count, 0, output_dtype=(np.int64, np.uint32))
-            inputs = [x, starts.astype(np.uint32)]
+            inputs = [x, count.expected[1].astype(np.uint32)]
             yield Case(f"nonzero_{name}", "NonZero", inputs, [places.astype(float)], find, 0, output_dtype=np.int64)

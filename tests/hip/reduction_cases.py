@@ -33,6 +33,10 @@ AT_ONCE: tuple[tuple[tuple[int, ...], str], ...] = (
     ((70, 64), ".R"), ((33, 512), ".R"), ((65, 128), ".R"), ((40, 16), ".R"), ((9, 32), ".R"), ((20, 8), ".R"),
     ((3, 4104), ".R"), ((2, 16, 40), ".R."), ((2, 17, 40), ".R."), ((1, 129, 9), ".R."),
 )  # fmt: skip
+# Long rows, which a work-group joins: in one step, in the first of two steps, and in the last one. Each with every way
+# to join.
+LONG: tuple[tuple[tuple[int, ...], str], ...] = (((3, 601), ".R"), ((2, 2, 520), "R.R"), ((1, 8401), ".R"))
+JOINS = ("Sum", "Max", "Min", "Prod", "LogSumExp")
 ONNX_TYPES: dict[Any, int] = {
     np.float32: 1, np.float16: 10, np.int32: 6, np.int64: 7, np.uint32: 12, np.uint64: 13, np.int8: 3, np.uint8: 2,
 }  # fmt: skip
@@ -164,7 +168,9 @@ def cases() -> Iterator[Case]:
             how = REDUCTIONS[i % len(REDUCTIONS)]
             size = "x".join(map(str, shape))
             yield reduce(f"reduce_{how.lower()}_{suffix}-{size}_{which}", dtype, shape, which, how)
-        for shape, which in AT_ONCE:
-            for how in ("LogSumExp", "Min", "L1"):
-                size = "x".join(map(str, shape))
-                yield reduce(f"reduce_{how.lower()}_{suffix}_at_once-{size}_{which}", dtype, shape, which, how)
+        for shape, which, how in (
+            *((*one, how) for one in AT_ONCE for how in ("LogSumExp", "Min", "L1")),
+            *((*one, how) for one in LONG for how in JOINS),
+        ):
+            size = "x".join(map(str, shape))
+            yield reduce(f"reduce_{how.lower()}_{suffix}_at_once-{size}_{which}", dtype, shape, which, how)

@@ -42,8 +42,17 @@ struct Fiber {
   bool made = false;
 };
 
+// A copy to LDS in flight.
+struct Copy {
+  void* to;
+  char content[16];
+  size_t bytes, group;
+};
+
 struct Item : WorkItem {
   State state = State::kReady;
+  std::vector<Copy> copies;
+  size_t copy_group = 0;   // group of its next copy
   Fiber* fiber = nullptr;  // in which it started
   int exchange = 0;        // buffer of its next exchange
 };
@@ -74,6 +83,7 @@ struct Machine {
   bool lds_is_clean = false, dynamic_is_clean = false;
   Jump scheduler;
   Stack stack;  // the scheduler's own
+  bool copies_are_late = false;
   const Kernel* kernel = nullptr;
   void** args = nullptr;
   const char* name = "";
@@ -139,6 +149,15 @@ void suspend(Fiber& fiber, Item* next) {
   self().fiber->stack.arrive(m.stack);
 }
 
+// Completes the copies of the groups before `group`.
+void complete_copies(size_t group) {
+  std::vector<Copy>& copies = self().copies;
+  auto copy = copies.begin();
+  for (; copy != copies.end() && copy->group < group; ++copy)
+    std::memcpy(copy->to, copy->content, copy->bytes);
+  copies.erase(copies.begin(), copy);
+}
+
 void wait_in(State state) {
   Item& item = self();
   item.state = state;
@@ -185,12 +204,24 @@ bool release(size_t begin, size_t end, State state) {
   return true;
 }
 
-// Runs a wave until its items have finished or wait at a barrier of the work-group.
-void run_wave(size_t begin, size_t end) {
-  while (run_pass(begin, end)) release(begin, end, State::kAtExchange);
+// Runs all waves until their items have finished or wait at a barrier of the work-group. Without `random`, waves run
+// one after another: if all waves advanced together from shuffle to shuffle, a shuffle would act as a barrier and hide
+// a missing barrier. With `random`, a random wave runs to its next shuffle or wave barrier, then another one.
+void run_waves(std::mt19937* random) {
+  std::vector<size_t> waves;
+  for (size_t begin = 0; begin < m.threads; begin += kWaveSize) waves.push_back(begin);
+  while (!waves.empty()) {
+    const size_t at = random != nullptr ? (*random)() % waves.size() : 0;
+    const size_t begin = waves[at], end = begin + kWaveSize;
+    if (run_pass(begin, end)) {
+      release(begin, end, State::kAtExchange);
+    } else {
+      waves.erase(waves.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
 }
 
-void run_group(Dim3 block_index, const std::function<void()>& reorder) {
+void run_group(Dim3 block_index, std::mt19937* random, const std::function<void()>& reorder) {
   if (!m.lds_is_clean) std::memset(m.lds, 0xff, sizeof m.lds);
   if (!m.dynamic_is_clean) std::memset(m.dynamic, 0xff, sizeof m.dynamic);
   m.lds_is_clean = m.dynamic_is_clean = true;
@@ -201,12 +232,12 @@ void run_group(Dim3 block_index, const std::function<void()>& reorder) {
     item.state = State::kReady;
     item.fiber = nullptr;
     item.exchange = 0;
+    item.copies.clear();
+    item.copy_group = 0;
   }
   for (;;) {
     reorder();
-    // Waves run one after another. If all waves advanced together from shuffle to shuffle, a shuffle would
-    // act as a barrier and hide a missing barrier.
-    for (size_t begin = 0; begin < m.threads; begin += kWaveSize) run_wave(begin, begin + kWaveSize);
+    run_waves(random);
     const auto finished = [](const Item& item) { return item.state == State::kFinished; };
     if (std::all_of(m.items.begin(), m.items.begin() + static_cast<ptrdiff_t>(m.threads), finished)) return;
     if (!release(0, m.threads, State::kAtBarrier)) {
@@ -235,6 +266,22 @@ void* dynamic_lds() {
 }
 void wait_for_group() { wait_in(State::kAtBarrier); }
 void wait_for_wave() { wait_in(State::kAtExchange); }
+
+void copy_to_lds(void* to, const void* from, size_t bytes) {
+  Copy copy = {to, {}, bytes, self().copy_group};
+  if (from != nullptr) std::memcpy(copy.content, from, bytes);
+  if (m.copies_are_late) {
+    self().copies.push_back(copy);
+  } else {
+    std::memcpy(to, copy.content, bytes);
+  }
+}
+
+void end_group_of_copies() { ++self().copy_group; }
+void wait_for_copies() { complete_copies(self().copy_group + 1); }
+void wait_for_copies_except(size_t groups) {
+  complete_copies(self().copy_group - std::min(groups, self().copy_group));
+}
 
 const char* wave_exchange(const void* mine, size_t bytes) {
   Item& item = self();
@@ -282,6 +329,7 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
       m.idle.push_back(&fiber);
     }
   }
+  m.copies_are_late = order != 0;
   m.stack = Stack::running();
   std::mt19937 random(seed);
   const auto arrange = [&](std::vector<size_t>& list) {
@@ -304,7 +352,7 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   for (const size_t b : blocks) {
     const auto x = static_cast<uint32_t>(b % grid[0]), y = static_cast<uint32_t>(b / grid[0] % grid[1]),
                z = static_cast<uint32_t>(b / grid[0] / grid[1]);
-    run_group({x, y, z}, [&] {
+    run_group({x, y, z}, order == 2 ? &random : nullptr, [&] {
       if (order == 2) arrange_items();
     });
   }

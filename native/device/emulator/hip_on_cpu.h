@@ -1,8 +1,9 @@
 // Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a time. Each
-// wave runs to its next barrier before the next wave starts. The order of waves and work-items is chosen at
-// run time (forward, reverse, seeded random): a missing barrier then changes the results. LDS is filled with
-// NaN before each work-group, which reveals reads of unwritten LDS. A barrier or shuffle that some work-items
-// never reach ends the process with a message.
+// wave runs to its next barrier before the next wave starts, or, in random order, to its next shuffle. The order
+// of waves and work-items is chosen at run time (forward, reverse, seeded random): a missing barrier then changes
+// the results. LDS is filled with NaN before each work-group, which reveals reads of unwritten LDS. Copies to LDS
+// complete at once in forward order, and otherwise when the work-item waits for them. A barrier or shuffle that
+// some work-items never reach ends the process with a message.
 //
 // Compile with -DGRAPHOPT_WAVE=32 or 64.
 #pragma once
@@ -70,6 +71,11 @@ void* static_lds();
 void* dynamic_lds();
 void wait_for_group();
 void wait_for_wave();
+// `from` null: copies zeros. `bytes`: at most 16.
+void copy_to_lds(void* to, const void* from, size_t bytes);
+void end_group_of_copies();
+void wait_for_copies();
+void wait_for_copies_except(size_t groups);
 constexpr size_t kExchangeBytes = 64;  // maximum size of an exchanged value
 // Exchanges values within a wave: each work-item passes `bytes` bytes and receives the address of the value
 // of work-item 0 of its wave. The values are kExchangeBytes apart and remain valid until the second exchange

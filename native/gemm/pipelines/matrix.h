@@ -196,9 +196,10 @@ struct Hgemm {
   }
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
-  // waves only before its first rows. A pack of a work-item has kPack sums of a row m from column pack_column()
-  // on. `end` is the epilogue: ahead(m) loads the residual of row m some packs in advance, add(values, loaded)
-  // applies it to a pack, activate(values) handles several packs at once, and store(m, values) stores a pack.
+  // waves only before its first rows, and only if these are not its own rows of A. A pack of a work-item has kPack
+  // sums of a row m from column pack_column() on. `end` is the epilogue: ahead(m) loads the residual of row m some
+  // packs in advance, add(values, loaded) applies it to a pack, activate(values) handles several packs at once, and
+  // store(m, values) stores a pack.
   template <int kPack, class AnyLds, class End>
   DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
@@ -212,6 +213,9 @@ struct Hgemm {
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
+    // Whether a wave overwrites only rows of A, with which LDS begins, that no other wave reads.
+    constexpr bool kInOwnRows = kBuffers == 1 && kSplitK == 1 && kN == kWaveN && kWaveM == 16 &&
+                                kStride * sizeof(float) == kRow * sizeof(half_t);
     Value* const own_sums = reinterpret_cast<Value*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
     // If a row has 6 or 12 packs, some work-items have none.
@@ -224,7 +228,7 @@ struct Hgemm {
     };
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
-    lds_barrier();  // all waves have read their last operands
+    if constexpr (!kInOwnRows) lds_barrier();  // all waves have read their last operands
     // A bit mask, because compilers turn `chunk == i` into an index into the array of sums, which moves the
     // sums from registers to memory.
     uint32_t which = 1u << first_tile;

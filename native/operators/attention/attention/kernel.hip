@@ -87,7 +87,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
                          const AttentionSoftmax<P>& softmax, int part) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
-  barrier();
+  if constexpr (P::kOutputOverlaps) barrier();
   T* const output = P::output_at(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     if (!P::keeps(slot) || !P::has_rows_in(part)) continue;
@@ -156,8 +156,10 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   NO_UNROLL for (int part = 0;;) {
     if constexpr (P::kDirectQueries) wait_for_copies();
     lds_barrier();
-    products.take_queries(lds, part);
-    lds_barrier();
+    if constexpr (P::kTakesQueries) {
+      products.take_queries(lds, part);
+      lds_barrier();
+    }
     if (++part == P::kRowParts) break;
     load_queries<T, P>(args.q, place, lds, part);
   }

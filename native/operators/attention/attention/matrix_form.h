@@ -52,6 +52,10 @@ struct MatrixAttention {
   // The output is assembled here.
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
+  // Whether other waves may still use this LDS. Q in LDS and K are free since the barrier before the last
+  // multiplication by V.
+  static constexpr bool kOutputOverlaps =
+      kAhead || kRowParts > 1 || (!kQueriesInLds && kPartRows * kOutputStride > kKeyCount);
 
   struct Staged {
     Pack<T> pack[kDirectKeys ? 1 : kPacks];
@@ -220,8 +224,10 @@ struct MatrixAttention {
   }
   // Called between two barriers: after the first one all queries of a part are in LDS, and after the second one the next
   // part, or K and V unless kQueriesInLds, may overwrite them.
+  // Whether the waves keep Q in registers, which they load from LDS once.
+  static constexpr bool kTakesQueries = !kQueriesInLds;
   DEVICE void take_queries(Lds& lds, int part) {
-    if constexpr (!kQueriesInLds) {
+    if constexpr (kTakesQueries) {
       if (!has_rows_in(part)) return;
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int d = 0; d < kD; ++d) queries[m][d] = load_query(lds, m, d);

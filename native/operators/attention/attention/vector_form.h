@@ -41,8 +41,9 @@ struct VectorAttention {
     int32_t last[kHead];  // for each column of V, the last key with a non-finite value
     AttentionExtras<T> extras;
   };
-  // The output is assembled over Q and K, which are unused by then and at least as large.
+  // The output is assembled over Q, which is unused by then and at least as large.
   static constexpr int kOutputStride = kHead;
+  static constexpr bool kOutputOverlaps = false;  // see matrix_form.h
   DEVICE static T* output_at(Lds& lds) { return reinterpret_cast<T*>(&lds); }
   DEVICE static int exchange(int key, int d) { return key ^ ((d / kSize % 4 * 8) & (kKeys - 1)); }
   DEVICE static int exchange_row(int r, int d) { return r ^ ((d / kSize % 4 * 8) & (kBlockRows - 1)); }
@@ -123,6 +124,7 @@ struct VectorAttention {
       copy_word_to_lds(&lds.query[d + e][exchange_row(r, d)], from + e, inside);
     }
   }
+  static constexpr bool kTakesQueries = false;
   DEVICE static void take_queries(Lds&, int) {}
 
   DEVICE static constexpr int staged_key(int at) { return at / 32 % (kKeys / 8) * 8 + at % 8; }
