@@ -58,8 +58,8 @@ struct AttentionLayout {
   Divisor row_blocks;  // blocks of rows
   Divisor heads;       // key/value heads
   Divisor splits;
-  Divisor dies;
-  uint32_t groups_of_die;
+  Divisor ranges;  // consecutive work-groups are in different ranges of all work (AttentionPlace)
+  uint32_t groups_of_range;
   AttentionScores scores;
 };
 

@@ -65,12 +65,12 @@ struct AttentionPlace {
   DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* lengths)
       : layout(of), rows(static_cast<int>(of.sizes.rows)) {
     const AttentionSizes& sizes = layout.sizes;
-    // The device assigns work-groups to its dies in turn. Renumber them so that those that share K and V are on one die
-    // and use its L2 cache.
+    // Consecutive work-groups are in different ranges of all work. On a device with several dies, which receive
+    // work-groups in turn, each die has one range: the work-groups of a die then share K and V in its L2 cache.
     auto id = static_cast<uint32_t>(block_x());
-    if (id < layout.groups_of_die * layout.dies.d) {
-      const uint32_t turn = divide(id, layout.dies);
-      id = (id - turn * layout.dies.d) * layout.groups_of_die + turn;
+    if (id < layout.groups_of_range * layout.ranges.d) {
+      const uint32_t turn = divide(id, layout.ranges);
+      id = (id - turn * layout.ranges.d) * layout.groups_of_range + turn;
     }
     const uint32_t rest = divide(id, layout.splits);
     split = static_cast<int>(id - rest * layout.splits.d);

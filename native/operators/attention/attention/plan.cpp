@@ -196,9 +196,22 @@ Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t gro
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
 }
 
+// Returns the number of ranges of work that start at the same time: one for each die, or, with causality, one for each
+// query head. The longest blocks of all heads then start first. A long block that starts last would keep its compute unit
+// busy after all others. K and V of the heads at work should fit in half of the L2 cache.
+int64_t count_ranges(const AttentionProblem& p, int64_t row_blocks, int64_t splits, bool half,
+                     const DeviceFacts& device) {
+  if (device.xcds > 1 || !p.causal || splits > 1) return device.xcds;
+  const int64_t heads = p.B * (p.H / p.group), of_head = row_blocks % p.group == 0 ? p.group : 1;
+  const int64_t bytes = p.T * (p.D + p.Dv) * (half ? 2 : 4);
+  int64_t at_once = heads;
+  while (at_once % 2 == 0 && at_once * bytes > device.l2_bytes / 2) at_once /= 2;
+  return at_once * of_head;
+}
+
 hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSizes& sizes,
                                const hip::AttentionScores& scores, int64_t row_blocks, int64_t splits,
-                               uint32_t grid, const DeviceFacts& device) {
+                               uint32_t grid, int64_t ranges) {
   hip::AttentionLayout layout = {};
   layout.q = strides(p.q);
   layout.k = strides(p.k);
@@ -211,8 +224,8 @@ hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSi
   layout.row_blocks = make_divisor(row_blocks);
   layout.heads = make_divisor(p.H / p.group);
   layout.splits = make_divisor(splits);
-  layout.dies = make_divisor(device.xcds);
-  layout.groups_of_die = grid / static_cast<uint32_t>(device.xcds);
+  layout.ranges = make_divisor(ranges);
+  layout.groups_of_range = grid / static_cast<uint32_t>(ranges);
   layout.scores = scores;
   return layout;
 }
@@ -302,7 +315,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                                   static_cast<int32_t>(std::clamp(p.right, -p.T, p.S))};
   const uint32_t grid = to_u31(groups * splits.count);
 
-  const hip::AttentionLayout layout = layout_of(p, sizes, scores, row_blocks, splits.count, grid, device);
+  const int64_t ranges = count_ranges(p, row_blocks, splits.count, half, device);
+  const hip::AttentionLayout layout = layout_of(p, sizes, scores, row_blocks, splits.count, grid, ranges);
 
   Scratch scratch;
   const auto take = [&](int64_t bytes) {
