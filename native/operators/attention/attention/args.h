@@ -92,15 +92,14 @@ constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attent
 constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
-// Merges the splits. Each of `total` work-items computes one element of O, columns fastest.
-struct AttentionCombineArgs : Arguments<6, 192> {
+// Merges the splits: a work-group for each row.
+struct AttentionCombineArgs : Arguments<6, 176> {
   In partial, statistics, found, lengths, sinks;
   Out o;
   AttentionStrides strides;  // of o
   AttentionSizes sizes;
-  Divisor columns, rows, queries, heads, splits;
+  Divisor rows, queries, heads, splits;
   int32_t block_rows, head_size;
-  uint32_t total;
   float exponent;
   float raised;  // the base-2 logarithm of the factor of all sums (softmax.h)
   int32_t flags;

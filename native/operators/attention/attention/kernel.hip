@@ -305,68 +305,113 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   }
 }
 
+// The sums of the work-items with the same columns.
+struct CombineLds {
+  static constexpr int kMaxDown = kAttentionThreads / (kAttentionHeads[0] / 4);
+  float highest[kMaxDown], sum[kMaxDown];
+  float o[4 * kAttentionThreads];
+};
+
+// The merge of some splits of a row: the highest score, the sum of the probabilities and four columns of their products
+// with V, both relative to the highest score.
+struct MergedSplits {
+  float highest = -infinity(), sum = 0, value[4] = {};
+
+  // Merges every `down`-th split from `split` on, several at the same time. `first`: index of the row in the first split;
+  // the statistics of unused splits are undefined.
+  DEVICE void add(const AttentionCombineArgs& args, const KeyRange& range, size_t first, int split, int down,
+                  int column) {
+    constexpr int kAtOnce = 4;
+    const float *partial = args.partial, *statistics = args.statistics;
+    const auto last = static_cast<int>(args.splits.d) - 1;
+    for (; split <= last; split += down * kAtOnce) {
+      float highest_of[kAtOnce], sum_of[kAtOnce];
+      Pack<float> o_of[kAtOnce];
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const auto row =
+            static_cast<size_t>(min_int(split + u * down, last)) * static_cast<size_t>(args.block_rows) +
+            first;
+        highest_of[u] = statistics[2 * row];
+        sum_of[u] = statistics[2 * row + 1];
+        o_of[u] = load_pack(partial + row * static_cast<size_t>(args.head_size) + column);
+      }
+      const auto is_used = [&](int u) { return split + u * down <= last && range.has(split + u * down); };
+      float most = highest;
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        if (is_used(u)) most = max_float(most, highest_of[u]);
+      }
+      const float shift = most == -infinity() ? 0.0f : most;
+      const float scaled = exp2_fast((highest - shift) * args.exponent);
+      highest = most;
+      sum *= scaled;
+      UNROLL for (int e = 0; e < 4; ++e) value[e] *= scaled;
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        if (!is_used(u)) continue;
+        const float factor = exp2_fast((highest_of[u] - shift) * args.exponent);
+        sum = fused_multiply_add(sum_of[u], factor, sum);
+        UNROLL for (int e = 0; e < 4; ++e) value[e] = fused_multiply_add(o_of[u].v[e], factor, value[e]);
+      }
+    }
+  }
+};
+
+// A work-group merges the splits of one row. The work-items with the same columns share the splits.
 template <class T>
 DEVICE void attention_combine(const AttentionCombineArgs& args) {
-  const float *partial = args.partial, *statistics = args.statistics;
+  SHARED(lds, CombineLds);
   const int32_t *found = args.found, *lengths = args.lengths;
   const T* sinks = args.sinks;
   T* o = args.o;
   const AttentionStrides& strides = args.strides;
   const AttentionSizes& sizes = args.sizes;
-  const Divisor &columns = args.columns, &rows = args.rows, &queries = args.queries, &heads = args.heads;
-  const int32_t block_rows = args.block_rows, head_size = args.head_size;
-  const uint32_t i = work_item(kAttentionThreads);
-  if (i >= args.total) return;
-  const uint32_t at = divide(i, columns);
-  const auto column = static_cast<int>(i - at * columns.d);
-  const uint32_t all_heads = divide(at, rows), r = at - all_heads * rows.d;
+  const Divisor &rows = args.rows, &queries = args.queries, &heads = args.heads;
+  const float exponent = args.exponent;
+  const auto id = static_cast<uint32_t>(block_x());
+  const uint32_t all_heads = divide(id, rows), r = id - all_heads * rows.d;
   const uint32_t batch = divide(all_heads, heads);
   const KeyRange range(sizes, args.flags, args.splits, lengths, static_cast<int>(batch));
-  const uint32_t block = r / static_cast<uint32_t>(block_rows),
-                 place = r - block * static_cast<uint32_t>(block_rows);
-  const uint32_t row_blocks =
-      (rows.d + static_cast<uint32_t>(block_rows) - 1) / static_cast<uint32_t>(block_rows);
-  const size_t first = static_cast<size_t>(all_heads * row_blocks + block) * args.splits.d;
-  partial += (first * static_cast<size_t>(block_rows) + place) * static_cast<size_t>(head_size) +
-             static_cast<size_t>(column);
-  statistics += (first * static_cast<size_t>(block_rows) + place) * 2;
-  // The loads of kAtOnce splits are in flight at the same time. Splits beyond the last one read the first one.
-  constexpr int kAtOnce = 8;
-  float highest = -infinity(), sum = 0, value = 0;
-  for (int s = 0; range.has(s); s += kAtOnce) {
-    UNROLL for (int u = 0; u < kAtOnce; ++u) {
-      highest = max_float(highest, statistics[2 * (range.has(s + u) ? s + u : 0) * block_rows]);
-    }
+  const auto block_rows = static_cast<uint32_t>(args.block_rows), block = r / block_rows;
+  const uint32_t row_blocks = (rows.d + block_rows - 1) / block_rows;
+  const size_t first =
+      static_cast<size_t>(all_heads * row_blocks + block) * args.splits.d * block_rows + r % block_rows;
+  const int across = args.head_size / 4, down = kAttentionThreads / across;
+  const int own = thread_x() / across, column = thread_x() % across * 4;
+  MergedSplits merged;
+  merged.add(args, range, first, own, down, column);
+  if (column == 0) {
+    lds.highest[own] = merged.highest;
+    lds.sum[own] = merged.sum;
   }
-  const float shift = highest == -infinity() ? 0.0f : highest;
-  for (int s = 0; range.has(s); s += kAtOnce) {
-    UNROLL for (int u = 0; u < kAtOnce; ++u) {
-      const bool is = range.has(s + u);
-      const int split = is ? s + u : 0;
-      const float theirs = is ? statistics[2 * split * block_rows] : -infinity();
-      const float factor = exp2_fast((theirs - shift) * args.exponent);
-      sum += statistics[2 * split * block_rows + 1] * factor;
-      const float o = partial[static_cast<size_t>(split) * static_cast<size_t>(block_rows * head_size)];
-      value += is ? o * factor : 0.0f;
-    }
+  store_pack(lds.o + 4 * thread_x(),
+             Pack<float>{{merged.value[0], merged.value[1], merged.value[2], merged.value[3]}});
+  barrier();
+  if (thread_x() >= sizes.Dv) return;
+
+  float most = -infinity(), total = 0, y = 0;
+  for (int i = 0; i < down; ++i) most = max_float(most, lds.highest[i]);
+  const float shift = most == -infinity() ? 0.0f : most;
+  for (int i = 0; i < down; ++i) {
+    const float factor = exp2_fast((lds.highest[i] - shift) * exponent);
+    total = fused_multiply_add(lds.sum[i], factor, total);
+    y = fused_multiply_add(lds.o[i * args.head_size + thread_x()], factor, y);
   }
   const uint32_t group_head = divide(r, queries);
   const uint32_t query = r - group_head * queries.d;
   const auto head = (all_heads - batch * heads.d) * divide(rows.d, queries) + group_head;
   if ((args.flags & kAttentionSink) != 0) {
-    sum += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, highest, args.exponent, args.raised);
+    total += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, most, exponent, args.raised);
   }
   const int position = static_cast<int>(query) + range.position;
-  const int from = first_unread(sum, position + sizes.right + 1, sizes.T, args.flags);
-  float y = from == 0 ? 0.0f : value / sum;
+  const int from = first_unread(total, position + sizes.right + 1, sizes.T, args.flags);
+  y = from == 0 ? 0.0f : y / total;
   if (found != nullptr) {
     const int parts = value_parts(sizes.T);
-    found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts) * columns.d;
+    found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
     const int unread = first_read(sizes, position, args.flags) / kAttentionValueKeys;
-    if (last_found(found, parts, sizes.Dv, column, unread) >= from) y = not_a_number();
+    if (last_found(found, parts, sizes.Dv, thread_x(), unread) >= from) y = not_a_number();
   }
-  o[batch * strides.b + head * strides.h + int64_t{query} * strides.row + int64_t{column} * strides.column] =
-      from_float<T>(y);
+  o[batch * strides.b + head * strides.h + int64_t{query} * strides.row +
+    int64_t{thread_x()} * strides.column] = from_float<T>(y);
 }
 
 template <class T>

@@ -274,18 +274,17 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.o = output(0);
   args.strides = layout.o;
   args.sizes = layout.sizes;
-  args.columns = make_divisor(p.Dv);
   args.rows = make_divisor(rows);
   args.queries = make_divisor(p.S);
   args.heads = make_divisor(heads);
   args.splits = make_divisor(splits);
   args.block_rows = choice.block_rows();
   args.head_size = choice.head();
-  args.total = to_u31(p.B * heads * rows * p.Dv);
   args.exponent = layout.scores.exponent;
   args.raised = half && !choice.few ? hip::kAttentionRaised : 0.0f;
   args.flags = layout.scores.flags;
-  plan.launch_items(float_kernel("fused_attention_combine", half), args.total, hip::kAttentionThreads, args);
+  plan.launch(float_kernel("fused_attention_combine", half), {to_u31(p.B * heads * rows)},
+              hip::kAttentionThreads, args);
 }
 
 }  // namespace
