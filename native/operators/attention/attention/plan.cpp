@@ -158,15 +158,15 @@ int64_t most_keys(const AttentionProblem& p) {
 }
 
 // With few rows, reading K and V takes most of the time. Full bandwidth needs several work-groups on each compute unit,
-// each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth
-// if it has one row; with more rows, the arithmetic needs two.
+// each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth,
+// and more splits make the merge longer.
 //
 // With lengths, a part has at least the keys that a work-group reads at once, because a decoder's first tokens have few
 // keys, and one compute unit takes longer for the arithmetic of several rows than for its share of the memory.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
   constexpr int64_t kLeastKeys = 256;
-  const int64_t wanted = !choice.copies ? 4 : p.group * p.S == 1 ? 1 : 2;
+  const int64_t wanted = choice.copies ? 1 : 4;
   if (p.has_lengths) {
     const int64_t lanes = choice.head() / (half ? 8 : 4);
     const int64_t at_once = hip::kAttentionThreads / lanes * hip::kAttentionFewKeys;
