@@ -1,89 +1,152 @@
 // Depthwise Conv in float16 and channels last, with its epilogue: y = act(conv(x, w) + bias + r).
 //
-// Memory-bound: X is read once (overlaps of windows come from the cache) and Y is written once, 16 bytes for each
-// work-item and instruction. A work-item loads the weights of a tap once for all pixels of its strip.
-// scripts/gpu_session.py measures it in MobileNetV2. Launch: operators/conv/convolution/plan.cpp.
+// X is read about once from memory and Y is written once, but at batch 1 the latency of the loads counts more than the
+// bytes. So a work-item has few outputs, and its loads depend on nothing that it computes. Launch:
+// operators/conv/convolution/plan.cpp.
 #include "blocks/gpu/activation.h"
+#include "blocks/gpu/vec.h"
 #include "device/platform.h"
 #include "operators/conv/convolution/depthwise_args.h"
 
 namespace graphopt::hip {
 
-// kSide: side of a square window; 0: any window.
-template <int kSide>
-DEVICE void depthwise(const DepthwiseArgs& args) {
-  const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
-  half_t* y = args.y;
-  constexpr int kSize = Pack<half_t>::kSize;
-  const ConvWindow& p = args.window;
-  const uint32_t i = work_item(kDepthwiseThreads);
-  if (i >= args.total) return;
-  const uint32_t strip_of_all = divide(i, args.packs), channel = (i - strip_of_all * args.packs.d) * kSize;
-  const uint32_t row_of_all = divide(strip_of_all, args.strips);
-  const uint32_t image = divide(row_of_all, args.rows);
-  const int row = static_cast<int>(row_of_all - image * args.rows.d);
-  const int first = static_cast<int>(strip_of_all - row_of_all * args.strips.d) * kDepthwiseStrip;
-  const auto channels = static_cast<size_t>(args.channels);
-  const half_t* const from =
-      x + static_cast<size_t>(image) * static_cast<size_t>(args.H) * static_cast<size_t>(args.W) * channels +
-      channel;
-  const int kernel_h = kSide > 0 ? kSide : p.kernel_h, kernel_w = kSide > 0 ? kSide : p.kernel_w;
-  const int taps = kernel_h * kernel_w;
-  const half_t* const weights = w + static_cast<size_t>(channel) * static_cast<size_t>(taps);
+// The strip of Y of a work-item: pixels of one row, from column `first` on.
+struct DepthwiseStrip {
+  uint32_t image, row_of_all;  // the row among those of all images
+  int row, first;
+};
 
-  float sum[kDepthwiseStrip][kSize] = {};
-  const auto add_tap = [&](int r, int s, const float (&factor)[kSize]) {
-    const int h = row * p.stride_h - p.top + r * p.dilation_h;
-    if (h < 0 || h >= args.H) return;
-    UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
-      const int column = (first + k) * p.stride_w - p.left + s * p.dilation_w;
-      if (column < 0 || column >= args.W) continue;
-      const Pack<half_t> in = load_pack(from + static_cast<size_t>(h * args.W + column) * channels);
-      UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(in.v[j]) * factor[j];
-    }
-  };
-  float factor[kSize];
-  if constexpr (kSide > 0) {
-    // The weights of the 8 channels fill entire packs.
-    constexpr int kTaps = kSide * kSide;
-    Pack<half_t> packs[kTaps];
-    UNROLL for (int i = 0; i < kTaps; ++i) packs[i] = load_pack(weights + i * kSize);
-    UNROLL for (int tap = 0; tap < kTaps; ++tap) {
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        factor[j] = to_float(packs[(j * kTaps + tap) / kSize].v[(j * kTaps + tap) % kSize]);
-      }
-      add_tap(tap / kSide, tap % kSide, factor);
-    }
-  } else {
-    for (int r = 0; r < kernel_h; ++r) {
-      for (int s = 0; s < kernel_w; ++s) {
-        UNROLL for (int j = 0; j < kSize; ++j) factor[j] = to_float(weights[j * taps + r * kernel_w + s]);
-        add_tap(r, s, factor);
-      }
-    }
-  }
-  const Pack<half_t> shift = load_pack(bias + channel);
+DEVICE DepthwiseStrip depthwise_strip(const DepthwiseArgs& args, uint32_t strip) {
+  const uint32_t row_of_all = divide(strip, args.strips), image = divide(row_of_all, args.rows);
+  return {image, row_of_all, static_cast<int>(row_of_all - image * args.rows.d),
+          static_cast<int>(strip - row_of_all * args.strips.d) * kDepthwiseStrip};
+}
+
+// Adds bias and residual, activates and stores kSize channels of a strip.
+template <int kSize>
+DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& strip, uint32_t channel,
+                             float (&sum)[kDepthwiseStrip][kSize]) {
+  using Channels = Vec<half_t, kSize>;
+  const half_t* residual = args.residual;
+  half_t* y = args.y;
+  const Channels shift = load_vec<kSize>(static_cast<const half_t*>(args.bias) + channel);
   UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
-    if (first + k >= args.OW) return;
-    const size_t at =
-        (static_cast<size_t>(row_of_all) * static_cast<size_t>(args.OW) + static_cast<size_t>(first + k)) *
-            channels +
-        channel;
+    if (strip.first + k >= args.OW) return;
+    const size_t pixel = static_cast<size_t>(strip.row_of_all) * static_cast<size_t>(args.OW) +
+                         static_cast<size_t>(strip.first + k);
+    const size_t at = pixel * args.channels + channel;
     UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(shift.v[j]);
     if (residual != nullptr) {
-      const Pack<half_t> add = load_pack(residual + at);
+      const Channels add = load_vec<kSize>(residual + at);
       UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(add.v[j]);
     }
     activate(args.act, sum[k]);
-    Pack<half_t> out;
+    Channels out;
     UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<half_t>(sum[k][j]);
-    store_pack(y + at, out);
+    store_vec(y + at, out);
   }
+}
+
+// Any window. A work-item computes 8 channels.
+DEVICE void depthwise_any(const DepthwiseArgs& args) {
+  constexpr int kSize = Pack<half_t>::kSize;
+  const half_t *x = args.x, *w = args.w;
+  const ConvWindow& p = args.window;
+  const uint32_t i = work_item(kDepthwiseThreads);
+  if (i >= args.total) return;
+  const uint32_t strip_of_all = divide(i, args.block), channel = (i - strip_of_all * args.block.d) * kSize;
+  const DepthwiseStrip strip = depthwise_strip(args, strip_of_all);
+  const auto channels = static_cast<size_t>(args.channels);
+  const half_t* const from = x +
+                             static_cast<size_t>(strip.image) * static_cast<size_t>(args.H) *
+                                 static_cast<size_t>(args.W) * channels +
+                             channel;
+  const int taps = p.kernel_h * p.kernel_w;
+  const half_t* const weights = w + static_cast<size_t>(channel) * static_cast<size_t>(taps);
+  float sum[kDepthwiseStrip][kSize] = {}, factor[kSize];
+  for (int r = 0; r < p.kernel_h; ++r) {
+    const int h = strip.row * p.stride_h - p.top + r * p.dilation_h;
+    if (h < 0 || h >= args.H) continue;
+    for (int s = 0; s < p.kernel_w; ++s) {
+      UNROLL for (int j = 0; j < kSize; ++j) factor[j] = to_float(weights[j * taps + r * p.kernel_w + s]);
+      UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
+        const int column = (strip.first + k) * p.stride_w - p.left + s * p.dilation_w;
+        if (column < 0 || column >= args.W) continue;
+        const Pack<half_t> in = load_pack(from + static_cast<size_t>(h * args.W + column) * channels);
+        UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(in.v[j]) * factor[j];
+      }
+    }
+  }
+  finish_depthwise(args, strip, channel, sum);
+}
+
+template <int kSide>
+struct DepthwiseLds {
+  Vec<half_t, 2>
+      w[kSide * kSide * (kDepthwisePairs + 1)];  // [taps][pairs of channels + 1]: no bank conflicts
+};
+
+// A square window with equal strides and without dilation. A work-group has a block of `pairs` pairs of channels and
+// copies their weights to LDS; a work-item computes 2 channels.
+template <int kSide, int kStride>
+DEVICE void depthwise(const DepthwiseArgs& args) {
+  SHARED(lds, DepthwiseLds<kSide>);
+  constexpr int kTaps = kSide * kSide, kSize = Pack<half_t>::kSize;
+  const half_t *x = args.x, *w = args.w;
+  const uint32_t pairs = args.block.d, pitch = pairs + 1,
+                 first_channel = static_cast<uint32_t>(block_y()) * pairs * 2;
+  w += static_cast<size_t>(first_channel) * kTaps;
+  for (uint32_t i = thread_x(); i < pairs * 2 * kTaps / kSize; i += kDepthwiseThreads) {
+    const Pack<half_t> pack = load_pack(w + i * kSize);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const uint32_t at = i * kSize + j, channel = at / kTaps, tap = at - channel * kTaps;
+      lds.w[tap * pitch + channel / 2].v[channel % 2] = pack.v[j];
+    }
+  }
+  barrier();
+  const uint32_t part = divide(static_cast<uint32_t>(thread_x()), args.block),
+                 pair = thread_x() - part * pairs,
+                 strip_of_all = static_cast<uint32_t>(block_x()) * args.parts + part;
+  if (part >= args.parts || strip_of_all >= args.total) return;
+  const DepthwiseStrip strip = depthwise_strip(args, strip_of_all);
+  const uint32_t channel = first_channel + pair * 2;
+  const int top = strip.row * kStride - args.window.top, left = strip.first * kStride - args.window.left;
+  const half_t* const from =
+      x + static_cast<size_t>(strip.image) * static_cast<size_t>(args.H * args.W) * args.channels + channel;
+  constexpr int kColumns = (kDepthwiseStrip - 1) * kStride + kSide;
+  float sum[kDepthwiseStrip][2] = {};
+  UNROLL for (int r = 0; r < kSide; ++r) {
+    const int h = top + r;
+    const bool inside = h >= 0 && h < args.H;
+    Vec<half_t, 2> in[kColumns] = {};
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+      const int column = left + c;
+      if (inside && column >= 0 && column < args.W) {
+        in[c] = load_vec<2>(from + static_cast<size_t>(h * args.W + column) * args.channels);
+      }
+    }
+    UNROLL for (int s = 0; s < kSide; ++s) {
+      const Vec<float, 2> factor = to_floats(lds.w[(r * kSide + s) * pitch + pair]);
+      UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
+        const Vec<float, 2> value = to_floats(in[k * kStride + s]);
+        UNROLL for (int j = 0; j < 2; ++j) sum[k][j] += value.v[j] * factor.v[j];
+      }
+    }
+  }
+  finish_depthwise(args, strip, channel, sum);
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-KERNEL_OF(depthwise_f16, depthwise<0>, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
-KERNEL_OF(depthwise_3x3_f16, depthwise<3>, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+#define DEPTHWISE_KERNEL(name, function) \
+  KERNEL_OF(name, function, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+
+DEPTHWISE_KERNEL(depthwise_f16, depthwise_any)
+DEPTHWISE_KERNEL(depthwise_3x3_f16, (depthwise<3, 1>))
+DEPTHWISE_KERNEL(depthwise_3x3_stride_2_f16, (depthwise<3, 2>))
+DEPTHWISE_KERNEL(depthwise_5x5_f16, (depthwise<5, 1>))
+DEPTHWISE_KERNEL(depthwise_5x5_stride_2_f16, (depthwise<5, 2>))
+DEPTHWISE_KERNEL(depthwise_7x7_f16, (depthwise<7, 1>))
+DEPTHWISE_KERNEL(depthwise_7x7_stride_2_f16, (depthwise<7, 2>))

@@ -8,17 +8,20 @@
 namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
-constexpr int kDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
+constexpr int kDepthwiseStrip = 4;   // adjacent pixels in a row of Y that a work-item computes
+constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
 
-// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. A work-item computes 8 channels of
-// a strip of y.
-struct DepthwiseArgs : Arguments<5, 144> {
+// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 takes any window, and
+// `total` counts work-items: the strips of all vectors of 8 channels. For the other kernels `total` counts strips. A
+// work-group computes `parts` of them for a block of channels; the second axis of the grid counts blocks.
+struct DepthwiseArgs : Arguments<5, 152> {
   In x;
   Constant w, bias;
   In residual;  // may be null
   Out y;
-  uint32_t total, channels;
-  Divisor packs, strips, rows;  // packs of a pixel, strips of a row, rows of an image
+  uint32_t total, channels, parts, unused;
+  Divisor block;  // depthwise_f16: vectors of 8 channels in a pixel; others: pairs of channels in a block
+  Divisor strips, rows;  // strips of a row, rows of an image
   int32_t H, W, OW;
   ConvWindow window;
   Activation act;

@@ -362,10 +362,47 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   return plan;
 }
 
+namespace {
+
+// Returns the kernel for a square window of X, equal strides and no dilation, or null.
+const char* square_depthwise_kernel(const ConvolutionProblem& p) {
+  struct Square {
+    int64_t side, stride;
+    const char* kernel;
+  };
+  constexpr Square kSquares[] = {
+      {3, 1, "depthwise_3x3_f16"}, {3, 2, "depthwise_3x3_stride_2_f16"},
+      {5, 1, "depthwise_5x5_f16"}, {5, 2, "depthwise_5x5_stride_2_f16"},
+      {7, 1, "depthwise_7x7_f16"}, {7, 2, "depthwise_7x7_stride_2_f16"},
+  };
+  for (const Square& square : kSquares) {
+    const auto is_square = [&](size_t d) {
+      return p.kernel[d] == square.side && p.stride[d] == square.stride && p.dilation[d] == 1;
+    };
+    if (is_square(1) && is_square(2)) return square.kernel;
+  }
+  return nullptr;
+}
+
+// Returns the number of pairs of channels in a block: the one that keeps most work-items of a work-group busy, and of
+// these the largest.
+int64_t depthwise_pairs(int64_t channels) {
+  constexpr int64_t kStep = 4;  // the weights of a block begin at a multiple of 16 bytes
+  const auto busy = [](int64_t pairs) { return hip::kDepthwiseThreads / pairs * pairs; };
+  int64_t best = kStep;
+  for (int64_t pairs = kStep; pairs <= std::min<int64_t>(channels / 2, hip::kDepthwisePairs);
+       pairs += kStep) {
+    if (channels / 2 % pairs == 0 && busy(pairs) >= busy(best)) best = pairs;
+  }
+  return best;
+}
+
+}  // namespace
+
 Plan depthwise_plan(const ConvolutionProblem& p) {
-  const int64_t channels = p.groups, packs = channels / 8, OH = p.out[1], OW = p.out[2],
-                strips = divide_up(OW, hip::kDepthwiseStrip), total = p.N * OH * strips * packs;
-  if (total == 0) return {};
+  const int64_t channels = p.groups, OH = p.out[1], OW = p.out[2],
+                strips = divide_up(OW, hip::kDepthwiseStrip), all_strips = p.N * OH * strips;
+  if (all_strips * channels == 0) return {};
   to_u31(p.in[1] * p.in[2]);
   to_u31(OH * p.stride[1] + p.span(1));
   to_u31((strips * hip::kDepthwiseStrip) * p.stride[2] + p.span(2));
@@ -375,9 +412,7 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.bias = input(2);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.y = output(0);
-  args.total = to_u31(total);
   args.channels = to_u31(channels);
-  args.packs = make_divisor(packs);
   args.strips = make_divisor(strips);
   args.rows = make_divisor(OH);
   args.H = to_i31(p.in[1]);
@@ -385,8 +420,18 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.OW = to_i31(OW);
   args.window = window_of(p);
   args.act = p.act;
-  const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
-  return one_launch(square ? "depthwise_3x3_f16" : "depthwise_f16", total, hip::kDepthwiseThreads, args);
+  const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
+  const char* kernel = square_depthwise_kernel(p);
+  if (kernel == nullptr || blocks > kMaxGrid) {
+    args.block = make_divisor(channels / 8);
+    args.total = to_u31(all_strips * (channels / 8));
+    return one_launch("depthwise_f16", args.total, hip::kDepthwiseThreads, args);
+  }
+  args.block = make_divisor(pairs);
+  args.parts = to_u31(hip::kDepthwiseThreads / pairs);
+  args.total = to_u31(all_strips);
+  return one_launch(kernel, Grid{to_u31(divide_up(all_strips, args.parts)), to_u31(blocks), 1},
+                    hip::kDepthwiseThreads, args);
 }
 
 }  // namespace graphopt::gpu
