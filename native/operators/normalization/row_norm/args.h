@@ -6,21 +6,23 @@
 
 namespace graphopt::hip {
 
-constexpr int kRowNormMaxThreads = 1024;
+constexpr int kRowNormMaxThreads = 512;
 constexpr int kRowNormVectors = 4;  // per work-item
 constexpr int kRowNormAnyThreads = 1024;
 
-// Rows of D elements; one work-group for each.
-struct RowNormArgs : Arguments<7, 216> {
+// Rows of D elements. row_norm_any_* has one work-group for each row.
+struct RowNormArgs : Arguments<7, 232> {
   In x, residual;        // residual may be null
   Constant gamma, beta;  // [images, D]; beta may be null
   Out y, sum;            // sum may be null
   Out statistics;        // float: the means of all rows, then 1 / sqrt(variance + epsilon); may be null
   uint32_t D;
   float epsilon;
-  int32_t rms;      // 1: RMSNorm, without a mean
-  int32_t threads;  // of the work-group
-  Divisor image;    // rows that share a gamma
+  int32_t rms;     // 1: RMSNorm, without a mean
+  uint32_t count;  // rows of the launch
+  Divisor lanes;   // work-items of a row: a power of two of at most a wave, or those of the work-group
+  uint32_t parts;  // rows of a work-group
+  Divisor image;   // rows that share a gamma
   uint32_t first_row;
   uint32_t gamma_step;  // stride of gamma over images; 0 if all share one
   uint32_t rows;        // rows of all launches

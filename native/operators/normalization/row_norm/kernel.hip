@@ -2,8 +2,8 @@
 // D of s = x + r. s is rounded to T, like the result of the Add that the operator replaces. Statistics are
 // float32, and the variance is computed from deviations.
 //
-// Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
-// S) written once; about 8 FLOPs per element. row_norm_any_* is for rows that do not fit or are not aligned,
+// Bound by memory. row_norm_* keeps a row in the registers of a part of a wave or, if it is longer, of a work-group: X (and
+// R) are read once, Y (and S) written once; about 8 FLOPs per element. row_norm_any_* is for rows that do not fit or are not aligned,
 // and reads them three times. row_norm_* reached 80 to 99 % of a copy's bandwidth on an H200
 // (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows between image order and window order.
 // Without R, X is in image order and Y in window order. With R, either Y or R is in window order. Launch:
@@ -18,23 +18,21 @@ struct RowNormLds {
   WaveSums first, second;
 };
 
-// Returns the parameters of the work-group's row; null if `parameters` is null.
+// Returns the parameters of a row of the launch; null if `parameters` is null.
 template <class T>
-DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
+DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters, uint32_t row) {
   if (args.gamma_step == 0 || parameters == nullptr) return parameters;
-  const uint32_t image = divide(args.first_row + static_cast<uint32_t>(block_x()), args.image);
+  const uint32_t image = divide(args.first_row + row, args.image);
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
-// The rows of x, residual and y that a work-group accesses. One of them may have another order than the
-// work-groups. x is kNoRow for padding.
+// The rows of x, residual and y for a row of the launch. One of them may have another order. x is kNoRow for padding.
 struct OtherRows {
   uint32_t x, residual, y;
 };
 
 template <bool kWindows>
-DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual) {
-  const auto row = static_cast<uint32_t>(block_x());
+DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual, uint32_t row) {
   if constexpr (kWindows) {
     const auto by = [](uint32_t n, const Divisor& d) { return divide(n, d); };
     if (!has_residual) return {row_in_images(args.windows, args.first_row + row, by), row, row};
@@ -44,39 +42,44 @@ DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual) {
   return {row, row, row};
 }
 
-DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
+DEVICE void write_statistics(const RowNormArgs& args, uint32_t row, float mean, float scale) {
   float* statistics = args.statistics;
-  if (thread_x() != 0 || statistics == nullptr) return;
-  const auto row = static_cast<uint32_t>(block_x());
+  if (statistics == nullptr) return;
   statistics[row] = mean;
   statistics[args.rows + row] = scale;
 }
 
-// Requires that all pointers and rows are multiples of 16 bytes, and D is at most threads * kRowNormVectors *
-// kSize.
+// Returns the sum of x over the `lanes` work-items of a row: a part of a wave, or the work-group.
+DEVICE float row_sum(float x, WaveSums& slots, int lanes) {
+  if (lanes > kWave) return group_sum(x, slots, lanes);
+  for (int mask = lanes / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
+// Requires that all pointers and rows are multiples of 16 bytes, and D is at most lanes * kRowNormVectors * kSize.
 template <class T, bool kWindows>
 DEVICE void row_norm(const RowNormArgs& args) {
   SHARED(lds, RowNormLds);
   const T *x = args.x, *residual = args.residual;
-  const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
   const uint32_t D = args.D;
-  const int threads = args.threads;
+  const auto lanes = static_cast<int>(args.lanes.d);
   constexpr int kSize = Pack<T>::kSize;
-  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
-  const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
-  const OtherRows other = other_rows<kWindows>(args, residual != nullptr);
+  const auto part = static_cast<int>(divide(static_cast<uint32_t>(thread_x()), args.lanes)),
+             lane = thread_x() - part * lanes;
+  const uint32_t own_row = static_cast<uint32_t>(block_x()) * args.parts + static_cast<uint32_t>(part);
+  // Every work-item of a wave takes part in the sums. Those beyond the last row compute it again, and do not store it.
+  const bool is_row = own_row < args.count;
+  const uint32_t row = is_row ? own_row : args.count - 1;
+  const T *gamma = parameters_of<T>(args, args.gamma, row), *beta = parameters_of<T>(args, args.beta, row);
+  const auto element = [&](int k) { return static_cast<uint32_t>(k * lanes + lane) * kSize; };
+  const OtherRows other = other_rows<kWindows>(args, residual != nullptr, row);
+  const bool is_padding = kWindows && other.x == kNoRow;
   y += static_cast<size_t>(other.y) * D;
-  if (kWindows && other.x == kNoRow) {
-    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
-      if (element(k) < D) store_pack(y + element(k), Pack<T>{});
-    }
-    return;
-  }
-  x += static_cast<size_t>(other.x) * D;
-  Pack<T> pack[kRowNormVectors];
+  x += is_padding ? 0 : static_cast<size_t>(other.x) * D;
+  Pack<T> pack[kRowNormVectors] = {}, g[kRowNormVectors], b[kRowNormVectors] = {};
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
-    if (element(k) < D) pack[k] = load_pack(x + element(k));
+    if (element(k) < D && !is_padding) pack[k] = load_pack(x + element(k));
   }
   if (residual != nullptr) {
     residual += static_cast<size_t>(other.residual) * D;
@@ -89,22 +92,28 @@ DEVICE void row_norm(const RowNormArgs& args) {
       UNROLL for (int j = 0; j < kSize; ++j) {
         pack[k].v[j] = from_float<T>(to_float(pack[k].v[j]) + to_float(add[k].v[j]));
       }
-      if (sum != nullptr) store_pack(sum + row + element(k), pack[k]);
+      if (sum != nullptr && is_row) store_pack(sum + static_cast<size_t>(row) * D + element(k), pack[k]);
     }
+  }
+  // The parameters arrive during the sums.
+  UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+    if (element(k) >= D) continue;
+    g[k] = load_pack(gamma + element(k));
+    if (beta != nullptr) b[k] = load_pack(beta + element(k));
   }
 
   float mean = 0;
   if (args.rms == 0) {
     // The pivot is the row's first element. Without it, a large mean would cost digits of the sum. A row of equal
     // values has a variance of exactly 0.
-    float pivot = to_float(*x);
+    float pivot = is_padding ? 0.0f : to_float(*x);
     if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*global(residual))));
     float s = 0;
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;
       UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]) - pivot;
     }
-    mean = pivot + group_sum(s, lds.first, threads) / static_cast<float>(D);
+    mean = pivot + row_sum(s, lds.first, lanes) / static_cast<float>(D);
   }
   float s = 0;
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
@@ -114,22 +123,16 @@ DEVICE void row_norm(const RowNormArgs& args) {
       s += d * d;
     }
   }
-  const float scale = rsqrt_exact(group_sum(s, lds.second, threads) / static_cast<float>(D) + args.epsilon);
-  write_statistics(args, mean, scale);
-
+  const float scale = rsqrt_exact(row_sum(s, lds.second, lanes) / static_cast<float>(D) + args.epsilon);
+  if (!is_row) return;
+  if (lane == 0) write_statistics(args, row, mean, scale);
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) >= D) continue;
-    const Pack<T> g = load_pack(gamma + element(k));
-    float value[kSize];
-    UNROLL for (int j = 0; j < kSize; ++j) {
-      value[j] = (to_float(pack[k].v[j]) - mean) * scale * to_float(g.v[j]);
+    Pack<T> out = {};
+    UNROLL for (int j = 0; j < kSize && !is_padding; ++j) {
+      out.v[j] =
+          from_float<T>((to_float(pack[k].v[j]) - mean) * scale * to_float(g[k].v[j]) + to_float(b[k].v[j]));
     }
-    if (beta != nullptr) {
-      const Pack<T> b = load_pack(beta + element(k));
-      UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(b.v[j]);
-    }
-    Pack<T> out;
-    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
     store_pack(y + element(k), out);
   }
 }
@@ -138,12 +141,11 @@ template <class T, bool kWindows>
 DEVICE void row_norm_any(const RowNormArgs& args) {
   SHARED(lds, RowNormLds);
   const T *x = args.x, *residual = args.residual;
-  const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
   const uint32_t D = args.D;
-  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
-  const auto first = static_cast<uint32_t>(thread_x());
-  const OtherRows other = other_rows<kWindows>(args, residual != nullptr);
+  const auto row = static_cast<uint32_t>(block_x()), first = static_cast<uint32_t>(thread_x());
+  const T *gamma = parameters_of<T>(args, args.gamma, row), *beta = parameters_of<T>(args, args.beta, row);
+  const OtherRows other = other_rows<kWindows>(args, residual != nullptr, row);
   y += static_cast<size_t>(other.y) * D;
   if (kWindows && other.x == kNoRow) {
     for (uint32_t i = first; i < D; i += kRowNormAnyThreads) y[i] = from_float<T>(0.0f);
@@ -170,12 +172,12 @@ DEVICE void row_norm_any(const RowNormArgs& args) {
   }
   const float scale =
       rsqrt_exact(group_sum(s, lds.second, kRowNormAnyThreads) / static_cast<float>(D) + args.epsilon);
-  write_statistics(args, mean, scale);
+  if (first == 0) write_statistics(args, row, mean, scale);
   for (uint32_t i = first; i < D; i += kRowNormAnyThreads) {
     const float v = value(i);
     float out = (v - mean) * scale * to_float(gamma[i]);
     if (beta != nullptr) out += to_float(beta[i]);
-    if (sum != nullptr) sum[row + i] = from_float<T>(v);
+    if (sum != nullptr) sum[static_cast<size_t>(row) * D + i] = from_float<T>(v);
     y[i] = from_float<T>(out);
   }
 }

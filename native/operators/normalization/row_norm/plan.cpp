@@ -28,27 +28,50 @@ hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height
 
 namespace gpu {
 
+namespace {
+
+struct Rows {
+  int64_t lanes, parts;  // work-items of a row, rows of a work-group
+};
+
+// Distributes rows of `vectors` vectors to work-groups.
+Rows rows_of_groups(int64_t rows, int64_t vectors, const DeviceFacts& device) {
+  const int64_t wave = device.wave;
+  if (vectors > wave * hip::kRowNormVectors) {
+    // Two vectors per work-item keep enough loads in flight.
+    return {std::min<int64_t>(round_up(divide_up(vectors, 2), wave), hip::kRowNormMaxThreads), 1};
+  }
+  int64_t lanes = 1;
+  while (lanes < std::min(vectors, wave)) lanes *= 2;
+  // Work-groups of several waves only if there are more waves than the device's work-groups have room for.
+  constexpr int64_t kThreads = 128;
+  const bool are_many = rows * lanes / kThreads >= 2 * device.compute_units;
+  return {lanes, (are_many ? kThreads : wave) / lanes};
+}
+
+}  // namespace
+
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  constexpr int64_t kMaxThreads = hip::kRowNormMaxThreads;
   Plan plan;
   if (p.rows * p.D == 0) return plan;
   const int64_t pack = half ? 8 : 4;
   const uint8_t gamma = p.has_residual ? 2 : 1;
-  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMaxThreads * hip::kRowNormVectors;
-  // Two vectors per work-item keep enough loads in flight; the row fits into a wave or a few.
-  const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
-                                     static_cast<int64_t>(device.wave), kMaxThreads);
+  const bool registers =
+      aligned && p.D % pack == 0 && p.D / pack <= hip::kRowNormMaxThreads * hip::kRowNormVectors;
+  const Rows rows = rows_of_groups(p.rows, p.D / pack, device);
   const char* name = float_kernel(
       kernel_name({"row_norm", p.order != RowOrder::kImages ? "_windows" : "", registers ? "" : "_any"}),
       half);
-  const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
+  const auto block = static_cast<uint32_t>(registers ? rows.parts * rows.lanes : hip::kRowNormAnyThreads);
+  const int64_t parts = registers ? rows.parts : 1;
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);
   args.beta = p.rms || !p.has_beta ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
   args.D = to_u31(p.D);
   args.epsilon = p.epsilon;
   args.rms = p.rms;
-  args.threads = static_cast<int32_t>(block);
+  args.lanes = make_divisor(registers ? rows.lanes : block);
+  args.parts = to_u31(parts);
   args.image = make_divisor(p.images == 1 ? 1 : p.rows / p.images);
   args.rows = p.writes_statistics ? to_u31(p.rows) : 0;
   args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
@@ -57,7 +80,9 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.into = p.order == RowOrder::kIntoWindows;
   const bool moves_x = args.into != 0 && !p.has_residual, moves_y = args.into != 0 && p.has_residual;
   const int64_t bytes = (half ? 2 : 4) * p.D;
-  for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
+  for_each_launch(divide_up(p.rows, parts), block, [&](int64_t first_group, uint32_t groups) {
+    const int64_t first = first_group * parts;
+    args.count = to_u31(std::min(p.rows - first, groups * parts));
     args.first_row = p.images == 1 && p.order == RowOrder::kImages ? 0 : static_cast<uint32_t>(first);
     args.x = offset_by(input(0), moves_x ? 0 : first * bytes);
     args.residual = offset_by(p.has_residual ? input(1) : no_buffer(),
@@ -65,7 +90,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
     args.y = offset_by(output(0), moves_y ? 0 : first * bytes);
     args.sum = offset_by(p.writes_sum ? output(1) : no_buffer(), first * bytes);
     args.statistics = offset_by(p.writes_statistics ? output(2) : no_buffer(), first * 4);
-    plan.launch(name, {count}, block, args);
+    plan.launch(name, {groups}, block, args);
   });
   return plan;
 }
