@@ -784,7 +784,7 @@ EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_
 }
 
 // `numbers`: N, channels, H, W, OH, OW, then kernel, stride, dilation and pad of both axes.
-EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts*, const int64_t* numbers, int residual, int32_t kind,
+EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts* device, const int64_t* numbers, int residual, int32_t kind,
                                      float a, float b) {
   return guarded([&] {
     ConvolutionProblem p;
@@ -801,7 +801,7 @@ EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts*, const int64_t* numbers,
     }
     p.has_residual = residual != 0;
     p.act = activation(kind, a, b);
-    return depthwise_plan(p);
+    return depthwise_plan(p, *device);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/provider/named_values.h"
 
+#include <algorithm>
+
 #include "operators/layout.h"
 #include "runtime/provider/region.h"
 
@@ -99,7 +101,7 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
 bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
   const NodeInGraph& node = *source.node;
   if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
-      node.inputs.empty() || !has_layouts(node.inputs[0])) {
+      std::none_of(node.inputs.begin(), node.inputs.end(), has_layouts)) {
     return false;
   }
   const Layout layout = source.op->layout(node);

@@ -16,21 +16,22 @@ struct DepthwiseStrip {
   int row, first;
 };
 
+template <int kStrip>
 DEVICE DepthwiseStrip depthwise_strip(const DepthwiseArgs& args, uint32_t strip) {
   const uint32_t row_of_all = divide(strip, args.strips), image = divide(row_of_all, args.rows);
   return {image, row_of_all, static_cast<int>(row_of_all - image * args.rows.d),
-          static_cast<int>(strip - row_of_all * args.strips.d) * kDepthwiseStrip};
+          static_cast<int>(strip - row_of_all * args.strips.d) * kStrip};
 }
 
 // Adds bias and residual, activates and stores kSize channels of a strip.
-template <int kSize>
+template <int kStrip, int kSize>
 DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& strip, uint32_t channel,
-                             float (&sum)[kDepthwiseStrip][kSize]) {
+                             float (&sum)[kStrip][kSize]) {
   using Channels = Vec<half_t, kSize>;
   const half_t* residual = args.residual;
   half_t* y = args.y;
   const Channels shift = load_vec<kSize>(static_cast<const half_t*>(args.bias) + channel);
-  UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
+  UNROLL for (int k = 0; k < kStrip; ++k) {
     if (strip.first + k >= args.OW) return;
     const size_t pixel = static_cast<size_t>(strip.row_of_all) * static_cast<size_t>(args.OW) +
                          static_cast<size_t>(strip.first + k);
@@ -55,7 +56,7 @@ DEVICE void depthwise_any(const DepthwiseArgs& args) {
   const uint32_t i = work_item(kDepthwiseThreads);
   if (i >= args.total) return;
   const uint32_t strip_of_all = divide(i, args.block), channel = (i - strip_of_all * args.block.d) * kSize;
-  const DepthwiseStrip strip = depthwise_strip(args, strip_of_all);
+  const DepthwiseStrip strip = depthwise_strip<kDepthwiseStrip>(args, strip_of_all);
   const auto channels = static_cast<size_t>(args.channels);
   const half_t* const from = x +
                              static_cast<size_t>(strip.image) * static_cast<size_t>(args.H) *
@@ -88,7 +89,7 @@ struct DepthwiseLds {
 
 // A square window with equal strides and without dilation. A work-group has a block of `pairs` pairs of channels and
 // copies their weights to LDS; a work-item computes 2 channels.
-template <int kSide, int kStride>
+template <int kSide, int kStride, int kStrip = kDepthwiseStrip>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   SHARED(lds, DepthwiseLds<kSide>);
   constexpr int kTaps = kSide * kSide, kSize = Pack<half_t>::kSize;
@@ -108,13 +109,13 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
                  pair = thread_x() - part * pairs,
                  strip_of_all = static_cast<uint32_t>(block_x()) * args.parts + part;
   if (part >= args.parts || strip_of_all >= args.total) return;
-  const DepthwiseStrip strip = depthwise_strip(args, strip_of_all);
+  const DepthwiseStrip strip = depthwise_strip<kStrip>(args, strip_of_all);
   const uint32_t channel = first_channel + pair * 2;
   const int top = strip.row * kStride - args.window.top, left = strip.first * kStride - args.window.left;
   const half_t* const from =
       x + static_cast<size_t>(strip.image) * static_cast<size_t>(args.H * args.W) * args.channels + channel;
-  constexpr int kColumns = (kDepthwiseStrip - 1) * kStride + kSide;
-  float sum[kDepthwiseStrip][2] = {};
+  constexpr int kColumns = (kStrip - 1) * kStride + kSide;
+  float sum[kStrip][2] = {};
   UNROLL for (int r = 0; r < kSide; ++r) {
     const int h = top + r;
     const bool inside = h >= 0 && h < args.H;
@@ -127,7 +128,7 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
     }
     UNROLL for (int s = 0; s < kSide; ++s) {
       const Vec<float, 2> factor = to_floats(lds.w[(r * kSide + s) * pitch + pair]);
-      UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
+      UNROLL for (int k = 0; k < kStrip; ++k) {
         const Vec<float, 2> value = to_floats(in[k * kStride + s]);
         UNROLL for (int j = 0; j < 2; ++j) sum[k][j] += value.v[j] * factor.v[j];
       }
@@ -147,6 +148,8 @@ DEPTHWISE_KERNEL(depthwise_f16, depthwise_any)
 DEPTHWISE_KERNEL(depthwise_3x3_f16, (depthwise<3, 1>))
 DEPTHWISE_KERNEL(depthwise_3x3_stride_2_f16, (depthwise<3, 2>))
 DEPTHWISE_KERNEL(depthwise_5x5_f16, (depthwise<5, 1>))
+DEPTHWISE_KERNEL(depthwise_5x5_long_f16, (depthwise<5, 1, kDepthwiseLongStrip>))
 DEPTHWISE_KERNEL(depthwise_5x5_stride_2_f16, (depthwise<5, 2>))
 DEPTHWISE_KERNEL(depthwise_7x7_f16, (depthwise<7, 1>))
+DEPTHWISE_KERNEL(depthwise_7x7_long_f16, (depthwise<7, 1, kDepthwiseLongStrip>))
 DEPTHWISE_KERNEL(depthwise_7x7_stride_2_f16, (depthwise<7, 2>))

@@ -8,7 +8,9 @@
 namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
-constexpr int kDepthwiseStrip = 4;   // adjacent pixels in a row of Y that a work-item computes
+constexpr int kDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
+constexpr int kDepthwiseLongStrip =
+    8;  // the same for depthwise_*_long_f16, which load fewer pixels for each output
 constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
 
 // x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 takes any window, and

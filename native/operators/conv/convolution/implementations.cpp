@@ -266,7 +266,7 @@ const char* refuse_depthwise(ConvolutionWork& work) {
 }
 
 void plan_depthwise(ConvolutionWork& work) {
-  work.program.launch(gpu::depthwise_plan(work.p),
+  work.program.launch(gpu::depthwise_plan(work.p, work.facts()),
                       {Ref::input(0), Ref::input(1), work.bias_or_zeros(), work.residual()},
                       {Ref::output(0)});
 }

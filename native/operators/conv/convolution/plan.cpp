@@ -364,22 +364,27 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
 
 namespace {
 
-// Returns the kernel for a square window of X, equal strides and no dilation, or null.
-const char* square_depthwise_kernel(const ConvolutionProblem& p) {
-  struct Square {
-    int64_t side, stride;
-    const char* kernel;
-  };
-  constexpr Square kSquares[] = {
-      {3, 1, "depthwise_3x3_f16"}, {3, 2, "depthwise_3x3_stride_2_f16"},
-      {5, 1, "depthwise_5x5_f16"}, {5, 2, "depthwise_5x5_stride_2_f16"},
-      {7, 1, "depthwise_7x7_f16"}, {7, 2, "depthwise_7x7_stride_2_f16"},
-  };
-  for (const Square& square : kSquares) {
+// A kernel for square windows, equal strides and no dilation. `long_kernel` computes strips of kDepthwiseLongStrip
+// pixels.
+struct SquareDepthwise {
+  int64_t side, stride;
+  const char *kernel, *long_kernel;
+};
+constexpr SquareDepthwise kSquareDepthwise[] = {
+    {3, 1, "depthwise_3x3_f16", nullptr},
+    {3, 2, "depthwise_3x3_stride_2_f16", nullptr},
+    {5, 1, "depthwise_5x5_f16", "depthwise_5x5_long_f16"},
+    {5, 2, "depthwise_5x5_stride_2_f16", nullptr},
+    {7, 1, "depthwise_7x7_f16", "depthwise_7x7_long_f16"},
+    {7, 2, "depthwise_7x7_stride_2_f16", nullptr},
+};
+
+const SquareDepthwise* square_depthwise(const ConvolutionProblem& p) {
+  for (const SquareDepthwise& square : kSquareDepthwise) {
     const auto is_square = [&](size_t d) {
       return p.kernel[d] == square.side && p.stride[d] == square.stride && p.dilation[d] == 1;
     };
-    if (is_square(1) && is_square(2)) return square.kernel;
+    if (is_square(1) && is_square(2)) return &square;
   }
   return nullptr;
 }
@@ -399,13 +404,22 @@ int64_t depthwise_pairs(int64_t channels) {
 
 }  // namespace
 
-Plan depthwise_plan(const ConvolutionProblem& p) {
-  const int64_t channels = p.groups, OH = p.out[1], OW = p.out[2],
-                strips = divide_up(OW, hip::kDepthwiseStrip), all_strips = p.N * OH * strips;
-  if (all_strips * channels == 0) return {};
+Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device) {
+  const int64_t channels = p.groups, OH = p.out[1], OW = p.out[2];
+  if (p.N * OH * OW * channels == 0) return {};
+  const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
+  const SquareDepthwise* square = blocks > kMaxGrid ? nullptr : square_depthwise(p);
+  int64_t strip = hip::kDepthwiseStrip;
+  // Long strips pay when there are still enough of them for a few waves on each SIMD.
+  constexpr int64_t kItemsOfUnit = 512;
+  const int64_t items = p.N * OH * divide_up(OW, strip) * (channels / 2);
+  const bool is_long =
+      square != nullptr && square->long_kernel != nullptr && items > kItemsOfUnit * device.compute_units;
+  if (is_long) strip = hip::kDepthwiseLongStrip;
+  const int64_t strips = divide_up(OW, strip), all_strips = p.N * OH * strips;
   to_u31(p.in[1] * p.in[2]);
   to_u31(OH * p.stride[1] + p.span(1));
-  to_u31((strips * hip::kDepthwiseStrip) * p.stride[2] + p.span(2));
+  to_u31((strips * strip) * p.stride[2] + p.span(2));
   hip::DepthwiseArgs args = {};
   args.x = input(0);
   args.w = input(1);
@@ -420,9 +434,7 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.OW = to_i31(OW);
   args.window = window_of(p);
   args.act = p.act;
-  const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
-  const char* kernel = square_depthwise_kernel(p);
-  if (kernel == nullptr || blocks > kMaxGrid) {
+  if (square == nullptr) {
     args.block = make_divisor(channels / 8);
     args.total = to_u31(all_strips * (channels / 8));
     return one_launch("depthwise_f16", args.total, hip::kDepthwiseThreads, args);
@@ -430,7 +442,8 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.block = make_divisor(pairs);
   args.parts = to_u31(hip::kDepthwiseThreads / pairs);
   args.total = to_u31(all_strips);
-  return one_launch(kernel, Grid{to_u31(divide_up(all_strips, args.parts)), to_u31(blocks), 1},
+  return one_launch(is_long ? square->long_kernel : square->kernel,
+                    Grid{to_u31(divide_up(all_strips, args.parts)), to_u31(blocks), 1},
                     hip::kDepthwiseThreads, args);
 }
 

@@ -25,6 +25,7 @@ class LayerNorm2dOp final : public Operator<LayerNorm2dProblem> {
   std::vector<Operand> inputs() const override { return std::vector<Operand>(3, Operand::kTensor); }
   void read(const Node& node) override { epsilon_ = node.get_float("epsilon"); }
   Problem problem(const Shapes& inputs) const override;
+  LayerNorm2dProblem problem(const Shape& x, const Shape& gamma, const Shape& beta) const;
 
  private:
   float epsilon_ = 0.0f;
