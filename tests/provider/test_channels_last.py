@@ -95,6 +95,27 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
         {"w1": (16, 8, 3, 3), "w2": (16, 16, 1, 1), "kk": (1, 16, 1, 1), "w3": (4, 16, 2, 2)},
         2,
     ),
+    "reduced": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1)  p = ReduceMean<axes=[2,3]>(a)  g = HardSigmoid(p)  m = Mul(a, g)
+           axes = Constant<value = int64[1] {1}>()  s = ReduceSum(m, axes)  k = Mul(m, s)  q = ReduceMax<axes=[-1]>(k)  r = Sub(k, q)  y = Conv(r, w3)""",
+        {"w1": (16, 8, 3, 3), "w3": (4, 16, 2, 2)},
+        2,
+    ),
+    "split": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1)  sizes = Constant<value = int64[2] {5, 11}>()
+           b, c = Split<axis=1>(a, sizes)  d = Conv(b, w2)  f = Concat<axis=-3>(d, c)
+           h, i = Split<axis=-1>(f)  j = Add(h, i)  y = Conv(j, w3)""",
+        {"w1": (16, 8, 3, 3), "w2": (3, 5, 1, 1), "w3": (4, 14, 3, 3)},
+        2,
+    ),
+    "layer_norms": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1, b1)  n = com.graphopt.FusedLayerNorm2d<epsilon=0.001>(a, g1, h1)
+           s = Add(n, a)  c = Conv(s, w2)  m = com.graphopt.FusedLayerNorm2d<epsilon=0.001>(c, g2, h2)
+           y = Conv(m, w3)""",
+        {"w1": (16, 8, 3, 3), "b1": (16,), "g1": (16,), "h1": (16,), "w2": (7, 16, 3, 3), "g2": (7,), "h2": (7,),
+         "w3": (4, 7, 2, 2)},
+        2,
+    ),
     "transposed": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  t = ConvTranspose<strides=[2,2], output_padding=[1,0]>(a, w2, b2)
            s = Concat<axis=1>(t, t)  y = Relu(s)""",
@@ -163,7 +184,7 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
     # Transposes between pixels and rows are views of a tensor in channels last.
     "rows": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  d = Conv<group=16, pads=[3,3,3,3]>(a, w2)  t = Transpose<perm=[0,2,3,1]>(d)
-           n = LayerNormalization(t, g1, h1)  m = MatMul(n, w3)  u = Transpose<perm=[0,3,1,2]>(m)  k = Mul(u, kk)
+           n = LayerNormalization(t, g1, h1)  m = MatMul(n, w3)  u = Transpose<perm=[0,3,1,2]>(m)  k = Mul(kk, u)
            s = Add(a, k)  y = Conv(s, w4)""",
         {"w1": (16, 8, 3, 3), "w2": (16, 1, 7, 7), "g1": (16,), "h1": (16,), "w3": (16, 16), "kk": (16, 1, 1),
          "w4": (4, 16, 2, 2)},
@@ -192,7 +213,8 @@ def model_of(name: str, dtype: Any) -> bytes:
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
     dialect = Dialect(17)  # for the CPU session, which does not use our library
-    model.functions.extend(OPS[n.op_type].function_proto(dialect) for n in model.graph.node if n.domain == DOMAIN)
+    ours = sorted({n.op_type for n in model.graph.node if n.domain == DOMAIN})
+    model.functions.extend(OPS[op].function_proto(dialect) for op in ours)
     for seed, (key, shape) in enumerate(weights.items()):
         array = signed(np.random.default_rng(seed), *shape, dtype=np.float16) / np.float16(np.sqrt(np.prod(shape[1:])))
         model.graph.initializer.append(numpy_helper.from_array(array.astype(dtype), key))

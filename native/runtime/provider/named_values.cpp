@@ -100,7 +100,8 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
 
 bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
   const NodeInGraph& node = *source.node;
-  if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
+  if (source.members.size() > 1 ||
+      !std::all_of(written.outputs.begin(), written.outputs.end(), has_layouts) ||
       std::none_of(node.inputs.begin(), node.inputs.end(), has_layouts)) {
     return false;
   }

@@ -259,9 +259,14 @@ Planner plan_layout_change(bool to_last) {
   };
 }
 
+// Returns the attribute `axis`, which may be negative; in channels last the axis of that layout.
+int64_t layout_axis(const Node& node, bool last) {
+  const int64_t axis = node.get_int("axis", 0);
+  return last ? static_cast<int64_t>(channels_last_axis(axis_of(axis, kLayoutRank))) : axis;
+}
+
 Planner plan_concat(const Node& node, bool last) {
-  int64_t given = node.get_int("axis", 0);
-  if (last) given = static_cast<int64_t>(channels_last_axis(axis_of(given, kLayoutRank)));
+  const int64_t given = layout_axis(node, last);
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(0).shape.rank());
     const Shape y = joined(call, 0, 1, axis);
@@ -290,8 +295,8 @@ void require_parts(const std::vector<int64_t>& sizes, size_t outputs, int64_t di
 
 // The sizes are input 1, or below opset 13 the attribute `split`. Without either, the parts are equal, except
 // that the last one may be smaller.
-Planner plan_split(const Node& node) {
-  const int64_t given_axis = node.get_int("axis", 0);
+Planner plan_split(const Node& node, bool last) {
+  const int64_t given_axis = layout_axis(node, last);
   const std::optional<int64_t> parts = node.find_int("num_outputs");
   const std::vector<int64_t> given = node.get_ints("split", {});
   return [=](Call& call, Program& program) {
@@ -389,7 +394,7 @@ void add_movement(Kernels& kernels) {
       .takes_rare_types();
   kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).takes_rare_types();
   kernels.add_following("Concat", 4, 13, plan_concat).takes_rare_types();
-  kernels.add_onnx("Split", 2, 18, plan_split).reads_on_host({1}).takes_rare_types();
+  kernels.add_following("Split", 2, 18, plan_split).reads_on_host({1}).takes_rare_types();
   kernels.add_onnx("Pad", 11, 25, plan_pad).refused(refuse_pad).reads_on_host({1, 2, 3}).takes_rare_types();
 }
 

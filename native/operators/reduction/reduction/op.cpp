@@ -31,11 +31,12 @@ Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const 
 
 namespace {
 
-Planner plan_reduce(const Node& node, gpu::Reduction reduction) {
+Planner plan_reduce(const Node& node, gpu::Reduction reduction, bool last) {
   const ReducedAxes axes(node);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const gpu::ReduceProblem p = {x.shape, axes.of(call), reduction, x.type};
+    gpu::ReduceProblem p = {x.shape, axes.of(call), reduction, x.type};
+    if (last) std::rotate(p.reduced.begin() + 1, p.reduced.begin() + 2, p.reduced.end());
     program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
                    {set_output(call, 0, axes.left(x.shape, p.reduced))});
   };
@@ -104,7 +105,7 @@ std::string refuse_global_pool(const Node& node) {
 
 void add_reduction(Kernels& kernels) {
   const auto reduce = [&](const char* name, gpu::Reduction reduction, std::string (*refuse)(const Node&)) {
-    kernels.add_onnx(name, 1, 28, plan_reduce, reduction)
+    kernels.add_following(name, 1, 28, plan_reduce, reduction)
         .refused(refuse)
         .reads_on_host({1})
         .takes_rare_types();
