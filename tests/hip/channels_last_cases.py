@@ -54,17 +54,25 @@ DEPTHWISE: tuple[tuple[Any, ...], ...] = (
     (1, 24, 11, 3, (5, 1), (2, 1), (1, 1), (2, 0), (6, 3), "Silu", True),
     (2, 8, 9, 9, (7, 7), (2, 2), (1, 1), (3, 3), (5, 5), "", False),
     (1, 48, 6, 21, (2, 5), (1, 1), (3, 2), (0, 4), (3, 21), "Relu", False),
-    # Several blocks of channels, and of different sizes.
-    (1, 264, 6, 9, (5, 5), (2, 2), (1, 1), (2, 2), (3, 5), "HardSwish", True),
-    (2, 192, 5, 15, (7, 7), (1, 1), (1, 1), (3, 3), (5, 15), "Gelu", False),
-    (1, 280, 7, 14, (3, 3), (2, 2), (1, 1), (1, 1), (4, 7), "Clip", True),
-    (1, 208, 9, 6, (5, 5), (1, 1), (1, 1), (2, 1), (9, 5), "Silu", False),
-    (4, 2048, 3, 13, (7, 7), (1, 1), (1, 1), (3, 3), (3, 13), "Relu", True),  # long strips
-    (4, 2048, 2, 13, (5, 5), (1, 1), (1, 1), (2, 2), (2, 13), "", False),
 )
 
+# For the kernels of one square window: N, channels of one block and of several, H, W, leading pad. Rows that are and
+# are not multiples of a strip.
+SQUARE_DEPTHWISE = (
+    (1, 8, 7, 8, 1), (2, 24, 5, 13, 2), (1, 264, 6, 9, 3), (1, 136, 9, 7, 0), (3, 72, 4, 7, 1), (1, 208, 4, 17, 2),
+    (2, 40, 11, 5, 3), (1, 96, 8, 16, 1),
+)  # fmt: skip
 
-def depthwise(name: str, sizes: tuple[Any, ...]) -> Case:
+
+def square_depthwise(side: int, stride: int) -> Iterator[tuple[Any, ...]]:
+    """Yields sizes like those of DEPTHWISE."""
+    acts = ("", "Relu", "HardSwish", "Silu", "Gelu", "Clip", "Sigmoid", "")
+    for i, (N, channels, H, W, pad) in enumerate(SQUARE_DEPTHWISE):
+        out = tuple((size + pad + side // 2 - side) // stride + 1 for size in (H, W))
+        yield N, channels, H, W, (side, side), (stride, stride), (1, 1), (pad, pad), out, acts[i], i % 2 == 1
+
+
+def depthwise(name: str, sizes: tuple[Any, ...], long_strips: bool = False) -> Case:
     N, channels, H, W, kernel, strides, dilations, pads, out, act, residual = sizes
     rng = np.random.default_rng([N, channels, H, W])
     x, w = (signed(rng, *shape, dtype=np.float16) for shape in ((N, channels, H, W), (channels, 1, *kernel)))
@@ -78,7 +86,8 @@ def depthwise(name: str, sizes: tuple[Any, ...]) -> Case:
     numbers = [N, channels, H, W, *out, *kernel, *strides, *dilations, *pads]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("depthwise", facts, int64s(numbers), c_int(residual), c_int32(kind), c_float(p), c_float(q))
+        act = (c_int32(kind), c_float(p), c_float(q))
+        return harness.plan("depthwise", facts, int64s(numbers), c_int(residual), *act, c_int(long_strips))
 
     return Case(name, "Conv", inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
 
@@ -170,6 +179,19 @@ def cases() -> Iterator[Case]:
             yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)
     for one in DEPTHWISE:
         yield depthwise(f"depthwise-{'x'.join(map(str, one[:4]))}", one)
+    for side, stride, long_strips in (
+        (3, 1, 0),
+        (3, 2, 0),
+        (5, 1, 0),
+        (5, 2, 0),
+        (7, 1, 0),
+        (7, 2, 0),
+        (5, 1, 1),
+        (7, 1, 1),
+    ):
+        kind = f"depthwise_{side}_by_{stride}{'_long' if long_strips else ''}"
+        for one in square_depthwise(side, stride):
+            yield depthwise(f"{kind}-{'x'.join(map(str, one[:4]))}", one, bool(long_strips))
     for channels in (16, 3):
         flat = [window for window in WINDOWS if len(window[0]) == 2]
         for i, window in enumerate(flat):

@@ -784,8 +784,8 @@ EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_
 }
 
 // `numbers`: N, channels, H, W, OH, OW, then kernel, stride, dilation and pad of both axes.
-EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts* device, const int64_t* numbers, int residual, int32_t kind,
-                                     float a, float b) {
+EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts* device, const int64_t* numbers, int residual,
+                                     int32_t kind, float a, float b, int wants_long) {
   return guarded([&] {
     ConvolutionProblem p;
     p.channels_last = true;
@@ -801,7 +801,7 @@ EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts* device, const int64_t* n
     }
     p.has_residual = residual != 0;
     p.act = activation(kind, a, b);
-    return depthwise_plan(p, *device);
+    return depthwise_plan(p, *device, wants_long != 0);
   });
 }
 

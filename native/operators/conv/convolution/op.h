@@ -32,7 +32,9 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
 
 // A depthwise convolution over two axes in float16 and channels last with its epilogue (depthwise.hip). The channels
 // fill vectors of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
-// std::invalid_argument if a size is too large.
-Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device);
+// std::invalid_argument if a size is too large. `wants_long`: whether to compute long strips of pixels where the kernel's
+// size has a kernel for them; without it the number of strips decides.
+Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                    std::optional<bool> wants_long = std::nullopt);
 
 }  // namespace graphopt::gpu

@@ -404,7 +404,7 @@ int64_t depthwise_pairs(int64_t channels) {
 
 }  // namespace
 
-Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device) {
+Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<bool> wants_long) {
   const int64_t channels = p.groups, OH = p.out[1], OW = p.out[2];
   if (p.N * OH * OW * channels == 0) return {};
   const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
@@ -413,8 +413,8 @@ Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device) {
   // Long strips pay when there are still enough of them for a few waves on each SIMD.
   constexpr int64_t kItemsOfUnit = 512;
   const int64_t items = p.N * OH * divide_up(OW, strip) * (channels / 2);
-  const bool is_long =
-      square != nullptr && square->long_kernel != nullptr && items > kItemsOfUnit * device.compute_units;
+  const bool has_long = square != nullptr && square->long_kernel != nullptr,
+             is_long = has_long && wants_long.value_or(items > kItemsOfUnit * device.compute_units);
   if (is_long) strip = hip::kDepthwiseLongStrip;
   const int64_t strips = divide_up(OW, strip), all_strips = p.N * OH * strips;
   to_u31(p.in[1] * p.in[2]);
