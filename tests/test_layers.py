@@ -188,6 +188,7 @@ BUILT_ON = {
     "scatter": {"gather"},
     "shape": {"gather", "movement", "reduction"},
     "unary": {"elementwise"},
+    "layer_norm_2d": {"row_norm"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h", "_cpu.h")
 

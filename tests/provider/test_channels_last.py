@@ -97,7 +97,8 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
     ),
     "reduced": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  p = ReduceMean<axes=[2,3]>(a)  g = HardSigmoid(p)  m = Mul(a, g)
-           axes = Constant<value = int64[1] {1}>()  s = ReduceSum(m, axes)  k = Mul(m, s)  q = ReduceMax<axes=[-1]>(k)  r = Sub(k, q)  y = Conv(r, w3)""",
+           axes = Constant<value = int64[1] {1}>()  s = ReduceSum(m, axes)  k = Mul(m, s)
+           q = ReduceMax<axes=[-1]>(k)  r = Sub(k, q)  y = Conv(r, w3)""",
         {"w1": (16, 8, 3, 3), "w3": (4, 16, 2, 2)},
         2,
     ),
