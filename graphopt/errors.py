@@ -103,20 +103,20 @@ def is_out_of_memory(message: str) -> bool:
     return any(words in message for words in _NO_MEMORY)
 
 
-def runtime_says(error: Exception) -> str:
+def runtime_message(error: Exception) -> str:
     """Returns ONNX Runtime's message about a model or its inputs, without the parts that only its developers need."""
     text = _STATUS.sub("", " ".join(str(error).split()))
     node = _NODE.match(text)
     text = text[node.end() :] if node else text
     if place := _PLACE.search(text):
-        text = text[: place.start()] + _CONDITION.sub("", _behind_signature(text[place.end() :]))
+        text = text[: place.start()] + _CONDITION.sub("", _without_signature(text[place.end() :]))
     text = _ADVICE.sub("", text).strip()
     if node:
         text = f"{node[1]} '{node[2]}': {text}" if node[2] else f"{node[1]}: {text}"
     return text[:400]
 
 
-def _behind_signature(text: str) -> str:
+def _without_signature(text: str) -> str:
     """Removes `type scope::name(arguments) const [with T = type]`, or a bare name, from the start of a message."""
     name = re.match(r"[\w:<>*&~, ]*?::[\w:<>~ ]*(?=\()", text.replace("(anonymous namespace)", "_" * 21))
     if name is None:

@@ -82,7 +82,7 @@ def lower(
     done = Lowered(inlined=sum(node.domain == DOMAIN for node in traversal.nodes(work)))
     _inline(work)
     if to == "standard":
-        with reading.blaming_model(source):
+        with reading.as_load_error(source):
             _define(work, done)
     _write_constants_as_tensors(work)
     if opset is not None and opset != work.opset_imports.get("", opset):

@@ -287,10 +287,10 @@ def _is_done(job: Job, outcome: Outcome | None) -> bool:
     if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
         return False
     same = (outcome.digest, tuple(outcome.options)) == (job.digest, job.options)
-    return same and (not outcome.good or _is_whole(Path(job.out)))
+    return same and (not outcome.good or _is_complete(Path(job.out)))
 
 
-def _is_whole(out: Path) -> bool:
+def _is_complete(out: Path) -> bool:
     """Returns whether a model and its data files exist."""
     try:
         return all(path.is_file() for path in (out, *data_files(out)))

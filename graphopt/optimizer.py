@@ -139,7 +139,9 @@ def optimize(
     if report.changed:
         _stamp(source.model, str(target), result.numerics)
         check_against(interface, source.model, "the last pass")
-    returned = _hand_out(source, model, out, options, report, steps, changed=report.changed or report.inputs_changed)
+    returned = _write_or_return(
+        source, model, out, options, report, steps, changed=report.changed or report.inputs_changed
+    )
     report.seconds = time.perf_counter() - start
     return returned, report
 
@@ -203,7 +205,7 @@ def _rewrite(
         if options.check:
             check_against(interface, work, name)
 
-    with reading.blaming_model(source):
+    with reading.as_load_error(source):
         steps.begin()
         inference.infer(work, source.proto, source.graphs)
         every = EveryLegalCandidate()
@@ -247,7 +249,7 @@ def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
         report.doubt = _slower_in_bfloat16()
 
 
-def _hand_out(
+def _write_or_return(
     source: reading.Source,
     model: Any,
     out: StrPath | None,
@@ -268,7 +270,7 @@ def _hand_out(
         check_message()
         return model
     if out is None and not isinstance(model, str | os.PathLike):
-        return writing.give_back(source, work if changed else None, check_message)
+        return writing.in_original_form(source, work if changed else None, check_message)
     if out is None:
         check_message()
         return work

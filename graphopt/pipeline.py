@@ -40,7 +40,7 @@ class PipelineResult:
 
     Attributes:
         remarks: applied rewrites, and refusals at remaining nodes.
-        overtaken: refusals at nodes that a fallback pass has removed since.
+        superseded: refusals at nodes that a fallback pass has removed since.
         passes: result of each pass.
         numerics: the largest class of the passes that changed something.
         converged: whether the last round found nothing.

@@ -12,7 +12,7 @@ SILENT_SECONDS = 1.0
 
 
 class Steps:
-    """Steps with approximate weights, from which the time of the remaining steps is extrapolated.
+    """Steps with approximate weights, to extrapolate the time of the remaining steps.
 
     Args:
         say: called with a line when a step starts; None for no output.

@@ -68,7 +68,7 @@ def _declare(editor: Editor, value: ir.Value | None, rank: int) -> None:
 
 
 def _moves_batch(perm: Sequence[int]) -> bool:
-    """Returns whether a permutation moves the first axis behind the batch and keeps the last axis in the last two."""
+    """Returns whether a permutation moves the first axis after the batch and keeps the last axis in the last two."""
     rank = len(perm)
     return rank > 2 and tuple(perm[:-2]) == (*range(1, rank - 1),) and rank - 1 in perm[-2:]
 

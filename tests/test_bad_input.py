@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.errors import runtime_says
+from graphopt.errors import runtime_message
 from graphopt.targets.target import parse_target
 
 Command = Callable[..., Any]
@@ -60,7 +60,7 @@ Command = Callable[..., Any]
 )
 def test_what_the_runtime_says_is_for_people(runtime: str, ours: str) -> None:
     """Messages of ONNX Runtime 1.22 and 1.31 are shown without status, repeated file name and source location."""
-    assert runtime_says(RuntimeError(runtime)) == ours
+    assert runtime_message(RuntimeError(runtime)) == ours
 
 
 def relu_model() -> onnx.ModelProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -386,3 +387,19 @@ def test_one_minimum_of_cmake() -> None:
     }
     found = {file: set(re.findall(rule, (root / file).read_text(), re.M)) for file, rule in said.items()}
     assert all(len(versions) == 1 for versions in found.values()) and len(set.union(*found.values())) == 1
+
+
+@pytest.mark.once
+def test_docstrings_list_existing_attributes() -> None:
+    """Each name under "Attributes:" is a member of its class; inherited members are not searched."""
+    wrong = []
+    for file in (DOCS.parent / "graphopt").rglob("*.py"):
+        classes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+        for node in classes:
+            section = re.search(r"^Attributes:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.M)
+            if section is None or node.bases:
+                continue
+            names = [n for line in re.findall(r"^    (\w[\w, ]*):", section[1], re.M) for n in line.split(", ")]
+            code = "\n".join(ast.unparse(part) for part in node.body[1:])
+            wrong += [f"{file.name}: {node.name}.{name}" for name in names if not re.search(rf"\b{name}\b", code)]
+    assert not wrong

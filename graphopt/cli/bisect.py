@@ -30,7 +30,7 @@ def bisect(
 ) -> None:
     """Find the rewrite of IN that makes its outputs wrong.
 
-    With --providers: find the first value at which two providers differ.
+    With --providers: find the first value that differs between two providers.
 
     Exit code 0: none, 1: found, 8: the model is random, so none can be found.
     """

@@ -29,7 +29,7 @@ def annotate(
         report: the result of `optimize`.
         accuracy: the result of `verify`; None if it did not run.
         times: the result of `bench`; None if it did not run.
-        model: the input file, to which annotations refer.
+        model: the input file; annotations refer to it.
         out: the output file; None if not written.
     """
     message = answer(report, accuracy, times, "" if out is None else str(out))

@@ -24,7 +24,7 @@ from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
 
-# The first onnxruntime in which local_window_size n is a window of n tokens, and in which queries in the padding read
+# The first onnxruntime where local_window_size n is a window of n tokens, and in which queries in the padding read
 # only keys of their sequence. In 1.22 a window has n + 1 tokens, and queries in the padding read uninitialized memory.
 WINDOW_AS_DEFINED = (1, 31)
 
@@ -128,7 +128,7 @@ def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.
 
 
 def _ends_at_last_key(call: Call[Any]) -> bool:
-    """Returns whether a query in the padding after a sequence has the window of the sequence's last token.
+    """Returns whether queries in the padding after a sequence have the window of the sequence's last token.
 
     onnxruntime 1.32 has two CPU kernels, and this is true of the one without flash attention. The flash-attention
     kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query that

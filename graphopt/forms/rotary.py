@@ -32,7 +32,7 @@ class Rotary:
         nodes: the nodes to replace; the last one produces Y.
         cuts: the nodes that split X; other nodes may read their results.
         interleaved: whether the two elements of a pair are adjacent.
-        apart: whether each half of the result is computed separately, with the same cos and sin.
+        halves: whether each half of the result is computed separately, with the same cos and sin.
     """
 
     X: ir.Value
@@ -60,7 +60,7 @@ class _Rotated:
 
 
 def rotated_by(neg: ir.Node, editor: Editor) -> _Rotated | None:
-    """Returns the rotated tensor that a Neg helps to compute, or None."""
+    """Returns the rotated tensor that is computed from a Neg, or None."""
     return _rotated_halves(neg, editor) or _rotated_neighbours(neg, editor)
 
 

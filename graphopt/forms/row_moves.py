@@ -43,8 +43,8 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
         ends = {v for node in taken for v in _moved(node) if v is None or v.producer() not in taken}
         if len(ends) == 1:
             found = next(iter(ends)), taken[::-1]
-        makers = [n for v in ends if (n := made_by(v, *COPIES, *VIEWS, *more)) is not None and n.graph is last.graph]
-        free = next((n for n in makers if is_known(n, editor) and _moves_alone(n, taken)), None)
+        producers = [n for v in ends if (n := made_by(v, *COPIES, *VIEWS, *more)) is not None and n.graph is last.graph]
+        free = next((n for n in producers if is_known(n, editor) and _moves_alone(n, taken)), None)
         if free is None:
             break
         taken.append(free)

@@ -258,7 +258,7 @@ def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
 
 
 def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:
-    """Returns the axes of a ReduceMean whose input has `rank` dimensions, non-negative and ascending.
+    """Returns the axes of a ReduceMean of a tensor with `rank` dimensions, non-negative and ascending.
 
     If the rank is unknown, the result is (-1,) for the last axis and None for other axes. If the axes are unknown or
     not given, it is None.

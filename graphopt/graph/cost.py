@@ -147,7 +147,7 @@ class _GraphCost:
         return work, workspace + max((cost.bytes for cost in inner), default=0)
 
     def _resize(self, node: ir.Node) -> None:
-        """Declares the output dimensions of a Resize, of which the shape engine infers only the rank."""
+        """Declares the output dimensions of a Resize; the shape engine infers only its rank."""
         first = self._shape(node.inputs[0])
         sizes, scales = (
             self.view.shapes.elements(node.inputs[i]) if i < len(node.inputs) else None

@@ -392,7 +392,7 @@ class Editor(GraphView):
         self, values: Iterable[ir.Value | None], neighbours: dict[ir.Node, None] | None = None
     ) -> list[ir.Node]:
         """Deletes unused initializers and returns producers that became unused."""
-        makers: list[ir.Node] = []
+        producers: list[ir.Node] = []
         for value in values:
             if value is None:
                 continue
@@ -401,10 +401,10 @@ class Editor(GraphView):
                 if producer is not None and neighbours is not None:
                     neighbours[producer] = None
             elif producer is not None:
-                makers.append(producer)
+                producers.append(producer)
             elif value.is_initializer():
                 self.remove_initializer(value)
-        return makers
+        return producers
 
 
 def _as_lazy(tensor: ir.TensorProtocol) -> ir.LazyTensor:

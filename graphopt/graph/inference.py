@@ -161,7 +161,7 @@ _Declared = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
 
 def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Removes declared types and dimensions that mean any type or size; `forget` restores them.
+    """Removes declared types and dimensions that stand for any type or size; `forget` restores them.
 
     Initializers get the type and shape of their tensors; unknown dimensions of model inputs get separate symbols.
     """
@@ -275,7 +275,7 @@ def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | Non
 
 
 def is_certain(shape: ir.Shape | None) -> bool:
-    """Returns whether nothing more can be inferred: every dimension is an integer or a symbol of the model."""
+    """Returns whether a shape is complete: every dimension is an integer or a symbol of the model."""
     if shape is None:
         return False
     symbols = [d.value for d in shape.dims if not isinstance(d, int)]

@@ -99,10 +99,10 @@ def checked(
     whole = proto if data is None else data
     if whole is not None:
         size = len(whole) if isinstance(whole, bytes) else whole.ByteSize()
-        if size <= MAX_CHECKED_BYTES and not _complaint(whole):
+        if size <= MAX_CHECKED_BYTES and not _checker_message(whole):
             return
-    why = _complaint(_shown(model, proto))
-    if why and not _complaint(_shown(before())):
+    why = _checker_message(_shown(model, proto))
+    if why and not _checker_message(_shown(before())):
         raise InvariantError(f"the result is not valid ONNX, but the original was: {why}; please report this")
 
 
@@ -116,7 +116,7 @@ def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelP
     return message
 
 
-def _complaint(message: onnx.ModelProto | bytes) -> str:
+def _checker_message(message: onnx.ModelProto | bytes) -> str:
     try:
         onnx.checker.check_model(message)
     except Exception as error:  # ValidationError, and others for unsupported text and integers

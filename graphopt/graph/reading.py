@@ -132,7 +132,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
 
 
 def _exported(graph: Any) -> onnx.ModelProto:
-    """Converts a graphsurgeon Graph to a message, with the metadata that `give_back` stored in the Graph."""
+    """Converts a graphsurgeon Graph to a message, with the metadata that `in_original_form` stored in the Graph."""
     import onnx_graphsurgeon as gs
     from onnx_graphsurgeon.logger import G_LOGGER
 
@@ -466,7 +466,7 @@ def _require_text(what: str, texts: Collection[str | None]) -> None:
 
 
 @contextmanager
-def blaming_model(source: Source) -> Iterator[None]:
+def as_load_error(source: Source) -> Iterator[None]:
     """Converts an exception in the `with` block to a ModelLoadError if ONNX's checker refuses the model.
 
     Raises:

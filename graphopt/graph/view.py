@@ -46,7 +46,7 @@ class GraphView:
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Whether matrix multiplications will be computed in float16, for which other rewrites are profitable.
+        # Whether matrix multiplications will be computed in float16, where other rewrites are profitable.
         self.half = half and target.device != "cpu"
         # The list is complete throughout a run: passes create no bodies, and removed bodies are emptied.
         self._own_graphs = list(own_graphs(model))
@@ -315,17 +315,17 @@ def require_read_once(value: ir.Value, *nodes: ir.Node) -> None:
         raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
 
 
-def require_readers(value: ir.Value, readers: Collection[ir.Node], maker: ir.Node) -> None:
-    """Checks that only `readers` use the value, an output of `maker`.
+def require_readers(value: ir.Value, readers: Collection[ir.Node], producer: ir.Node) -> None:
+    """Checks that only `readers` use the value, an output of `producer`.
 
     Raises:
         Refusal: GRAPH_OUTPUT or OTHER_USES.
     """
     if value.is_graph_output():
-        raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", maker)
+        raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", producer)
     for reader in value.consumers():
         if reader not in readers:
-            raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", maker, reader)
+            raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", producer, reader)
 
 
 def require_contained(nodes: Sequence[ir.Node], result: ir.Value) -> None:

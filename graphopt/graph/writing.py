@@ -47,7 +47,7 @@ LONG = 1 << 20
 Check = Callable[[onnx.ModelProto | None, bytes | None], None]
 
 
-def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
+def in_original_form(source: Source, model: ir.Model | None, check: Check) -> Any:
     """Returns the optimized model in the form of `source`; `save` writes models that were read from paths.
 
     Args:

@@ -54,7 +54,7 @@ class Input:
             name = onnx.TensorProto.DataType.Name(kind)
             raise VerifyError(
                 f"input '{self.name}' holds {name}, and ONNX Runtime's Python interface takes no arrays of it: cut the "
-                "model behind the node that reads it"
+                "model after the node that reads it"
             )
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 

@@ -55,7 +55,7 @@ FREE_INTEGERS = {
     "negative integers": "integers are between minus a million and a million",
     "integers to the limits": "integers span the range of their type",
 }
-# The kind in which operands of rounding operators are integers, or halfway between two integers.
+# Operands of rounding operators are integers, or halfway between two integers.
 TIES = "ties"
 TREES = "tree thresholds"
 # Kinds of masks that add HIDDEN_LOW instead of HIDDEN to scores -> the kind of `MASKS` with the same hidden keys.

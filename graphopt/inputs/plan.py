@@ -65,7 +65,7 @@ ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 USUAL_GROWN, MOST_GROWN = 5, 33
 # Image sizes are divided by up to MOST_DIVISOR if ALWAYS_TRIED sets of the usual size would exceed the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
-# Lengths that `taken_sizes` combines with a recurrent state of batch 1.
+# Lengths that `accepted_sizes` combines with a recurrent state of batch 1.
 BESIDE_A_STATE = (128, 224, 576)
 # Batches that are tried first, with each length: kernels often have special paths for a single row.
 CORNER_BATCHES = (1, 3)
@@ -95,7 +95,7 @@ PASTS = (17, 129, 1025)
 # Random sizes: the largest batch and image, the largest product of all sizes, and the share of cases with one size for
 # all symbols.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
-# A model in which only batches are symbolic gets fewer cases with random sizes, by this factor.
+# If only batches are symbolic, the number of cases with random sizes is divided by this factor.
 FEWER_BATCHES = 8
 # The largest share of random sizes in all work. Of a decoder's random sizes, the share with one new token, and the
 # share with one sequence.
@@ -185,7 +185,7 @@ def plan(
     input_options: InputOptions,
     accepts: Callable[[Case], bool],
     allowance: Allowance,
-    has_numbers: Callable[[str], bool] = lambda _: True,
+    has_finite_elements: Callable[[str], bool] = lambda _: True,
     other: ir.Model | None = None,
 ) -> dict[str, str]:
     """Generates cases, the most useful ones for a comparison first, and learns from those that the model refuses.
@@ -197,7 +197,7 @@ def plan(
         input_options: the caller's choices.
         accepts: runs the model; returns whether it accepts the case.
         allowance: the allowed cost of the cases.
-        has_numbers: returns, for the name of an accepted case, whether each of its float outputs has a finite element.
+        has_finite_elements: returns whether each float output of an accepted case, by name, has a finite element.
         other: the model that `model` is compared with; its comparisons, roundings and trees also determine elements.
 
     Returns:
@@ -206,7 +206,7 @@ def plan(
     Raises:
         VerifyError: an input has an unsupported type, or is too large.
     """
-    found = _Plan(model, input_options, accepts, allowance, has_numbers, other)
+    found = _Plan(model, input_options, accepts, allowance, has_finite_elements, other)
     found.run()
     return found.left_out
 
@@ -219,7 +219,7 @@ class _Trial:
         name: of the case; "" to name it by its sizes.
         size: sizes of the symbols by role.
         kind: the special elements.
-        turn: if above 0, the lengths of different symbols differ; in every fourth turn their batches do as well.
+        variation: if above 0, the lengths of different symbols differ; in every fourth turn their batches do as well.
         own: sizes of some symbols, instead of those by role.
     """
 
@@ -247,7 +247,7 @@ class _Plan:
         must_fit: bytes of the first set, which always runs.
         made: the number of cases.
         tried: name and sizes of a case -> whether the model accepts it.
-        learnt: whether a case was accepted, so that valid parts of tables and fillings of sizes are known.
+        has_result: whether a case was accepted, so that valid parts of tables and fillings of sizes are known.
         attempt: the last parameters of the filler.
         left_out: the result of `plan`.
     """
@@ -256,7 +256,7 @@ class _Plan:
     input_options: InputOptions
     accepts: Callable[[Case], bool]
     allowance: Allowance
-    has_numbers: Callable[[str], bool]
+    has_finite_elements: Callable[[str], bool]
     other: ir.Model | None
     first: RoleSizes = FIRST
     one_size: int | None = None
@@ -408,12 +408,12 @@ class _Plan:
         A mask of ones then hides every key: the Softmax of nothing is NaN, and the case compares nothing.
         """
         masks = [v.name for v in self.inputs if self.filler.is_mask(v) and not self.uses[v.name].additive]
-        if not masks or self.has_numbers(name):
+        if not masks or self.has_finite_elements(name):
             return
         for hiding in (masks, *([m] for m in masks if len(masks) > 1)):
             self.filler.hiding = frozenset(hiding)
             other = f"{name}, 1 hides in {', '.join(hiding)}"
-            if self._try(_Trial(other, size)) and self.has_numbers(other):
+            if self._try(_Trial(other, size)) and self.has_finite_elements(other):
                 return
         self.filler.hiding = frozenset()
 
@@ -528,7 +528,7 @@ class _Plan:
             self._within(_Trial(name, USUAL._replace(batch=batch), Kind(integers=TREES)))
 
     def _rows_for_all_keys(self) -> int:
-        """Returns the batch size with which an input can hold all keys, or all rows of a small table."""
+        """Returns a batch size that fits all keys, or all rows of a small table, into an input."""
         sizes = self._chosen(FIRST)
         rows = [
             self.filler.keys_of(v) / max(1, math.prod(v.shape(sizes)))
@@ -727,7 +727,7 @@ class _Plan:
 
     def _chosen(self, size: RoleSizes, variation: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
         """Returns all sizes of a case, including determined ones, reduced until the inputs are small enough."""
-        free = {s: n for s, n in (own or {}).items() if not self._is_wished(s)}
+        free = {s: n for s, n in (own or {}).items() if not self._is_chosen_by_caller(s)}
         return self._bounded(self._completed({**self._sizes(size, variation), **free}))
 
     @property
@@ -738,9 +738,9 @@ class _Plan:
     def _free(self) -> list[str]:
         """Returns the symbols that are neither chosen by the caller nor determined by others."""
         decided = self.relations.sums if self.linked else {}
-        return [s for s in self.roles if s not in decided and not self._is_wished(s)]
+        return [s for s in self.roles if s not in decided and not self._is_chosen_by_caller(s)]
 
-    def _is_wished(self, symbol: str) -> bool:
+    def _is_chosen_by_caller(self, symbol: str) -> bool:
         """Whether the caller chose the sizes of a symbol."""
         return symbol in self.input_options.sizes or bool(
             self.input_options.batch and self.roles.get(symbol) == "batch"
@@ -806,7 +806,7 @@ def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0
     return filler.feeds(Attempt(1, sizes), np.random.default_rng([seed, 0]))
 
 
-def taken_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
+def accepted_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
     """Returns the first feeds that a model accepts, of `normal_feeds` and those of `plan`; None if it accepts none.
 
     Args:
@@ -815,10 +815,10 @@ def taken_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callabl
         takes: runs the model; returns whether it accepts the feeds.
     """
     first = normal_feeds(model, sizes)
-    return first if takes(first) else _first_taken(model, sizes, takes)
+    return first if takes(first) else _first_accepted(model, sizes, takes)
 
 
-def _first_taken(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
+def _first_accepted(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
     """Returns the first feeds of `plan` that a model accepts."""
     found: list[Feeds] = []
 
@@ -831,7 +831,7 @@ def _first_taken(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Callab
     return found[0] if found else None
 
 
-def taken_sizes(
+def accepted_sizes(
     model: onnx.ModelProto, sizes: Mapping[str, int], given: Collection[str], takes: Callable[[Feeds], bool]
 ) -> dict[str, int]:
     """Returns sizes that a model accepts: `sizes`, or with as few changes as possible those of `plan`.
@@ -842,10 +842,10 @@ def taken_sizes(
         given: symbols that keep their sizes.
         takes: runs the model; returns whether it accepts the feeds.
     """
-    if taken_feeds(model, sizes, takes) is not None:
+    if accepted_feeds(model, sizes, takes) is not None:
         return dict(sizes)
     free = sizes.keys() - given
-    feeds = _first_taken(model, {name: sizes[name] for name in given}, takes) or {}
+    feeds = _first_accepted(model, {name: sizes[name] for name in given}, takes) or {}
     dims = [zip(v.dims, np.shape(feeds[v.name])) for v in required_inputs(model) if v.name in feeds]
     found = {dim: size for dim, size in itertools.chain(*dims) if isinstance(dim, str)}
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}

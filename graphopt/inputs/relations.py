@@ -166,8 +166,8 @@ class _Reader:
 
     def _broadcast(self, shapes: Sequence[Sequence[Size]]) -> None:
         """Equates the sizes of each axis, except those that are known to be 1."""
-        for behind in range(1, max(map(len, shapes), default=0) + 1):
-            sizes = [s[-behind] for s in shapes if len(s) >= behind and s[-behind] != ONE]
+        for axis in range(1, max(map(len, shapes), default=0) + 1):
+            sizes = [s[-axis] for s in shapes if len(s) >= axis and s[-axis] != ONE]
             for other in sizes[1:]:
                 self._equate(sizes[0], other)
 
@@ -180,7 +180,7 @@ class _Reader:
                 self._equate(shapes[0][axis], other[axis])
         sources = [self._source(value, _MOVES) for value in node.inputs]
         given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
-        # The first operand that is an input or initializer is the cache, to which the others are appended as new steps.
+        # The first operand that is an input or initializer is the cache; the others are appended to it as new steps.
         if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
             self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 

@@ -25,7 +25,7 @@ from graphopt.targets.target import Target
 
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
-# Operators whose results are elements of their first input, so the trace of a result is that of this input.
+# Operators that return elements of their first input: their result has the trace of this input.
 PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
 # Operators that compute sizes from sizes.
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
@@ -47,7 +47,7 @@ class Use:
         low, high: the valid indices; None if the input is no index.
         negative: whether indices may be negative: they count from the end, or only their absolute value is used.
         reach: the absolute value of the lowest valid index.
-        turning: elements next to which results change: operands of comparisons, bounds of Clip, multiples of Mod.
+        thresholds: elements next to which results change: operands of comparisons, bounds of Clip, multiples of Mod.
         mask: whether it hides positions where it is 0.
         additive: whether it is added before a Softmax: 0 keeps, a large negative element hides.
         size: whether it is a size or a count.
@@ -98,7 +98,7 @@ class Use:
     computed: bool = False
 
     def add(self, other: Use) -> None:
-        """Adds the uses by another model that need further elements."""
+        """Adds those uses by another model that require additional elements."""
         self.thresholds |= other.thresholds
         self.keys |= other.keys
         self.ties |= other.ties
@@ -269,12 +269,12 @@ class _Tracer:
 
     def _number(self, value: ir.Value | None) -> float | None:
         """Returns the element of a constant of size 1, also of one that is cast or reshaped."""
-        array = self._constant(_behind(value, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
+        array = self._constant(_source_before(value, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
         return float(array[0]) if array is not None and array.size == 1 and array.dtype.kind in "fiub" else None
 
     def _dims(self, value: ir.Value | None) -> tuple[int, ...]:
         """Returns the dimensions of a constant, also a converted or quantized one; () of other values."""
-        source = _behind(value, "Cast", "DequantizeLinear", "Identity")
+        source = _source_before(value, "Cast", "DequantizeLinear", "Identity")
         if (tensor := self._tensor(source)) is not None:
             return tensor_dims(tensor)
         return _static(source) if source is not None and source.is_initializer() else ()
@@ -448,8 +448,8 @@ def labels(node: ir.Node) -> dict[Any, Any]:
     return dict(zip(given.get("keys", ()), given.get("values", ())))
 
 
-def _behind(value: ir.Value | None, *op_types: str) -> ir.Value | None:
-    """Returns the source of a value behind operators of these types."""
+def _source_before(value: ir.Value | None, *op_types: str) -> ir.Value | None:
+    """Returns the source of a value before operators of these types."""
     while value is not None and (node := value.producer()) is not None and node.op_type in op_types:
         value = node.inputs[0]
     return value

@@ -32,13 +32,13 @@ from graphopt.errors import (
     naming,
     one_line,
     require_list,
-    runtime_says,
+    runtime_message,
 )
 from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
 from graphopt.inputs.declared import required_inputs, symbols
 from graphopt.inputs.given import given_cases
-from graphopt.inputs.plan import normal_feeds, taken_feeds, taken_sizes
+from graphopt.inputs.plan import accepted_feeds, accepted_sizes, normal_feeds
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import (
@@ -46,11 +46,11 @@ from graphopt.measure.profiling import (
     Placement,
     Run,
     TimedSubgraph,
-    match_sites,
     nodes_of_regions,
     placement,
     profile_sides,
     subgraph_names,
+    timed_subgraphs,
 )
 from graphopt.progress import Progress, time_left
 from graphopt.runtime.custom_ops import registering_custom_ops
@@ -151,7 +151,7 @@ class Profile:
     """Times of all nodes under one setting.
 
     Attributes:
-        subgraphs: times of both models, place by place.
+        subgraphs: times of each subgraph in both models.
         before, after: all nodes that the runtime ran, after its own optimizer.
         before_placement, after_placement: providers of these nodes.
     """
@@ -353,7 +353,7 @@ def _taken(
         return grid
     with about(str(path)):
         takes = _takes(open_session(path, setting.provider, setting.threads))
-        found = taken_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
+        found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
 
 
@@ -408,7 +408,7 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
             return feeds
         session = open_session(path, setting.provider, setting.threads)
-        return taken_feeds(inlined(proto), setting.sizes, _takes(session)) or feeds
+        return accepted_feeds(inlined(proto), setting.sizes, _takes(session)) or feeds
 
 
 def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
@@ -416,7 +416,7 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(
-            f"{path}: {setting}: the model does not run: {runtime_says(error)}; give sizes or inputs that it "
+            f"{path}: {setting}: the model does not run: {runtime_message(error)}; give sizes or inputs that it "
             "accepts (--dim, --inputs)"
         ) from None
     if setting.io == "host":
@@ -550,7 +550,7 @@ def _profile(
         for nodes, n in zip(ran, counts[: len(ran)], strict=True)
     ]
     after, placed_after = (times[1], placed[1]) if len(times) == 2 else (None, None)
-    placed_sites = match_sites(same, protos[0], times[0], after)
+    placed_sites = timed_subgraphs(same, protos[0], times[0], after)
     return Profile(setting, placed_sites, times[0], placed[0], after, placed_after)
 
 

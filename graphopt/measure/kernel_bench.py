@@ -1,4 +1,4 @@
-"""`doctor --selftest --bench`: times shapes for which the planner chooses an implementation; tests captured graphs."""
+"""`doctor --selftest --bench`: times the implementations of typical shapes, and tests captured graphs."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _runner(shape: Shape, dtype: str, provider: Provider, repeats: int) -> Calla
 
 
 def _session(graph: Any, provider: Provider) -> Any:
-    """Creates a session in which the runtime does not merge equal nodes."""
+    """Creates a session where the runtime does not merge equal nodes."""
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     kept = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -12,7 +12,8 @@ from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, import_onnxruntime
 from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
 
-# Options for the best performance of a provider; without them the comparison would favour us. The provider tunes in
+# Options for the best performance of a provider; without them the comparison would favour our provider. The provider
+# tunes in
 # the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     "ROCMExecutionProvider": {
@@ -20,7 +21,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "tunable_op_enable": "1",
         "tunable_op_tuning_enable": "1",
     },
-    # Times of the named provider are asked for, although the CPU may be estimated to be faster.
+    # The caller asks for times of this provider, even if the CPU is estimated to be faster.
     DEVICE_PROVIDER: {"min_nodes": "1"},
     "CUDAExecutionProvider": {"cudnn_conv_algo_search": "EXHAUSTIVE", "use_tf32": "0"},
 }

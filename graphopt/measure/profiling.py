@@ -291,7 +291,7 @@ def subgraph_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelP
     return tuple(sides)
 
 
-def match_sites(
+def timed_subgraphs(
     found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
 ) -> list[TimedSubgraph]:
     """Adds up the times of both models by subgraph, the largest first.
@@ -309,7 +309,7 @@ def match_sites(
             label = t.subgraph or "(runtime)"
             same = ops.get(label)
             if label not in sums and same is not None and same[0] == same[1] != t.op_type:
-                # The runtime has fused this node into another one, to which the time belongs.
+                # The runtime has fused this node into another one and reports the time there.
                 ops[label] = (f"{same[0]} in {t.op_type}",) * 2
             sums[label][side] += t.microseconds
     rows = [

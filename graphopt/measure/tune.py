@@ -1,7 +1,7 @@
 """`tune`: measures on this machine which rewrites are faster.
 
 The candidates of a class have the same operator, element type, shapes and neighbours. One candidate of each class is
-cut out of the model with its surroundings, in which the cost model's estimates decide on other rewrites. The cut-out
+cut out of the model with its surroundings. Other rewrites there are decided by the cost model's estimates. The cut-out
 model gets the inputs that the whole model computes at that place, and is timed with and without the rewrite on the
 provider of the target. Finally the whole model is timed in three variants: by measurements, by estimates, and without
 rewrites that the cost model decides on.
@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files
-from graphopt.errors import GraphoptError, ModelLoadError, naming, runtime_says
+from graphopt.errors import GraphoptError, ModelLoadError, naming, runtime_message
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -341,7 +341,7 @@ class _Work:
         except Exception as error:  # the runtime's exception classes share no public base
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
             raise GraphoptError(
-                f"{path}: the model does not run with {sizes or 'fixed sizes'}: {runtime_says(error)}; give sizes "
+                f"{path}: the model does not run with {sizes or 'fixed sizes'}: {runtime_message(error)}; give sizes "
                 "that it accepts (--dim)"
             ) from None
         if self.provider == CPU:

@@ -36,7 +36,7 @@ class Dialect:
 
     Attributes:
         opset: the model's default opset.
-        T: the element type of the node's inputs: FLOAT or FLOAT16.
+        T: the element type of the node's inputs, FLOAT or FLOAT16.
     """
 
     opset: int
@@ -174,7 +174,7 @@ def dim(name: str, x: str, axis: int) -> str:
 
 
 def widen(array: Array) -> Array:
-    """Casts floating-point arrays to float64, in which references are computed; returns others unchanged."""
+    """Casts floating-point arrays to float64, the type of references; returns others unchanged."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 

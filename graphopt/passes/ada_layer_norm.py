@@ -34,7 +34,7 @@ NORMS = ("FusedLayerNorm", "FusedLayerNormAdd", "FusedLayerNormAddSum")
 
 @dataclass(frozen=True)
 class AdaMatch:
-    """A fused LayerNorm, its scale and shift, and the node at which the new node is inserted."""
+    """A fused LayerNorm with its scale and shift, and the insertion point of the new node."""
 
     norm: ir.Node
     modulation: Modulation
@@ -105,7 +105,7 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
 
 
 def _place(match: AdaMatch, editor: Editor) -> ir.Node:
-    """Returns the node at which the new node is inserted: after its inputs, and before the readers of its sum.
+    """Returns the insertion point of the new node: after its inputs, and before the readers of its sum.
 
     Raises:
         Refusal: the sum is read before scale and shift are computed.

@@ -37,7 +37,7 @@ class SoftmaxMatch:
     node: ir.Node
     X: ir.Value
     axis: int
-    behind: int | None
+    columns: int | None
 
 
 class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
@@ -57,8 +57,8 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
         if not 0 <= axis < len(dims) - 1:
             return None
         sizes = [size.value for size in dims[axis + 1 :]]
-        behind = None if None in sizes else math.prod(size or 0 for size in sizes)
-        return SoftmaxMatch(node, x, axis, behind)
+        columns = None if None in sizes else math.prod(size or 0 for size in sizes)
+        return SoftmaxMatch(node, x, axis, columns)
 
     def legal(self, match: SoftmaxMatch, editor: Editor) -> SoftmaxMatch:
         editor.require_dtype(match.X, match.node, ir.DataType.FLOAT)
@@ -66,8 +66,8 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
         return match
 
     def candidate(self, plan: SoftmaxMatch, editor: Editor) -> Candidate:
-        few = plan.behind is not None and plan.behind < FEWEST_COLUMNS
-        no_gain = f"the {plan.behind} elements after axis {plan.axis} do not fill a vector" if few else ""
+        few = plan.columns is not None and plan.columns < FEWEST_COLUMNS
+        no_gain = f"the {plan.columns} elements after axis {plan.axis} do not fill a vector" if few else ""
         return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:

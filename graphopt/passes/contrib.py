@@ -3,7 +3,7 @@
     SkipLayerNormalization(x, r) = LayerNormalization(x + r);  BiasGelu(x, b) = Gelu(x + b);  ...
 
 Why it is legal: `graphopt/contrib` has a definition of each operator, which is tested against ONNX Runtime's kernel. A
-model that ONNX Runtime's tools have fused is therefore rewritten to the same graph as the original model.
+model fused by ONNX Runtime's tools therefore becomes the same graph as the original model.
 
 Conditions: the operator has a definition for the node's attributes and inputs, and for the model's opset. A node is not
 rewritten if ONNX Runtime's kernel is faster on the target (NO_GAIN; docs/measurements/contrib_cpu.md).

@@ -70,8 +70,8 @@ class LinearMatch:
 
     @property
     def name(self) -> str:
-        behind = self.form.suffix if self.form is not None else "" if self.add is None else "Add"
-        return f"Linear{behind}{self.precision}"
+        tail = self.form.suffix if self.form is not None else "" if self.add is None else "Add"
+        return f"Linear{tail}{self.precision}"
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -102,7 +102,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         if match is None:
             return None
         form, add, w = match.form, match.add, node.inputs[1]
-        if _comes_as_an_input(w) and (form is not None or add is not None):
+        if _is_graph_input(w) and (form is not None or add is not None):
             editor.require_constant(w, "the weight", node)
         if not _pays(match, editor):
             if form is None and add is None:
@@ -166,7 +166,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
     """Returns the layer of a GEMM, with its bias and the node that follows; None for a GEMM of two activations."""
     w = node.inputs[1]
-    if w is None or not (_is_weight(w, editor) or _comes_as_an_input(w)):
+    if w is None or not (_is_weight(w, editor) or _is_graph_input(w)):
         return None
     bias, b = node, node.inputs[2] if len(node.inputs) > 2 else None
     if node.op_type == "MatMul":
@@ -222,7 +222,7 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
     return editor.is_constant(value) or (value is not None and value.is_initializer())
 
 
-def _comes_as_an_input(value: ir.Value | None) -> bool:
+def _is_graph_input(value: ir.Value | None) -> bool:
     """Returns whether a weight is a graph input, possibly cast or transposed: some exporters separate parameters."""
     while (node := made_by(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]

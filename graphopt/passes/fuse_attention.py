@@ -354,7 +354,7 @@ JoinedT = TypeVar("JoinedT", Term, Condition)
 
 
 def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
-    """Groups terms or conditions by the view in which they join the scores, in order."""
+    """Groups terms or conditions by view, in the order of their first use."""
     groups: dict[ScoresView | None, list[JoinedT]] = {}
     for j in joined:
         groups.setdefault(j.view, []).append(j)
@@ -401,7 +401,8 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += mine
             reshape += [ONE] * len(base[at_base])
         else:
-            # Only axes that must grow get their full size; the others get 1, for which Expand keeps the value's size.
+            # Axes that must grow get their full size. The others get 1, because Expand then keeps the size of the
+            # value.
             expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)
@@ -550,7 +551,7 @@ class _Emission(Builder):
         return self.node("Mul", [term.value, factor], "bias")
 
     def _boolean(self, joined: Term | Condition) -> ir.Value:
-        if not joined.numbers:
+        if not joined.numeric:
             return joined.value
         stored = self.editor.constant(joined.value)
         if stored is not None:

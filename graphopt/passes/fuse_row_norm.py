@@ -319,7 +319,7 @@ def _factored_parameter(value: ir.Value | None, what: str, core: RowNorm, D: int
     array = editor.require_constant(value, what, node)
     if array.ndim > 1 and (core.rank is None or array.ndim > core.rank):
         raise Refusal(Code.BROADCAST_GROWS, f"{what} has shape {array.shape}", node)
-    return _row_parameter(array, D, node, _behind_axis(core))
+    return _row_parameter(array, D, node, _axes_after(core))
 
 
 def _last_dim(x: ir.Value, editor: Editor, node: ir.Node) -> int:
@@ -343,27 +343,27 @@ def _length(length: int | None, what: str, x: ir.Value, node: ir.Node) -> int:
     return length
 
 
-def _behind_axis(core: RowNorm) -> int:
+def _axes_after(core: RowNorm) -> int:
     """Returns the number of axes of X after the normalised one."""
     return 0 if core.rank is None else core.rank - 1 - core.axes[0]
 
 
-def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Array:
-    if array.size != 1 and not _is_along_axis(array, D, behind):
+def _row_parameter(array: Array, D: int, node: ir.Node, axes_after: int = 0) -> Array:
+    if array.size != 1 and not _is_along_axis(array, D, axes_after):
         raise Refusal(Code.WRONG_SHAPE, f"a parameter has shape {array.shape}, and a row has {D} elements", node)
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 
-def _is_along_axis(array: Array, D: int, behind: int) -> bool:
-    """Returns whether an array has D elements, all along the axis before its last `behind` axes."""
-    return array.size == D and array.ndim > behind and array.shape[array.ndim - 1 - behind] == D
+def _is_along_axis(array: Array, D: int, axes_after: int) -> bool:
+    """Returns whether an array has D elements, all along the axis before its last `axes_after` axes."""
+    return array.size == D and array.ndim > axes_after and array.shape[array.ndim - 1 - axes_after] == D
 
 
 def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) -> Array | None:
     """Returns the operand of a Mul or Add as [D]; None unless it is a constant scalar or row and keeps y's shape."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
-    if array is None or (array.size != 1 and not _is_along_axis(array, D, _behind_axis(core))):
+    if array is None or (array.size != 1 and not _is_along_axis(array, D, _axes_after(core))):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):
         return None  # dimensions of size 1 in the constant would add dimensions to the result

@@ -79,7 +79,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         if other is None or editor.is_constant(other):
             return None
         dims, others = editor.shapes.dims(form.x), editor.shapes.dims(other)
-        if dims != others and _spreads(dims, others):
+        if dims != others and _broadcasts(dims, others):
             return None
         match = GateMatch(form, product, other)
         first, second = half_of(form.x, editor), half_of(other, editor)
@@ -122,7 +122,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         return became(len(nodes), plan.name)
 
 
-def _spreads(dims: tuple[Size, ...] | None, others: tuple[Size, ...] | None) -> bool:
+def _broadcasts(dims: tuple[Size, ...] | None, others: tuple[Size, ...] | None) -> bool:
     """Returns whether one of two shapes is known to broadcast to the other: another rank, or a dimension of 1."""
     if dims is None or others is None:
         return False

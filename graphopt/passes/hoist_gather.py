@@ -11,7 +11,7 @@ heads, and gather_rows merges both into one copy.
 Conditions: W is a matrix; b is a constant that is the same for all rows; the Gather selects along axis 1 of three, with
 a constant vector of indices; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
 
-Where it pays: if the Gather selects fewer rows than its input has. It also pays with the same number of rows if a copy
+Where it pays: if the Gather selects fewer rows than its input has. With the same number of rows it pays if a copy
 produces X, because gather_rows then merges both copies.
 """
 

@@ -79,7 +79,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
             return None
         if act.suffix not in ACTIVATIONS or (act.suffix, act.attributes) != (act2.suffix, act2.attributes):
             return None
-        return BlockMatch((first, second, third), (act, act2), _sum_behind(third.node, editor))
+        return BlockMatch((first, second, third), (act, act2), _sum_after(third.node, editor))
 
     def legal(self, match: BlockMatch, editor: Editor) -> BlockMatch:
         editor.require_op(match.name, match.convs[0].W, match.convs[0].node)
@@ -143,7 +143,7 @@ def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
     return conv_at(readers[0], editor)
 
 
-def _sum_behind(node: ir.Node, editor: Editor) -> ir.Node | None:
+def _sum_after(node: ir.Node, editor: Editor) -> ir.Node | None:
     """Returns the Add that is the only reader of the node's result and adds a value of the same shape, or None."""
     y = node.outputs[0]
     add = sole_reader(y, "Add")

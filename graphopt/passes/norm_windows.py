@@ -166,7 +166,7 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
     Raises:
         Refusal: the nodes move rows to unknown positions, or in another order.
     """
-    last = _last_behind(node.outputs[0], editor) if into else made_by(node.inputs[1], *COPIES, *VIEWS)
+    last = _last_after(node.outputs[0], editor) if into else made_by(node.inputs[1], *COPIES, *VIEWS)
     if last is None or last.graph is not node.graph or not is_known(last, editor):
         return None
     source, moves = moves_to(last, editor, PAD)
@@ -207,7 +207,7 @@ def _is_plain(node: ir.Node, editor: Editor) -> bool:
     )
 
 
-def _last_behind(y: ir.Value, editor: Editor) -> ir.Node | None:
+def _last_after(y: ir.Value, editor: Editor) -> ir.Node | None:
     """Returns the last node of the chain of nodes after y that move elements or pad, or None."""
     last = None
     while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):

@@ -46,8 +46,8 @@ class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
 
     def match(self, node: ir.Node, editor: Editor) -> PlanesMatch | None:
         x = node.inputs[0]
-        maker = x.producer() if x is not None else None
-        if x is None or maker is None or maker.domain != DOMAIN or editor.target.device != "cpu":
+        producer = x.producer() if x is not None else None
+        if x is None or producer is None or producer.domain != DOMAIN or editor.target.device != "cpu":
             return None
         return PlanesMatch(node, x) if window_of(node) == WINDOW else None
 

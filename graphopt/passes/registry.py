@@ -1,4 +1,4 @@
-"""All passes in the order in which they run."""
+"""All passes, in execution order."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
 
 
 def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
-    """Returns the passes of `--precision bf16` in the order in which they run.
+    """Returns the passes of `--precision bf16`, in execution order.
 
     Args:
         keep: names of nodes and operators that keep float32.

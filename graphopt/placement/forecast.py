@@ -2,7 +2,7 @@
 
 The sources are: for `graphopt` the native library, with the provider's own table and rules; for `cpu` the runtime's
 registry of kernels; for `migraphx` and `hip-ep` tables that were made from their source code at a given commit
-(`peers/`).
+(`provider_tables/`).
 
 The forecast folds constants and inlines functions, as the runtime does before it queries providers. It does not predict
 other fusions and removals: the result lists the nodes of the file.
@@ -28,12 +28,12 @@ from graphopt.graph.operators.traits import RANDOM
 from graphopt.graph.traversal import tensor_array
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
-from graphopt.placement import ours, peers
+from graphopt.placement import ours, provider_tables
 from graphopt.placement.cpu import CpuKernels, cpu_kernels
 from graphopt.remarks import node_label
 from graphopt.targets.target import Target
 
-PROVIDERS = ("graphopt", "cpu", *peers.NAMES)
+PROVIDERS = ("graphopt", "cpu", *provider_tables.NAMES)
 # The provider of a node without a kernel, and of a node that is computed at session creation.
 NOWHERE, ONCE = "none", "constant"
 # With more unsupported nodes than this, onnxruntime's MIGraphX provider leaves the whole graph to the CPU.
@@ -162,7 +162,7 @@ def forecast(
     # With other providers our library is not registered, so the runtime inlines our operators as well.
     keeps = DOMAIN if provider in ("graphopt", "cpu") else None
     ir_passes.InlinePass(criteria=lambda function: function.domain != keeps)(work)
-    with reading.blaming_model(source):
+    with reading.as_load_error(source):
         inference.infer(work)
     for graph in traversal.graphs(work):
         for value in graph.initializers.values():
@@ -176,15 +176,15 @@ def forecast(
         raise RuntimeMissingError(f"this onnxruntime does not list its kernels: {kernels.unknown}")
     editor = Editor(work, Target("cpu"))
     _add_shapes(traversal.nodes(work), editor)
-    peer = peers.read(provider) if provider in peers.NAMES else None
-    if peer is not None:
-        found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
-        if peer.provider:
-            commit = peer.provider["commit"][:10]
-            found.source += f", and the nodes that {peer.provider['repository']} at {commit} passes to it"
+    table = provider_tables.read(provider) if provider in provider_tables.NAMES else None
+    if table is not None:
+        found.source = f"{table.list} of {table.repository} at {table.commit[:10]} ({table.date})"
+        if table.provider:
+            commit = table.provider["commit"][:10]
+            found.source += f", and the nodes that {table.provider['repository']} at {commit} passes to it"
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
-    placement = _Placement(provider, kernels, peer, editor, work.opset_imports, min_nodes)
+    placement = _Placement(provider, kernels, table, editor, work.opset_imports, min_nodes)
     placement.find_open_shapes(work)
     # Bodies are placed first, because a provider claims a control-flow node depending on the claims in its bodies.
     placed = [placement.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
@@ -203,11 +203,11 @@ class _Placement:
     Attributes:
         provider: the queried provider.
         kernels: the kernels of the CPU provider.
-        peer: the table of another project's provider.
+        table: the table of another project's provider.
         editor: the model.
         imports: the model's opset of each domain.
         min_nodes: the option of our provider.
-        working_inside: control-flow nodes with a claimed node in a body; their graphs are placed after their bodies.
+        with_claimed_bodies: control-flow nodes with a claimed node in a body, which is placed before their graph.
         inlined: nodes of inlined definitions; not folded, because the runtime inlines after constant folding.
         open_shapes: values with a static shape that our inference knows; during constant folding the runtime does not.
         claimed: the groups that our provider claims in the graphs placed so far.
@@ -215,11 +215,11 @@ class _Placement:
 
     provider: str
     kernels: CpuKernels
-    peer: peers.Peer | None
+    table: provider_tables.ProviderTable | None
     editor: Editor
     imports: Mapping[str, int]
     min_nodes: int
-    working_inside: set[ir.Node] = field(default_factory=set)
+    with_claimed_bodies: set[ir.Node] = field(default_factory=set)
     inlined: set[ir.Node] = field(default_factory=set)
     open_shapes: set[ir.Value] = field(default_factory=set)
     claimed: list[ours.Group] = field(default_factory=list)
@@ -257,13 +257,13 @@ class _Placement:
         once = [all(o in constant or o in folded for o in n.outputs) for n in nodes]
         left = [n for n, known in zip(nodes, once, strict=True) if not known]
         reasons = [""] * len(left)
-        if self.peer is not None:
-            reasons = [self.peer.refuse(n) for n in left]
+        if self.table is not None:
+            reasons = [self.table.refuse(n) for n in left]
         elif self.provider == "graphopt":
             versions = [_version(n, self.imports.get(n.domain, 1)) for n in left]
             parent = parents[-1] if parents else None
             reasons, groups = ours.place(
-                left, versions, constant, small, folded, parent, graph.outputs, self.working_inside,
+                left, versions, constant, small, folded, parent, graph.outputs, self.with_claimed_bodies,
                 [n for n, reason in settled.items() if reason], self.min_nodes,
             )  # fmt: skip
             reasons = [settled.get(n, reason) for n, reason in zip(left, reasons, strict=True)]
@@ -273,7 +273,7 @@ class _Placement:
         why = dict(zip(left, reasons, strict=True))
         body = node_label(parents[-1]) if parents else ""
         if any(not reason for reason in reasons):
-            self.working_inside.update(parents)
+            self.with_claimed_bodies.update(parents)
         return [self._placed(node, body, why.get(node)) for node in nodes]
 
     def _inline(self, nodes: Sequence[ir.Node]) -> bool:
@@ -337,7 +337,7 @@ class _Placement:
         if reason is None:
             return PlacedNode(name, op, body, ONCE)
         if self.provider != "cpu" and not reason:
-            limits = self.peer.limits(node) if self.peer is not None else ""
+            limits = self.table.limits(node) if self.table is not None else ""
             return PlacedNode(name, op, body, self.provider, f"limits: {limits}" if limits else "")
         refusal, note = self.kernels.refuse(node, self.imports.get(node.domain, 1))
         text = "; CPU: ".join(t for t in (reason, refusal or note) if t)

@@ -164,7 +164,7 @@ def place(
     same: Mapping[ir.Value, ir.Value],
     parent: ir.Node | None,
     outputs: Sequence[ir.Value],
-    working_inside: Collection[ir.Node],
+    with_claimed_bodies: Collection[ir.Node],
     elsewhere: Collection[ir.Node] = (),
     min_nodes: int = 0,
 ) -> tuple[list[str], list[Group]]:
@@ -178,7 +178,7 @@ def place(
         same: outputs of folded nodes -> the values that replace them.
         parent: the node that has the graph as a body.
         outputs: the outputs of the graph.
-        working_inside: nodes with a claimed node in their bodies.
+        with_claimed_bodies: nodes with a claimed node in their bodies.
         elsewhere: nodes that another provider has claimed.
         min_nodes: the provider option of this name; 0 places groups of nodes by their estimated times.
 
@@ -191,7 +191,9 @@ def place(
         raise RuntimeMissingError(f"{path} is older than this graphopt: install graphopt again")
     function.restype = ctypes.c_int
     writer = _StructWriter(constant, small, same)
-    written = [writer.node(n, v, n in working_inside, n in elsewhere) for n, v in zip(nodes, versions, strict=True)]
+    written = [
+        writer.node(n, v, n in with_claimed_bodies, n in elsewhere) for n, v in zip(nodes, versions, strict=True)
+    ]
     inside = parent.op_type.encode() if parent is not None else b""
     graph = _Graph((_Node * len(nodes))(*written), len(nodes), inside, writer.names(outputs))
     reasons = (ctypes.c_char_p * max(len(nodes), 1))()

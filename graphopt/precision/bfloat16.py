@@ -150,7 +150,7 @@ class ConvToBf16(Pass[Convolution, Convolution]):
         pixels = [d.value for d in dims[2:]] if dims is not None else [None] * len(plan.kernel)
         winograd = plan.node.op_type.startswith("WinogradConv")
         no_gain = bfloat16_no_gain(plan.C, plan.M, math.prod(plan.kernel), pixels, winograd)
-        beside = (n for n in (*_makers(plan.X), *_readers(y)) if n is not plan.node)
+        beside = (n for n in (*_producers(plan.X), *_readers(y)) if n is not plan.node)
         if any(_keeps_blocked_layout(n, editor) for n in beside):
             no_gain = "ONNX Runtime would reorder the NCHWc layout of the depthwise convolution next to it"
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, no_gain)
@@ -282,8 +282,8 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
             return None  # K is 1: mostly the angles of rotary positions, which rounding would change
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
         factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor)
-        behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
-        return MatrixProduct(node, A, B, behind, alpha)
+        scale, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
+        return MatrixProduct(node, A, B, scale, alpha)
 
     def legal(self, match: MatrixProduct, editor: Editor) -> MatrixProduct:
         node = match.node
@@ -362,7 +362,7 @@ def _keeps_blocked_layout(node: ir.Node, editor: Editor) -> bool:
     return not between_convolutions(node, editor) or bool(_depthwise_no_gain(node, editor))
 
 
-def _makers(value: ir.Value | None) -> Iterator[ir.Node]:
+def _producers(value: ir.Value | None) -> Iterator[ir.Node]:
     """Yields the producers of a value, up to and including a Conv."""
     for _ in range(MAX_ACTIVATION):
         producer = value.producer() if value is not None else None

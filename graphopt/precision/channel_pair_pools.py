@@ -39,7 +39,7 @@ class PoolMatch:
     """A pool, the convolution before it, and the convolutions that read it."""
 
     pool: ir.Node
-    maker: ir.Node
+    producer: ir.Node
     readers: tuple[ir.Node, ...]
 
 
@@ -58,19 +58,19 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
 
     def match(self, node: ir.Node, editor: Editor) -> PoolMatch | None:
         x, y = node.inputs[0], node.outputs[0]
-        maker = x.producer() if x is not None else None
-        if maker is None or not PairsOfChannels.is_anchor(maker) or x is not maker.outputs[0]:
+        producer = x.producer() if x is not None else None
+        if producer is None or not PairsOfChannels.is_anchor(producer) or x is not producer.outputs[0]:
             return None
-        if maker.graph is not node.graph or editor.shapes.rank(maker.inputs[1]) != 4 or y.is_graph_output():
+        if producer.graph is not node.graph or editor.shapes.rank(producer.inputs[1]) != 4 or y.is_graph_output():
             return None
         readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.is_anchor(use.node))
         inside = all(r.graph is node.graph and takes_pairs(r, editor) for r in readers)
-        return PoolMatch(node, maker, readers) if readers and inside and len(readers) == len(y.uses()) else None
+        return PoolMatch(node, producer, readers) if readers and inside and len(readers) == len(y.uses()) else None
 
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
-        if not gives_pairs(match.maker, editor):
-            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.maker)
+        if not gives_pairs(match.producer, editor):
+            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.producer)
         window = window_of(node)
         if window is None:
             why = "MaxPool has indices, ceil_mode or auto_pad, or does not have two spatial axes"
@@ -78,17 +78,17 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
         if not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
             raise Refusal(Code.ATTRIBUTE, "the pads are negative or as large as the window", node)
-        editor.require_op(PAIRS, match.maker.outputs[0], node)
+        editor.require_op(PAIRS, match.producer.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 
     def rewrite(self, plan: PoolPlan, editor: Editor) -> str:
         node, y = plan.pool, plan.pool.outputs[0]
-        x = plan.maker.outputs[1] if len(plan.maker.outputs) > 1 else add_pairs(plan.maker, editor)
+        x = plan.producer.outputs[1] if len(plan.producer.outputs) > 1 else add_pairs(plan.producer, editor)
         new = Builder(editor, node).emit(PAIRS, [x], plan.window)
         pairs = new.outputs[0]
         describe_pairs(pairs, y, editor)
         editor.replace([], [new], {}, anchor=node)
-        read_pairs(plan.readers, pairs, plan.maker, editor)
+        read_pairs(plan.readers, pairs, plan.producer, editor)
         return f"{len(plan.readers)} readers"
 
 

@@ -1,4 +1,4 @@
-"""Stores tensors between bfloat16 convolutions in the NCHW2c bf16 layout, in which the reader multiplies them.
+"""Stores tensors between bfloat16 convolutions in the NCHW2c bf16 layout, which the next convolution reads.
 
     FusedConv..Bf16(X, W, B) -> Y -> FusedConv..Bf16(Y, V, C)
     becomes FusedConvPairs..Bf16(X, W, B) -> P -> FusedConvFromPairs..Bf16(P, V, C)
@@ -88,14 +88,14 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         return f"{len(plan.readers)} readers, {len(plan.sums)} sums"
 
 
-def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, editor: Editor) -> None:
-    """Makes convolutions read an NCHW2c tensor: an output of `maker`, or the result of a pool that reads it."""
+def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, producer: ir.Node, editor: Editor) -> None:
+    """Makes convolutions read an NCHW2c tensor: an output of `producer`, or the result of a pool that reads it."""
     for reader in readers:
         # A runtime that inlines a function body needs a node with all outputs of the body, but onnx_ir does not save
         # unnamed outputs at the end of the list. A convolution that writes only Y is therefore a separate operator.
         kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
         _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
-    y = maker.outputs[0]
+    y = producer.outputs[0]
     if not use_count(y) and not y.is_graph_output():
         y.name = ""
 

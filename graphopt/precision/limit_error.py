@@ -188,10 +188,10 @@ class _ErrorMeasurement:
         return [one for one in outputs if not isinstance(one, str)]
 
 
-def _error(wanted: list[Any], got: list[Any]) -> float | None:
-    """Returns the RMS of the error over the RMS of the wanted values, over all inputs; None for non-float outputs."""
+def _error(expected: list[Any], got: list[Any]) -> float | None:
+    """Returns the RMS of the error over the RMS of the expected values, over all inputs; None for non-float outputs."""
     squares = size = 0.0
-    for want, have in zip(wanted, got):
+    for want, have in zip(expected, got):
         if not isinstance(want, np.ndarray) or want.dtype.kind != "f":
             return None
         want, have = want.astype(np.float64), have.astype(np.float64)

@@ -54,8 +54,8 @@ _ACTIVATIONS = frozenset(
 class Fate(enum.Enum):
     """Result of a group, in the order of usefulness to the user."""
 
-    COULD_GAIN = "refused, and there is something to do"
-    NO_GAIN = "legal, but it would not pay here"
+    COULD_GAIN = "refused, with a remedy"
+    NO_GAIN = "legal, but not faster here"
     REFUSED = "refused, and nothing to do"
     LEFT = "no pass rewrites it"
     REWRITTEN = "rewritten"
@@ -116,7 +116,7 @@ class AccountGroup:
 
     @property
     def cost(self) -> float:
-        """The larger of the two shares, an upper bound of what a rewrite can affect."""
+        """The larger of the two shares: an upper bound of a rewrite's effect."""
         return max(self.share, self.byte_share)
 
 
@@ -281,9 +281,9 @@ def side(
         inference.infer(loaded)
         if not any(_exceeds_input(node) for node in traversal.own_nodes(loaded)):
             break
-    _tell_shapes(loaded)
+    _set_shapes(loaded)
     if any(_is_unknown(value) for node in traversal.own_nodes(loaded) for value in node.outputs):
-        _tell_folded_shapes(loaded)
+        _set_folded_shapes(loaded)
     return Side(loaded, list(traversal.own_nodes(loaded)), bound)
 
 
@@ -330,7 +330,7 @@ def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
         value.shape = ir.Shape(dims)
 
 
-def _tell_shapes(model: ir.Model) -> None:
+def _set_shapes(model: ir.Model) -> None:
     """Sets shapes that depend on shape arithmetic, which onnx's inference does not evaluate."""
     shapes = Editor(model, Target("portable")).shapes
     for node in traversal.own_nodes(model):
@@ -342,11 +342,11 @@ def _tell_shapes(model: ir.Model) -> None:
                     value.shape = ir.Shape(known)
 
 
-def _tell_folded_shapes(model: ir.Model) -> None:
+def _set_folded_shapes(model: ir.Model) -> None:
     """Sets shapes that depend on folded constants, for instance paddings that the exporter computes by nodes."""
     folded, _ = graphopt.optimize(model.clone(), target="portable", only=("clean_up",))
     inference.infer(folded)
-    _tell_shapes(folded)
+    _set_shapes(folded)
     found: dict[str, ir.Shape | None] = {}
     for node in traversal.own_nodes(folded):
         for value in node.outputs:

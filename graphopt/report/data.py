@@ -122,11 +122,12 @@ class Report:
         if self.obstacle:
             return self.obstacle
         codes = Counter(r.code for r in self.remarks)
-        dear = codes.pop(Code.NO_GAIN.name, 0)
+        slower = codes.pop(Code.NO_GAIN.name, 0)
         others = ", ".join(f"{code} {n}" for code, n in codes.most_common(2)) + ", ..." * (len(codes) > 2)
-        if dear:
+        if slower:
             also = f", {codes.total()} refused: {others}" if codes else ""
-            return f"nothing pays here ({count(dear, 'candidate')} {'costs' if dear == 1 else 'cost'} more{also})"
+            are = "is" if slower == 1 else "are"
+            return f"no rewrite is faster here ({count(slower, 'candidate')} {are} slower{also})"
         if codes:
             return f"no rewrite is possible ({count(codes.total(), 'candidate')} refused: {others})"
         return "no pass finds anything to rewrite"

@@ -71,22 +71,22 @@ def draw(nodes: Sequence[DiffNode], shared: set[str]) -> Drawing:
         shared: external values that are drawn as dots, one directly above each reader.
     """
     shown = nodes[:MAX_DRAWN_NODES]
-    maker = {o: i for i, n in enumerate(shown) for o in n.outputs if o}
+    producer = {o: i for i, n in enumerate(shown) for o in n.outputs if o}
     cells: list[_Cell] = []
     links: list[tuple[int, int]] = []  # pairs of cells in adjacent rows
     chains: list[list[int]] = []
     for i, node in enumerate(shown):
-        sources = list(dict.fromkeys(maker[v] for v in node.inputs if v in maker and maker[v] < i))
+        sources = list(dict.fromkeys(producer[v] for v in node.inputs if v in producer and producer[v] < i))
         row = 1 + max((cells[s].row for s in sources), default=0)
         cells.append(_Cell(row, _width(node.op_type), node.op_type, node.label))
     for i, node in enumerate(shown):
-        for s in dict.fromkeys(maker[v] for v in node.inputs if v in maker and maker[v] < i):
+        for s in dict.fromkeys(producer[v] for v in node.inputs if v in producer and producer[v] < i):
             chain = [s]
             for row in range(cells[s].row + 1, cells[i].row):
                 cells.append(_Cell(row, 2.0, bend=True))
                 chain.append(len(cells) - 1)
             chains.append([*chain, i])
-        for value in dict.fromkeys(v for v in node.inputs if v in shared and v not in maker):
+        for value in dict.fromkeys(v for v in node.inputs if v in shared and v not in producer):
             cells.append(_Cell(cells[i].row - 1, _DOT, "", value))
             chains.append([len(cells) - 1, i])
     for chain in chains:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Smallest width to which text is cut, in characters.
+# Least width of cut text, in characters.
 LEAST_TEXT = 8
 
 

@@ -50,7 +50,7 @@ def _is_set(node: ir.Node, name: str) -> bool:
     return attribute is not None and bool(attribute.as_int())
 
 
-# Operator -> formula, and indices of the inputs whose dimensions the formula takes after those of the output.
+# Operator -> formula and input indices. The formula receives the dimensions of the output, then of these inputs.
 _Formula = tuple[Callable[..., int | None], tuple[int, ...]]
 _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("", "Attention"): (_standard_attention, (0, 1)),

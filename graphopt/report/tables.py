@@ -35,9 +35,9 @@ MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
 # Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
-# Results of which all groups are listed, even small ones.
+# All groups with these results are listed, even small ones.
 UNDONE = (Fate.COULD_GAIN, Fate.NO_GAIN, Fate.REFUSED)
-# Smaller groups of other results are counted, but not listed.
+# Smaller groups with other results are counted, but not listed.
 LEAST_SHARE = 0.01
 
 
@@ -415,7 +415,7 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
     say(f"{name}: {fused}{nodes}{copies}{left}", console)
 
 
-# Groups of nodes whose estimated times `explain --provider` prints.
+# Most groups of nodes with estimated times that `explain --provider` prints.
 _MOST_CLAIMED = 5
 
 
@@ -478,8 +478,8 @@ def account_answer(found: Account) -> str:
     parts = []
     for fate, words in (
         (Fate.REWRITTEN, "rewritten"),
-        (Fate.COULD_GAIN, "refused with something to do"),
-        (Fate.NO_GAIN, "would not pay"),
+        (Fate.COULD_GAIN, "refused with a remedy"),
+        (Fate.NO_GAIN, "not faster"),
         (Fate.REFUSED, "refused"),
         (Fate.LEFT, "without a pass"),
     ):

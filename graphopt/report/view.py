@@ -22,7 +22,7 @@ from graphopt.report.text import visible
 
 # Number of nodes in a layer, and prefix of its name, if the names of nodes contain no layers.
 CHUNK, UNNAMED = 50, "nodes "
-# The metadata in which torch.onnx.export notes the modules around a node, the outermost first.
+# Metadata key of torch.onnx.export with the modules around a node, the outermost first.
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 # Characters of a layer's name in the drawing.
 LABEL = 30
@@ -110,7 +110,7 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     states, layer_of = ["same"] * len(names), [0] * len(names)
     for i, box in reversed(box_of.items()):
         node = nodes[i]
-        sources[box] |= {str(box_of[maker]): None for maker in node["makers"] if maker in box_of}
+        sources[box] |= {str(box_of[producer]): None for producer in node["producers"] if producer in box_of}
         layer_of[box] = node["layer"]
         if node["place"] is not None:
             states[box] = "changed"
@@ -191,7 +191,7 @@ def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
 
 def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, Any]:
     """Returns the properties of a node, and the indices of its neighbours."""
-    makers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
+    producers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
     readers = [number_of.get(id(n)) for o in node.outputs for n in o.consumers()]
     return {
         "name": visible(node_label(node)),
@@ -199,7 +199,7 @@ def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, 
         "shape": _shape(node.outputs[0]) if node.outputs else "",
         "adds": multiply_adds(node) or 0,
         "bytes": model.bytes_of(node) or 0,
-        "makers": [m for m in dict.fromkeys(makers) if m is not None],
+        "producers": [m for m in dict.fromkeys(producers) if m is not None],
         "readers": [r for r in dict.fromkeys(readers) if r is not None],
     }
 

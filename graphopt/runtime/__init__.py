@@ -1,1 +1,1 @@
-"""ONNX Runtime sessions with our library, and the machine on which they run."""
+"""ONNX Runtime sessions with our library, and the devices of this machine."""

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import onnx
 
-from graphopt.errors import OptionError, RuntimeMissingError, require_list, runtime_says
+from graphopt.errors import OptionError, RuntimeMissingError, require_list, runtime_message
 from graphopt.ops.schema import DOMAIN
 from graphopt.runtime.discovery import import_onnxruntime, runtime_name
 
@@ -75,7 +75,9 @@ def session_options() -> Any:
         try:
             options.register_custom_ops_library(path)
         except Exception as error:  # the runtime's exception classes share no public base
-            raise OptionError(f"--custom-ops {path}: {runtime_name()} cannot load it: {runtime_says(error)}") from None
+            raise OptionError(
+                f"--custom-ops {path}: {runtime_name()} cannot load it: {runtime_message(error)}"
+            ) from None
     return options
 
 
@@ -103,6 +105,6 @@ def cannot_load(model: str, error: Exception, provider: str = "") -> str:
         )
     on = f" on {provider}" if provider else ""
     return (
-        f"{model}: {runtime_name()} cannot load it{on}: {runtime_says(error)}; use a runtime that can, or export the "
-        "model for this one (opset, IR version, types)"
+        f"{model}: {runtime_name()} cannot load it{on}: {runtime_message(error)}; use a runtime that can, or export "
+        "the model for this one (opset, IR version, types)"
     )

@@ -212,7 +212,7 @@ def why_no_device(provider: str = "") -> str:
 
 
 def memory_of(session: Any) -> tuple[Any, ...]:
-    """Returns the memory in which a GPU session computes, as the last arguments of `OrtValue.ortvalue_from_numpy`."""
+    """Returns the memory of a GPU session, as the last arguments of `OrtValue.ortvalue_from_numpy`."""
     name = session.get_providers()[0]
     if name != DEVICE_PROVIDER:  # ONNX Runtime calls the memory of every GPU "cuda", including AMD's
         return ("cuda", int(session.get_provider_options()[name].get("device_id", 0)))

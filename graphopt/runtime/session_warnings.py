@@ -60,7 +60,7 @@ def failed_on_device(options: Mapping[str, dict[str, Any]]) -> list[str]:
 _warned_of: set[tuple[str, Device]] = set()
 
 
-def say_once(line: str) -> None:
+def warn_once(line: str) -> None:
     """Issues a warning once in a process, attributed to the caller of a public function."""
     if line not in _said:
         _said.add(line)
@@ -77,7 +77,7 @@ def warn_of_fallback(created: Any, providers: Sequence[Provider]) -> None:
     if missing:
         reason = next((r.why_not() for r in gpu_routes() if r.provider == missing[0]), None)
         why = "" if reason is None else f": {reason}"
-        say_once(f"{missing[0]} was requested, but the session runs on {', '.join(created.get_providers())}{why}")
+        warn_once(f"{missing[0]} was requested, but the session runs on {', '.join(created.get_providers())}{why}")
 
 
 def refuse_cpu_nodes(created: Any) -> None:

@@ -36,10 +36,10 @@ from graphopt.runtime.discovery import (
 from graphopt.runtime.session_warnings import (
     failed_on_device,
     refuse_cpu_nodes,
-    say_once,
     warn_of_fallback,
     warn_of_other_target,
     warn_of_slow_bfloat16,
+    warn_once,
 )
 
 # Providers that compile subgraphs and never call custom kernels. Without our library the runtime inlines the function
@@ -104,7 +104,7 @@ def configure(
         already = [name for name in os.environ.get("GRAPHOPT_DISABLE", "").split(",") if name]
         os.environ["GRAPHOPT_DISABLE"] = ",".join(dict.fromkeys([*already, *disable]))
     if providers is None and chosen == [CPU] and (reason := why_cpu()) is not None and not require_device:
-        say_once(f"this session runs on the CPU: {reason}")
+        warn_once(f"this session runs on the CPU: {reason}")
     if require_device and not options.keys() - {CPU}:
         raise GraphoptError(
             f"a device is required, but this machine has none on which ONNX Runtime can run our kernels: "
@@ -251,7 +251,7 @@ def _on_cpu_for_conditions(model: onnx.ModelProto) -> list[Provider] | None:
     """Returns the CPU provider, with a warning, for a model with too much control flow for a device; else None."""
     if default_providers() == [CPU] or not (reason := why_conditions_decide(model)):
         return None
-    say_once(f"this model runs on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
+    warn_once(f"this model runs on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
     return [CPU]
 
 

@@ -56,7 +56,7 @@ class Deployment:
         inputs: required inputs of a request; inputs with initializers are not listed.
         outputs: outputs of the model.
         max_batch: the largest number of rows in a batch; 1 if rows are not independent.
-        delay_ms: milliseconds that the first request of a batch waits for more.
+        delay_ms: milliseconds that the first request of a batch waits for other requests.
         instances: number of processes or replicas.
         threads: threads of each instance; 0 leaves the choice to the runtime.
         devices: indices of the GPUs that the instances share; empty leaves the choice to `graphopt.session`.

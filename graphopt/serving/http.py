@@ -40,16 +40,16 @@ def application(folder: str | os.PathLike[str]) -> Any:
         batcher = batchers.setdefault((deployment.name, deployment.version), Batcher(found))
         try:
             body, binary = protocol.split(await request.body(), request.headers.get(protocol.JSON_LENGTH))
-            answer, behind = protocol.encode(deployment, await batcher.run(protocol.decode(body, binary)), body)
+            answer, tail = protocol.encode(deployment, await batcher.run(protocol.decode(body, binary)), body)
             response = JSONResponse(answer)
         except (RequestError, ValueError) as error:
             return _error(400, str(error))
         except MemoryError as error:
             return _error(500, str(error))
-        if not behind:
+        if not tail:
             return response
         headers = {protocol.JSON_LENGTH: str(len(response.body))}
-        return Response(bytes(response.body) + behind, media_type="application/octet-stream", headers=headers)
+        return Response(bytes(response.body) + tail, media_type="application/octet-stream", headers=headers)
 
     async def metadata(request: Request) -> Response:
         found = find(request)

@@ -160,7 +160,7 @@ def encode(
         raise RequestError("'outputs' must be a list of objects with a 'name'")
     all_binary = _parameter(body, "binary_data_output")
     datatypes = {tensor.name: tensor.datatype for tensor in deployment.outputs}
-    found, behind = [], []
+    found, tail = [], []
     for output in asked:
         name = output["name"]
         if name not in outputs:
@@ -168,12 +168,12 @@ def encode(
         answer = {"name": name, "shape": [*outputs[name].shape], "datatype": datatypes[name]}
         wants_binary = _parameter(output, "binary_data")
         if binary and (all_binary if wants_binary is None else wants_binary):
-            behind.append(_bytes(outputs[name]))
-            found.append(answer | {"parameters": {"binary_data_size": len(behind[-1])}})
+            tail.append(_bytes(outputs[name]))
+            found.append(answer | {"parameters": {"binary_data_size": len(tail[-1])}})
         else:
             found.append(answer | {"data": outputs[name].reshape(-1).tolist()})
     names = {"model_name": deployment.name, "model_version": str(deployment.version)}
-    return {**names, "outputs": found} | ({"id": body["id"]} if "id" in body else {}), b"".join(behind)
+    return {**names, "outputs": found} | ({"id": body["id"]} if "id" in body else {}), b"".join(tail)
 
 
 def _parameter(given: Mapping[str, Any], name: str) -> Any:

@@ -68,7 +68,7 @@ def _say(why: str) -> None:
 
 
 def shared_form(model: Path, folder: Path) -> Path | None:
-    """Returns the model in the runtime's optimized form with mapped weights, and writes it if it does not exist.
+    """Returns the model file in the runtime's optimized form with mapped weights; writes it first if it does not exist.
 
     Returns:
         A file in `folder`; None if the form is not available and the model itself must be loaded.

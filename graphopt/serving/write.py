@@ -23,7 +23,7 @@ from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, 
 
 # Allowed difference between a row in a batch and alone, relative to the RMS; kernels may sum in another order.
 _ROUNDING = {"FP16": 2e-2, "FP32": 1e-3, "FP64": 1e-6}
-# The largest total number of elements of the inputs with which merging is tested.
+# Limit of the total number of input elements in the test of merging.
 _MOST_ELEMENTS = 1 << 24
 
 

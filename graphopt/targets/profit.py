@@ -83,7 +83,7 @@ class EveryLegalCandidate:
     """Rewrites every legal candidate.
 
     Attributes:
-        overruled: whether the estimate declined any of them.
+        has_declined: whether the estimate declined any of them.
     """
 
     def __init__(self) -> None:

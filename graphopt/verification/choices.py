@@ -62,7 +62,7 @@ class Choice:
 
     Attributes:
         node: of BEFORE.
-        place: the position of AFTER's node in its graph.
+        index: the position of AFTER's node in its graph.
         given: the input of the copy that holds AFTER's indices.
         reads: outputs of the copy, one for each input of the node: scores, or boxes and scores, counts and limits.
     """
@@ -78,7 +78,7 @@ class Choice:
 
 
 def choices_of(before: ir.Model, after: ir.Model) -> list[Choice]:
-    """Finds the nodes of BEFORE's main graph that choose among floats, and their counterparts in AFTER.
+    """Finds the nodes of BEFORE's main graph that select indices by floats, and their counterparts in AFTER.
 
     A counterpart produces a value of the same name. Without such names, nodes of one operator correspond by order, if
     both models have equally many. The list is empty if a node has no counterpart.
@@ -164,14 +164,14 @@ def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     return editor.model
 
 
-def outputs_behind(model: ir.Model, choice: Choice) -> set[str]:
+def dependent_outputs(model: ir.Model, choice: Choice) -> set[str]:
     """Finds the outputs of the copy of BEFORE that depend on the indices of a choice."""
-    behind = {value for value in model.graph.inputs if value.name == choice.given}
+    dependent = {value for value in model.graph.inputs if value.name == choice.given}
     for node in model.graph:
         inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
-        if any(value in behind for n in (node, *inner) for value in n.inputs):
-            behind.update(node.outputs)
-    return {str(value.name) for value in model.graph.outputs if value in behind}
+        if any(value in dependent for n in (node, *inner) for value in n.inputs):
+            dependent.update(node.outputs)
+    return {str(value.name) for value in model.graph.outputs if value in dependent}
 
 
 def _made(node: ir.Node) -> tuple[str | None, ...]:
@@ -374,7 +374,7 @@ class RunGroup:
         Also returns the outputs that depend on this choice.
         """
         names, approximated = self.pair.names, self.pair.rewritten.approximated
-        read = {n: np.asarray(o) for n, o in zip(names, self.errors.wanted[run.case.name]) if n in self.errors.kept}
+        read = {n: np.asarray(o) for n, o in zip(names, self.errors.expected[run.case.name]) if n in self.errors.kept}
         draws = self.errors.values_of(numerics, run.case.name)
         # Draws do not contain the error of approximating kernels.
         slack = LIMITS[Numerics.APPROXIMATE] if approximated else 0.0
@@ -382,7 +382,7 @@ class RunGroup:
         for choice in self.choices:
             why = mistake(choice, np.asarray(run.case.feeds[choice.given]), read, draws, slack)
             if why:
-                return why, outputs_behind(self.pair.before.model, choice)
+                return why, dependent_outputs(self.pair.before.model, choice)
         return "", set()
 
 
@@ -399,7 +399,7 @@ def grouped(
     if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
         places = [pair.names.index(name) for name in compared]
         doubtful = {run for run in runs if run.is_doubtful(places)}
-    following = _Following.of(pair) if doubtful else None
+    following = _GivenChoices.of(pair) if doubtful else None
     groups: list[RunGroup] = []
     made: dict[str, list[bytes]] = {}
     for run in runs:
@@ -407,7 +407,7 @@ def grouped(
         if following is None or followed is None:
             plain.runs.append(run)
             continue
-        new, wanted = followed
+        new, expected = followed
         chosen = b"".join(np.asarray(new.case.feeds[c.given]).tobytes() for c in following.choices)
         others = made.setdefault(run.case.name, [])
         if chosen not in others:
@@ -415,7 +415,7 @@ def grouped(
         turn = others.index(chosen)
         if turn == len(groups):
             groups.append(following.group(errors))
-        groups[turn].errors.wanted[run.case.name] = wanted
+        groups[turn].errors.expected[run.case.name] = expected
         groups[turn].runs.append(new)
     return [plain, *groups] if plain.runs or not groups else groups
 
@@ -427,7 +427,7 @@ def _makes_choices(pair: Pair) -> bool:
     return pair.reference == BODIES and any(node.op_type in CHOOSE for node in (*model.graph, *functions))
 
 
-class _Following:
+class _GivenChoices:
     """The copies of both models for comparisons with AFTER's choices, and their sessions."""
 
     def __init__(self, pair: Pair, choices: Sequence[Choice]) -> None:
@@ -441,7 +441,7 @@ class _Following:
         self.sessions: dict[Mode, Any] = {}
 
     @staticmethod
-    def of(pair: Pair) -> _Following | None:
+    def of(pair: Pair) -> _GivenChoices | None:
         """Creates the copies of both models.
 
         Returns None if no node of BEFORE chooses by scores, if the models' choices do not correspond, or if the models
@@ -451,7 +451,7 @@ class _Following:
             return None
         try:
             choices = choices_of(pair.before.whole, pair.after.model)
-            return _Following(pair, choices) if choices else None
+            return _GivenChoices(pair, choices) if choices else None
         except VerifyError:
             return None
 
@@ -471,10 +471,10 @@ class _Following:
         shown = got[self.outputs :]
         given = {choice.given: np.asarray(indices, np.int64) for choice, indices in zip(self.choices, shown)}
         case = Case(run.case.name, {**run.case.feeds, **given})
-        wanted = run_case(self.session, case)
-        if isinstance(wanted, str):
+        expected = run_case(self.session, case)
+        if isinstance(expected, str):
             return None
-        return ComparedRun(run.mode, case, deviations(wanted[: self.outputs], got[: self.outputs])), wanted
+        return ComparedRun(run.mode, case, deviations(expected[: self.outputs], got[: self.outputs])), expected
 
     def _after(self, run: ComparedRun) -> Outputs | str:
         """Returns AFTER's outputs, followed by its choices."""

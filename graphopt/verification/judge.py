@@ -20,7 +20,7 @@ from graphopt.verification.compare import LIMITS, NAN_EVERYWHERE, Deviation, Jud
 from graphopt.verification.modes import ComparedRun, at_default_level, farthest, is_usual, runner_of_before
 from graphopt.verification.pair import Effort, Pair, Tolerance
 from graphopt.verification.probes import largest_in_single, untested_nodes
-from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, without_numbers
+from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, row_without_error
 from graphopt.verification.rounding_error import Budget, RoundingErrors
 from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case, run_cases, run_isolated
 from graphopt.verification.variants import widened, with_winograd
@@ -112,7 +112,7 @@ class _Judge:
         """Returns a row for each compared output; one row for all if AFTER did not run."""
         case, mode = run.case.name, run.mode.key
         if isinstance(run.found, str):
-            return [without_numbers(self.pair.names[0], case, mode, f"AFTER cannot run: {run.found}")]
+            return [row_without_error(self.pair.names[0], case, mode, f"AFTER cannot run: {run.found}")]
         rows = []
         for i, (name, found) in enumerate(zip(self.pair.names, run.found)):
             if name not in self.compared:
@@ -169,7 +169,7 @@ class _Judge:
         for name in sorted({output for _, output, in_half in self.overflown if in_half}):
             case = next(case for case, output, in_half in self.overflown if in_half and output == name)
             self.report.notes.append(
-                f"on '{case}' values behind output '{name}' exceed float16, as BEFORE's do in that precision: they are "
+                f"on '{case}' values that output '{name}' depends on exceed float16 in both models: they are "
                 "infinite on a GPU, and finite on the CPU, where ONNX Runtime casts between nodes"
             )
         if self.group.choices:
@@ -187,7 +187,7 @@ class _Judge:
         original = run_isolated(self.pair.before.source, [run.case for run in bad], Mode(optimized=True))
         for run in bad:
             name = run.case.name
-            itself = replace(run, found=deviations(self.errors.wanted[name], original[name]))
+            itself = replace(run, found=deviations(self.errors.expected[name], original[name]))
             moved = {row.name: row for row in self._rows_of(itself)}
             pairs = [(row, moved.get(row.name)) for row in self.rows[run] if not row.equal]
             if all(b is not None and not b.equal and row.severity <= b.severity + 1 for row, b in pairs):
@@ -227,13 +227,13 @@ class _Judge:
 
     def _differs_from_itself(self, run: ComparedRun) -> set[tuple[str, str]]:
         """Runs BEFORE again; returns (case, output) of outputs that change, for example by uninitialized memory."""
-        before, wanted = runner_of_before(self.pair), self.errors.wanted[run.case.name]
+        before, expected = runner_of_before(self.pair), self.errors.expected[run.case.name]
         others = list({r.case.name: r.case for r in self.rows if r.case is not run.case}.values())
         found = set()
         for turn in range(SAME_RUNS):
             for other in others[turn : turn + 1]:  # changes the contents of free memory
                 before(other)
-            itself = ComparedRun(self.pair.reference, run.case, deviations(wanted, before(run.case)))
+            itself = ComparedRun(self.pair.reference, run.case, deviations(expected, before(run.case)))
             found |= {(row.case, row.name) for row in self._rows_of(itself) if not row.equal}
         return found
 
@@ -290,7 +290,7 @@ class _Judge:
                 beyond = [d.structure == NAN_EVERYWHERE for d in moved]
             else:
                 beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
-            want = self.errors.wanted[row.case][place]
+            want = self.errors.expected[row.case][place]
             if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
                 if single is None:
                     single = _agrees_in_single(pair, run)
@@ -303,12 +303,12 @@ class _Judge:
         """Marks runs as different if BEFORE could not have made their choices, given its scores and rounding errors."""
         numerics = max(self.pair.rewritten.classes[name] for name in self.compared)
         for run, rows in self.rows.items():
-            why, behind = self.group.mistake(run, numerics)
+            why, dependent = self.group.mistake(run, numerics)
             while why and self.errors.drawn(numerics, run.case) < ENOUGH_DRAWS:
                 self.errors.measure(numerics, [run.case], DRAWS)
-                why, behind = self.group.mistake(run, numerics)
+                why, dependent = self.group.mistake(run, numerics)
             if why and rows:
-                worst = max(rows, key=lambda row: (row.name in behind, row.severity))
+                worst = max(rows, key=lambda row: (row.name in dependent, row.severity))
                 rows[rows.index(worst)] = replace(worst, equal=False, reason=why, slice="", slice_error=math.inf)
 
     def compare_levels(self) -> None:
@@ -438,7 +438,7 @@ def untested(
     judging = _Judge(RunGroup(pair, errors), [name for name in pair.names if name not in report.random], report, budget)
 
     def differs(case: Case, outputs: Outputs) -> bool:
-        return bool(judging.update(ComparedRun(BODIES, case, deviations(errors.wanted[case.name], outputs))))
+        return bool(judging.update(ComparedRun(BODIES, case, deviations(errors.expected[case.name], outputs))))
 
     tables = [str(table) for table in pair.tables if not table.input]
     return untested_nodes(pair.after.model, cases, differs, budget, pair.running) + tables

@@ -30,7 +30,7 @@ from graphopt.progress import Steps
 from graphopt.runtime.discovery import CPU
 from graphopt.verification.compare import Deviation, deviation, deviations, is_negligible
 from graphopt.verification.pair import Pair
-from graphopt.verification.report import OutputComparison, VerifyReport, without_numbers
+from graphopt.verification.report import OutputComparison, VerifyReport, row_without_error
 from graphopt.verification.run import (
     BODIES,
     Mode,
@@ -136,7 +136,7 @@ def _tried(
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """Runs BEFORE in the mode `pair.reference` for `run_before`; also reports outputs that differ in a second run."""
     run, proto = runner_of_before(pair), pair.before.proto
-    wanted: dict[str, Outputs] = {}
+    expected: dict[str, Outputs] = {}
     cases: list[Case] = []
     random: set[str] = set()
     nodes = all_nodes([*proto.graph.node, *(node for function in proto.functions for node in function.node)])
@@ -148,7 +148,7 @@ def _tried(
             report.skipped[case.name] = outputs
             return False
         report.skipped.pop(case.name, None)
-        wanted[case.name] = outputs
+        expected[case.name] = outputs
         cases.append(case)
         if len(cases) <= repeat and not isinstance(again := run(case), str):
             found = (deviation(a, b) for a, b in zip(outputs, again))
@@ -163,11 +163,11 @@ def _tried(
         with about(pair.called):
             whole, after = inlined(proto), pair.after.model
             report.left_out = plan(
-                whole, input_options, accepts, allowance, lambda name: _has_numbers(wanted[name]), after
+                whole, input_options, accepts, allowance, lambda name: _has_finite_elements(expected[name]), after
             )
         for case in [*_cases_of_changed_rows(pair, cases)]:
             accepts(case)
-    if not wanted:
+    if not expected:
         kind, advice = ("generated", "; give valid inputs with --inputs") if inputs is None else ("given", "")
         reason = next(iter(report.skipped.values()))
         raise VerifyError(f"{pair.called} runs on none of the {kind} inputs: {reason}{advice}")
@@ -176,10 +176,10 @@ def _tried(
     if inputs is None:
         report.sizes = _sizes_of(proto, cases)
         report.notes += _sizes_tried(report.sizes) + _left_out(report.left_out) + _values_tried(proto, cases)
-    return wanted, cases
+    return expected, cases
 
 
-def _has_numbers(outputs: Outputs) -> bool:
+def _has_finite_elements(outputs: Outputs) -> bool:
     """Returns whether each floating-point output has a finite element."""
     arrays = (o for o in outputs if isinstance(o, np.ndarray) and o.size)
     return all(np.isfinite(a).any() for a in arrays if _is_real(a))
@@ -267,10 +267,10 @@ def _values_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
     return [f"values tried: {', '.join(ranges[:NAMED])}{more} (--range tries others)"] if ranges else []
 
 
-def uncovered_outputs(proto: onnx.ModelProto, wanted: Mapping[str, Outputs]) -> Iterator[str]:
+def uncovered_outputs(proto: onnx.ModelProto, expected: Mapping[str, Outputs]) -> Iterator[str]:
     """Yields a sentence for each output of BEFORE that is empty, has no finite element, or is constant."""
     for i, output in enumerate(proto.graph.output):
-        arrays = [np.asarray(o[i]) for o in wanted.values() if isinstance(o[i], np.ndarray)]
+        arrays = [np.asarray(o[i]) for o in expected.values() if isinstance(o[i], np.ndarray)]
         if not arrays:
             continue
         if not any(a.size for a in arrays):
@@ -312,7 +312,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def run_after(
-    pair: Pair, modes: Sequence[Mode], cases: Sequence[Case], wanted: Mapping[str, Outputs], steps: Steps
+    pair: Pair, modes: Sequence[Mode], cases: Sequence[Case], expected: Mapping[str, Outputs], steps: Steps
 ) -> list[ComparedRun]:
     """Runs AFTER on all cases in these modes.
 
@@ -323,15 +323,15 @@ def run_after(
     runs: list[ComparedRun] = []
     for mode in modes:
         steps.begin(f"on {len(cases)} sets of inputs")
-        runs += _run_mode(pair, mode, cases, wanted)
+        runs += _run_mode(pair, mode, cases, expected)
     return runs
 
 
-def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> Iterator[ComparedRun]:
+def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], expected: Mapping[str, Outputs]) -> Iterator[ComparedRun]:
     """Yields the runs of one mode; only one session, and the outputs of one case, are in memory at a time."""
     if mode.provider == CPU and (mode.optimized or pair.after.may_divide_by_zero):
         got = _isolated(pair, mode, cases)
-        yield from (ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in cases)
+        yield from (ComparedRun(mode, case, deviations(expected[case.name], got[case.name])) for case in cases)
         return
     began = time.process_time()
     session = open_session(pair.after.source, mode, reuse=not pair.large)
@@ -341,7 +341,7 @@ def _run_mode(pair: Pair, mode: Mode, cases: Sequence[Case], wanted: Mapping[str
         outputs = run_case(session, case, half_io=pair.half_io)
         require_memory(outputs)
         pair.running = min(pair.running, time.process_time() - began)
-        yield ComparedRun(mode, case, deviations(wanted[case.name], outputs))
+        yield ComparedRun(mode, case, deviations(expected[case.name], outputs))
 
 
 def _isolated(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Outputs | str]:
@@ -352,7 +352,7 @@ def _isolated(pair: Pair, mode: Mode, cases: Sequence[Case]) -> dict[str, Output
     return got
 
 
-def run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[ComparedRun]:
+def run_in_half(pair: Pair, cases: Sequence[Case], expected: Mapping[str, Outputs]) -> list[ComparedRun]:
     """Runs AFTER on a few cases and rounds every float16 result, which CPU kernels may keep in float32."""
     if pair.reference.optimized or not pair.halves or Numerics.FP16 not in pair.rewritten.classes.values():
         return []
@@ -364,7 +364,7 @@ def run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs]
     chosen += [case for case in cases if is_usual(case) and case not in chosen][:1]
     got = [run_case(session, case, half_io=pair.half_io) for case in chosen]
     mode = Mode(in_half=True)
-    return [ComparedRun(mode, case, deviations(wanted[case.name], o)) for case, o in zip(chosen, got)]
+    return [ComparedRun(mode, case, deviations(expected[case.name], o)) for case, o in zip(chosen, got)]
 
 
 # The largest absolute values of usual inputs. Larger integers are probably times or hashes, not indices of a table.
@@ -403,7 +403,7 @@ def farthest(cases: Sequence[Case], count: int) -> list[Case]:
 
 
 def run_at_default_level(
-    pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport, empty: Case | None
+    pair: Pair, cases: Sequence[Case], expected: Mapping[str, Outputs], report: VerifyReport, empty: Case | None
 ) -> tuple[list[ComparedRun], list[OutputComparison]]:
     """Runs AFTER at the runtime's default optimization level, as users do, on a few cases and on an empty batch.
 
@@ -418,15 +418,15 @@ def run_at_default_level(
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
     mode = Mode(pair.rewritten.has_ours, optimized=True)
     got = _isolated(pair, mode, [*few, *([empty] if empty is not None else [])])
-    runs = [ComparedRun(mode, case, deviations(wanted[case.name], got[case.name])) for case in few]
+    runs = [ComparedRun(mode, case, deviations(expected[case.name], got[case.name])) for case in few]
     far = [run for run in runs if _is_far(run.found)]
     original = run_isolated(pair.before.source, few, Mode(optimized=True)) if far else {}
     for run in far:
-        found = deviations(wanted[run.case.name], original[run.case.name])
+        found = deviations(expected[run.case.name], original[run.case.name])
         if _is_far(found):
             report.notes.append(at_default_level(run.case, found if isinstance(found, str) else "its outputs change"))
             runs.remove(run)
-    rows = [] if empty is None else _rows_of_empty(pair, mode, empty, wanted[cases[0].name], got[EMPTY], report)
+    rows = [] if empty is None else _rows_of_empty(pair, mode, empty, expected[cases[0].name], got[EMPTY], report)
     return runs, rows
 
 
@@ -465,7 +465,7 @@ def _rows_of_empty(
         return []
     # Only types and sizes are compared: some kernels leave their output uninitialized if their input is empty.
     found = zip(pair.names, (deviation(w, g).structure for w, g in zip(want, got)))
-    return [without_numbers(n, EMPTY, mode.key, words) for n, words in found if words.startswith(("shape", "type"))]
+    return [row_without_error(n, EMPTY, mode.key, words) for n, words in found if words.startswith(("shape", "type"))]
 
 
 def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions) -> Case | None:

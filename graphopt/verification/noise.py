@@ -352,11 +352,11 @@ class Noisy:
         for y in node.outputs:
             self._known[y] = kind if is_float(y) or y.dtype is None else _Kind()
             if y.name and kind.noisy and is_float(y) and self._is_rounded(node, y):
-                moved_ = self._round_behind(y, self._unit_of(y), node.op_type, kind.raw)
+                moved_ = self._round_after(y, self._unit_of(y), node.op_type, kind.raw)
                 # Values without weights may be integers, which get no noise, so their sources are kept.
                 self._known[moved_] = kind if kind.raw else replace(kind, sources=frozenset((moved_,)), rounded=False)
 
-    def _round_behind(self, y: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
+    def _round_after(self, y: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
         """Adds noise to a result, and returns the sum."""
         producer = y.producer()
         assert producer is not None
@@ -574,7 +574,7 @@ class Noisy:
         for node in list(body):
             for y in node.outputs:
                 if y.is_graph_output() and is_float(y):
-                    self._round_behind(y, self._of_steps(y), node.op_type, raw=False)
+                    self._round_after(y, self._of_steps(y), node.op_type, raw=False)
 
     # -- noise ---------------------------------------------------------------------------------------------------------
 

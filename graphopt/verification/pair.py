@@ -448,7 +448,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     ours: set[ir.Node] = set()
     attentions: set[ir.Node] = set()
     for old, new in zip(before.graph.outputs, after.graph.outputs):
-        (values, _), (new_values, nodes) = _behind(old), _behind(new)
+        (values, _), (new_values, nodes) = _dependencies(old), _dependencies(new)
         # Float16 counts only if a value is computed or stored in it; the same is true of bfloat16.
         halves = {v for v in values | new_values if v.dtype in _COARSE}
         used = {v.dtype for v in halves if _is_used(v)}
@@ -473,7 +473,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
     )
 
 
-def _behind(output: ir.Value) -> tuple[set[ir.Value], set[ir.Node]]:
+def _dependencies(output: ir.Value) -> tuple[set[ir.Value], set[ir.Node]]:
     """Returns the values and nodes that an output depends on."""
     values: set[ir.Value] = set()
     nodes: set[ir.Node] = set()
@@ -623,7 +623,7 @@ def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
             continue
         rows, size = _differing(table.const_value, others[name].const_value) if name in others else ([], 0)
         if 0 < len(rows) < size:
-            found[name] = ChangedRows(name, rows, _input_behind(node.inputs[1]))
+            found[name] = ChangedRows(name, rows, _source_input(node.inputs[1]))
     encoders = {v.name: node for node in after.graph for v in node.outputs if node.op_type == "LabelEncoder"}
     for node in before.graph:
         name = str(node.outputs[0].name) if node.op_type == "LabelEncoder" else ""
@@ -631,11 +631,11 @@ def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
             has, gets = (labels(encoder) for encoder in (node, other))
             keys = [key for key in has if isinstance(key, int) and not _is_same(has[key], gets.get(key))]
             if keys:
-                found[name] = ChangedRows(name, keys, _input_behind(node.inputs[0]))
+                found[name] = ChangedRows(name, keys, _source_input(node.inputs[0]))
     return list(found.values())
 
 
-def _input_behind(value: ir.Value | None) -> str:
+def _source_input(value: ir.Value | None) -> str:
     """Returns the input that was moved or cast to a value; "" if there is none."""
     for source in _origin(value) if value is not None else ():
         producer = source.producer()

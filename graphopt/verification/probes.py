@@ -287,9 +287,9 @@ def first_beyond_half(model: ComparedModel, values: Collection[str], case: Case)
     Arguments and errors are those of `largest_in_single`.
     """
     nodes = ir.traversal.RecursiveGraphIterator(model.model.graph)
-    makers = {value.name: node for node in nodes for value in node.outputs}
+    producers = {value.name: node for node in nodes for value in node.outputs}
     beyond = {name: most for name, most in largest_in_single(model, values, case).items() if most > LARGEST}
-    return next(((makers[name], name, most) for name, most in beyond.items() if name in makers), None)
+    return next(((producers[name], name, most) for name, most in beyond.items() if name in producers), None)
 
 
 def observed(

@@ -146,7 +146,7 @@ class VerifyReport:
         return dumps(self.to_dict())
 
 
-def without_numbers(name: str, case: str, mode: tuple[bool, str, bool], reason: str) -> OutputComparison:
+def row_without_error(name: str, case: str, mode: tuple[bool, str, bool], reason: str) -> OutputComparison:
     """Returns the row of a difference without a numeric error, such as a failed run or another shape."""
     nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
     return OutputComparison(name, case, *mode, *nothing, False, reason, slice_error=math.inf)

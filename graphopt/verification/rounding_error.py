@@ -47,17 +47,17 @@ class RoundingErrors:
 
     Attributes:
         before: the model.
-        wanted: its outputs without random rounding, by case.
+        expected: its outputs without random rounding, by case.
         rewritten: the rewrites of AFTER, which determine the precision of the rounding.
         half_io: whether AFTER takes float16 inputs; the inputs of BEFORE are then rounded to half precision.
         optimized: whether BEFORE runs only with the runtime's own optimizations.
-        elsewhere: whether `wanted` comes from a provider other than the CPU.
+        elsewhere: whether `expected` comes from a provider other than the CPU.
         kept: names of the outputs that are kept for each draw (`values_of`).
         compared: inputs that both models only move and compare, so no rewrite rounds them.
     """
 
     before: ComparedModel
-    wanted: dict[str, Outputs]
+    expected: dict[str, Outputs]
     rewritten: Rewritten
     half_io: bool
     optimized: bool = False
@@ -148,7 +148,7 @@ class RoundingErrors:
         if isinstance(outputs, str):
             self._refused[key] = f"the copy that rounds at random does not run: {outputs}"
             return
-        self._found[key].append([deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)])
+        self._found[key].append([deviation(w, o) for w, o in zip(self.expected[case.name], outputs)])
         if self.kept:
             names = (str(output.name) for output in self.before.model.graph.outputs)
             self._values[key].append({name: o for name, o in zip(names, outputs) if name in self.kept})
@@ -171,7 +171,7 @@ class RoundingErrors:
         outputs = "none" if noiseless is None else run_case(noiseless, case)
         if isinstance(outputs, str):
             return
-        references = [self.wanted[case.name]]
+        references = [self.expected[case.name]]
         if self.elsewhere:  # the rounding errors of AFTER's sums may be as large as the CPU's
             plain = run_case(open_session(self.before.source, self._mode), case)
             references += [plain] if not isinstance(plain, str) else []
@@ -185,7 +185,7 @@ class RoundingErrors:
 
     def overflows(self, numerics: Numerics, case: Case) -> list[Deviation]:
         """Measures BEFORE with infinities beyond float16's range; returns an empty list if the copy does not run."""
-        found = deviations(self.wanted[case.name], self._run_once(numerics, case, overflows=True))
+        found = deviations(self.expected[case.name], self._run_once(numerics, case, overflows=True))
         return [] if isinstance(found, str) else found
 
     def _run_once(self, numerics: Numerics, case: Case, names: Sequence[str] = (), **how: Any) -> Outputs | str:

@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt.errors import GraphoptError, VerifyError, is_out_of_memory, runtime_says
+from graphopt.errors import GraphoptError, VerifyError, is_out_of_memory, runtime_message
 from graphopt.graph import inference, writing
 from graphopt.graph.traversal import external_tensors, graphs, is_external, tensor_array, tensor_bytes, tensor_dims
 from graphopt.inputs.plan import Case
@@ -114,10 +114,10 @@ def open_session(
     if isinstance(model, ir.Model):
         # The options only refer to the weights, which must live until the session exists.
         model, _weights = _message(model, options)
-    wanted = list(dict.fromkeys([mode.provider, CPU]))
+    requested = list(dict.fromkeys([mode.provider, CPU]))
     # The device's kernels are to be compared also where the CPU is estimated to be faster.
     on_device = mode.provider != CPU
-    providers = configure(options, wanted, require_device=on_device, model=model) if mode.library else [CPU]
+    providers = configure(options, requested, require_device=on_device, model=model) if mode.library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
         session = ort.InferenceSession(source, options, providers=providers)
@@ -200,7 +200,7 @@ def run_case(session: Any, case: Case, *, half_io: bool = False) -> Outputs | st
         feeds = {n: np.float16(a) if n in narrow and a.dtype == np.float32 else a for n, a in case.feeds.items()}
         outputs = _run(session, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
-        return runtime_says(error)
+        return runtime_message(error)
     return [_widened(o) for o in outputs] if half_io else outputs
 
 
@@ -307,7 +307,7 @@ def _in_other_process(
 
 
 def _end_of(code: int) -> str:
-    """Returns a predicate for the end of a process with this exit code."""
+    """Describes the end of a process with this exit code, as a predicate."""
     if code >= 0:
         return f"ends with code {code}"
     cause = ", for example by an integer division by 0" * (code == -signal.SIGFPE)

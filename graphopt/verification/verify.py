@@ -124,21 +124,23 @@ def _compare(
 ) -> None:
     """Runs both models, AFTER in the chosen modes, judges the runs and fills the report."""
     steps.begin()
-    wanted, cases = modes.run_before(pair, report, inputs, input_options, effort.allowance)
-    errors = _rounding_errors(pair, wanted)
-    runs = modes.run_after(pair, [replace(m, optimized=pair.reference.optimized) for m in chosen], cases, wanted, steps)
+    expected, cases = modes.run_before(pair, report, inputs, input_options, effort.allowance)
+    errors = _rounding_errors(pair, expected)
+    runs = modes.run_after(
+        pair, [replace(m, optimized=pair.reference.optimized) for m in chosen], cases, expected, steps
+    )
     if (crashed := next((run for run in runs if isinstance(run.found, Crash)), None)) is not None:
         # The explanations below would run AFTER on this case in the caller's process.
         report.verdict = Verdict.DIFFERENT
         report.summary = f"on '{crashed.case.name}', which BEFORE accepts, AFTER fails: {crashed.found}"
-        report.feeds, report.outputs = dict(crashed.case.feeds), dict(zip(pair.names, wanted[crashed.case.name]))
+        report.feeds, report.outputs = dict(crashed.case.feeds), dict(zip(pair.names, expected[crashed.case.name]))
         return
     empty = modes.empty_batch(pair.before.proto, cases[0], input_options) if inputs is None else None
     rows_of_empty: list[OutputComparison] = []
     if not pair.alone:
         steps.begin()
-        more, rows_of_empty = modes.run_at_default_level(pair, cases, wanted, report, empty)
-        runs += more + modes.run_in_half(pair, cases, wanted)
+        more, rows_of_empty = modes.run_at_default_level(pair, cases, expected, report, empty)
+        runs += more + modes.run_in_half(pair, cases, expected)
     steps.begin()
     judge_runs(pair, runs, errors, report, Budget(effort.seconds))
     steps.begin()
@@ -153,16 +155,16 @@ def _compare(
     _conclude(pair, report, cases, errors)
 
 
-def _rounding_errors(pair: Pair, wanted: dict[str, Outputs]) -> RoundingErrors:
+def _rounding_errors(pair: Pair, expected: dict[str, Outputs]) -> RoundingErrors:
     compared = only_compared(pair.before.model) & only_compared(pair.after.model)
-    mode, sides = pair.reference, (pair.before, wanted, pair.rewritten, pair.half_io)
+    mode, sides = pair.reference, (pair.before, expected, pair.rewritten, pair.half_io)
     return RoundingErrors(*sides, optimized=mode.optimized, elsewhere=mode.provider != CPU, compared=compared)
 
 
 def _not_covered(pair: Pair, cases: Sequence[Case], errors: RoundingErrors, report: VerifyReport) -> list[str]:
     """Returns a sentence for each output, input and branch that no case tests."""
     proto = pair.before.proto
-    sentences = [*unmeasured_outputs(pair, report, errors), *modes.uncovered_outputs(proto, errors.wanted)]
+    sentences = [*unmeasured_outputs(pair, report, errors), *modes.uncovered_outputs(proto, errors.expected)]
     return [*sentences, *modes.uncovered_inputs(proto, cases), *unused_branches(pair.before.whole, cases)]
 
 
@@ -179,16 +181,16 @@ def _conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], errors: R
     bad = [row for row in report.rows if not row.equal]
     if bad:
         report.verdict = Verdict.DIFFERENT
-        report.notes += _where_hidden(pair, bad, cases, errors.wanted) + _where_beyond_half(pair, report, cases)
+        report.notes += _where_hidden(pair, bad, cases, errors.expected) + _where_beyond_half(pair, report, cases)
     else:
         report.verdict = Verdict.RANDOM if report.random else Verdict.EQUAL
         far = [r for r in report.rows if r.reason == NOISE and r.rel_rms > LARGEST_LIMIT[Numerics.REASSOCIATED]]
-        report.notes += _where_hidden(pair, far, cases, errors.wanted)
+        report.notes += _where_hidden(pair, far, cases, errors.expected)
     report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
     if bad:
         worst = max(bad, key=severity)
         report.feeds = next(dict(case.feeds) for case in cases if case.name == worst.case)
-        report.outputs = dict(zip(pair.names, errors.wanted.get(worst.case, ())))
+        report.outputs = dict(zip(pair.names, errors.expected.get(worst.case, ())))
         if worst.case in report.cases:
             report.notes.append(f"'{worst.case}': {report.cases[worst.case]}")
         report.notes += _where_first(pair, worst, report.rows, cases, errors)
@@ -336,7 +338,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def _where_hidden(
-    pair: Pair, rows: Sequence[OutputComparison], cases: Sequence[Case], wanted: Mapping[str, Outputs]
+    pair: Pair, rows: Sequence[OutputComparison], cases: Sequence[Case], expected: Mapping[str, Outputs]
 ) -> list[str]:
     """Returns a sentence if the differences of these rows are only in queries without visible keys."""
     masks = masks_of(inlined(pair.before.proto)) if rows else []
@@ -348,7 +350,7 @@ def _where_hidden(
     reasons: list[str] | None = None
     for case in (case for case in cases if any(name == case.name for name, _ in bad)):
         got = run_case(session, case, half_io=pair.half_io)
-        for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
+        for want, other, name in zip(expected[case.name], got, pair.names) if not isinstance(got, str) else ():
             if (case.name, name) not in bad:
                 continue
             flags = _differing(want, other, min(bad[case.name, name].limit, LARGEST_LIMIT[Numerics.REASSOCIATED]))

@@ -49,13 +49,13 @@ def test_unchanged(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal files are not timed."""
     monkeypatch.delattr("graphopt.measure.bench.bench")
     code, lines, _ = run(unchanged(), "--bench")
-    assert (code, lines[0]) == (0, "unchanged: nothing pays here (2 candidates cost more)")
+    assert (code, lines[0]) == (0, "unchanged: no rewrite is faster here (2 candidates are slower)")
     assert lines[1:] == ["written to out.onnx", "optimized for cpu"]
 
 
 def test_unchanged_and_verified(run: Command) -> None:
     code, lines, _ = run(unchanged(), "--verify")
-    assert code == 0 and lines[0].startswith("unchanged: nothing pays here (2 candidates cost more), equal (")
+    assert code == 0 and lines[0].startswith("unchanged: no rewrite is faster here (2 candidates are slower), equal (")
 
 
 def test_unchanged_for_reasons_other_than_cost(run: Command) -> None:

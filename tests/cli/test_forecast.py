@@ -16,9 +16,9 @@ import pytest
 
 from graphopt.errors import OptionError
 from graphopt.placement import forecast
-from graphopt.placement.peers import NAMES, read
+from graphopt.placement.provider_tables import NAMES, read
 from models.decoder import decoder
-from scripts import peer_operators
+from scripts import provider_tables
 from tests.rewriting import model_from_text
 
 Command = Callable[..., Any]
@@ -161,7 +161,7 @@ def test_tables_name_operators_as_files_do(name: str) -> None:
 
 
 def _checkout(folder: Path, files: dict[str, str]) -> Path:
-    """Creates a repository with one commit, as scripts/peer_operators.py reads it."""
+    """Creates a repository with one commit, as scripts/provider_tables.py reads it."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -178,7 +178,7 @@ def test_lists_are_read_as_they_are_meant(tmp_path: Path) -> None:
     listed = (
         rule + rule.join(f"| {' | '.join(row)} |\n" for row in cells) + "|          |   | FP32   |        |\n" + rule
     )
-    table = peer_operators.migraphx(_checkout(tmp_path / "m", {peer_operators.MIGRAPHX[1]: listed, "src/onnx/a": ""}))
+    table = provider_tables.migraphx(_checkout(tmp_path / "m", {provider_tables.MIGRAPHX[1]: listed, "src/onnx/a": ""}))
     assert table["operators"] == {
         "Einsum": {"taken": True, "types": [], "limits": ""},
         "Resize": {"taken": True, "types": ["float16", "float"], "limits": "named in its list"},
@@ -197,21 +197,21 @@ static bool IsUnsupportedOpMode(const Node* node) {
   }
 }
 static std::set<std::string> mgx_supported_ops = {"Abs", "ArgMax"};"""
-    handed_on = peer_operators.handed_on(_checkout(tmp_path / "o", {peer_operators.HANDED_ON[1]: provider}))
+    handed_on = provider_tables.handed_on(_checkout(tmp_path / "o", {provider_tables.HANDED_ON[1]: provider}))
     assert handed_on["types"] == ["bool", "float16"] and handed_on["limits"] == ["ArgMax", "ArgMin"]
     pattern = 'struct {0}ToHip {{ {0}ToHip() : RewritePattern("onnx.{1}", 1, ctx) {{}} {2} }};'
     own = 'if (!fn || fn.getValue() != "QMoE") return; if (!domain || domain.getValue() != "com.microsoft") return;'
     hip = {
-        peer_operators.HIP_EP[1]: "| Operation | Backend |\n|---|---|\n| Abs | kernel |\n| If | outlined |\n",
+        provider_tables.HIP_EP[1]: "| Operation | Backend |\n|---|---|\n| Abs | kernel |\n| If | outlined |\n",
         "lib/Conversion/OnnxToHip/Abs.cpp": pattern.format("Abs", "Abs", "") + pattern.format("L2", "ReduceL2", ""),
         "lib/Conversion/OnnxToHip/Pool.cpp": 'patterns.add<PoolToHip>(ctx, "onnx.MaxPool", kPoolMax);',
         "lib/Conversion/OnnxToHip/QMoE.cpp": pattern.format("QMoE", "Custom", own),
     }
-    taken = peer_operators.hip_ep(_checkout(tmp_path / "h", hip))["operators"]
+    taken = provider_tables.hip_ep(_checkout(tmp_path / "h", hip))["operators"]
     assert list(taken) == ["Abs", "If", "MaxPool", "ReduceL2", "com.microsoft::QMoE"]
 
 
-def test_types_and_forms_of_peers() -> None:
+def test_types_and_forms_in_provider_tables() -> None:
     sums = model_from_text('g (float[N, 4] x) => (float[a, b] y) { y = Einsum <equation = "ij->ji"> (x) }', {})
     assert [n.provider for n in forecast(sums, "migraphx").nodes] == ["migraphx"]
     # MIGraphX's table has no types for operators that only its parsers list; ONNX Runtime's provider has a global list.

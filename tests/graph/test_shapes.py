@@ -390,6 +390,6 @@ def test_inference_is_left_out_only_where_it_finds_nothing(graph: str | int, mon
         return data
 
     once = optimized()
-    monkeypatch.setattr(ConstantFolding, "tell_more", True)
+    monkeypatch.setattr(ConstantFolding, "enables_inference", True)
     monkeypatch.setattr(inference, "have_equal_dims", lambda a, b: False)
     assert optimized() == once

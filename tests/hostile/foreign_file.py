@@ -86,10 +86,10 @@ def _shapes(feeds: Feeds) -> str:
 def _feeds_by_use(model: onnx.ModelProto, takes: Callable[[Feeds], bool]) -> list[Feeds]:
     from graphopt.errors import GraphoptError
     from graphopt.inputs.declared import symbols
-    from graphopt.inputs.plan import taken_feeds
+    from graphopt.inputs.plan import accepted_feeds
 
     try:
-        found = taken_feeds(model, dict.fromkeys(symbols(model), SIZES[-1]), takes)
+        found = accepted_feeds(model, dict.fromkeys(symbols(model), SIZES[-1]), takes)
     except GraphoptError:  # the input has a type without generated values
         found = None
     return [] if found is None else [found]

@@ -19,8 +19,8 @@ def draw(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def pool(window: str = WINDOW, T: str = "float", maker: str = "b = Mul(x, s) a = Add(b, s)") -> onnx.ModelProto:
-    text = f"g ({T}[N, 3, H, W] x) => ({T}[N, 3, K, L] y) {{ {maker} y = MaxPool <{window}> (a) }}"
+def pool(window: str = WINDOW, T: str = "float", producer: str = "b = Mul(x, s) a = Add(b, s)") -> onnx.ModelProto:
+    text = f"g ({T}[N, 3, H, W] x) => ({T}[N, 3, K, L] y) {{ {producer} y = MaxPool <{window}> (a) }}"
     dtype = {"float": np.float32, "float16": np.float16}[T]
     return model_from_text(text, {"s": draw(3, 1, 1).astype(dtype)})
 
@@ -66,7 +66,7 @@ def test_other_windows_stay(window: str) -> None:
 
 
 def test_behind_other_operators_it_stays() -> None:
-    assert rewrite(pool(maker="a = Mul(x, s)"), [PoolPlanes()]).op_types == ["Mul", "MaxPool"]
+    assert rewrite(pool(producer="a = Mul(x, s)"), [PoolPlanes()]).op_types == ["Mul", "MaxPool"]
     assert rewrite(pool(), [ScaleShift(), PoolPlanes()], device="rocm").op_types[-1] == "MaxPool"
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# The first opsets in which an operator has another meaning with the same arguments.
+# First opsets where an operator with the same arguments has another meaning.
 # GroupNormalization has a scale for each channel instead of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
-# Attention pads a mask that is shorter than the keys; the opsets whose Attention graphopt supports.
+# Attention pads a mask that is shorter than the keys; opsets with an Attention that graphopt supports.
 ATTENTION_PADS_MASK_OPSET, ATTENTION_OPSETS = 24, range(23, 27)
 # Max and Min support integers.
 MAX_OF_INTEGERS_OPSET = 12

@@ -30,8 +30,8 @@ def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
     """Returns the dimensions of the numpy broadcast of several shapes."""
     rank = max(map(len, shapes), default=0)
     result: list[Size | None] = []
-    for behind in range(-rank, 0):
-        large = {s[behind] for s in shapes if -behind <= len(s) and s[behind] != ONE}
+    for axis in range(-rank, 0):
+        large = {s[axis] for s in shapes if -axis <= len(s) and s[axis] != ONE}
         # An integer other than 1 is the result: the unknown dimensions can only be 1 or equal to it.
         numbers = [size for size in large if size is not None and size.value is not None]
         result.append(numbers[0] if numbers else large.pop() if len(large) == 1 else None if large else ONE)

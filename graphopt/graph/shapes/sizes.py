@@ -1,6 +1,6 @@
 """Sizes: integers that depend on the inputs of a model, as sums of products of symbols.
 
-A size has a canonical form, by which equal expressions compare equal: 2*(B + 1)*S is 2*B*S + 2*S. Sizes that compare
+A size has a canonical form, so that equal expressions compare equal: 2*(B + 1)*S is 2*B*S + 2*S. Sizes that compare
 equal are equal for every input of the model; sizes that compare unequal may have the same value. A symbol is a
 dimension or the floor of a quotient (`Floor`), and never negative.
 """

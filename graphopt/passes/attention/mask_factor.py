@@ -93,7 +93,7 @@ def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: 
     source = _origin(mask)
     if graph.dtype(source) == ir.DataType.BOOL:
         return Condition(source, node, view)
-    return Condition(mask, node, view, numbers=True)
+    return Condition(mask, node, view, numeric=True)
 
 
 def _origin(value: ir.Value) -> ir.Value:

@@ -60,7 +60,7 @@ class Term:
     """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
 
     With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, or where(value, c, 0).
-    For `numbers` see `Condition`.
+    For `numeric` see `Condition`.
     """
 
     value: ir.Value
@@ -68,21 +68,21 @@ class Term:
     view: ScoresView | None = None
     factor: float = 1.0
     mask: tuple[float, bool] | None = None
-    numbers: bool = False
+    numeric: bool = False
 
 
 @dataclass(frozen=True)
 class Condition:
     """A boolean mask; true keeps the score if `keeps` is set, and hides it otherwise.
 
-    With `numbers` the value is not boolean, and every element is 0 or 1.
+    With `numeric` the value is not boolean, and every element is 0 or 1.
     """
 
     value: ir.Value
     node: ir.Node
     view: ScoresView | None = None
     keeps: bool = True
-    numbers: bool = False
+    numeric: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Attention:
     dtype: ir.DataType = ir.DataType.FLOAT
     # For Shape nodes that read a removed value: value -> for each dimension, another value and an axis of equal size.
     axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
-    # The types to which the probabilities are cast, with the Casts.
+    # Casts of the probabilities, and their target types.
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
     # Nodes that add a term or a mask after a Cast to float32.
     wide_steps: tuple[ir.Node, ...] = ()

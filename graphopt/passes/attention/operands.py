@@ -98,7 +98,7 @@ def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
 
 def absorb_operands(found: Attention, graph: GraphView) -> Attention:
     """Fuses Transposes, scalar factors and repeated heads of Q, K and V."""
-    taken = _Taken(found, graph)
+    taken = _Absorbed(found, graph)
     q = taken.absorb(found.q, scaled=True)
     k = taken.absorb(found.k, scaled=True)
     v = taken.absorb(found.v, scaled=False)
@@ -178,8 +178,8 @@ def _spread(
     return _Repeat(source, g - 1, after[g], (split, spread, *below))
 
 
-class _Taken:
-    """Collects the nodes fused into the operands, the scale, and for each removed value its source's equal axes."""
+class _Absorbed:
+    """Collects the fused nodes, the scale, and for each removed value the equal axes of its source."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -234,7 +234,7 @@ def factor_of(node: ir.Node, graph: GraphView) -> tuple[ir.Value, float] | None:
 
 
 @dataclass(frozen=True)
-class _Flat:
+class _FlatTranspose:
     """Reshape(Transpose(Reshape(value), [0, 2, 1])): swaps the last two axes of `value` in the shape `dims`."""
 
     value: ir.Value
@@ -242,7 +242,7 @@ class _Flat:
     nodes: tuple[ir.Node, ...]
 
 
-def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
+def _flat(value: ir.Value, graph: GraphView) -> _FlatTranspose | None:
     """Matches nodes that flatten the leading dimensions, transpose the last two and restore the leading ones."""
     outer = made_by(value, "Reshape")
     transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
@@ -263,7 +263,7 @@ def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
     rows, columns = source[-2:]
     if flat[1:] != (rows, columns) or result[-2:] != (columns, rows):
         return None
-    return _Flat(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
+    return _FlatTranspose(inner.inputs[0], (*result[:-2], rows, columns), (inner, transpose, outer))
 
 
 def absorb_result(found: Attention) -> Attention:

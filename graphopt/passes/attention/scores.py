@@ -94,7 +94,7 @@ class Scores:
         if hidden > -1e38 or self._dtype != ir.DataType.FLOAT:
             raise Refusal(Code.MASK_ORDER, f"a bias is added after a mask that writes {hidden:g}", node)
         for c in self._conditions:
-            self._terms.append(Term(c.value, c.node, c.view, mask=(hidden, c.keeps), numbers=c.numbers))
+            self._terms.append(Term(c.value, c.node, c.view, mask=(hidden, c.keeps), numeric=c.numeric))
         self._conditions = []
 
     def require_keys_last(self) -> None:

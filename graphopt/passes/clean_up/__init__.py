@@ -79,4 +79,4 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
                 done[f"{op_type} without effect, removed"] += 1
             elif equal.merge(node):
                 done[f"{op_type} that repeats another, merged"] += 1
-    return inlined or constants.tell_more
+    return inlined or constants.enables_inference

@@ -34,8 +34,8 @@ class ConstantFolding:
     _computed: list[tuple[ir.Value, bool]] = field(default_factory=list)
 
     @property
-    def tell_more(self) -> bool:
-        """Whether inference may find more with the computed constants that have readers."""
+    def enables_inference(self) -> bool:
+        """Whether another inference may find more types and shapes, because of the computed constants."""
         return any(use_count(v) and not (known and self._is_operand(v)) for v, known in self._computed)
 
     def _is_operand(self, value: ir.Value) -> bool:
@@ -67,7 +67,7 @@ class ConstantFolding:
         return True
 
     def read_scalars(self, node: ir.Node) -> bool:
-        """Replaces the one-element constants that a Range reads by scalars.
+        """Replaces one-element constant inputs of a Range by scalars.
 
         Runtimes accept such tensors if they are computed, but reject a model in which they are constants.
         """

@@ -18,10 +18,9 @@ from graphopt.ops import DOMAIN
 
 # Constants of up to this size are compared by content.
 MAX_COMPARED_BYTES = 128
-# Operators whose outputs may differ for equal inputs and attributes, and operators of which runtimes expect one node
-# for each reader.
+# Random operators, and quantization nodes: runtimes expect one quantization node for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Nodes that may be equal: a single node, for which no key has been computed, or key -> node.
+# Visited nodes that may be equal: the only one so far, whose key is not computed yet, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 

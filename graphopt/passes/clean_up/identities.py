@@ -98,7 +98,7 @@ def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
     return all(w in (ONE, d) for d, w in zip(reversed(have), reversed(list(target.items.flat))))
 
 
-def _takes_everything(node: ir.Node, editor: Editor) -> bool:
+def _slices_everything(node: ir.Node, editor: Editor) -> bool:
     found = spans(editor.arguments(node))
     return found is not None and all(span.covers_axis and span.step == 1 for span in found)
 
@@ -129,7 +129,7 @@ _KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
     "Transpose": _is_identity_transpose,
     "Flatten": _flattens_a_matrix,
     "Expand": _expands_nothing,
-    "Slice": _takes_everything,
+    "Slice": _slices_everything,
     "Pad": _pads_nothing,
 }
 FACTORS = frozenset(("Mul", "Div"))

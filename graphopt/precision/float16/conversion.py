@@ -353,7 +353,7 @@ class Conversion:
         for value in self.constants.in_half:
             self._drop_unread(value)
         self.editor.changed()
-        _transpose_behind_products(self.editor)
+        _transpose_after_products(self.editor)
         cast_before_transposing(self.editor)
         transpose_pixels(self.editor)
         self.editor.changed()
@@ -402,7 +402,7 @@ class Conversion:
             copies[0].name = name
 
 
-def _transpose_behind_products(editor: Editor) -> None:
+def _transpose_after_products(editor: Editor) -> None:
     """Rewrites Transpose(x) W as Transpose(x W) in float16, for perms that move the first axis just before the last.
 
     The sums are the same, and no more elements move, because W [K, N] has N <= K. onnxruntime 1.31.1 aborts the process

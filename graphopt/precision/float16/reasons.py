@@ -175,7 +175,7 @@ class Reasons:
         rank = self.editor.shapes.rank(source)
         if rank is None or rank < 3 or reduced_axes(node, rank, self.editor) != tuple(range(2, rank)):
             return False
-        readers = _readers_behind_moves(node)
+        readers = _readers_after_moves(node)
         return bool(readers) and all(_takes_half(reader) for reader in readers)
 
     def _is_kept(self, node: ir.Node) -> bool:
@@ -242,7 +242,7 @@ class Reasons:
             node: an element-wise product or a matrix multiplication.
             error: the error of its constant, over the constant's norm, and so roughly that of the result.
         """
-        sums = [_sum_of(reader) for reader in _readers_behind_moves(node)]
+        sums = [_sum_of(reader) for reader in _readers_after_moves(node)]
         largest = self.ranges.of(node.outputs[0])
         is_product = is_op(node, "Mul", *LINEAR) or (node.domain == DOMAIN and node.op_type == "Linear")
         if not is_product or not largest or not sums:
@@ -280,14 +280,14 @@ def _takes_half(node: ir.Node) -> bool:
 
 
 def _sum_of(node: ir.Node) -> ir.Value | None:
-    """Returns the sum that an Add, or a norm of ours behind one, writes."""
+    """Returns the sum that an Add, or a norm of ours after one, writes."""
     if is_op(node, "Add"):
         return node.outputs[0]
     return node.outputs[1] if node.domain == DOMAIN and node.op_type.endswith("AddSum") else None
 
 
-def _readers_behind_moves(node: ir.Node) -> list[ir.Node]:
-    """Returns the readers of a node's results, also behind operators that only move elements; [] at a graph output."""
+def _readers_after_moves(node: ir.Node) -> list[ir.Node]:
+    """Returns the readers of a node's results, also after operators that only move elements; [] at a graph output."""
     found: list[ir.Node] = []
     left = [node]
     while left:

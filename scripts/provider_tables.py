@@ -1,6 +1,6 @@
 """Makes the tables of operators that other providers support, for `graphopt explain --provider`, from published lists.
 
-python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
+python scripts/provider_tables.py MIGRAPHX HIP_EP ONNXRUNTIME
 
 with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from graphopt.placement.peers import FOLDER
+from graphopt.placement.provider_tables import FOLDER
 
 MIGRAPHX = ("https://github.com/ROCm/AMDMIGraphX", "docs/dev/onnx_operators.rst")
 HIP_EP = ("https://github.com/ROCm/hip-ep", "docs/supported-operations.md")

@@ -1,4 +1,4 @@
-"""The operators of other projects' providers. scripts/peer_operators.py makes the tables from their sources."""
+"""The operators of other projects' providers. scripts/provider_tables.py makes the tables from their sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("migraphx", "hip-ep")
 
 
 @dataclass(frozen=True)
-class Peer:
+class ProviderTable:
     """One provider's table.
 
     Attributes:
@@ -27,7 +27,8 @@ class Peer:
         any_domain: whether operators are looked up by name without domain.
         operators: name ("DOMAIN::NAME" outside ONNX's domain) -> whether it is supported ("taken"), the supported input
             types (empty: not listed), and the supported forms ("limits"; "" for all).
-        provider: for a compiler behind an ONNX Runtime provider: the operators and types that the provider passes on
+        provider: for a compiler that an ONNX Runtime provider calls: the operators and types that the provider passes
+            on
             ("operators", "types"), those it refuses in some forms ("limits"), and the source of this list.
     """
 
@@ -81,6 +82,6 @@ def _type(value: ir.Value) -> str:
     return value.dtype.name.lower()
 
 
-def read(name: str) -> Peer:
+def read(name: str) -> ProviderTable:
     """Reads the table of one of NAMES."""
-    return Peer(name, **json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+    return ProviderTable(name, **json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
