@@ -54,7 +54,7 @@ struct Registration {
   bool packed_types = false;  // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
   // Indices of inputs with the lengths of sequences. Nodes that compute only lengths, from a mask that grows with each
-  // token, become a region of their own: the graph of the other nodes then remains valid.
+  // token, become a separate region: the graph of the other nodes then remains valid.
   std::vector<size_t> length_inputs;
   // Returns true if a plan for these inputs is also valid for another value of host input i. Empty: only for an equal
   // value.

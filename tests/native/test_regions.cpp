@@ -147,7 +147,7 @@ TEST_CASE("a shape belongs to the region of its later reader") {
                   member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));
 }
 
-TEST_CASE("lengths of a mask are computed in a region of their own") {
+TEST_CASE("lengths of a mask are computed in a separate region") {
   PartitionNode sum = member({"mask"}, "sum"), attention = member({"q", "last"}, "y");
   sum.reduces = true;
   attention.lengths = {"last"};

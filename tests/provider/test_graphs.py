@@ -63,11 +63,11 @@ def test_a_cache_bound_as_past_and_present_is_not_copied(graphs: StandIn) -> Non
 
 @pytest.mark.parametrize("mask", ["fixed", "grows"])
 def test_tokens_of_a_decoder_are_replays(mask: str, graphs: StandIn) -> None:
-    """Ten runs of two regions: lengths from the mask, and all other nodes, whose plan is valid for any length."""
+    """Ten runs of two regions. One computes lengths from the mask. The plan of the other is valid for any length."""
     outcome = graphs.run("generates_in_place", STAND_IN_MASK=mask)
     found = outcome.value
     assert found["same"] and found["compiled"] == 2 and found["refused"] == 0, found
-    # The prompt and the first token have plans of their own. A mask of another length has new lengths to compute.
+    # The prompt and the first token have separate plans. For each shape of the mask the lengths are planned again.
     plans = 2 + {"fixed": 1, "grows": 10}[mask]
     assert found["planned"] == found["launched"] == plans, found
     assert found["replayed"] + found["copied"] == 2 * 10 - plans, found

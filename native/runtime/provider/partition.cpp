@@ -69,7 +69,7 @@ class Partition {
  private:
   static constexpr size_t kNoProducer = static_cast<size_t>(-1);
 
-  // Finds the members that depend only on each other, and of which only lengths are read.
+  // Finds the members that compute only lengths, from inputs of the graph.
   void find_lengths() {
     of_lengths_.assign(nodes_.size(), false);
     for (size_t i = nodes_.size(); i-- > 0;) {
