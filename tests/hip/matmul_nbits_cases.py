@@ -144,10 +144,9 @@ def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for sizes in SIZES:
             yield case(f"matmul_nbits_{suffix}-" + "x".join(map(str, sizes[:5])), dtype, *sizes)
-            N, K, bits, size, points, g_idx = sizes[1:-1]
-            yield dequantized(
-                f"dequantize_nbits_{suffix}-{N}x{K}x{bits}x{size}", dtype, N, K, bits, size, points, g_idx
-            )
+        for N, K, bits, size, points, g_idx in dict.fromkeys(sizes[1:-1] for sizes in SIZES):  # any M
+            name = f"dequantize_nbits_{suffix}-{N}x{K}x{bits}x{size}"
+            yield dequantized(name, dtype, N, K, bits, size, points, g_idx)
     for M, N, least, bits, size, points, bias in PACKS:
         K = in_packs(least, bits, size, 4)
         name = f"matmul_nbits_packs_f32-{M}x{N}x{K}x{bits}x{size}"

@@ -76,6 +76,12 @@ def test_case(case: Case, libraries: Libraries) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_names_of_cases_differ() -> None:
+    """scripts/amd_cases.py names a folder after each case."""
+    counts = Counter(case.name for case in CASES)
+    assert not {name: n for name, n in counts.items() if n > 1}
+
+
 @pytest.mark.parametrize("wave", [32, 64])
 def test_every_kernel_has_eight_cases(wave: int, libraries: Libraries) -> None:
     harness, kernels = libraries[wave]
