@@ -70,15 +70,11 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   const int first_n = (block_x() * (kNBitsThreads / kWave) + wave_id()) * kColumns;
   const int first_m = block_y() * kRows;
   NBitsColumns<T, kColumns> columns = {args, first_n, {}, {}};
-  const auto row = [&](int r) {
-    return a + static_cast<size_t>(min_int(first_m + r, args.M - 1)) * static_cast<size_t>(K);
-  };
+  a += static_cast<size_t>(first_m) * static_cast<size_t>(K);
+  const int last_row = args.M - 1 - first_m;
+  // Offsets of 32 bits from the first row take fewer registers than addresses.
+  const auto at = [&](int r, int k) { return static_cast<uint32_t>(min_int(r, last_row) * K + k); };
   float sum[kRows][kColumns] = {};
-  const auto add = [&](const T(&left)[kRows], const float (&weight)[kColumns]) {
-    UNROLL for (int r = 0; r < kRows; ++r) {
-      UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += to_float(left[r]) * weight[c];
-    }
-  };
   for (int pack = lane_id(); pack < packs; pack += kWave) {
     Words bits[kColumns];
     UNROLL for (int c = 0; c < kColumns; ++c) {
@@ -94,30 +90,30 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
       current = block;
       if constexpr (kWords > 1) {
         NO_UNROLL for (int j = 0; j < most; j += 4) {
-          FourElements<T> four[kRows];
-          UNROLL for (int r = 0; r < kRows; ++r) {
-            four[r] = *reinterpret_cast<const FourElements<T>*>(row(r) + k + j);
-          }
+          float weights[4][kColumns];
           UNROLL for (int i = 0; i < 4; ++i) {
-            T left[kRows];
-            float weight[kColumns];
-            UNROLL for (int r = 0; r < kRows; ++r) left[r] = four[r].v[i];
             UNROLL for (int c = 0; c < kColumns; ++c) {
-              weight[c] = columns.template weight<kBits>(c, bits[c].v[word] >> (kBits * (j + i)));
+              weights[i][c] = columns.template weight<kBits>(c, bits[c].v[word] >> (kBits * (j + i)));
             }
-            add(left, weight);
+          }
+          UNROLL for (int r = 0; r < kRows; ++r) {
+            const auto left = *reinterpret_cast<const FourElements<T>*>(a + at(r, k + j));
+            UNROLL for (int i = 0; i < 4; ++i) {
+              UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += to_float(left.v[i]) * weights[i][c];
+            }
           }
         }
       } else {
         NO_UNROLL for (int j = 0; j < most; ++j) {
           if (groups != nullptr) columns.enter(min_int(max_int(groups[k + j], 0), args.weights.blocks - 1));
-          T left[kRows];
-          float weight[kColumns];
-          UNROLL for (int r = 0; r < kRows; ++r) left[r] = row(r)[k + j];
+          float weights[kColumns];
           UNROLL for (int c = 0; c < kColumns; ++c) {
-            weight[c] = columns.template weight<kBits>(c, bits[c].v[0] >> (kBits * j));
+            weights[c] = columns.template weight<kBits>(c, bits[c].v[0] >> (kBits * j));
           }
-          add(left, weight);
+          UNROLL for (int r = 0; r < kRows; ++r) {
+            const float left = to_float(a[at(r, k + j)]);
+            UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += left * weights[c];
+          }
         }
       }
     }

@@ -42,6 +42,7 @@ Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
   const bool many = p.M > 1, packs = aligned && !p.has_groups && p.K % 4 == 0 && has_packs(p);
   const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
   const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
+  to_i31(rows * p.K);
   hip::NBitsArgs args = vector_args(p, half);
   const char* name = packs ? (many ? "matmul_nbits_packs_many" : "matmul_nbits_packs_few")
                            : (many ? "matmul_nbits_many" : "matmul_nbits_few");
