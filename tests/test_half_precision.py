@@ -222,6 +222,20 @@ def test_statistics_and_what_only_they_read_stay(op_type: str) -> None:
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
 
 
+def test_sines_of_constant_positions_are_computed_in_float32() -> None:
+    positions = np.outer(np.arange(256), 10.0 ** -np.linspace(0, 4, 64)).astype(np.float32)
+    before = model_from_text(
+        "g (float[256, 64] x) => (float[256, 64] y) { h = MatMul(x, w)  c = Cos(p)  s = Sin(p)  a = Mul(h, c)"
+        "  b = Mul(x, s)  d = Add(a, b)  y = MatMul(d, w) }",
+        {"p": positions, "w": np.eye(64, dtype=np.float32)},
+    )
+    after, _ = convert(before)
+    x = weight(256, 64)
+    (got,) = run(after, {"x": x})
+    wide = positions.astype(np.float64)
+    np.testing.assert_allclose(got, x * (np.cos(wide) + np.sin(wide)), rtol=0.01, atol=0.01)
+
+
 def test_a_chain_of_float32_results_ends_at_a_convolution() -> None:
     """Exp reads the whole network, but only the last convolution directly."""
     graph = """g (float[2, 4, 8, 8] x) => (float[2, 4, 8, 8] y) {

@@ -153,6 +153,9 @@ class Reasons:
                 return None, ""
             if any(not self._is_half(node.inputs[i]) for i in takes):
                 return None, ""
+            # Computed once, so float16 gains nothing, and a rounded position has a wrong sine: 255 by 0.06.
+            if node.op_type not in MOVES and all(self.editor.is_constant(node.inputs[i]) for i in takes):
+                return None, ""
         return self._out_of_range(node, takes)
 
     def _is_statistics(self, node: ir.Node) -> bool:
