@@ -304,7 +304,7 @@ NAMED_INSTRUCTIONS = {
     "cpu/parallel_for.h": 1,  # a waiting thread yields the core to its sibling
     "operators/attention/attention/multiply_cpu.cpp": 2,
     "operators/conv/fused_conv/depthwise_cpu.cpp": 4,
-    "operators/conv/fused_conv/strips.h": 2,
+    "operators/conv/fused_conv/strips.h": 1,
     "operators/conv/winograd/cpu.cpp": 1,
 }
 # Files with the tanh approximation of Gelu: for CPUs, for devices, and as the reference for a vendor's epilogue.

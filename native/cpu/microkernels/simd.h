@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -158,6 +159,37 @@ inline Vec select(const uint8_t* keep, Vec a, Vec b) {
   Bytes bytes;
   std::memcpy(&bytes, keep, sizeof bytes);
   return __builtin_convertvector(bytes, IntVec) != 0 ? a : b;
+#endif
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each mask of eight elements: the indices of the selected elements, in order, then zeros.
+inline constexpr auto kSelectedIndices = [] {
+  std::array<std::array<uint8_t, 8>, 256> all = {};
+  for (size_t mask = 0; mask < all.size(); ++mask) {
+    size_t count = 0;
+    for (uint8_t i = 0; i < 8; ++i) {
+      if ((mask >> i & 1) != 0) all[mask][count++] = i;
+    }
+  }
+  return all;
+}();
+#endif
+
+// Moves the elements selected by the bits of `mask` to the front, in order. The other elements are unspecified.
+inline Vec move_to_front(Vec v, uint32_t mask) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(mask), (__m512)v);
+#elif defined(__AVX2__)
+  const auto* indices = reinterpret_cast<const __m128i*>(kSelectedIndices[mask].data());
+  return (Vec)_mm256_permutevar8x32_ps((__m256)v, _mm256_cvtepu8_epi32(_mm_loadl_epi64(indices)));
+#else
+  Vec result = {};
+  int count = 0;
+  for (int i = 0; i < kWidth; ++i) {
+    if ((mask >> i & 1) != 0) result[count++] = v[i];
+  }
+  return result;
 #endif
 }
 

@@ -14,7 +14,7 @@ enum class Added { kNothing, kPlain, kPairs };
 // would take many instructions, so their sums are stored to the buffer without bias and residual.
 template <class T, class To, Added kAdded>
 struct StorePlain : StoreSums {
-  static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
+  static constexpr bool kParts = kWidth >= 8 && std::is_same_v<T, float>;
   const float* bias;  // begins with the first channel, like the pointers below
   const T* residual;
   const Word* residual_pairs;

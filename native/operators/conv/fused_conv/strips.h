@@ -197,17 +197,7 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
 
 // Moves the elements of v that are pixels of y to the front, in order.
 inline Vec chosen(Vec v, const Pixels& pixels) {
-  if (pixels.count == L) return v;
-#if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(pixels.mask), (__m512)v);
-#else
-  Vec result = {};
-  int count = 0;
-  for (int i = 0; i < L; ++i) {
-    if ((pixels.mask >> i & 1) != 0) result[count++] = v[i];
-  }
-  return result;
-#endif
+  return pixels.count == L ? v : move_to_front(v, pixels.mask);
 }
 
 // Returns x[i * stride] for i in [0, L) where lo <= i * stride < hi, 0 elsewhere.
