@@ -3,6 +3,7 @@
     python scripts/bench_cpu.py                     # both runtimes; exits 1 if a model misses a limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
     python scripts/bench_cpu.py --target cuda       # time on this CPU of a file optimized for a GPU
+    .venv-ort/bin/python scripts/bench_cpu.py --here --roof --only ppocr    # each node's time against its bound
 
 The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
 ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and in
@@ -21,6 +22,10 @@ With several threads each side begins when all threads of the process sleep, sin
 while after their run, and its first runs do not count. Its median run within a fixed time is one measurement. If there
 are as many threads as processors, each thread is pinned to one, as ONNX Runtime does by default. Measurements with a
 spread above 10 % are repeated, up to three times in all; the table has the try with the smallest spread.
+
+--roof profiles ours in float32 with one thread. A node's bound is the longer of two times: its multiply-adds at the
+rate of FMA instructions, and its bytes at the rate of the cache level that holds them. Both rates are measured
+(scripts/rates.cpp). Its share is the bound over its time. The last row weights shares by multiply-adds.
 """
 
 from __future__ import annotations
@@ -41,12 +46,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
+from graphopt.measure.profiling import RUNS, WARM_UP_RUNS, node_times, read_events
 from graphopt.precision.bfloat16_gain import LEAST_GAIN
+from graphopt.report.multiply_adds import multiply_adds
 from graphopt.runtime.discovery import bfloat16_gain, runtime_name
 from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
@@ -144,8 +152,10 @@ def _processors(threads: int) -> list[int]:
     return usable if len(usable) == threads else []
 
 
-def _runtime(model: Path, threads: int) -> Side:
+def _session(model: Path, threads: int, **settings: Any) -> ort.InferenceSession:
     options = ort.SessionOptions()
+    for name, value in settings.items():
+        setattr(options, name, value)
     options.intra_op_num_threads = threads
     if threads > 1 and (processors := _processors(threads)):
         # Processors are counted from 1; the thread that calls run is not in the list.
@@ -153,7 +163,11 @@ def _runtime(model: Path, threads: int) -> Side:
         options.add_session_config_entry("session.intra_op_thread_affinities", places)
     options.log_severity_level = 3
     options.register_custom_ops_library(str(graphopt.library_path()))
-    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def _runtime(model: Path, threads: int) -> Side:
+    session = _session(model, threads)
     return lambda feeds: list(session.run(None, feeds))
 
 
@@ -308,6 +322,67 @@ def _too_large(peaks: Mapping[str, float]) -> list[str]:
     return [f"{name} {ratio:.2f}x the memory" for name, ratio in ratios.items() if ratio > MEMORY]
 
 
+def _rates() -> tuple[float, dict[int, float]]:
+    """Returns the multiply-adds per second of one thread, and bytes -> bytes per second of reading so many."""
+    sizes = [2**n for n in (14, 17, 19, 22, 24, 28)]
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/rates"
+        source = Path(__file__).with_name("rates.cpp")
+        subprocess.run(["g++", "-std=c++17", "-O3", "-march=native", "-o", program, source], check=True)
+        said = subprocess.run([program, *map(str, sizes)], check=True, capture_output=True, text=True).stdout
+    fma, *rates = map(float, said.split())
+    return fma, dict(zip(sizes, rates, strict=True))
+
+
+def _real_outputs(weight: np.ndarray) -> float:
+    """Returns the share of the output channels of a blocked (NCHWc) weight that are not padding, that is, not zero."""
+    block = 16 if "avx512f" in Path("/proc/cpuinfo").read_text() else 8
+    return float(np.mean(np.any(weight.reshape(len(weight) // block, -1, block), axis=1)))
+
+
+def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, float, float, int]]:
+    """Profiles a model; yields each node of the runtime's graph, its seconds, its multiply-adds and its bytes."""
+    optimized = model.with_name("optimized.onnx")
+    files = {"profile_file_prefix": str(model.with_name("roof")), "optimized_model_filepath": str(optimized)}
+    session = _session(model, 1, enable_profiling=True, **files)
+    for _ in range(WARM_UP_RUNS + RUNS):
+        session.run(None, feeds)
+    events = read_events(Path(session.end_profiling()).read_text())
+    seconds = {n.name: n.microseconds * 1e-6 for n in node_times(events)}
+    last = {e["name"].removesuffix("_kernel_time"): e["args"] for e in events if e["name"].endswith("_kernel_time")}
+    dims = {name: array.shape for name, array in feeds.items()}
+    for node in ir.load(optimized).graph:
+        if node.name not in seconds:
+            continue
+        said = last[node.name]
+        for value, shape in zip(node.outputs, said["output_type_shape"], strict=False):
+            dims[value.name or ""] = tuple(*shape.values())
+        weights = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
+        real = 1.0
+        if (node.domain, node.op_type) == ("com.microsoft.nchwc", "Conv"):
+            node.domain, real = "", _real_outputs(weights[0].numpy())
+        moved = int(said["activation_size"]) + int(said["output_size"]) + sum(weight.nbytes for weight in weights)
+        yield node, seconds[node.name], real * (multiply_adds(node, dims) or 0), moved
+
+
+def _roof(model: Path, feeds: dict[str, Any]) -> str:
+    """Returns a table: the nodes that take 1 % of the time or have 5 million multiply-adds, and the model."""
+    fma, rates = _rates()
+    rows = []
+    for node, seconds, adds, moved in _profiled(model, feeds):
+        rate = rates[min((size for size in rates if size >= moved), default=max(rates))]
+        rows.append((seconds, adds, moved, max(adds / fma, moved / rate), f"{node.op_type} {node.name}"))
+    total, all_adds = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    weighted = sum(adds * bound / seconds for seconds, adds, _, bound, _ in rows) / max(all_adds, 1)
+    table = [heading(["node", "ms", "M multiply-adds", "MiB", "bound, ms", "share"])]
+    for seconds, adds, moved, bound, name in sorted(rows, reverse=True):
+        if seconds >= 0.01 * total or adds >= 5e6:
+            numbers = f"{1e3 * seconds:.3f}", f"{adds / 1e6:.2f}", f"{moved / 2**20:.2f}", f"{1e3 * bound:.3f}"
+            table.append(line([name, *numbers, f"{bound / seconds:.0%}"]))
+    sums = f"{1e3 * total:.3f}", f"{all_adds / 1e6:.2f}", "", ""
+    return "\n".join([*table, line(["weighted by multiply-adds", *sums, f"{weighted:.0%}"])])
+
+
 class Bench:
     """Measures rows on the runtime of this interpreter and prints the results."""
 
@@ -380,6 +455,7 @@ def main() -> int:
     parser.add_argument("--skip-errors", action="store_true", help="skip the float64 run (a minute a model)")
     parser.add_argument("--here", action="store_true", help="use only this interpreter's runtime")
     parser.add_argument("--write", type=Path, help="write a JSON file for scripts/pages.py; needs --here")
+    parser.add_argument("--roof", action="store_true", help="compare each node's time with its bound; needs --here")
     parser.add_argument("--cache", type=Path, help="a folder that keeps the float64 results between runs")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -388,10 +464,15 @@ def main() -> int:
         if arguments.here:
             bench = Bench(arguments.target, max(arguments.repeats, MIN_REPEATS), arguments.skip_errors, cache)
             found = [(g, row) for g, rows in ROWS.items() for row in rows if arguments.only.lower() in row.name.lower()]
-            for group, row in found:
+            for _, row in found if arguments.roof else ():
+                before = row.build(1)
+                ours = _write(before, arguments.target, cache)[OURS]
+                print(f"\n{row.name}\n\n{_roof(ours, row.feeds() if row.feeds else feeds_of(before))}")
+            for group, row in found if not arguments.roof else ():
                 for batch in sorted(set(row.batches) & set(arguments.batch or row.batches)):
                     bench.measure(group, row, batch, arguments.threads)
-            bench.show()
+            if not arguments.roof:
+                bench.show()
             if arguments.write is not None:
                 ratios = bench.results(arguments.threads[0])
                 columns = {"float32": "float32", "bfloat16": "bf16"}
