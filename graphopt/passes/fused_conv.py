@@ -7,14 +7,13 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
-Where it pays: for groups with few channels, which ONNX Runtime runs one after the other. Other convolutions of ONNX
-Runtime run at peak, keep the NCHWc layout from one to the next, and fuse most activations
-(docs/measurements/fused_conv_cpu.md).
+Where it pays: for groups with few channels, which ONNX Runtime runs one after the other, for few output channels, and
+for channels that do not fill the runtime's NCHWc layout. Other convolutions of ONNX Runtime run at peak, keep that
+layout from one to the next, and fuse most activations (fused_conv_cpu.md and conv_peak_cpu.md in docs/measurements).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +76,9 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
         return match
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
-        group = plan.attributes["group"]
-        no_gain = fused_conv_no_gain(plan.C, plan.M // group, group, math.prod(plan.kernel))
+        group, strides = plan.attributes["group"], plan.attributes["strides"]
+        sizes = [d.value for d in (editor.shapes.dims(plan.node.outputs[0]) or ())[2:]]
+        no_gain = fused_conv_no_gain(plan.C, plan.M // group, group, plan.kernel, strides, sizes)
         return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:

@@ -33,6 +33,11 @@ WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
 # (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
+# FusedConv without groups pays with at most these output channels, and where the runtime computes im2col and a GEMM
+FEW_OUTPUTS, FEW_OUTPUTS_OF_GEMM = 8, 32
+FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5  # per element of the stride, in windows over several axes and over one axis
+FEWEST_PIXELS = 100
+FEWEST_PRODUCTS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear pays with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
@@ -85,25 +90,50 @@ def _padded(channels: int, lanes: int = _LANES) -> int:
     return -(-channels // lanes) * lanes
 
 
-def fused_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
+def fused_conv_no_gain(
+    C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+) -> str:
     """Returns why FusedConv in float32 is slower than ONNX Runtime's Conv; "" if it is faster.
 
-    ONNX Runtime's Conv runs at peak and fuses most activations. It runs groups one after the other unless they are
-    whole blocks of its NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector. Windows of
-    several taps pay in groups of 8 channels even where a vector has 8 elements.
+    ONNX Runtime's Conv runs at peak and fuses most activations, except in two cases: without groups where
+    `_conv_below_peak` says so, and with groups. It runs groups one after the other unless they are whole blocks of its
+    NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector. Windows of several taps pay in
+    groups of 8 channels even where a vector has 8 elements.
 
     Args:
         C: input channels of a group.
         M: output channels of a group.
         group: number of groups.
-        taps: elements of the window.
+        kernel: sizes of the window.
+        strides: strides of the window.
+        sizes: sizes of the result's spatial axes; unknown sizes count as 56.
     """
     if group == 1:
-        return "ONNX Runtime's kernel, with the operators fused into it, is faster here"
+        below_peak = _conv_below_peak(C, M, kernel, strides, sizes)
+        return "" if below_peak else "ONNX Runtime's kernel, with the operators fused into it, is faster here"
     if max(C, M) == 1:
         return "ONNX Runtime's kernel is faster on planes of one channel"
-    block = _LANES if taps > 1 else _LANES_OF_LAYOUT
+    block = _LANES if math.prod(kernel) > 1 else _LANES_OF_LAYOUT
     return "ONNX Runtime's kernel is faster: the groups are blocks of its layout" if C % block == M % block == 0 else ""
+
+
+def _conv_below_peak(
+    C: int, M: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+) -> bool:
+    """Whether FusedConv is faster than ONNX Runtime's Conv in one group.
+
+    Over two axes the runtime computes whole blocks of 8 or 16 output channels; a single block of 8 has too few
+    independent sums for the latency of FMA instructions. If C exceeds a block and is not a multiple of 4, and over one
+    or three axes, it computes im2col and a GEMM. FusedConv packs X, which costs more than it gains if the window has
+    few taps per element of the stride (docs/measurements/conv_peak_cpu.md).
+    """
+    taps, stride, pixels = math.prod(kernel), math.prod(strides), math.prod(n or 56 for n in sizes)
+    if len(kernel) == 1:
+        large = C * taps >= FEWEST_TERMS_OF_SIGNAL and C * M * taps * pixels >= FEWEST_PRODUCTS_OF_SIGNAL
+        return M <= FEW_OUTPUTS_OF_GEMM and taps >= FEWEST_TAPS_OF_SIGNAL * stride and large
+    unblocked = len(kernel) == 2 and C > _LANES and C % 4 != 0
+    most = FEW_OUTPUTS_OF_GEMM if unblocked else FEW_OUTPUTS
+    return most >= M and taps >= FEWEST_TAPS * stride and pixels >= FEWEST_PIXELS
 
 
 def fused_conv_transpose_no_gain(

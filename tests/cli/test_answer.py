@@ -147,7 +147,7 @@ def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
     shown = on_a_terminal(path.parent, "optimize", path, out.name, "--target", "cpu", "-v")
     assert out.exists()
     first, *rest = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-    assert first == "30 -> 22 nodes"
+    assert first == "30 -> 21 nodes"
     assert rest and all(len(line.split("\x1b")[0]) <= 80 for line in rest)
     tables = [line for line in rest if line.startswith(("BatchNormalization  ", "weights  ", "nodes  "))]
     assert len(tables) == 3

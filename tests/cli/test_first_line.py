@@ -72,10 +72,11 @@ def test_unchanged_for_reasons_other_than_cost(run: Command) -> None:
 def test_rewritten(run: Command) -> None:
     model = ZOO["resnet18"](small=True)
     code, lines, _ = run(model)
-    assert (code, lines[0]) == (0, "30 -> 22 nodes")
-    assert lines[1:3] == ["written to out.onnx, weights 43.4 KiB -> 42.2 KiB", "nodes: BatchNormalization 8 -> 0"]
-    assert re.fullmatch(r"rewrites: fold_batch_norm 8 \(\d+\.\d\d s in all\)", lines[3])
-    assert lines[4] == "optimized for cpu; -v shows 14 refusals" and len(lines) == 5
+    assert (code, lines[0]) == (0, "30 -> 21 nodes")
+    nodes = "nodes: BatchNormalization 8 -> 0, Conv 8 -> 7, FusedConvRelu 0 -> 1, 1 more"
+    assert lines[1:3] == ["written to out.onnx, weights 43.4 KiB -> 42.2 KiB", nodes]
+    assert re.fullmatch(r"rewrites: fold_batch_norm 8, fused_conv 1, fuse_epilogue 1 \(\d+\.\d\d s in all\)", lines[3])
+    assert lines[4] == "optimized for cpu; -v shows 13 refusals" and len(lines) == 5
     code, lines, _ = run(model, "--ignore-cost-model")
     assert lines[0] == "30 -> 12 nodes, maybe slower (--ignore-cost-model also applies slower rewrites)"
     assert len(lines) <= 6 and all(len(line) <= 100 for line in lines)
@@ -146,7 +147,7 @@ def test_at_most_five_lines_with_everything() -> None:
     times = slower()
     times.rows *= 2
     lines = answer.details(report, times, "out.onnx")
-    assert len(lines) == 5 and lines[-1] == "optimized for cpu; -v shows 14 refusals and 2 notes"
+    assert len(lines) == 5 and lines[-1] == "optimized for cpu; -v shows 13 refusals and 2 notes"
     assert lines[0] == "written to out.onnx, weights 43.4 KiB -> 42.2 KiB, weights in out.onnx.data (1.0 MiB)"
 
 

@@ -76,6 +76,38 @@ def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: t
     assert_same_outputs(model, after.proto, {"x": draw(2, C, 9, 8)}, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("weight", "image", "attributes", "pays"),
+    [
+        ((8, 8, 3, 3), (28, 28), "group = 1", True),
+        ((1, 64, 3, 3), (28, 28), "group = 1", True),
+        ((8, 3, 7, 7), (56, 56), "strides = [2, 2]", True),
+        ((8, 8, 3, 39), (40, 264), "group = 1", True),
+        ((8, 8, 3, 3, 3), (16, 16, 16), "group = 1", True),
+        ((9, 8, 3, 3), (28, 28), "group = 1", False),
+        ((8, 64, 1, 1), (28, 28), "group = 1", False),
+        ((8, 16, 3, 3), (56, 56), "strides = [2, 2]", False),
+        ((8, 512, 3, 3), (7, 7), "group = 1", False),
+        ((32, 33, 3, 3), (28, 28), "group = 1", True),
+        ((32, 36, 3, 3), (28, 28), "group = 1", False),
+        ((32, 33, 1, 1), (28, 28), "group = 1", False),
+        ((64, 33, 3, 3), (28, 28), "group = 1", False),
+        ((32, 16, 5), (1000,), "group = 1", True),
+        ((64, 16, 5), (1000,), "group = 1", False),
+        ((32, 16, 5), (1000,), "strides = [2]", False),
+        ((8, 8, 5), (60,), "group = 1", False),
+    ],
+)
+def test_pays_where_the_runtime_runs_below_the_peak(
+    weight: tuple[int, ...], image: tuple[int, ...], attributes: str, pays: bool
+) -> None:
+    """Few output channels, or channels outside the runtime's NCHWc layout (docs/measurements/conv_peak_cpu.md)."""
+    x, y = ", ".join(map(str, (weight[1], *image))), ", ".join(["M", *"HVD"[: len(image)]])
+    text = f"g (float[1, {x}] x) => (float[1, {y}] y) {{ y = Conv <{attributes}> (x, W) }}"
+    after = rewrite(model_from_text(text, {"W": draw(*weight)}), [FusedConv()])
+    assert after.op_types == ["FusedConv" if pays else "Conv"]
+
+
 def test_half_precision() -> None:
     text = "g (float16[N, 4, 9, 9] x) => (float16[N, 4, 7, 7] y) { y = Conv (x, W) }"
     model = model_from_text(text, {"W": draw(4, 4, 3, 3, dtype=np.float16)})
