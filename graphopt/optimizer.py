@@ -30,7 +30,8 @@ from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.custom_ops import registered_custom_ops
-from graphopt.targets.profit import EveryLegalCandidate
+from graphopt.runtime.machine import cpu_name, has_fma
+from graphopt.targets.profit import Estimates, EveryLegalCandidate
 from graphopt.targets.target import Target
 
 if TYPE_CHECKING:
@@ -226,6 +227,11 @@ def _rewrite(
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
             transposed_products.keep_ranks_apart(editor)
+        if target.device == "cpu" and isinstance(editor.profit, Estimates) and not has_fma():
+            report.notes.append(
+                f"the cost model was measured on x86 processors with AVX2 or AVX-512, not on {cpu_name()}: --tune "
+                "measures on this machine"
+            )
         if every.has_declined:
             report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
         report.after = model_stats(editor.graphs())

@@ -24,7 +24,7 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_floats, resolved_pads
 from graphopt.remarks import Code, Refusal
-from graphopt.targets.profit import Candidate, winograd_pays
+from graphopt.targets.profit import Candidate, winograd_no_gain
 
 
 class WinogradConv(Pass[ConvMatch, ConvMatch]):
@@ -66,14 +66,12 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
         node = plan.node
-        no_gain = ""
         y = editor.shapes.dims(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d.value for d in y[2:])
         if editor.half or (editor.dtype(plan.W) or editor.dtype(plan.X)) == ir.DataType.FLOAT16:
             no_gain = "float16 allows only the small tile F(2x2, 3x3), which gains little"
-        elif not winograd_pays(editor.target, plan.C, plan.M, OH, OW):
-            size = f"{OH or '?'}x{OW or '?'}"
-            no_gain = f"too little work for {plan.C} to {plan.M} channels of {size} on {editor.target}"
+        else:
+            no_gain = winograd_no_gain(editor.target, plan.C, plan.M, OH, OW)
         return editor.candidate("WinogradConv", (plan.X, plan.W), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:

@@ -36,6 +36,16 @@ def cpu_name(source: Path = _CPU_INFO) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+def has_fma(source: Path = _CPU_INFO) -> bool:
+    """Whether this is an x86 processor with AVX2 and FMA."""
+    try:
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    return "avx2" in flags and "fma" in flags
+
+
 def device_memory_used(cards: Path = _DRM) -> int | None:
     """Returns the bytes in use on all AMD GPUs, by all processes; None without an AMD GPU."""
     counts = [int(p.read_text()) for p in cards.glob("card*/device/mem_info_vram_used")]

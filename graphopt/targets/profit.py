@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphopt.targets.cpu import winograd_gain
+from graphopt.targets.cpu import direct_time, winograd_gain, winograd_time
 from graphopt.targets.target import Target
 
 # The smallest estimated speedup for WinogradConv on a CPU with fewer than WINOGRAD_SURE_CHANNELS. There the estimate
@@ -102,3 +102,16 @@ def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None
     if target.device == "cpu":
         return winograd_gain(C, M, OH, OW) > (WINOGRAD_MIN_GAIN if min(C, M) < WINOGRAD_SURE_CHANNELS else 1.0)
     return C >= WINOGRAD_MIN_CHANNELS and M >= WINOGRAD_MIN_CHANNELS
+
+
+def winograd_no_gain(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> str:
+    """Returns why WinogradConv is not faster, with both estimated times on a CPU; "" if it is (`winograd_pays`)."""
+    if winograd_pays(target, C, M, OH, OW):
+        return ""
+    what = f"{C} to {M} channels of {OH or '?'}x{OW or '?'}"
+    if target.device != "cpu":
+        return f"too little work for {what} on {target}"
+    ours, theirs = (time(C, M, OH or 56, OW or 56) for time in (winograd_time, direct_time))
+    least = f"; below {WINOGRAD_SURE_CHANNELS} channels it must be {WINOGRAD_MIN_GAIN} times faster"
+    times = f"WinogradConv takes an estimated {ours:.1f} us for {what}, ONNX Runtime's Conv {theirs:.1f} us"
+    return times + (least if ours < theirs else "")

@@ -1,16 +1,20 @@
-"""The formula that chooses WinogradConv, against the measurements that it was fitted to."""
+"""The formula that chooses WinogradConv, against the measurements that it was fitted to; what refusals say."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from graphopt import optimize, optimizer
+from graphopt.runtime.machine import has_fma
 from graphopt.targets import cpu as targets_cpu
 from graphopt.targets.cpu import winograd_gain
-from graphopt.targets.profit import winograd_pays
+from graphopt.targets.profit import winograd_no_gain, winograd_pays
 from graphopt.targets.target import Target
 from scripts import fit_cost_model
+from tests.rewriting import model_from_text
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements" / "winograd_cpu.md"
 
@@ -89,3 +93,22 @@ def test_fit_finds_the_constants_behind_the_times() -> None:
 def test_fit_reads_every_measured_row() -> None:
     rows = fit_cost_model.read(MEASUREMENTS)
     assert [(r.C, r.H, r.M) for r in rows] == [row[:3] for row in measured()]
+
+
+def test_refusal_gives_both_times() -> None:
+    assert winograd_no_gain(Target("cpu"), 64, 64, 56, 56) == ""
+    refusal = winograd_no_gain(Target("cpu"), 16, 24, 80, 80)
+    ours, theirs = (float(t) for t in re.findall(r"([\d.]+) us", refusal))
+    assert ours / theirs == pytest.approx(1 / winograd_gain(16, 24, 80, 80), rel=0.01)
+    assert ("1.1 times" in refusal) == (ours < theirs)
+
+
+def test_tells_where_the_cost_model_was_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = model_from_text("g (float[N] x) => (float[N] y) { y = Relu (x) }", {})
+    for flags, told in (("sse2 avx2 fma", False), ("sse2 avx", True), ("", True)):
+        info = tmp_path / "cpuinfo"
+        info.write_text(f"model name: some\nflags : {flags}\n")
+        monkeypatch.setattr(optimizer, "has_fma", lambda info=info: has_fma(info))
+        notes = optimize(model, target="cpu")[1].notes
+        assert any("--tune measures on this machine" in note for note in notes) == told
+        assert not any("--tune" in note for note in optimize(model, target="rocm")[1].notes)
