@@ -195,7 +195,8 @@ class Soak:
         return self._open(model, precision, device, limit)
 
     def _open(self, model: Model, precision: str, device: int, limit: int) -> Live:
-        options: dict[str, Any] = {"device": device} | ({"memory_limit": limit} if limit else {})
+        # Small models would run on the CPU, because that is faster.
+        options: dict[str, Any] = {"device": device, "min_nodes": 1} | ({"memory_limit": limit} if limit else {})
         providers: list[Provider] = [(DEVICE_PROVIDER, options), CPU]
         session = graphopt.session(str(model.files[precision]), providers, log_severity_level=3)
         if DEVICE_PROVIDER not in session.get_providers():
