@@ -99,7 +99,6 @@ def occupancy(arch: str, kernel: Kernel) -> int:
     """Returns the waves on a SIMD; a CU's LDS is shared by four SIMDs on CDNA, by two on RDNA."""
     f, row = kernel.facts, architectures()[arch]
     registers, lds = f["vgpr_count"], f["group_segment_fixed_size"]
-    waves_of_group = -(-f["max_flat_workgroup_size"] // f["wavefront_size"])
     file, waves = int(row["simd_registers"]), int(row["waves_per_simd"])
     if is_cdna(arch):
         step, simds = 8, 4
@@ -110,7 +109,7 @@ def occupancy(arch: str, kernel: Kernel) -> int:
         step, simds = file // 64, 2
     most = min(waves, file // max(step, -(-registers // step) * step))
     if lds:
-        most = min(most, max(1, (int(row["lds_bytes"]) // lds) * waves_of_group // simds))
+        most = min(most, max(1, (int(row["lds_bytes"]) // lds) * waves_of_group(kernel) // simds))
     return most
 
 
@@ -118,19 +117,24 @@ def loop_of(arch: str, kernel: Kernel) -> Loop | None:
     return inner_loop(arch, kernel.code) if kernel.count("v_mfma|v_wmma") else None
 
 
+def waves_of_group(kernel: Kernel) -> int:
+    return -(-kernel.facts["max_flat_workgroup_size"] // kernel.facts["wavefront_size"])
+
+
 def simulate(arch: str, kernel: Kernel, loop: Loop) -> float:
     """Returns the simulated bound, with as many work-groups on a compute unit as fit."""
-    waves = -(-kernel.facts["max_flat_workgroup_size"] // kernel.facts["wavefront_size"])
+    waves = waves_of_group(kernel)
     return loop.simulated(max(1, occupancy(arch, kernel) * rates(arch).simds // waves), waves)
 
 
-def describe(loop: Loop, simulated: float) -> str:
+def describe(loop: Loop, simulated: float, alone: int) -> str:
     clocks = "  ".join(f"{unit} {clocks}" for unit, clocks in sorted(loop.clocks.items()) if unit != "barrier")
     widths = " ".join(f"{count}x{bits}" for bits, count in sorted(loop.lds_bits.items()))
     return (
         f"    loop of {len(loop.code)} instructions, clocks: {clocks}; LDS accesses by bits: {widths}; "
         f"waits {loop.count('s_wait')}, barriers {loop.count('s_barrier$|s_barrier_wait')}; "
-        f"peak {100 * loop.busiest():.0f} % (busiest unit), {100 * simulated:.0f} % (simulated)"
+        f"peak {100 * loop.busiest():.0f} % (busiest unit), {100 * simulated:.0f} % (simulated); "
+        f"{alone} clocks a round for one work-group on a compute unit"
     )
 
 
@@ -170,7 +174,7 @@ def print_kernel(arch: str, kernel: Kernel) -> list[str]:
     loop = loop_of(arch, kernel)
     if loop:
         simulated = simulate(arch, kernel, loop)
-        print(describe(loop, simulated))
+        print(describe(loop, simulated, loop.alone(waves_of_group(kernel))))
         if arch in checked() and 100 * simulated < floor_of(kernel.name):
             found.append(f"{100 * simulated:.0f} % of the peak, floor {floor_of(kernel.name)} %")
     return found

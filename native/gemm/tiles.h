@@ -82,9 +82,8 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
 // which need kCopiesToLds or, for tests, the CPU with waves of 32; targets for right operands of packed.h, as far as the
 // kernels do not spill registers; work-groups on a compute unit of NVIDIA; shape for
 // mma_sync (copies to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h.
-// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). No costs are measured on AMD: the planner uses
-// the same costs with the rate of its matrix units. Larger tiles do not fit if operands pass through
-// registers.
+// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles); kCountedCosts has those on AMD. Larger tiles do not
+// fit if operands pass through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                        \
   TILE(128x256, kCopiesToLds, kNone, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                  \
        cost(0.50, 1340, 8800), no_cost())                                                                               \
@@ -164,6 +163,19 @@ struct AlignedTile {
 #define GEMM_ALIGNED_ROW(name, dense, halo, packed, ...) \
   {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, Targets::packed, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
+
+// The costs of aligned tiles on AMD, counted in the machine code for gfx942 and gfx1100, not measured
+// (docs/measurements/gpu_tiles_amd.md). Columns: mfma (waves of 64), wmma (waves of 32).
+struct CountedCost {
+  GemmTile tile;
+  TileCost wave64, wave32;
+};
+constexpr CountedCost kCountedCosts[] = {
+    {GemmTile::kAligned128x128, cost(0.84, 1330, 1790), cost(0.93, 2550, 1790)},
+    {GemmTile::kAligned128x64, cost(0.56, 1530, 1150), cost(0.94, 1470, 960)},
+    {GemmTile::kAligned64x64, cost(0.57, 1040, 640), cost(0.91, 890, 510)},
+    {GemmTile::kAligned32x32, cost(0.37, 850, 220), cost(0.80, 750, 220)},
+};
 
 // Returns the row of a tile, which must be in the table.
 template <class Row, int kRows>

@@ -186,6 +186,10 @@ class Loop:
                 total[unit] += clocks * (r.simds if unit in ("LDS", "memory") else 1)
         return sum(one.peak_clocks for one in self.code) / max(total.values())
 
+    def alone(self, waves: int) -> int:
+        """Returns the clocks of a round if a compute unit has one work-group of `waves` waves."""
+        return (run(self, 1, waves, 18).clocks - run(self, 1, waves, 6).clocks) // 12
+
     def simulated(self, groups: int, waves: int) -> float:
         """Returns the share of the matrix units' peak, with `groups` work-groups of `waves` waves on a compute unit.
 

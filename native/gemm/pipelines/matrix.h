@@ -213,7 +213,7 @@ struct Hgemm {
     constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
-    // Whether a wave overwrites only rows of A, with which LDS begins, that no other wave reads.
+    // LDS begins with A. Whether a wave overwrites only rows of A that no other wave reads.
     constexpr bool kInOwnRows = kBuffers == 1 && kSplitK == 1 && kN == kWaveN && kWaveM == 16 &&
                                 kStride * sizeof(float) == kRow * sizeof(half_t);
     Value* const own_sums = reinterpret_cast<Value*>(&lds) + wave_id() * (16 * kStride);

@@ -1,0 +1,121 @@
+"""The planner's choice of GEMM tiles on AMD, against both estimates written out again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ctypes import c_float, c_int, c_int32, c_int64
+from dataclasses import dataclass
+
+import pytest
+
+from tests.hip import tiles
+from tests.hip.architectures import architectures
+from tests.hip.harness import ROOT, Harness, build_for_tests, int64s
+
+pytestmark = pytest.mark.once
+
+SHAPES = (
+    (128, 16384, 4096), (128, 4096, 4096), (16384, 256, 1024), (1024, 1280, 320), (256, 2304, 768), (784, 192, 768),
+    (49, 768, 3072), (8, 1000, 2048), (4096, 4096, 4096), (197, 768, 3072), (3136, 96, 384), (64, 64, 64),
+)  # fmt: skip
+LEAST_GAIN = 1.15
+MAX_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    size: str
+    tiles: int
+    splits: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A row of GEMM_ALIGNED_TILES for one wave size. `fitted` and `counted`: fraction of the peak, step, overhead."""
+
+    size: str
+    m: int
+    n: int
+    depth: int
+    fitted: tuple[float, ...]
+    counted: tuple[float, ...]
+
+
+def numbers(text: str) -> list[tuple[float, ...]]:
+    """Returns the arguments of each cost(...)."""
+    return [tuple(map(float, found.split(","))) for found in re.findall(r"cost\(([\d., ]+)\)", text)]
+
+
+def tiles_of(wave: int) -> Iterator[Tile]:
+    """Yields the tiles with kernels for dense operands."""
+    text = (ROOT / "native" / "gemm" / "tiles.h").read_text()
+    counted = {size: numbers(costs) for size, costs in re.findall(r"\{GemmTile::kAligned(\w+), (cost.*)\},", text)}
+    for tile in tiles.DENSE:
+        (row,) = re.findall(rf"TILE\({tile.size}, kAll(.*?)(?:TILE|\n\n)", text, re.DOTALL)
+        m, n, _, _, depth, *_ = map(int, re.findall(r"shape\(([\d, ]+)\)", row)[1 if wave == 64 else 2].split(","))
+        yield Tile(tile.size, m, n, depth, numbers(row)[0], counted[tile.size][wave == 32])
+
+
+class Estimates:
+    """Estimated clocks of a GEMM on an architecture's typical product."""
+
+    def __init__(self, arch: str, M: int, N: int, K: int) -> None:
+        row = architectures()[arch]
+        self.M, self.N, self.K = M, N, K
+        self.units, self.wave = int(row["compute_units"]), int(row["wave"])
+        self.flops, self.bytes = int(row["matrix_flops"]), float(row["bytes_per_second"]) / float(row["clock_hz"])
+        self.fitted: dict[Choice, float] = {}
+        self.counted: dict[Choice, float] = {}
+        for tile in tiles_of(self.wave):
+            self._add(tile)
+
+    def _add(self, tile: Tile) -> None:
+        count = -(-self.M // tile.m) * -(-self.N // tile.n)
+        for wanted in range(1, MAX_SPLITS + 1):
+            steps = -(-self.K // wanted // tile.depth)
+            if wanted > 1 and (steps < 2 or count >= self.units):
+                return
+            splits = -(-self.K // (steps * tile.depth))
+            groups = -(-count * splits // self.units)
+            sums = (4000 + (8 * splits + 2) * self.M * self.N / self.bytes) if splits > 1 else 0
+
+            def busy(cost: tuple[float, ...], steps: int = steps, groups: int = groups) -> float:
+                fraction, step, overhead = cost
+                work = 2 * tile.m * tile.n * steps * tile.depth / (self.flops * fraction)
+                return max(groups * (work + overhead), steps * step)
+
+            l2 = 2 * groups * (tile.m + tile.n) * steps * tile.depth / (54 if self.wave == 64 else 25)
+            memory = 2 * (self.M * self.K + self.K * self.N + self.M * self.N) / self.bytes
+            choice = Choice(tile.size, count, splits)
+            self.fitted[choice] = busy(tile.fitted) + sums
+            self.counted[choice] = 1000 + max(busy(tile.counted) + sums, l2, memory)
+
+
+def planned(harness: Harness, arch: str, M: int, N: int, K: int) -> Choice:
+    more = (c_float(1), c_float(0), c_int(1), c_int64(1), c_int(0), c_int32(0), c_float(0), c_float(0))
+    sizes = (c_int64(M), c_int64(N), c_int64(K), c_int(0), c_int(0))
+    facts = harness.typical_facts(arch)
+    plan = harness.plan("gemm", facts, c_int(1), *sizes, *more, int64s([0, 0]), c_int(1), c_int32(-1))
+    found = re.fullmatch(r"gemm_panels_(\w+)_f16", plan.launches[0]["kernel"])
+    assert found is not None
+    return Choice(found[1], plan.launches[0]["grid"][0], plan.launches[0]["grid"][2])
+
+
+@pytest.fixture(scope="module")
+def harness() -> Harness:
+    return Harness(build_for_tests("gpu_harness") / "libgpu_harness.so")
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100", "gfx1201"])
+def test_the_choice_changes_only_for_a_clear_gain(arch: str, harness: Harness) -> None:
+    """The tile with the least fitted cost is replaced where another one has a counted cost lower by 15 %."""
+    changed = 0
+    for shape in SHAPES:
+        estimates = Estimates(arch, *shape)
+        fitted = min(estimates.fitted, key=estimates.fitted.__getitem__)
+        counted = min(estimates.counted, key=estimates.counted.__getitem__)
+        is_better = estimates.counted[fitted] > LEAST_GAIN * estimates.counted[counted]
+        changed += is_better
+        assert planned(harness, arch, *shape) == (counted if is_better else fitted), shape
+    assert 0 < changed < len(SHAPES)
