@@ -39,7 +39,7 @@ enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 // padded to a multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
   uint32_t outside[4];    // 16 elements of A that are equal to its zero point
-  float y_scale, y_zero;  // the scale is only for an activation
+  float y_scale, y_zero;  // the scale is only for activations except Relu
   int32_t unused[2];
 };
 constexpr int kIntegerPack = 8;
@@ -49,7 +49,8 @@ constexpr uint32_t kUnsignedBits = 0x80808080;
 
 // The operations on the sums s of an int8 GEMM, whose elements are signed. The exact sum of products is s + offset[n] -
 // zero[n] * (sum of row m of A). The scale of column n, an activation, and the scale and zero point of Y are applied to
-// it. Without activation, scale[n] includes the scale of Y. `packs`: rows of Y are multiples of kIntegerPack elements.
+// it. With no activation or Relu, scale[n] includes the scale of Y. `packs`: rows of Y are
+// multiples of kIntegerPack elements.
 struct IntegerEpilogue {
   IntegerOutput output;
   int32_t columns;  // padded

@@ -71,8 +71,8 @@ struct IntegerColumns {
   DEVICE const float* array(int i) const { return scales + static_cast<size_t>(i * epilogue.columns); }
 
   DEVICE void store_bytes(uint8_t* to, float (&values)[kIntegerPack]) const {
-    if (epilogue.act.kind != ActivationKind::kNone) {
-      activate(epilogue.act, values);
+    activate(epilogue.act, values);
+    if (epilogue.act.kind != ActivationKind::kNone && epilogue.act.kind != ActivationKind::kRelu) {
       UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] /= header->y_scale;
     }
     struct alignas(kIntegerPack) Bytes {

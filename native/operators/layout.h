@@ -24,7 +24,7 @@ inline Shape to_channels_first(const Shape& s) { return {s[0], s[3], s[1], s[2]}
 // Returns the position in [N, H, W, C] of an axis of [N, C, H, W].
 inline size_t channels_last_axis(size_t axis) { return axis == 0 ? 0 : axis == 1 ? 3 : axis - 1; }
 
-// Creates a float16 kernel that converts from one layout to the other.
+// Creates a kernel that converts tensors of 1 or 2 bytes an element from one layout to the other.
 std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last);
 
 // Creates a kernel that copies its input. A step with it is a view if their memory can be shared.

@@ -76,6 +76,10 @@ struct Registration {
 
   // Returns how the node's float16 kernels handle layouts. Called for a node with an input 0 of rank 4.
   std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
+  bool has_byte_layouts = false;  // the same for kernels of 8-bit elements
+  Layout layout_of(const Node& node) const {
+    return is_byte(node.type()) && !has_byte_layouts ? Layout::kFirst : layout(node);
+  }
   // Creates the kernel for tensors of rank 4 in channels last, for kFollows and kLast. Constants of rank 4 are in
   // channels last as well.
   std::function<std::unique_ptr<Kernel>(const Node&, const std::optional<Tail>&)> create_channels_last;
@@ -111,6 +115,10 @@ struct Registration {
   }
   Registration& with_layout(decltype(layout) how) {
     layout = std::move(how);
+    return *this;
+  }
+  Registration& with_byte_layouts() {
+    has_byte_layouts = true;
     return *this;
   }
   Registration& chooses(Implementations from) {

@@ -94,7 +94,7 @@ class Numbers:
     def scale(self) -> Array:
         """Returns the factor of the sums of each column, in the arithmetic of ONNX Runtime."""
         scale = np.float32(self.alpha) * self.left_scale * self.right_scale
-        return np.asarray(scale / self.y_scale if self.requantized and not self.act else scale)
+        return np.asarray(scale / self.y_scale if self.requantized and self.act in ("", "Relu") else scale)
 
     def columns(self, sums: Array, K: int) -> Array:
         """Returns the operands of the epilogue: [matrices, 4, padded N] after a header of 8 words."""
@@ -127,7 +127,7 @@ class Numbers:
             return sums
         reals = (sums.astype(np.float32) * self.scale()).astype(np.float64)
         if self.act:
-            reals = apply(self.act, reals) / self.y_scale
+            reals = apply(self.act, reals) / (1 if self.act == "Relu" else self.y_scale)
         ends = np.iinfo(self.output)
         return np.asarray(np.clip(np.rint(reals) + self.y_zero, ends.min, ends.max))
 

@@ -8,11 +8,14 @@
 namespace graphopt::provider {
 namespace {
 
-// Returns true if a kernel in channels last can read the input: its layout can be changed, it is not float16, or it is
-// the same in both layouts. A scalar must be constant, because the runtime reports an unknown rank as 0, too.
+// Returns true if the layout of tensors of this type can be changed.
+bool is_image_type(ElementType type) { return type == ElementType::kHalf || is_byte(type); }
+
+// Returns true if a kernel in channels last can read the input: its layout can be changed, its type has no layouts, or
+// it is the same in both layouts. A scalar must be constant, because the runtime reports an unknown rank as 0, too.
 bool fits(const NodeInGraph& node, size_t i, Layout layout) {
   const Value& value = node.inputs[i];
-  if (has_layouts(value) || value.type != ElementType::kHalf) return true;
+  if (has_layouts(value) || !is_image_type(value.type)) return true;
   const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
   if (constant && constant->shape.elements() == 1) return true;
   if (layout == Layout::kAny) return constant && is_column(value);
@@ -22,12 +25,12 @@ bool fits(const NodeInGraph& node, size_t i, Layout layout) {
 }  // namespace
 
 bool has_layouts(const Value& value) {
-  return value.type == ElementType::kHalf && value.shape && value.shape->rank() == kLayoutRank;
+  return is_image_type(value.type) && value.shape && value.shape->rank() == kLayoutRank;
 }
 
 bool is_column(const Value& value) {
-  return value.type == ElementType::kHalf && value.shape && value.shape->rank() == 3 &&
-         (*value.shape)[1] == 1 && (*value.shape)[2] == 1;
+  return is_image_type(value.type) && value.shape && value.shape->rank() == 3 && (*value.shape)[1] == 1 &&
+         (*value.shape)[2] == 1;
 }
 
 NamedValues::NamedValues(Steps& steps, gpu::Device& device, const std::vector<std::string>& inputs,
@@ -105,7 +108,7 @@ bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNod
       std::none_of(node.inputs.begin(), node.inputs.end(), has_layouts)) {
     return false;
   }
-  const Layout layout = source.op->layout(node);
+  const Layout layout = source.op->layout_of(node);
   if (layout == Layout::kFirst || (layout != Layout::kAny && !source.op->create_channels_last)) return false;
   bool any = false;
   for (size_t i = 0; i < source.inputs.size(); ++i) {

@@ -210,10 +210,10 @@ class Search {
   }
 
   // Returns the product of the weights that a DequantizeLinear node writes; nothing if there is none.
-  std::optional<PackedProduct> from(size_t dequantize) const {
+  std::optional<Replacement> from(size_t dequantize) const {
     std::optional<BlockedWeights> weights = blocks_along_columns_or_rows(nodes_[dequantize]);
     if (!weights) return std::nullopt;
-    PackedProduct found;
+    Replacement found;
     found.nodes.push_back(dequantize);
     std::optional<size_t> reader = only_reader(dequantize);
     bool transposed = false;
@@ -300,11 +300,11 @@ class Search {
 
 }  // namespace
 
-std::vector<PackedProduct> find_packed_products(const std::vector<GraphNode>& nodes,
-                                                const std::vector<std::string>& outputs,
-                                                const std::function<bool(const NodeInGraph&)>& takes) {
+std::vector<Replacement> find_packed_products(const std::vector<GraphNode>& nodes,
+                                              const std::vector<std::string>& outputs,
+                                              const std::function<bool(const NodeInGraph&)>& takes) {
   const Search search(nodes, outputs);
-  std::vector<PackedProduct> found;
+  std::vector<Replacement> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
     auto product = search.from(i);
     if (product && takes(*product->node)) found.push_back(std::move(*product));

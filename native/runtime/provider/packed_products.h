@@ -7,23 +7,18 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/abi/graph.h"
+#include "runtime/provider/replacement.h"
 
 namespace graphopt::provider {
 
-struct PackedProduct {
-  std::vector<size_t> nodes;          // indices of the replaced nodes, the multiplication last
-  std::unique_ptr<NodeInGraph> node;  // refers to `nodes`; packs the weights when a constant is read
-};
-
 // `takes`: whether there is a kernel for a MatMulNBits node. `outputs`: names of the region's outputs, all of which must
 // be written.
-std::vector<PackedProduct> find_packed_products(const std::vector<abi::GraphNode>& nodes,
-                                                const std::vector<std::string>& outputs,
-                                                const std::function<bool(const NodeInGraph&)>& takes);
+std::vector<Replacement> find_packed_products(const std::vector<abi::GraphNode>& nodes,
+                                              const std::vector<std::string>& outputs,
+                                              const std::function<bool(const NodeInGraph&)>& takes);
 
 }  // namespace graphopt::provider

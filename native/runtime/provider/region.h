@@ -88,7 +88,7 @@ class Region final : public abi::OrtNodeComputeInfo {
 
   // region_compile.cpp
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused, const std::set<std::string>& planned);
-  bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
+  bool wants_channels_last(const std::vector<abi::GraphNode>& nodes, const Groups& groups) const;
   Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
   StepSource source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
   bool is_planned(const NodeInGraph& node, const NamedValues& known,

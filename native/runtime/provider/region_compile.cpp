@@ -12,6 +12,7 @@
 #include "runtime/provider/arena.h"
 #include "runtime/provider/named_values.h"
 #include "runtime/provider/packed_products.h"
+#include "runtime/provider/quantized_groups.h"
 #include "runtime/provider/region.h"
 #include "runtime/provider/siblings.h"
 #include "runtime/provider/tails.h"
@@ -57,48 +58,59 @@ class RegionNode final : public Node {
 
 }  // namespace
 
+// The groups of nodes that form one step.
+struct Region::Groups {
+  std::vector<Fusion> fusions;
+  std::vector<const Fusion*> ends;      // for each node, the fusion that it ends; null if there is none
+  std::map<size_t, Siblings> siblings;  // by the position of the first sibling
+  std::map<size_t, std::unique_ptr<NodeInGraph>> replaced;  // by the position of the last replaced node
+  std::vector<bool> covered;                                // nodes that are part of another node's step
+};
+
 // Channels-last layout is known to be faster on GPUs with matrix units: with cuDNN or, without a vendor
 // library, with the built-in GEMM kernels, which compute in this layout (docs/measurements/provider_h200.md).
-bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
-  const auto asks = [&](const GraphNode& node) {
+bool Region::wants_channels_last(const std::vector<GraphNode>& nodes, const Groups& groups) const {
+  const auto asks = [&](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && !node.inputs.empty() && has_layouts(node.inputs[0]) &&
-           op->layout(node) == Layout::kLast;
+           op->layout_of(node) == Layout::kLast;
   };
-  if (options_.implementation >= 0 || std::none_of(nodes.begin(), nodes.end(), asks)) return false;
+  const bool any = std::any_of(nodes.begin(), nodes.end(), asks) ||
+                   std::any_of(groups.replaced.begin(), groups.replaced.end(),
+                               [&](const auto& replaced) { return asks(*replaced.second); });
+  if (options_.implementation >= 0 || !any) return false;
   if (options_.channels_last) return *options_.channels_last;
   const hip::Matrix matrix = gpu::architecture(device_.facts().arch).matrix;
   if (gpu::dnn(device_, options_.libraries.get()).library != nullptr) return matrix == hip::Matrix::kMma;
   return matrix != hip::Matrix::kNone && matrix != hip::Matrix::kEmulated;
 }
 
-// The groups of nodes that form one step.
-struct Region::Groups {
-  std::vector<Fusion> fusions;
-  std::vector<const Fusion*> ends;      // for each node, the fusion that it ends; null if there is none
-  std::map<size_t, Siblings> siblings;  // by the position of the first sibling
-  std::map<size_t, std::unique_ptr<NodeInGraph>> packed;  // by the position of the replaced multiplication
-  std::vector<bool> covered;                              // nodes that are part of another node's step
-};
-
 Region::Groups Region::group(const std::vector<GraphNode>& nodes,
                              const std::vector<std::string>& outputs) const {
   Groups groups;
   groups.ends.resize(nodes.size());
   groups.covered.resize(nodes.size());
-  const auto takes_packed = [this](const NodeInGraph& node) {
+  const auto takes = [this](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->refuse(node).empty();
   };
-  for (PackedProduct& product : find_packed_products(nodes, outputs, takes_packed)) {
-    count_region(RegionEvent::kFused);
-    const size_t position = product.nodes.back();
-    for (const size_t i : product.nodes) groups.covered[i] = i != position;
-    groups.packed.emplace(position, std::move(product.node));
+  const auto replace = [&](std::vector<Replacement> replacements) {
+    for (Replacement& replacement : replacements) {
+      count_region(RegionEvent::kFused);
+      const size_t position = replacement.nodes.back();
+      for (const size_t i : replacement.nodes) groups.covered[i] = i != position;
+      groups.replaced.emplace(position, std::move(replacement.node));
+    }
+  };
+  replace(find_packed_products(nodes, outputs, takes));
+  // Without matrix units, 8-bit products are slower than those of floats.
+  if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
+    replace(find_quantized_groups(nodes, outputs, takes));
   }
-  const auto takes_tail = [this](const GraphNode& node) {
+  const auto takes_tail = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
-    return op != nullptr && op->create_with_tail;
+    return op != nullptr && op->create_with_tail &&
+           !groups.covered[static_cast<size_t>(&node - nodes.data())];
   };
   groups.fusions = find_tails(nodes, outputs, takes_tail);
   for (const Fusion& fusion : groups.fusions) {
@@ -122,9 +134,9 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
 // Returns the source of the step that replaces node i.
 StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
   const Fusion* fusion = groups.ends[i];
-  const auto packed = groups.packed.find(i);
-  const NodeInGraph* replaced = packed != groups.packed.end() ? packed->second.get() : nullptr;
-  const NodeInGraph& node = replaced != nullptr ? *replaced : nodes[fusion != nullptr ? fusion->head : i];
+  const auto replaced = groups.replaced.find(i);
+  const NodeInGraph* first = &nodes[fusion != nullptr ? fusion->head : i];
+  const NodeInGraph& node = replaced != groups.replaced.end() ? *replaced->second : *first;
   const auto family = groups.siblings.find(i);
   StepSource source;
   source.node = &node;
@@ -188,7 +200,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
     } else if (of->is_constant(k)) {
       operand.kind = Operand::Kind::kConstant;  // add_constants sets the index
       operand.last =
-          last || (source.last && op.layout(*source.node) == Layout::kAny && is_column(of->inputs[k]));
+          last || (source.last && op.layout_of(*source.node) == Layout::kAny && is_column(of->inputs[k]));
     } else {
       throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
     }
@@ -210,7 +222,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
 
   NamedValues known(steps_, device_, inputs, outputs);
   const Groups groups = group(nodes, outputs);
-  const bool channels_last = wants_channels_last(nodes);
+  const bool channels_last = wants_channels_last(nodes, groups);
   std::vector<StepSource> sources;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (groups.covered[i] && groups.ends[i] == nullptr) continue;
@@ -363,20 +375,27 @@ namespace {
 
 // A constant converted to channels last, in host memory. Columns [C, 1, 1] become [1, 1, 1, C].
 struct ChannelsLastConstant {
-  std::unique_ptr<uint16_t[]> memory;
+  std::unique_ptr<unsigned char[]> memory;
   Tensor tensor;
   explicit ChannelsLastConstant(const Tensor& from) : tensor(from) {
     const Shape s = from.shape.rank() == kLayoutRank ? from.shape : Shape{1, from.shape[0], 1, 1};
     tensor.shape = to_channels_last(s);
-    memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
+    memory = std::make_unique<unsigned char[]>(from.bytes());
     tensor.data = memory.get();
-    const auto* x = from.as<const uint16_t>();
+    if (bytes_of(from.type) == 1) {
+      convert(s, from.as<const uint8_t>(), tensor.as<uint8_t>());
+    } else {
+      convert(s, from.as<const uint16_t>(), tensor.as<uint16_t>());
+    }
+  }
+
+ private:
+  template <class T>
+  static void convert(const Shape& s, const T* x, T* y) {
     const int64_t pixels = s[2] * s[3];
     for (int64_t n = 0; n < s[0]; ++n) {
       for (int64_t i = 0; i < pixels; ++i) {
-        for (int64_t c = 0; c < s[1]; ++c) {
-          memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
-        }
+        for (int64_t c = 0; c < s[1]; ++c) y[(n * pixels + i) * s[1] + c] = x[(n * s[1] + c) * pixels + i];
       }
     }
   }

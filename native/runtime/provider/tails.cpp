@@ -35,7 +35,8 @@ size_t slope_axes(const GraphNode& node) {
   return known ? node.inputs[1].shape->rank() : kUnknown;
 }
 
-// Returns the activation that a node applies to its first input; nothing if the node is no activation.
+}  // namespace
+
 std::optional<Activation> activation_of(const GraphNode& node) {
   using A = ActivationKind;
   if (node.domain() == kDomain) {
@@ -67,6 +68,8 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   }
   return std::nullopt;
 }
+
+namespace {
 
 // Returns true for PRelu of X [N, C, D1.., Dk] with slopes [C, 1.., 1] or [1, C, 1.., 1], one for each channel.
 bool has_slope_of_each_channel(const GraphNode& node) {

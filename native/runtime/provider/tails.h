@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Fusion {
   size_t sum = 0, residual = 0;  // the node of the sum, and the index of its other input
   size_t prelu = 0;              // the node with the slopes as input 1
 };
+
+// Returns the activation that a node applies to its first input; nothing if the node is no activation.
+std::optional<Activation> activation_of(const abi::GraphNode& node);
 
 // `takes_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, all of
 // which must be written.

@@ -132,7 +132,7 @@ struct IntegerSumArgs : Arguments<4, 184> {
 constexpr int kScaleThreads = 256;
 
 // Computes Y [.., M, N] with `total` elements from the sums x. Y is 8-bit, or float if y_scale is null.
-struct ScaleProductsArgs : Arguments<7, 104> {
+struct ScaleProductsArgs : Arguments<7, 112> {
   In x, left_scale, right_scale, y_scale, y_zero,
       bias;  // bias: float [N]; y_scale, y_zero and bias may be null
   Out y;
@@ -141,7 +141,7 @@ struct ScaleProductsArgs : Arguments<7, 104> {
   int32_t left_step, right_step;  // 1: a scale for each row, for each column; 0: one for all
   int32_t is_signed;              // whether the elements of Y are signed
   float alpha;                    // factor of the sums
-  int32_t unused;
+  Activation act;                 // of 8-bit Y
 };
 
 }  // namespace graphopt::hip

@@ -6,6 +6,7 @@
 // 2 M N K operations for (M K + K N + M N) elements: compute-bound, on the vector unit. A work-item sums 4 x 4 elements
 // of Y. An 8-bit element minus its zero point has 9 bits. It is stored in LDS with 16 bits, because multiplications of
 // 16-bit integers are fast.
+#include "blocks/gpu/activation.h"
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -126,6 +127,14 @@ DEVICE void integer_product(const IntegerProductArgs& args) {
   matrix_product<Sum, T>(args, lds, same, same);
 }
 
+// Returns act(sum * scale) / y_scale. Without activation, or with Relu, the sum is multiplied only once.
+DEVICE float activated(const Activation& act, float sum, float scale, float y_scale) {
+  const bool once = act.kind == ActivationKind::kNone || act.kind == ActivationKind::kRelu;
+  float value[1] = {sum * (once ? scale / y_scale : scale)};
+  activate(act, value);
+  return once ? value[0] : value[0] / y_scale;
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -222,5 +231,6 @@ KERNEL(scale_products, kScaleThreads, ScaleProductsArgs, x, left_scale, right_sc
   }
   const bool is_signed = args.is_signed != 0;
   const float zero = static_cast<float>(zero_at(y_zero, 0, is_signed));
-  bytes[i] = saturate_to_byte(round_to_even(sum * (scale / y_scale[0])) + zero, is_signed);
+  const float steps = activated(args.act, sum, scale, y_scale[0]);
+  bytes[i] = saturate_to_byte(round_to_even(steps) + zero, is_signed);
 }

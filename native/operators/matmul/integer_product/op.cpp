@@ -91,7 +91,12 @@ class IntegerProduct : public gpu::DeviceKernel {
         in_(in),
         alpha_(node.get_float("alpha", 1.0f)),
         transpose_a_(node.get_bool("transA")),
-        transpose_b_(node.get_bool("transB")) {}
+        transpose_b_(node.get_bool("transB")) {
+    // Attributes of nodes that the provider makes (runtime/provider/quantized_groups.h).
+    act_.kind = static_cast<ActivationKind>(node.get_int("activation", 0));
+    act_.a = node.get_float("activation_a", 0.0f);
+    act_.b = node.get_float("activation_b", 0.0f);
+  }
 
   void prepare(const Node& node) override {
     const auto b = node.constant(in_[kB]);
@@ -299,6 +304,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     p.many_biases = is_many(call, in_[kBias], p.columns, "the bias");
     p.has_y_zero = call.has_input(in_[kYZero]);
     p.alpha = alpha_;
+    p.act = act_;
     require_one(call, in_[kYScale], "the scale of Y");
     require_one(call, in_[kYZero], "the zero point of Y");
     return p;
@@ -312,6 +318,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     require_one(call, in_[kYZero], "the zero point of Y");
     if (call.has_input(in_[kYScale])) p.quantized = type_of_y(call);
     p.has_zero = call.has_input(in_[kYZero]);
+    p.act = act_;
     program.launch(gpu::scale_products_plan(p),
                    {refs.sums, refs.left, refs.right, input_or_none(call, in_[kYScale]),
                     input_or_none(call, in_[kYZero]), refs.bias},
@@ -329,6 +336,7 @@ class IntegerProduct : public gpu::DeviceKernel {
  private:
   float alpha_;
   bool transpose_a_, transpose_b_;
+  Activation act_;
   std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
   int64_t sums_at_ = 0;                    // offset of the sums in lines_
   bool has_zeros_ = true;                  // of lines_
@@ -527,6 +535,14 @@ std::string refuse_wide(const Node& node) {
   return "";
 }
 
+// Channels last is the layout of the kernels on the matrix units.
+Layout layout_of(const Node& node, const Operands& in) {
+  const auto& w = node.inputs[in[kB]].shape;
+  const int64_t groups = node.get_int("group", 1);
+  const bool known = w && w->rank() == kLayoutRank && !node.get_bool("channels_last");
+  return known && (groups == 1 || ((*w)[1] == 1 && (*w)[0] == groups)) ? Layout::kLast : Layout::kFirst;
+}
+
 }  // namespace
 
 void add_integer_product(Kernels& kernels) {
@@ -536,7 +552,12 @@ void add_integer_product(Kernels& kernels) {
   refuse(kernels.add_onnx("MatMulInteger", 10, 10, kernel<IntegerProduct>, kMatMulInteger), kMatMulInteger);
   refuse(kernels.add_onnx("QLinearMatMul", 10, 21, kernel<IntegerProduct>, kQLinearMatMul), kQLinearMatMul);
   refuse(kernels.add_onnx("ConvInteger", 10, 10, kernel<IntegerConv>, kMatMulInteger), kMatMulInteger);
-  refuse(kernels.add_onnx("QLinearConv", 10, 10, kernel<IntegerConv>, kQLinearConv), kQLinearConv);
+  const auto convolution = [&](Registration& r) {
+    refuse(r, kQLinearConv);
+    r.with_layout([](const Node& node) { return layout_of(node, kQLinearConv); }).with_byte_layouts();
+    kernels.has_channels_last(kernel<IntegerConv>, kQLinearConv);
+  };
+  convolution(kernels.add_onnx("QLinearConv", 10, 10, kernel<IntegerConv>, kQLinearConv));
   refuse(kernels.add_microsoft("MatMulIntegerToFloat", kernel<IntegerProduct>, kMatMulIntegerToFloat),
          kMatMulIntegerToFloat);
   refuse(kernels.add_microsoft("DynamicQuantizeMatMul", kernel<IntegerProduct>, kDynamicQuantizeMatMul),
@@ -545,7 +566,7 @@ void add_integer_product(Kernels& kernels) {
   kernels.add_microsoft("MatMulInteger16", kernel<IntegerProduct>, kMatMulInteger16)
       .refused(refuse_wide)
       .takes_rare_types();
-  refuse(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv), kQLinearConv);
+  convolution(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv));
 }
 
 }  // namespace graphopt

@@ -100,6 +100,7 @@ struct ScaleProblem {
   std::optional<ElementType> quantized;        // the 8-bit type of Y; empty: float
   bool has_zero = false;                       // Y has a zero point
   float alpha = 1;
+  Activation act;  // of quantized Y
 };
 
 // Inputs: sums [outer, M, N], the scales of L and R, scale and zero point of Y, bias; output Y.

@@ -140,7 +140,7 @@ Plan integer_columns_plan(const IntegerColumnsProblem& p) {
   args.right_zero_step = p.right_zero.many;
   args.right_scale_step = p.right_scales;
   args.is_float_bias = p.y == ElementType::kFloat;
-  args.has_activation = p.act.kind != ActivationKind::kNone;
+  args.has_activation = p.act.kind != ActivationKind::kNone && p.act.kind != ActivationKind::kRelu;
   args.alpha = p.alpha;
   return one_launch("integer_columns", total, hip::kIntegerThreads, args);
 }
@@ -320,6 +320,7 @@ Plan scale_products_plan(const ScaleProblem& p) {
   args.right_step = p.right_many;
   args.is_signed = p.quantized == ElementType::kInt8;
   args.alpha = p.alpha;
+  args.act = p.act;
   return one_launch("scale_products", total, hip::kScaleThreads, args);
 }
 

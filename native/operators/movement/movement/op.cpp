@@ -253,7 +253,10 @@ Planner plan_layout_change(bool to_last) {
     if (rows == 1 || columns == 1) {
       program.copy(to, Ref::input(0), x.shape.elements() * bytes_of(x.type));
     } else {
-      program.launch(gpu::swap_planes_plan(x.shape[0], rows, columns, bytes_of(x.type), call.aligned()),
+      const int64_t bytes = bytes_of(x.type);
+      const gpu::StridedCopy copy = gpu::permutation({x.shape[0], rows, columns}, {0, 2, 1}, bytes);
+      program.launch(bytes == 1 ? gpu::strided_copy_plan(copy, call.aligned())
+                                : gpu::swap_planes_plan(x.shape[0], rows, columns, bytes, call.aligned()),
                      {Ref::input(0)}, {to});
     }
   };

@@ -75,6 +75,20 @@ std::string refuse_pool_windows(const Node& node) {
 
 namespace {
 
+// Returns a pool over two axes of images in channels last as one over three axes. The window of the third axis is one
+// channel.
+gpu::PoolProblem over_pixels(const gpu::PoolProblem& p, int64_t channels) {
+  gpu::PoolProblem result = p;
+  for (size_t d = 0; d + 1 < gpu::kSpatialAxes; ++d) {
+    result.axes[d] = p.axes[d + 1];
+    result.out[d] = p.out[d + 1];
+  }
+  const int32_t size = gpu::to_i31(channels);
+  result.axes[gpu::kSpatialAxes - 1] = {size, 1, 1, 0, 1, size};
+  result.out[gpu::kSpatialAxes - 1] = channels;
+  return result;
+}
+
 Planner plan_pool(const Node& node, bool average, bool last) {
   const PoolWindows windows(node, average);
   return [=](Call& call, Program& program) {
@@ -82,8 +96,9 @@ Planner plan_pool(const Node& node, bool average, bool last) {
     Shape y;
     const gpu::PoolProblem p = windows.place(x.shape, last, y);
     const Ref to = set_output(call, 0, y);
-    program.launch(last ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned())
-                        : gpu::pool_plan(p, x.type, call.aligned()),
+    program.launch(!last             ? gpu::pool_plan(p, x.type, call.aligned())
+                   : is_byte(x.type) ? gpu::pool_plan(over_pixels(p, x.shape[3]), x.type, call.aligned())
+                                     : gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()),
                    {Ref::input(0)}, {to});
   };
 }
@@ -122,9 +137,9 @@ std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "
 }  // namespace
 
 void add_pool(Kernels& kernels) {
-  kernels.add_following("MaxPool", 1, 22, plan_pool, false).refused([](const Node& node) {
-    return refuse_pool(node, false);
-  });
+  kernels.add_following("MaxPool", 1, 22, plan_pool, false)
+      .refused([](const Node& node) { return refuse_pool(node, false); })
+      .with_byte_layouts();
   kernels.add_following("AveragePool", 1, 22, plan_pool, true).refused([](const Node& node) {
     return refuse_pool(node, true);
   });

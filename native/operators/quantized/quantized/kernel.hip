@@ -38,10 +38,11 @@ DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint
   if (args.op == QuantizedOp::kAdd) {
     const float left = q.a_scale / q.y_scale, right = q.b_scale / q.y_scale;
     const float fixed = q.y_zero - (left * q.a_zero + right * q.b_zero);
+    const float least = args.act.kind == ActivationKind::kRelu ? q.y_zero : -infinity();
     UNROLL for (int j = 0; j < kCount; ++j) {
       const float sum =
           fused_multiply_add(number(a[j]), left, fused_multiply_add(number(b[j]), right, fixed));
-      y[j] = saturate_to_byte(round_to_even(sum), q.is_signed);
+      y[j] = saturate_to_byte(max_float(round_to_even(sum), least), q.is_signed);
     }
     return;
   }

@@ -77,12 +77,16 @@ Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
 }
 
 // QLinearAdd and QLinearMul, which have two inputs.
-Planner plan_quantized_binary(QuantizedOp op) {
+Planner plan_quantized_binary(const Node& node, QuantizedOp op) {
+  // The provider fuses Relu (runtime/provider/quantized_groups.h).
+  Activation act;
+  act.kind = static_cast<ActivationKind>(node.get_int("activation", 0));
   return [=](Call& call, Program& program) {
     constexpr QuantizedOperand a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
     for (const QuantizedOperand& numbers : {a, b, c}) require_one(call, numbers);
     QuantizedProblem p;
     p.op = op;
+    p.act = act;
     p.is_signed = is_signed_byte(call.input(a.x));
     p.a_zero = call.has_input(a.zero);
     p.b_zero = call.has_input(b.zero);
@@ -159,8 +163,8 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
                  {y});
 }
 
-Planner plan_quantized_mean(const Node& node) {
-  const bool last = node.get_bool("channels_last");
+Planner plan_quantized_mean(const Node& node, bool layout_is_last) {
+  const bool last = layout_is_last || node.get_bool("channels_last");
   return [=](Call& call, Program& program) {
     Shape y = call.input(0).shape;
     throw_if(y.rank() < 3, "X must have rank 3 or more");
@@ -280,15 +284,27 @@ std::string refuse_average_pool(const Node& node) {
 }  // namespace
 
 void add_quantized(Kernels& kernels) {
-  kernels.add_microsoft("QLinearSigmoid", plan_quantized_activation, ActivationKind::kSigmoid)
-      .refused(refuse_unary);
-  kernels.add_microsoft("QLinearLeakyRelu", plan_quantized_activation, ActivationKind::kLeakyRelu)
-      .refused(refuse_unary);
-  kernels.add_microsoft("QLinearAdd", plan_quantized_binary(QuantizedOp::kAdd)).refused(refuse_binary);
-  kernels.add_microsoft("QLinearMul", plan_quantized_binary(QuantizedOp::kMul)).refused(refuse_binary);
+  const auto treats_axes_alike = [](Registration& r) {
+    r.with_layout([](const Node&) { return Layout::kAny; }).with_byte_layouts();
+  };
+  const auto add_activation = [&](const char* name, ActivationKind kind) {
+    treats_axes_alike(kernels.add_microsoft(name, plan_quantized_activation, kind).refused(refuse_unary));
+  };
+  add_activation("QLinearSigmoid", ActivationKind::kSigmoid);
+  add_activation("QLinearLeakyRelu", ActivationKind::kLeakyRelu);
+  const auto add_binary = [&](const char* name, QuantizedOp op) {
+    treats_axes_alike(kernels.add_microsoft(name, plan_quantized_binary, op).refused(refuse_binary));
+  };
+  add_binary("QLinearAdd", QuantizedOp::kAdd);
+  add_binary("QLinearMul", QuantizedOp::kMul);
   kernels.add_microsoft("QLinearWhere", plan_quantized_where).refused(refuse_where);
   kernels.add_microsoft("QLinearConcat", plan_quantized_concat).refused(refuse_concat);
-  kernels.add_microsoft("QLinearGlobalAveragePool", plan_quantized_mean).refused(refuse_unary);
+  kernels.add_microsoft("QLinearGlobalAveragePool", plan_quantized_mean, false)
+      .refused(refuse_unary)
+      .with_layout(
+          [](const Node& node) { return node.get_bool("channels_last") ? Layout::kFirst : Layout::kFollows; })
+      .with_byte_layouts();
+  kernels.has_channels_last(plan_quantized_mean);
   kernels.add_microsoft("QLinearAveragePool", plan_quantized_average_pool).refused(refuse_average_pool);
   kernels.add_microsoft("QLinearSoftmax", plan_quantized_softmax).refused(refuse_unary);
 }

@@ -9,7 +9,8 @@ namespace graphopt::gpu {
 
 using hip::QuantizedOp;
 
-// y = quantize(op(dequantize(a), dequantize(b))) with numpy broadcasting; kActivate has no b.
+// y = quantize(act(op(dequantize(a), dequantize(b)))) with numpy broadcasting; kActivate has no b, kAdd only Relu, and
+// kMul no activation.
 struct QuantizedProblem {
   QuantizedOp op = QuantizedOp::kActivate;
   Activation act;

@@ -1,0 +1,26 @@
+// Finds operators between DequantizeLinear and QuantizeLinear (the QDQ format of ONNX Runtime's quantizer), and
+// replaces each by one operator on 8-bit integers:
+//
+//   DequantizeLinear (each input) -> operator -> [activation] -> QuantizeLinear
+//
+// Conv becomes QLinearConv, Gemm QGemm, MatMul QLinearMatMul, Add QLinearAdd and Mul QLinearMul. Pools, and operators
+// that only move elements, become the same operators on integers. The attributes activation, activation_a and
+// activation_b of the new nodes are members of Activation.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/abi/graph.h"
+#include "runtime/provider/replacement.h"
+
+namespace graphopt::provider {
+
+// `takes`: whether there is a kernel for a node. `outputs`: names of the region's outputs, which must be written. A
+// DequantizeLinear node is replaced, too, if only replaced nodes read it.
+std::vector<Replacement> find_quantized_groups(const std::vector<abi::GraphNode>& nodes,
+                                               const std::vector<std::string>& outputs,
+                                               const std::function<bool(const NodeInGraph&)>& takes);
+
+}  // namespace graphopt::provider
