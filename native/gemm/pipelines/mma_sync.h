@@ -70,17 +70,23 @@ struct Instruction<half_t> {
     return x;
   }
   DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
-    UNROLL for (int n = 0; n < 2; ++n) {
-      float* c = sum.v + 4 * n;
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-          : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[2 * n]),
-            "r"(right.v[2 * n + 1]));
-    }
+    multiply_eight(sum, left, right, 0);
+    multiply_eight(sum, left, right, 1);
+  }
+  // Multiplies by the first eight columns only.
+  DEVICE static void multiply_half(Sum& sum, const Left& left, const Right& right) {
+    multiply_eight(sum, left, right, 0);
   }
 
  private:
+  DEVICE static void multiply_eight(Sum& sum, const Left& left, const Right& right, int n) {
+    float* c = sum.v + 4 * n;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[2 * n]),
+          "r"(right.v[2 * n + 1]));
+  }
   DEVICE static Left load(const half_t* p) {
     Left x;
     const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(p));

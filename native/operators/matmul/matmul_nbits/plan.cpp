@@ -78,14 +78,11 @@ int64_t blocks_in_pack(const NBitsProblem& p) {
 Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   struct Kernel {
     int bits;
-    int64_t blocks;
-    const char* name;
-    int64_t columns, max_threads;
+    int64_t blocks, columns, max_threads;
   };
-#define NBITS_ROWS(bits, blocks)                                                           \
-  {                                                                                        \
-    bits, blocks, "matmul_nbits_rows_" #bits "x" #blocks "_f16", hip::kNBitsColumns<bits>, \
-        hip::kNBitsMaxThreads<bits, blocks>                                                \
+#define NBITS_ROWS(bits, blocks)                                                \
+  {                                                                             \
+    bits, blocks, hip::kNBitsColumns<bits>, hip::kNBitsMaxThreads<bits, blocks> \
   }
   constexpr Kernel kKernels[] = {NBITS_ROWS(2, 1), NBITS_ROWS(2, 2), NBITS_ROWS(2, 4),
                                  NBITS_ROWS(4, 1), NBITS_ROWS(4, 2), NBITS_ROWS(8, 1)};
@@ -93,16 +90,21 @@ Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   const Kernel& kernel = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& k) {
     return k.bits == p.bits && k.blocks == blocks_in_pack(p);
   });
-  // Enough work-items to keep all compute units waiting for memory at the same time.
+  const bool eight = p.M <= 8 && architecture(device.arch).matrix == hip::Matrix::kMma;
+  const std::string layout = std::to_string(kernel.bits) + "x" + std::to_string(kernel.blocks);
+  const char* const name =
+      kernel_name({eight ? "matmul_nbits_eight_rows_" : "matmul_nbits_rows_", layout, "_f16"});
+  // Enough work-items to keep all compute units waiting for memory at the same time. Their registers must fit: NVIDIA's
+  // have enough for kItemsOnUnit work-items.
   constexpr int64_t kItemsOnUnit = 512;
   const int64_t groups = divide_up(p.N, kernel.columns);
-  const int64_t wanted = divide_up(kItemsOnUnit * device.compute_units, groups * device.wave);
+  const int64_t wanted = kItemsOnUnit / device.wave / divide_up(groups, device.compute_units);
   const int64_t waves = std::clamp<int64_t>(wanted, 4, kernel.max_threads / device.wave);
   hip::NBitsRowsArgs args = {};
   fill(args, p, true);
   args.waves = static_cast<int32_t>(waves);
   Plan plan;
-  plan.launch(kernel.name, {to_u31(groups)}, static_cast<uint32_t>(waves * device.wave), args).lds =
+  plan.launch(name, {to_u31(groups)}, static_cast<uint32_t>(waves * device.wave), args).lds =
       static_cast<uint32_t>(waves * p.M * kernel.columns * 4);
   return plan;
 }

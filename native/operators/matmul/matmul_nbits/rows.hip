@@ -14,39 +14,44 @@
 
 namespace graphopt::hip {
 
-template <int kBits, int kBlocks>
+// kRows: the most rows of A. With 8 rows, which only NVIDIA's instruction multiplies faster than 16, registers suffice to
+// load the elements of A, too, a step in advance.
+template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
 struct NBitsRows {
-  using Instruction = hip::Instruction<half_t>;
+  using Instruction = Unit;
   static constexpr int kLines = Instruction::kLines, kPairs = Instruction::kPairs;
   static constexpr int kTiles = kNBitsColumns<kBits> / 16;
   static constexpr int kElements = 128 / kBits, kPacks = kElements / 8;  // of 16 bytes of weights
   static constexpr int kStep = kElements * Instruction::kParts;          // indices k of a wave
   static constexpr int kPacksAtOnce = kPairs > 4 ? kPairs / 4 : 1;       // packs for one multiplication
+  static constexpr bool kTogether = kRows == 8;
+  static constexpr int kRightLines = kTogether ? 1 : kLines;
 
-  // 16 bytes of each line.
-  struct Weights {
-    Bits128 bits[kTiles][kLines];
-    BlockBits blocks[kTiles][kLines][kBlocks];
-  };
   struct Words {
     uint32_t v[4];
+  };
+  // 16 bytes of weights of each line, and the elements of A at the same indices k.
+  struct Step {
+    Bits128 bits[kTiles][kLines];
+    BlockBits blocks[kTiles][kLines][kBlocks];
+    Words right[kRightLines][kPacks];
   };
 
   const NBitsRowsArgs& args;
   PackedLines<kBits> lines;
-  const half_t* rows[kLines];
+  const half_t* rows[kRightLines];
   typename Instruction::Sum sum[kTiles] = {};
 
   DEVICE NBitsRows(const NBitsRowsArgs& of, int first_n)
       : args(of), lines(of.weights, of.b, of.scales, of.points, first_n, of.N - first_n) {
     const half_t* const a = args.a;
-    UNROLL for (int i = 0; i < kLines; ++i) {
+    UNROLL for (int i = 0; i < kRightLines; ++i) {
       rows[i] = a + static_cast<ptrdiff_t>(min_int(Instruction::line(i), args.M - 1)) * args.K;
     }
   }
 
   DEVICE int block_of(int k, int block) const { return lines.block_of(k + kElements / kBlocks * block); }
-  DEVICE void load(Weights& to, int k) const {
+  DEVICE void load_weights(Step& to, int k) const {
     UNROLL for (int t = 0; t < kTiles; ++t) {
       UNROLL for (int i = 0; i < kLines; ++i) {
         const int line = t * 16 + Instruction::line(i);
@@ -62,63 +67,87 @@ struct NBitsRows {
     const Bits128 bits = *reinterpret_cast<const Bits128*>(rows[i] + k);
     return bit_cast<Words>(bits);
   }
-  // Adds the products of the weights from index k on and the rows of A. `whole`: the step of this wave ends before K.
-  DEVICE void multiply(const Weights& weights, int k, bool whole) {
-    Words right[kLines][kPacks];
-    UNROLL for (int i = 0; i < kLines; ++i) {
+  // `whole`: the step of this wave ends before K.
+  DEVICE void load_rows(Step& to, int k, bool whole) const {
+    UNROLL for (int i = 0; i < kRightLines; ++i) {
       if (whole) {
-        UNROLL for (int p = 0; p < kPacks; ++p) right[i][p] = load_row(i, k + 8 * p);
+        UNROLL for (int p = 0; p < kPacks; ++p) to.right[i][p] = load_row(i, k + 8 * p);
       } else {
         UNROLL for (int p = 0; p < kPacks; ++p) {
-          right[i][p] = k + 8 * p < args.K ? load_row(i, k + 8 * p) : Words{};
+          to.right[i][p] = k + 8 * p < args.K ? load_row(i, k + 8 * p) : Words{};
         }
       }
     }
+  }
+  // Returns k; on NVIDIA, when a step has arrived. One scoreboard tracks all loads there: a wave that waits for a step also
+  // waits for the loads of the next step if it has started them. Their index k therefore depends on the step.
+  DEVICE int after(const Step& step, int k) const {
+    if (!kCopiesToLds) return k;
+    uint32_t some = step.right[kRightLines - 1][kPacks - 1].v[3];
+    UNROLL for (int t = 0; t < kTiles; ++t) {
+      UNROLL for (int i = 0; i < kLines; ++i) some |= bit_cast<Words>(step.bits[t][i]).v[3];
+    }
+    const int zero = args.waves >> 16;  // unknown to the compiler
+    return k + (static_cast<int>(some) & zero);
+  }
+  // Adds the products of the weights from index k on and the rows of A.
+  DEVICE void multiply(const Step& from, int k) {
     UNROLL for (int t = 0; t < kTiles; ++t) {
       UNROLL for (int p = 0; p < kPacks; p += kPacksAtOnce) {
         Words left[kLines][kPacksAtOnce];
         UNROLL for (int i = 0; i < kLines; ++i) {
-          const auto packed = bit_cast<Words>(weights.bits[t][i]);
+          const auto packed = bit_cast<Words>(from.bits[t][i]);
           UNROLL for (int at = 0; at < kPacksAtOnce; ++at) {
             const int block = (p + at) * kBlocks / kPacks;
-            const auto dequantizer = lines.dequantizer(weights.blocks[t][i][block], block_of(k, block));
+            const auto dequantizer = lines.dequantizer(from.blocks[t][i][block], block_of(k, block));
             left[i][at] = bit_cast<Words>(dequantizer.eight(packed.v, p + at));
           }
         }
         UNROLL for (int j = 0; j < 4 * kPacksAtOnce; j += kPairs) {
           const auto weight = [&](int i, int pair) { return left[i][(j + pair) / 4].v[(j + pair) % 4]; };
           const auto element = [&](int i, int pair) {
-            return right[i][p + (j + pair) / 4].v[(j + pair) % 4];
+            return i < kRightLines ? from.right[i][p + (j + pair) / 4].v[(j + pair) % 4] : 0;
           };
-          Instruction::multiply(sum[t], Instruction::left_of(weight), Instruction::right_of(element));
+          const auto of_weights = Instruction::left_of(weight);
+          if constexpr (kTogether) {
+            Instruction::multiply_half(sum[t], of_weights, Instruction::right_of(element));
+          } else {
+            Instruction::multiply(sum[t], of_weights, Instruction::right_of(element));
+          }
         }
       }
     }
   }
 };
 
-template <int kBits, int kBlocks>
+template <int kBits, int kBlocks, int kRows>
 DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
-  using Rows = NBitsRows<kBits, kBlocks>;
+  using Rows = NBitsRows<kBits, kBlocks, kRows>;
   using Instruction = typename Rows::Instruction;
+  using Step = typename Rows::Step;
   DYNAMIC_SHARED(sums, float);
   constexpr int kColumns = kNBitsColumns<kBits>;
-  const int first_n = block_x() * kColumns, step = Rows::kStep * args.waves;
+  const int first_n = block_x() * kColumns, distance = Rows::kStep * args.waves;
   Rows product(args, first_n);
   int first = wave_id() * Rows::kStep;
   const int own = Instruction::part() * Rows::kElements;
-  typename Rows::Weights weights[2];
-  // Multiplies `now` and loads the weights of the next step of this wave. Returns whether there is one.
-  const auto run = [&](const typename Rows::Weights& now, typename Rows::Weights& next) {
+  const auto load = [&](Step& to) {
+    product.load_weights(to, first + own);
+    if (Rows::kTogether) product.load_rows(to, first + own, first + Rows::kStep <= args.K);
+  };
+  Step steps[2];
+  // Multiplies `now` and loads the next step of this wave. Returns whether there is one.
+  const auto run = [&](Step& now, Step& next) {
     const int k = first;
-    first += step;
-    if (first < args.K) product.load(next, first + own);
-    product.multiply(now, k + own, k + Rows::kStep <= args.K);
+    if (!Rows::kTogether) product.load_rows(now, k + own, k + Rows::kStep <= args.K);
+    first = product.after(now, first + distance);
+    if (first < args.K) load(next);
+    product.multiply(now, k + own);
     return first < args.K;
   };
   if (first < args.K) {
-    product.load(weights[0], first + own);
-    while (run(weights[0], weights[1]) && run(weights[1], weights[0])) {
+    load(steps[0]);
+    while (run(steps[0], steps[1]) && run(steps[1], steps[0])) {
     }
   }
   UNROLL for (int t = 0; t < Rows::kTiles; ++t) {
@@ -144,15 +173,20 @@ DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
 
 using namespace graphopt::hip;
 
-#define NBITS_ROWS_KERNEL(bits, blocks)                                                   \
-  KERNEL_OF(matmul_nbits_rows_##bits##x##blocks##_f16, (matmul_nbits_rows<bits, blocks>), \
+#define NBITS_ROWS_KERNEL(name, rows, bits, blocks)                                                 \
+  KERNEL_OF(matmul_nbits_##name##_##bits##x##blocks##_f16, (matmul_nbits_rows<bits, blocks, rows>), \
             (kNBitsMaxThreads<bits, blocks>), NBitsRowsArgs, a, b, scales, points, bias, y)
+#define NBITS_ROWS_KERNELS(name, rows) \
+  NBITS_ROWS_KERNEL(name, rows, 2, 1)  \
+  NBITS_ROWS_KERNEL(name, rows, 2, 2)  \
+  NBITS_ROWS_KERNEL(name, rows, 2, 4)  \
+  NBITS_ROWS_KERNEL(name, rows, 4, 1)  \
+  NBITS_ROWS_KERNEL(name, rows, 4, 2)  \
+  NBITS_ROWS_KERNEL(name, rows, 8, 1)
 
 #if GRAPHOPT_MATRIX_F16
-NBITS_ROWS_KERNEL(2, 1)
-NBITS_ROWS_KERNEL(2, 2)
-NBITS_ROWS_KERNEL(2, 4)
-NBITS_ROWS_KERNEL(4, 1)
-NBITS_ROWS_KERNEL(4, 2)
-NBITS_ROWS_KERNEL(8, 1)
+NBITS_ROWS_KERNELS(rows, 16)
+#endif
+#if defined(__CUDACC__)
+NBITS_ROWS_KERNELS(eight_rows, 8)
 #endif
