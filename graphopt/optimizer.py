@@ -226,14 +226,14 @@ def _rewrite(
             # Constants that differed in float32 may be equal now.
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
-            transposed_products.keep_ranks_apart(editor)
+            transposed_products.prevent_transpose_fusion(editor)
         if target.device == "cpu" and isinstance(editor.profit, Estimates) and not has_fma():
             report.notes.append(
                 f"the cost model was measured on x86 processors with AVX2 or AVX-512, not on {cpu_name()}: --tune "
                 "measures on this machine"
             )
         if every.has_declined:
-            report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
+            report.warning = "maybe slower (--ignore-cost-model also applies slower rewrites)"
         report.after = model_stats(editor.graphs())
         inference.forget(work)
     return interface, result
@@ -252,7 +252,7 @@ def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
         )
         report.notes.append(f"{many} because callers may override an initializer: --freeze-initializers allows {them}")
     if result.numerics == Numerics.BF16:
-        report.doubt = _slower_in_bfloat16()
+        report.warning = _slower_in_bfloat16()
 
 
 def _write_or_return(

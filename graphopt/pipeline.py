@@ -88,7 +88,7 @@ def run(
     editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)
     while editor.shapes_may_follow:
-        editor.infer_afresh()
+        editor.infer_again()
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
     if any(r.applied for r in result.remarks):
@@ -133,7 +133,7 @@ def _run_rounds(
                 if after_pass is not None:
                     after_pass(p.name)
                 if isinstance(p, Pass) and p.makes_unknown:
-                    editor.infer_afresh()
+                    editor.infer_again()
         if len(satisfied) == len(passes) or (limit is not None and len(done) >= limit):
             break
     else:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import attribute_ints, made_by
+from graphopt.graph.view import attribute_ints, producer_of
 from graphopt.ops import DOMAIN, OPS
 from graphopt.remarks import node_label
 
@@ -26,7 +26,7 @@ ATTENTIONS = [(DOMAIN, name) for name in OPS if name.startswith("FusedAttention"
 RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 
 
-def keep_ranks_apart(editor: Editor) -> None:
+def prevent_transpose_fusion(editor: Editor) -> None:
     """Adds a leading axis to an operand with a batch that a Transpose moves, if the other operand has another rank.
 
     If the ranks are equal, declares them instead. Also declares the ranks of attention's operands, because its function
@@ -35,8 +35,8 @@ def keep_ranks_apart(editor: Editor) -> None:
     for node in editor.nodes(MATRIX_PRODUCTS):
         for i in (0,) if node.domain else (0, 1):
             factor, other = node.inputs[i], editor.shapes.rank(node.inputs[1 - i])
-            cast = made_by(factor, "Cast")
-            transpose = made_by(factor if cast is None else cast.inputs[0], "Transpose")
+            cast = producer_of(factor, "Cast")
+            transpose = producer_of(factor if cast is None else cast.inputs[0], "Transpose")
             if transpose is None or editor.dtype(factor) != HALF:
                 continue
             perm = attribute_ints(transpose, "perm", ())

@@ -175,7 +175,7 @@ def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
     # The gain measured here agrees with the effect of the default instruction set.
     gain = bfloat16_gain()
     assert gain is not None and gain > 0
-    assert bool(bfloat16_warning(gain)) == bool(convert(layers())[1].doubt)
+    assert bool(bfloat16_warning(gain)) == bool(convert(layers())[1].warning)
     assert not bfloat16_warning(None) and not bfloat16_warning(1.5)
 
 

@@ -37,8 +37,8 @@ def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
     missing = [n for n in op.inputs if n[-1] not in "?*" and n not in inputs]
     if missing:
         raise Refusal(Code.UNSUPPORTED_OP, f"its input {missing[0]} is absent", node)
-    asked = [v if use_count(v) or v.is_graph_output() else None for v in node.outputs]
-    return Call(inputs, attributes, frozenset(dict(_named(op.outputs, asked, node))))
+    used = [v if use_count(v) or v.is_graph_output() else None for v in node.outputs]
+    return Call(inputs, attributes, frozenset(dict(_named(op.outputs, used, node))))
 
 
 def _named(formals: Sequence[str], values: Sequence[ir.Value | None], node: ir.Node) -> Iterator[tuple[str, ir.Value]]:

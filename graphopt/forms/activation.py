@@ -28,8 +28,8 @@ from graphopt.graph.view import (
     attribute_string,
     is_op,
     is_read_once,
-    made_by,
     other_input,
+    producer_of,
     require_contained,
     require_one_graph,
     sole_reader,
@@ -344,7 +344,7 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
     """Yields (x, scalar, nodes) with `value` = x * scalar: (`value`, 1), then from the Mul or Div that produces it."""
     yield value, 1.0, ()
-    node = made_by(value, "Mul", "Div")
+    node = producer_of(value, "Mul", "Div")
     if node is None:
         return
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
@@ -409,7 +409,7 @@ def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor
 
 def _is_softplus(value: ir.Value | None, x: ir.Value, nodes: list[ir.Node], editor: Editor) -> bool:
     """Returns whether `value` is ln(1 + exp(x)), and appends its nodes to `nodes`."""
-    last = made_by(value, "Softplus", "Log")
+    last = producer_of(value, "Softplus", "Log")
     if last is None:
         return False
     if last.op_type == "Softplus":
@@ -519,7 +519,7 @@ def _multiple(value: ir.Value | None, x: ir.Value | None, editor: Editor) -> tup
 def _where(gate: ir.Node, editor: Editor) -> Form | None:
     """Matches Where(x > 0, x, alpha x) and its variants with swapped operands."""
     condition, yes, no = gate.inputs
-    test = made_by(condition)
+    test = producer_of(condition)
     if test is None or len(test.inputs) != 2:
         return None
     sign = {"Greater": 1, "GreaterOrEqual": 1, "Less": -1, "LessOrEqual": -1}.get(test.op_type)

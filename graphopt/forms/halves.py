@@ -8,38 +8,38 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import spans
-from graphopt.graph.view import attribute_int, made_by
+from graphopt.graph.view import attribute_int, producer_of
 
 
 @dataclass(frozen=True)
 class Half:
-    """Half `index` (0 or 1) of X, produced by the node `cut`."""
+    """Half `index` (0 or 1) of X, produced by the node `split`."""
 
     X: ir.Value
     index: int
-    cut: ir.Node
+    split: ir.Node
 
 
 def half_of(value: ir.Value, editor: Editor) -> Half | None:
     """Returns the `Half` that a value is; None if it is not a half of another tensor along the last axis."""
-    cut = made_by(value, "Split", "Slice")
-    x = None if cut is None else cut.inputs[0]
-    if cut is None or x is None:
+    split = producer_of(value, "Split", "Slice")
+    x = None if split is None else split.inputs[0]
+    if split is None or x is None:
         return None
     last, part = editor.shapes.last(x), editor.shapes.last(value)
     if last is None or part is None or part + part != last:
         return None
-    if cut.op_type == "Split":
-        if not editor.shapes.is_last(attribute_int(cut, "axis", 0), x) or len(cut.outputs) != 2:
+    if split.op_type == "Split":
+        if not editor.shapes.is_last(attribute_int(split, "axis", 0), x) or len(split.outputs) != 2:
             return None
-        return Half(x, value.index() or 0, cut)
-    start, _, step = slice_of_last_axis(cut, editor) or (None, None, None)
+        return Half(x, value.index() or 0, split)
+    start, _, step = slice_of_last_axis(split, editor) or (None, None, None)
     if step != 1:
         return None
     length = part.value
     if start == 0:
-        return Half(x, 0, cut)
-    return Half(x, 1, cut) if length is not None and start in (length, -length) else None
+        return Half(x, 0, split)
+    return Half(x, 1, split) if length is not None and start in (length, -length) else None
 
 
 def slice_of_last_axis(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:

@@ -24,8 +24,8 @@ from graphopt.graph.view import (
     attribute_string,
     is_op,
     is_read_once,
-    made_by,
     other_input,
+    producer_of,
     require_input,
     require_one_graph,
 )
@@ -157,7 +157,7 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
     if not is_op(node, "Add"):
         return None
     for operand, other in (node.inputs, reversed(node.inputs)):
-        producer = made_by(operand, "MatMul")
+        producer = producer_of(operand, "MatMul")
         if producer is None or not editor.is_constant(other):
             continue
         if producer.graph is node.graph and is_read_once(producer.outputs[0]):

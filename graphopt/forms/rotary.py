@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.forms.halves import half_of, slice_of_last_axis
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.view import attribute_int, is_op, made_by, other_input, sole_reader
+from graphopt.graph.view import attribute_int, is_op, other_input, producer_of, sole_reader
 
 # Operators that compute a shape.
 SHAPES = ("Shape", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast")
@@ -30,7 +30,7 @@ class Rotary:
         X: the tensor.
         cos, sin: the factors of X and of rotated(X), with half the columns if `halves`.
         nodes: the nodes to replace; the last one produces Y.
-        cuts: the nodes that split X; other nodes may read their results.
+        splits: the nodes that split X; other nodes may read their results.
         interleaved: whether the two elements of a pair are adjacent.
         halves: whether each half of the result is computed separately, with the same cos and sin.
     """
@@ -39,7 +39,7 @@ class Rotary:
     cos: ir.Value
     sin: ir.Value
     nodes: tuple[ir.Node, ...]
-    cuts: tuple[ir.Node, ...]
+    splits: tuple[ir.Node, ...]
     interleaved: bool
     halves: bool = False
 
@@ -50,12 +50,12 @@ class Rotary:
 
 @dataclass(frozen=True)
 class _Rotated:
-    """rotated(X): `value`, computed by `nodes` from the parts that `cuts` produce."""
+    """rotated(X): `value`, computed by `nodes` from the parts that `splits` produce."""
 
     X: ir.Value
     value: ir.Value
     nodes: tuple[ir.Node, ...]
-    cuts: tuple[ir.Node, ...]
+    splits: tuple[ir.Node, ...]
     interleaved: bool
 
 
@@ -68,24 +68,24 @@ def rotary_of(rotated: _Rotated, editor: Editor) -> Rotary | None:
     """Matches X cos + rotated(X) sin."""
     by_sin = sole_reader(rotated.value, "Mul")
     total = None if by_sin is None else sole_reader(by_sin.outputs[0], "Add")
-    by_cos = None if by_sin is None or total is None else made_by(other_input(total, by_sin.outputs[0]), "Mul")
+    by_cos = None if by_sin is None or total is None else producer_of(other_input(total, by_sin.outputs[0]), "Mul")
     if by_sin is None or total is None or by_cos is None or rotated.X not in by_cos.inputs:
         return None
     sin, cos = other_input(by_sin, rotated.value), other_input(by_cos, rotated.X)
     if sin is None or cos is None:
         return None
     nodes = (*rotated.nodes, by_sin, by_cos, total)
-    return Rotary(rotated.X, cos, sin, nodes, rotated.cuts, rotated.interleaved)
+    return Rotary(rotated.X, cos, sin, nodes, rotated.splits, rotated.interleaved)
 
 
 def rotary_of_halves(concat: ir.Node, editor: Editor) -> Rotary | None:
     """Matches Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
     if len(concat.inputs) != 2 or not _joins_last(concat, editor):
         return None
-    first, second = made_by(concat.inputs[0], "Sub"), made_by(concat.inputs[1], "Add")
+    first, second = producer_of(concat.inputs[0], "Sub"), producer_of(concat.inputs[1], "Add")
     if first is None or second is None:
         return None
-    by_cos, by_sin = (made_by(v, "Mul") for v in first.inputs)
+    by_cos, by_sin = (producer_of(v, "Mul") for v in first.inputs)
     if by_cos is None or by_sin is None:
         return None
     for x1 in by_cos.inputs:
@@ -98,14 +98,14 @@ def rotary_of_halves(concat: ir.Node, editor: Editor) -> Rotary | None:
             if x2 is None or other is None or other.X is not half.X or other.index != 1:
                 continue
             sin = other_input(by_sin, x2)
-            products = [made_by(v, "Mul") for v in second.inputs]
+            products = [producer_of(v, "Mul") for v in second.inputs]
             wanted = [{x2, cos}, {x1, sin}]
             found = [set() if product is None else set(product.inputs) for product in products]
             if cos is None or sin is None or (found != wanted and found[::-1] != wanted):
                 continue
             nodes = tuple(n for n in (by_cos, by_sin, *products, first, second, concat) if n is not None)
-            cuts = tuple(dict.fromkeys((half.cut, other.cut)))
-            return Rotary(half.X, cos, sin, nodes, cuts, interleaved=False, halves=True)
+            splits = tuple(dict.fromkeys((half.split, other.split)))
+            return Rotary(half.X, cos, sin, nodes, splits, interleaved=False, halves=True)
     return None
 
 
@@ -121,8 +121,8 @@ def _rotated_halves(neg: ir.Node, editor: Editor) -> _Rotated | None:
         return None
     if not _joins_last(concat, editor):
         return None
-    cuts = tuple(dict.fromkeys((first.cut, second.cut)))
-    return _Rotated(first.X, concat.outputs[0], (neg, concat), cuts, interleaved=False)
+    splits = tuple(dict.fromkeys((first.split, second.split)))
+    return _Rotated(first.X, concat.outputs[0], (neg, concat), splits, interleaved=False)
 
 
 def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
@@ -137,7 +137,7 @@ def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
         or concat.inputs[0] is not wide.outputs[0]
     ):
         return None
-    beside = made_by(concat.inputs[1], "Unsqueeze")
+    beside = producer_of(concat.inputs[1], "Unsqueeze")
     flat = next((node for node in concat.outputs[0].consumers() if is_op(node, "Reshape")), None)
     x0 = None if beside is None else beside.inputs[0]
     if beside is None or flat is None or x0 is None:
@@ -151,9 +151,9 @@ def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
     # Both parts are joined along a new last axis.
     if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _joins_last(concat, editor):
         return None
-    cuts = tuple(dict.fromkeys((*x0_at.cuts, *x1_at.cuts)))
+    splits = tuple(dict.fromkeys((*x0_at.splits, *x1_at.splits)))
     nodes = (neg, wide, beside, concat, *_shape_of(concat, flat), flat)
-    return _Rotated(x0_at.X, flat.outputs[0], nodes, cuts, interleaved=True)
+    return _Rotated(x0_at.X, flat.outputs[0], nodes, splits, interleaved=True)
 
 
 def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
@@ -161,7 +161,7 @@ def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
     found: dict[ir.Node, None] = {}
     work = [flat.inputs[1]]
     while work and len(found) < MOST_OF_A_SHAPE:
-        node = made_by(work.pop(), *SHAPES)
+        node = producer_of(work.pop(), *SHAPES)
         readers = [] if node is None else [reader for output in node.outputs for reader in output.consumers()]
         if node is not None and all(reader is flat or reader in found for reader in readers):
             found[node] = None
@@ -171,15 +171,15 @@ def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
 
 @dataclass(frozen=True)
 class _Neighbour:
-    """Element `index` (0 or 1) of each pair of X, produced by `cuts`."""
+    """Element `index` (0 or 1) of each pair of X, produced by `splits`."""
 
     X: ir.Value
     index: int
-    cuts: tuple[ir.Node, ...]
+    splits: tuple[ir.Node, ...]
 
 
 def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
-    piece = made_by(value, "Slice", "Squeeze", "Gather")
+    piece = producer_of(value, "Slice", "Squeeze", "Gather")
     source = None if piece is None else piece.inputs[0]
     dims = editor.shapes.dims(value)
     if piece is None or source is None or not dims:
@@ -191,8 +191,8 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
         start, end, step = span
         whole = step == 2 and start in (0, 1) and end >= last.value and last == dims[-1] + dims[-1]
         return _Neighbour(source, start, (piece,)) if whole else None
-    cuts: tuple[ir.Node, ...] = (piece,)
-    sliced = made_by(source, "Slice")
+    splits: tuple[ir.Node, ...] = (piece,)
+    sliced = producer_of(source, "Slice")
     if piece.op_type == "Gather":
         index = editor.scalar(piece.inputs[1])
         at = attribute_int(piece, "axis", 0)
@@ -200,21 +200,21 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
         span, at = slice_of_last_axis(sliced, editor), -1
         if span is None or sliced.inputs[0] is None or span[2] != 1 or span[1] <= span[0]:
             return None
-        index, source, cuts = span[0], sliced.inputs[0], (piece, sliced)
+        index, source, splits = span[0], sliced.inputs[0], (piece, sliced)
     else:
-        split = made_by(source, "Split")
+        split = producer_of(source, "Split")
         if split is None or len(split.outputs) != 2 or split.inputs[0] is None:
             return None
         index, at, source = source.index(), attribute_int(split, "axis", 0), split.inputs[0]
-        cuts = (piece, split)
-    pairs, reshape = editor.shapes.dims(source), made_by(source, "Reshape")
+        splits = (piece, split)
+    pairs, reshape = editor.shapes.dims(source), producer_of(source, "Reshape")
     x = None if reshape is None else reshape.inputs[0]
     whole_dims = editor.shapes.dims(x)
     if index not in (0, 1) or x is None or reshape is None or pairs is None or not whole_dims:
         return None
     if at not in (-1, len(pairs) - 1) or list(pairs) != [*whole_dims[:-1], dims[-1], Size.of(2)]:
         return None
-    return _Neighbour(x, int(index), (*cuts, reshape)) if list(dims) == list(pairs[:-1]) else None
+    return _Neighbour(x, int(index), (*splits, reshape)) if list(dims) == list(pairs[:-1]) else None
 
 
 def _joins_last(concat: ir.Node, editor: Editor) -> bool:

@@ -13,7 +13,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import spans
 from graphopt.graph.operators.evaluation import CannotEvaluateError, FoldableNode, evaluate
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.view import attribute_int, attribute_string, made_by
+from graphopt.graph.view import attribute_int, attribute_string, producer_of
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -43,7 +43,8 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
         ends = {v for node in taken for v in _moved(node) if v is None or v.producer() not in taken}
         if len(ends) == 1:
             found = next(iter(ends)), taken[::-1]
-        producers = [n for v in ends if (n := made_by(v, *COPIES, *VIEWS, *more)) is not None and n.graph is last.graph]
+        found_before = (producer_of(v, *COPIES, *VIEWS, *more) for v in ends)
+        producers = [n for n in found_before if n is not None and n.graph is last.graph]
         free = next((n for n in producers if is_known(n, editor) and _moves_alone(n, taken)), None)
         if free is None:
             break

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import attribute_int, is_op, made_by, other_input, sole_reader
+from graphopt.graph.view import attribute_int, is_op, other_input, producer_of, sole_reader
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
     if editor.target.device == "migraphx":
         return None
     shifts = is_op(node, "Add")
-    scales = [made_by(value, "Mul") for value in node.inputs] if shifts else [node]
+    scales = [producer_of(value, "Mul") for value in node.inputs] if shifts else [node]
     for value in (x for scale in scales if scale is not None for x in scale.inputs):
-        division = made_by(value, "Div")
-        sqrt = None if division is None else made_by(division.inputs[1], "Sqrt")
+        division = producer_of(value, "Div")
+        sqrt = None if division is None else producer_of(division.inputs[1], "Sqrt")
         norm = None if sqrt is None else match_row_norm(sqrt, editor)
         if norm is None or norm.Y is not value or (norm.rms and shifts):
             continue
@@ -156,14 +156,14 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
 
 
 def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
-    add = made_by(sqrt.inputs[0], "Add")
+    add = producer_of(sqrt.inputs[0], "Add")
     if add is None:
         return None
     variance, epsilon = _split_constant(add, editor)
-    mean_square = made_by(variance, "ReduceMean")
+    mean_square = producer_of(variance, "ReduceMean")
     if epsilon is None or mean_square is None:
         return None
-    square = made_by(mean_square.inputs[0], "Mul", "Pow")
+    square = producer_of(mean_square.inputs[0], "Mul", "Pow")
     base = None if square is None else _squared(square, editor)
     if base is None or square is None:
         return None
@@ -177,10 +177,10 @@ def _centred(
 
     The base of the deviation must be X - mean(X), or mean(X) - X with `mean_first`.
     """
-    centre = made_by(deviation.base, "Sub")
+    centre = producer_of(deviation.base, "Sub")
     if centre is None:
         return None
-    x, mean = centre.inputs[1 if mean_first else 0], made_by(centre.inputs[0 if mean_first else 1], "ReduceMean")
+    x, mean = centre.inputs[1 if mean_first else 0], producer_of(centre.inputs[0 if mean_first else 1], "ReduceMean")
     if x is None or mean is None or mean.inputs[0] is not x:
         return None
     rank = _rank(x, editor) if mean_first else _rank(deviation.base, editor)
@@ -193,7 +193,7 @@ def _centred(
 
 def _rank(base: ir.Value, editor: Editor) -> int | None:
     """Returns the rank of `base`; if it is unknown and `base` is X - mean(X), the rank of X."""
-    rank, centre = editor.shapes.rank(base), made_by(base, "Sub")
+    rank, centre = editor.shapes.rank(base), producer_of(base, "Sub")
     if rank is None and centre is not None:
         rank = editor.shapes.rank(centre.inputs[0])
     return rank
@@ -209,11 +209,11 @@ def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
 
 def is_deviation(sqrt: ir.Node) -> bool:
     """Returns whether a Sqrt may be the deviation of a norm: whether it reads the Add of a mean of squares."""
-    add = made_by(sqrt.inputs[0], "Add")
+    add = producer_of(sqrt.inputs[0], "Add")
     if add is None:
         return False
-    means = [mean for v in add.inputs if (mean := made_by(v, "ReduceMean")) is not None]
-    squares = [square for mean in means if (square := made_by(mean.inputs[0], "Pow", "Mul")) is not None]
+    means = [mean for v in add.inputs if (mean := producer_of(v, "ReduceMean")) is not None]
+    squares = [square for mean in means if (square := producer_of(mean.inputs[0], "Pow", "Mul")) is not None]
     return any(s.op_type == "Pow" or s.inputs[0] is s.inputs[1] for s in squares)
 
 

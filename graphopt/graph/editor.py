@@ -59,9 +59,9 @@ class Editor(GraphView):
         """Drops the index of nodes, after nodes were added or removed."""
         self._by_operator = None
 
-    def infer_afresh(self) -> None:
+    def infer_again(self) -> None:
         """Infers types and shapes again, after changes that allow more precise results."""
-        inference.infer_afresh(self.model)
+        inference.infer_again(self.model)
         self.shapes.forget()
         self.shapes_may_follow = False
 
@@ -245,14 +245,14 @@ class Editor(GraphView):
         for old_value, new_value in outputs.items():
             uses, producer = old_value.uses(), new_value.producer()
             neighbours.update([(use.node, None) for use in uses])
-            made_anew = producer is not None and producer in new
-            ours = producer is not None and producer.domain == DOMAIN and made_anew
+            producer_changed = producer is not None and producer in new
+            ours = producer is not None and producer.domain == DOMAIN and producer_changed
             if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
                 # The output of a node of ours gets exactly the type and shape of the old value.
                 as_before = ours and old_value.type is not None and old_value.shape is not None
-                alike = not made_anew and inference.have_equal_dims(old_value.shape, new_value.shape)
+                alike = not producer_changed and inference.have_equal_dims(old_value.shape, new_value.shape)
                 self.shapes_may_follow = not (as_before or alike)
-            if made_anew:
+            if producer_changed:
                 new_value.type = old_value.type or new_value.type
                 new_value.shape = old_value.shape or new_value.shape
                 new_value.doc_string = old_value.doc_string
@@ -264,7 +264,7 @@ class Editor(GraphView):
                 else:
                     inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
-            self.shapes.replaced(old_value, new_value, made_anew=made_anew)
+            self.shapes.replaced(old_value, new_value, producer_changed=producer_changed)
             kept = [use for use in uses if use.node in new]
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
             for use in kept:

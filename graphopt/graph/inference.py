@@ -233,7 +233,7 @@ def _put(
     value.type, value.shape = type_, shape
 
 
-def infer_afresh(model: ir.Model) -> None:
+def infer_again(model: ir.Model) -> None:
     """Infers again after a change.
 
     Earlier results are removed first: onnx numbers its symbols from 0 in each run, so equal names of two runs may mean

@@ -152,7 +152,7 @@ class GraphView:
         """Returns the known element types of values."""
         return {dtype for value in values if (dtype := self.dtype(value)) is not None}
 
-    def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
+    def require_equal_types(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
         """Checks that the known element types of the values are equal.
 
         Raises:
@@ -366,7 +366,7 @@ def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     return node is not None and (not op_types or node.op_type in op_types) and node.domain == ""
 
 
-def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """Returns the producer of a value if it is of one of these ONNX operators; without names, of any."""
     node = None if value is None else value.producer()
     return node if is_op(node, *op_types) else None

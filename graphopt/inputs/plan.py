@@ -294,7 +294,7 @@ class _Plan:
         self.first = first = self._first()
         usual = self._usual(first)
         kinds = self.filler.first_kinds(probe_nan=self.input_options.probe_nan)
-        self._corners(usual, reserved=len(kinds) * self._cost_at(usual).work)
+        self._extreme_sizes(usual, reserved=len(kinds) * self._cost_at(usual).work)
         usual = self._kinds(kinds, usual, first)
         self._overridden(usual)
         self._many_rows()
@@ -381,7 +381,7 @@ class _Plan:
     def _take_first(self, name: str, size: RoleSizes, *, must: bool = False) -> bool:
         taken = self._try(_Trial(name, size), must=must)
         if taken:
-            self._learn_masks(name, size)
+            self._find_inverted_masks(name, size)
         return taken
 
     def _named_lengths(self) -> list[int]:
@@ -402,7 +402,7 @@ class _Plan:
         usual = RoleSizes(2, 2 * first.height, 2 * first.width, USUAL_GROWN * first.length)
         return first._replace(batch=2) if self._is_over(self._chosen(usual)) else usual
 
-    def _learn_masks(self, name: str, size: RoleSizes) -> None:
+    def _find_inverted_masks(self, name: str, size: RoleSizes) -> None:
         """Finds the masks that hide where they are 1, as PyTorch's padding masks do.
 
         A mask of ones then hides every key: the Softmax of nothing is NaN, and the case compares nothing.
@@ -417,7 +417,7 @@ class _Plan:
                 return
         self.filler.hiding = frozenset()
 
-    def _corners(self, usual: RoleSizes, reserved: float) -> None:
+    def _extreme_sizes(self, usual: RoleSizes, reserved: float) -> None:
         """Tries length 1, batch 3, the longest length and their combinations, and steps of a decoder.
 
         Args:

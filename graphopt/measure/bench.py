@@ -247,7 +247,7 @@ def bench(
         grid: list[dict[str, int]] = [{}]
         if given is None:
             grid = size_grid(protos[0], dict(sizes or {}), batch)
-            grid = _taken(paths[0], protos[0], grid, {*(sizes or {})}, Setting(names[0], threads[0], grid[0], "host"))
+            grid = _usable(paths[0], protos[0], grid, {*(sizes or {})}, Setting(names[0], threads[0], grid[0], "host"))
         # A single model needs no diff.
         found = diff(*paths) if profile and len(paths) == 2 else None
         count = sum(len(grid) * len(threads) * (1 if name == CPU else 2) for name in names)
@@ -344,7 +344,7 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
     return [dict(zip(roles, values, strict=True)) for values in itertools.product(*choices)]
 
 
-def _taken(
+def _usable(
     path: Path, proto: onnx.ModelProto, grid: list[dict[str, int]], given: set[str], setting: Setting
 ) -> list[dict[str, int]]:
     """Returns the grid with sizes that the model accepts, for image sizes and lengths that the caller did not give."""
@@ -352,12 +352,12 @@ def _taken(
     if not free:
         return grid
     with about(str(path)):
-        takes = _takes(open_session(path, setting.provider, setting.threads))
+        takes = _accepts(open_session(path, setting.provider, setting.threads))
         found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
 
 
-def _takes(session: Any) -> Callable[[dict[str, Any]], bool]:
+def _accepts(session: Any) -> Callable[[dict[str, Any]], bool]:
     def takes(tried: dict[str, Any]) -> bool:
         try:
             session.run(None, tried)
@@ -408,7 +408,7 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
             return feeds
         session = open_session(path, setting.provider, setting.threads)
-        return accepted_feeds(inlined(proto), setting.sizes, _takes(session)) or feeds
+        return accepted_feeds(inlined(proto), setting.sizes, _accepts(session)) or feeds
 
 
 def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:

@@ -79,7 +79,7 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
         first = [(editor.shapes.dims(v) or ())[0] for v in (modulation.scale, modulation.shift)]
         if first[0] != first[1]:
             raise Refusal(Code.WRONG_SHAPE, f"the scale has {first[0]} images, and the shift has {first[1]}", norm)
-        editor.require_alike((x, modulation.scale, modulation.shift), norm)
+        editor.require_equal_types((x, modulation.scale, modulation.shift), norm)
         editor.require_op(match.name, x, norm)
         return AdaMatch(norm, modulation, _place(match, editor))
 

@@ -31,8 +31,8 @@ from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
     attribute_float,
     attribute_int,
-    made_by,
     other_input,
+    producer_of,
     require_contained,
     require_input,
     require_one_graph,
@@ -133,7 +133,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         if (rank := editor.shapes.rank(w)) != 2:
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", product)
         editor.require_dtype(w, product)
-        editor.require_alike((*product.inputs[:2], match.residual), product)
+        editor.require_equal_types((*product.inputs[:2], match.residual), product)
         require_one_graph([match.bias], product)
         if match.b is not None:
             _bias(match, match.b, editor)
@@ -224,7 +224,7 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
 
 def _is_graph_input(value: ir.Value | None) -> bool:
     """Returns whether a weight is a graph input, possibly cast or transposed: some exporters separate parameters."""
-    while (node := made_by(value, "Cast", "Transpose")) is not None:
+    while (node := producer_of(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
 

@@ -33,7 +33,7 @@ from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.dims import keeps_shape
 from graphopt.graph.operators.traits import BROADCASTING
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
-from graphopt.graph.view import FLOATS, GraphView, attribute_int, attribute_ints, is_op, made_by
+from graphopt.graph.view import FLOATS, GraphView, attribute_int, attribute_ints, is_op, producer_of
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
@@ -396,14 +396,14 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     expand: list[Size] = []
     reshape: list[Size] = []
     for at_base, at_view in pairs:
-        mine, full = own[at_view], list(view.dims[at_view])
-        if all(size == ONE for size in mine):
-            expand += mine
+        sizes, full = own[at_view], list(view.dims[at_view])
+        if all(size == ONE for size in sizes):
+            expand += sizes
             reshape += [ONE] * len(base[at_base])
         else:
             # Axes that must grow get their full size. The others get 1, because Expand then keeps the size of the
             # value.
-            expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
+            expand += [ONE if size == whole else whole for size, whole in zip(sizes, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)
     numbers = tuple(size.value if size.value is not None else -1 for size in expand)
@@ -563,7 +563,7 @@ class _Emission(Builder):
         value = self._boolean(condition)
         if condition.keeps:
             return value
-        negated = made_by(value, "Not")
+        negated = producer_of(value, "Not")
         source = None if negated is None else negated.inputs[0]
         return source if source is not None else self.node("Not", [value], "mask")
 

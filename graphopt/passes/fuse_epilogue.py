@@ -128,7 +128,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
             static = all(d.value is not None for d in (*dims, *other))
             code = Code.WRONG_SHAPE if static or len(dims) != len(other) else Code.UNKNOWN_SHAPE
             raise Refusal(code, both, add)
-        editor.require_alike((y, residual), add)
+        editor.require_equal_types((y, residual), add)
         return match
 
     def rewrite(self, plan: EpilogueMatch, editor: Editor) -> str:

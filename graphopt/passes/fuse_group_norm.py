@@ -34,8 +34,8 @@ from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
     attribute_float,
     attribute_int,
-    made_by,
     other_input,
+    producer_of,
     require_contained,
     require_input,
     sole_reader,
@@ -160,7 +160,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
 
 def _match_instance_norm(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
     grouped, (scale, bias) = require_input(node, 0), node.inputs[1:3]
-    before = made_by(grouped, "Reshape")
+    before = producer_of(grouped, "Reshape")
     if before is None:
         return None  # a plain InstanceNormalization
     s = editor.require_constant(scale, "scale", node).reshape(-1).astype(np.float64)
@@ -173,7 +173,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
     statistics = match_row_norm(node, editor)
     if statistics is None or statistics.rms:
         return None
-    before = made_by(statistics.X, "Reshape")
+    before = producer_of(statistics.X, "Reshape")
     if before is None:
         return None
     dims = editor.shapes.dims(statistics.X)

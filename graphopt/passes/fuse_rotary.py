@@ -26,7 +26,7 @@ from graphopt.forms.rotary import Rotary, rotary_of, rotary_of_halves, rotated_b
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
-from graphopt.graph.view import attribute_ints, made_by, require_contained, require_one_graph
+from graphopt.graph.view import attribute_ints, producer_of, require_contained, require_one_graph
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
@@ -66,7 +66,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
         rank = None if rotary is None else editor.shapes.rank(rotary.X)
         if rotary is None or rank is None:
             return None
-        transpose = made_by(rotary.X, "Transpose")
+        transpose = producer_of(rotary.X, "Transpose")
         perm = () if transpose is None else tuple(attribute_ints(transpose, "perm", ()))
         if transpose is None or transpose.inputs[0] is None or len(perm) != rank or perm[-1] != rank - 1:
             return RotaryMatch(rotary, rotary.X, tuple(range(rank)), None)
@@ -94,7 +94,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                 if size.value != 1 and size != of_x:
                     known = size.value is not None and of_x.value is not None
                     raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
-        editor.require_alike((x, rotary.cos, rotary.sin), anchor)
+        editor.require_equal_types((x, rotary.cos, rotary.sin), anchor)
         editor.require_dtype(x, anchor)
         require_one_graph(rotary.nodes, anchor)
         require_contained(rotary.nodes, rotary.Y)
@@ -115,6 +115,6 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                 for value in angles
             ]
         fused = builder.emit(plan.name, [plan.X, *angles], {"perm": plan.perm})
-        nodes = [*rotary.nodes, *rotary.cuts, *(() if plan.transpose is None else (plan.transpose,))]
+        nodes = [*rotary.nodes, *rotary.splits, *(() if plan.transpose is None else (plan.transpose,))]
         editor.replace(nodes, builder.nodes, {rotary.Y: fused.outputs[0]}, anchor=last)
-        return became(len(rotary.nodes) + len(rotary.cuts), plan.name)
+        return became(len(rotary.nodes) + len(rotary.splits), plan.name)

@@ -45,8 +45,8 @@ from graphopt.graph.view import (
     attribute_int,
     attribute_ints,
     is_read_once,
-    made_by,
     other_input,
+    producer_of,
     require_contained,
     require_input,
     sole_reader,
@@ -169,7 +169,7 @@ def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:
         return match.nodes
     centre = match.centred.producer()
     assert centre is not None
-    kept = (centre, *(made_by(v, "ReduceMean") for v in centre.inputs))
+    kept = (centre, *(producer_of(v, "ReduceMean") for v in centre.inputs))
     return tuple(node for node in match.nodes if node not in kept)
 
 
@@ -213,7 +213,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         raise Refusal(Code.ESCAPES, "another node reads the mean or the deviation", node)
     D = _last_dim(x, editor, node)
     # Below opset 17 LayerNormalization is ONNX Runtime's operator, which allows float16 data with float32 parameters.
-    editor.require_alike((x, *node.inputs[1:], y), node)
+    editor.require_equal_types((x, *node.inputs[1:], y), node)
     rms = node.op_type == "RMSNormalization"
     gamma = _row_parameter(editor.require_constant(node.inputs[1], "scale", node), D, node)
     beta = None
@@ -228,10 +228,10 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
     """Returns a LayerNormalization and the redundant nodes before it that subtract the mean, and their common input."""
-    centre = made_by(x, "Sub")
+    centre = producer_of(x, "Sub")
     if centre is None or not is_read_once(x):
         return (node,), x
-    source, mean = centre.inputs[0], made_by(centre.inputs[1], "ReduceMean")
+    source, mean = centre.inputs[0], producer_of(centre.inputs[1], "ReduceMean")
     if mean is None or source is None:
         return (node,), x
     rank = editor.shapes.rank(source)
@@ -276,7 +276,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
     """Returns the float16 source of x if a Cast to float32 produces x, or x."""
-    cast = made_by(x, "Cast")
+    cast = producer_of(x, "Cast")
     source = cast.inputs[0] if cast is not None and editor.dtype(x) == ir.DataType.FLOAT else None
     return source if source is not None and editor.dtype(source) == ir.DataType.FLOAT16 else x
 
@@ -372,7 +372,7 @@ def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) 
 
 def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
     """Returns the Add that produces x in the graph of the norm, if its operands have one shape and element type."""
-    add = made_by(x, "Add")
+    add = producer_of(x, "Add")
     if add is None or add.graph is not first.graph:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
@@ -382,7 +382,7 @@ def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
 
 def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
     """Rewrites a match over the last axis between two Transposes as one over axis 1; returns any other unchanged."""
-    to_end, back = made_by(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
+    to_end, back = producer_of(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
     rank = editor.shapes.rank(match.X)
     if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.channels:
         return match

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import GATES, Form, simple_form, written_form
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import made_by
+from graphopt.graph.view import producer_of
 from graphopt.metadata import Numerics
 from graphopt.ops.fused_activation import FUSED
 from graphopt.passes.base import Pass
@@ -67,6 +67,6 @@ class FusedActivation(Pass[Form, Form]):
 
 def _no_gain(form: Form, editor: Editor) -> str:
     """Returns why ONNX Runtime's kernels are as fast as ours; "" if ours is faster."""
-    if form.suffix == "HardSwish" and editor.target.device == "cpu" and made_by(form.x, "Conv") is not None:
+    if form.suffix == "HardSwish" and editor.target.device == "cpu" and producer_of(form.x, "Conv") is not None:
         return "ONNX Runtime computes HardSwish in the blocked layout of the convolution before it"
     return ""

@@ -23,7 +23,7 @@ from graphopt.forms.halves import half_of
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.view import made_by, other_input, require_one_graph, sole_reader
+from graphopt.graph.view import other_input, producer_of, require_one_graph, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.passes.base import Pass
@@ -44,7 +44,7 @@ class GateMatch:
         other: B.
         X: the value that A and B are halves of, or None.
         gate: the index of the half A.
-        cuts: the nodes that split X.
+        splits: the nodes that split X.
     """
 
     form: Form
@@ -52,7 +52,7 @@ class GateMatch:
     other: ir.Value
     X: ir.Value | None = None
     gate: int = 0
-    cuts: tuple[ir.Node, ...] = ()
+    splits: tuple[ir.Node, ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         # If other nodes read the halves, the halves are computed anyway, and GatedHalves saves nothing.
         if any(reader not in (*form.nodes, product) for v in (form.x, other) for reader in v.consumers()):
             return match
-        return GateMatch(form, product, other, first.X, first.index, (first.cut, second.cut))
+        return GateMatch(form, product, other, first.X, first.index, (first.split, second.split))
 
     def legal(self, match: GateMatch, editor: Editor) -> GateMatch:
         a, b, product = match.form.x, match.other, match.product
@@ -97,7 +97,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
             raise Refusal(Code.UNKNOWN_SHAPE, f"it is not proven that {a.name} and {b.name} have one shape", product)
-        editor.require_alike((a, b), product)
+        editor.require_equal_types((a, b), product)
         editor.require_dtype(a, product)
         if not dims:
             raise Refusal(Code.WRONG_RANK, f"{a.name} is a scalar", product)
@@ -105,7 +105,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         return match
 
     def candidate(self, plan: GateMatch, editor: Editor) -> Candidate:
-        conv = made_by(plan.form.x, "Conv")
+        conv = producer_of(plan.form.x, "Conv")
         fused = conv is not None and editor.target.device == "cpu" and plan.form.suffix in ("Relu", "Sigmoid")
         no_gain = "ONNX Runtime fuses the activation into the convolution" if fused else ""
         operands = (plan.form.x, plan.other) if plan.X is None else (plan.X,)
@@ -117,7 +117,7 @@ class Gate(Pass[GateMatch, GateMatch]):
             new = Builder(editor, product).emit(plan.name, [plan.form.x, plan.other], {})
         else:
             new = Builder(editor, product).emit(plan.name, [plan.X], {"gate": plan.gate})
-        nodes = [*dict.fromkeys(plan.cuts), *plan.form.nodes, product]
+        nodes = [*dict.fromkeys(plan.splits), *plan.form.nodes, product]
         editor.replace(nodes, [new], {product.outputs[0]: new.outputs[0]}, anchor=product)
         return became(len(nodes), plan.name)
 

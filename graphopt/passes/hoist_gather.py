@@ -26,7 +26,7 @@ from graphopt.forms.row_moves import COPIES, VIEWS, reshaped
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.view import attribute_int, made_by, require_read_once, sole_reader
+from graphopt.graph.view import attribute_int, producer_of, require_read_once, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
@@ -72,7 +72,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
         rows = editor.constant(node.inputs[1])
         if rows is None or rows.ndim != 1 or attribute_int(node, "axis", 0) != 1:
             return None
-        view = made_by(node.inputs[0], "Reshape")
+        view = producer_of(node.inputs[0], "Reshape")
         product = node.inputs[0] if view is None else view.inputs[0]
         linear = None if product is None else linear_before(product, editor)
         if linear is None or linear.node.op_type != "MatMul" or linear.node.graph is not node.graph:
@@ -128,6 +128,6 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
 
 def _is_copy(x: ir.Value | None) -> bool:
     """Returns whether a copy (Slice, Transpose, ...) produces x, directly or through Reshapes without other readers."""
-    while (view := made_by(x, *VIEWS)) is not None and sole_reader(view.outputs[0]) is not None:
+    while (view := producer_of(x, *VIEWS)) is not None and sole_reader(view.outputs[0]) is not None:
         x = view.inputs[0]
-    return made_by(x, *COPIES) is not None and sole_reader(x) is not None
+    return producer_of(x, *COPIES) is not None and sole_reader(x) is not None

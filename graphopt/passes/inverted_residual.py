@@ -89,7 +89,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
             if conv.bias is not None and not editor.is_constant(conv.bias):
                 editor.require_constant(conv.bias, "the bias", conv.node)
             require_one_graph([conv.node], match.last)
-        editor.require_alike((match.convs[0].X, match.convs[0].W, match.residual), match.last)
+        editor.require_equal_types((match.convs[0].X, match.convs[0].W, match.residual), match.last)
         if match.convs[1].attributes["dilations"] != (1, 1):
             raise Refusal(
                 Code.ATTRIBUTE, f"the dilations are {list(match.convs[1].attributes['dilations'])}", match.last

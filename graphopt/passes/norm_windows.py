@@ -38,7 +38,7 @@ from graphopt.graph.view import (
     attribute_float,
     attribute_int,
     is_read_once,
-    made_by,
+    producer_of,
     require_input,
     sole_reader,
     use_count,
@@ -166,7 +166,7 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
     Raises:
         Refusal: the nodes move rows to unknown positions, or in another order.
     """
-    last = _last_after(node.outputs[0], editor) if into else made_by(node.inputs[1], *COPIES, *VIEWS)
+    last = _last_after(node.outputs[0], editor) if into else producer_of(node.inputs[1], *COPIES, *VIEWS)
     if last is None or last.graph is not node.graph or not is_known(last, editor):
         return None
     source, moves = moves_to(last, editor, PAD)

@@ -30,8 +30,8 @@ from graphopt.graph.shapes import sizes
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
     attribute_int,
-    made_by,
     other_input,
+    producer_of,
     require_contained,
     require_input,
     require_one_graph,
@@ -110,7 +110,7 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
     anchors = frozenset({("", "MatMulInteger")})
 
     def match(self, node: ir.Node, editor: Editor) -> QuantizedMatch | None:
-        quantize = made_by(node.inputs[0], "DynamicQuantizeLinear")
+        quantize = producer_of(node.inputs[0], "DynamicQuantizeLinear")
         zero_point = node.inputs[2] if len(node.inputs) > 2 else None
         cast = sole_reader(node.outputs[0], "Cast")
         rescale = None if cast is None else sole_reader(cast.outputs[0], "Mul")
@@ -118,7 +118,7 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
             return None
         if node.inputs[0] is not quantize.outputs[0] or zero_point is not quantize.outputs[2]:
             return None
-        scales = made_by(other_input(rescale, cast.outputs[0]), "Mul")
+        scales = producer_of(other_input(rescale, cast.outputs[0]), "Mul")
         if scales is None or quantize.outputs[1] not in scales.inputs:
             return None
         w_scale = other_input(scales, quantize.outputs[1])

@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import made_by, require_contained, require_input, require_one_graph
+from graphopt.graph.view import producer_of, require_contained, require_input, require_one_graph
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.passes.base import Pass
@@ -50,12 +50,12 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
     def match(self, node: ir.Node, editor: Editor) -> WrittenPReluMatch | None:
         pairs = [node.inputs] if node.op_type == "Sub" else [node.inputs, node.inputs[::-1]]
         for above, below in pairs:
-            relu, product = made_by(above, "Relu"), made_by(below, "Mul")
+            relu, product = producer_of(above, "Relu"), producer_of(below, "Mul")
             if relu is None or product is None:
                 continue
             for negative, s in (product.inputs, product.inputs[::-1]):
-                other = made_by(negative, "Relu")
-                negation = None if other is None else made_by(other.inputs[0], "Neg")
+                other = producer_of(negative, "Relu")
+                negation = None if other is None else producer_of(other.inputs[0], "Neg")
                 if other is None or negation is None or negation.inputs[0] is not relu.inputs[0]:
                     continue
                 slope = editor.require_constant(s, "the slope", node)

@@ -230,8 +230,8 @@ class _Placement:
         The runtime folds a shape computation only if it knows every element, and uses the results as constants when it
         infers shapes again. Our inference also tracks single elements of a shape.
         """
-        asked = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
-        self.open_shapes = {v for v in asked if v is not None and v.shape is not None and v.shape.is_static()}
+        read_by_shape = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
+        self.open_shapes = {v for v in read_by_shape if v is not None and v.shape is not None and v.shape.is_static()}
         message = inference.without_weights(model) if self.open_shapes else onnx.ModelProto()
         while self.open_shapes:
             numbers = {v.name: n for v, n in self._constants(model.graph)[1].items() if v.producer() is not None}

@@ -28,7 +28,7 @@ from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.traits import QUANTIZATION
-from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, require_input, sole_reader
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, producer_of, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.activation import SLOPED
@@ -328,7 +328,7 @@ def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Fac
     """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the last `last` axes."""
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)
-    transpose = made_by(value, "Transpose")
+    transpose = producer_of(value, "Transpose")
     if transpose is None or sole_reader(value) is not product or transpose.graph is not product.graph:
         return Factor(value, own)
     perm = attribute_ints(transpose, "perm", tuple(reversed(own)))

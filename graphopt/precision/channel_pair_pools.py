@@ -26,10 +26,10 @@ from graphopt.passes.base import Pass
 from graphopt.precision.channel_pairs import (
     PairsOfChannels,
     add_pairs,
+    can_read_pairs,
+    can_write_pairs,
     describe_pairs,
-    gives_pairs,
     read_pairs,
-    takes_pairs,
 )
 from graphopt.remarks import Code, Refusal
 
@@ -64,12 +64,12 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         if producer.graph is not node.graph or editor.shapes.rank(producer.inputs[1]) != 4 or y.is_graph_output():
             return None
         readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.is_anchor(use.node))
-        inside = all(r.graph is node.graph and takes_pairs(r, editor) for r in readers)
+        inside = all(r.graph is node.graph and can_read_pairs(r, editor) for r in readers)
         return PoolMatch(node, producer, readers) if readers and inside and len(readers) == len(y.uses()) else None
 
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
-        if not gives_pairs(match.producer, editor):
+        if not can_write_pairs(match.producer, editor):
             raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.producer)
         window = window_of(node)
         if window is None:

@@ -64,8 +64,8 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         if editor.shapes.rank(node.inputs[1]) != 4:
             return None
         uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.is_anchor(use.node)]
-        readers = tuple(reader for reader, i in uses if i == 0 and takes_pairs(reader, editor))
-        sums = tuple(reader for reader, i in uses if i == RESIDUAL and adds_pairs(reader, editor))
+        readers = tuple(reader for reader, i in uses if i == 0 and can_read_pairs(reader, editor))
+        sums = tuple(reader for reader, i in uses if i == RESIDUAL and can_add_pairs(reader, editor))
         has_pairs = bool(readers) or len(node.outputs) > 1
         if not has_pairs and (len(sums) < use_count(y) or y.is_graph_output()):
             return None  # Y must be written anyway, so P would only add bytes
@@ -74,7 +74,7 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
     def legal(self, match: PairsMatch, editor: Editor) -> PairsMatch:
         w = match.node.inputs[1]
         assert w is not None
-        if not gives_pairs(match.node, editor):
+        if not can_write_pairs(match.node, editor):
             raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.node)
         editor.require_op(_named(PAIRS, match.node), w, match.node)
         return match
@@ -139,18 +139,18 @@ def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
     return None if M is None or C is None else (M // group, C, group)
 
 
-def takes_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_read_pairs(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can read the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (found[1] % 2 == 0 or _is_even_depthwise(*found))
 
 
-def adds_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_add_pairs(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution that already reads or writes the NCHW2c layout can add a residual in it."""
-    return node.op_type.startswith((PAIRS, FROM_PAIRS)) and gives_pairs(node, editor)
+    return node.op_type.startswith((PAIRS, FROM_PAIRS)) and can_write_pairs(node, editor)
 
 
-def gives_pairs(node: ir.Node, editor: Editor) -> bool:
+def can_write_pairs(node: ir.Node, editor: Editor) -> bool:
     """Returns whether a convolution can write the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (_is_even_depthwise(*found) if found[1] == 1 else found[0] % 2 == 0)
@@ -186,7 +186,7 @@ def between_convolutions(node: ir.Node, editor: Editor) -> bool:
 
     Both convolutions may have an activation.
     """
-    if editor.shapes.rank(node.inputs[1]) != 4 or not gives_pairs(node, editor):
+    if editor.shapes.rank(node.inputs[1]) != 4 or not can_write_pairs(node, editor):
         return False
     y = result_of(node, editor)
     if y.is_graph_output() or not all(is_convolution(r) and r.inputs[0] is y for r in y.consumers()):

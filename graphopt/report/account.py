@@ -51,7 +51,7 @@ _ACTIVATIONS = frozenset(
 )
 
 
-class Fate(enum.Enum):
+class Status(enum.Enum):
     """Result of a group, in the order of usefulness to the user."""
 
     COULD_GAIN = "refused, with a remedy"
@@ -70,7 +70,7 @@ class Subgraph:
         into: the operators that replace them; "" if none do.
         labels: labels of the nodes.
         multiply_adds, bytes: in one run; bytes of inputs, weights and outputs.
-        fate: its result.
+        status: its result.
         remarks: remarks of passes.
         reason: why no pass rewrites it; "" if there are remarks.
     """
@@ -80,7 +80,7 @@ class Subgraph:
     labels: tuple[str, ...]
     multiply_adds: int
     bytes: int
-    fate: Fate
+    status: Status
     remarks: tuple[Remark, ...]
     reason: str = ""
 
@@ -88,7 +88,7 @@ class Subgraph:
     def kind(self) -> tuple[Any, ...]:
         """The key that all subgraphs of a group share."""
         remarks = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
-        return self.fate, self.operators, self.into, tuple(dict.fromkeys(remarks)), self.reason
+        return self.status, self.operators, self.into, tuple(dict.fromkeys(remarks)), self.reason
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ class Account:
     elsewhere: list[Remark] = field(default_factory=list)
     report: Report = field(default_factory=lambda: Report(""))
 
-    def share_of(self, fate: Fate) -> tuple[float, float]:
+    def share_of(self, status: Status) -> tuple[float, float]:
         """Returns the shares of multiply-adds and of bytes of all groups with this result."""
-        mine = [g for g in self.groups if g.first.fate == fate]
-        return sum(g.share for g in mine), sum(g.byte_share for g in mine)
+        members = [g for g in self.groups if g.first.status == status]
+        return sum(g.share for g in members), sum(g.byte_share for g in members)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -157,7 +157,7 @@ class Account:
             "elsewhere": [r.to_dict() for r in self.elsewhere],
             "groups": [
                 {
-                    "fate": g.first.fate.name.lower(),
+                    "status": g.first.status.name.lower(),
                     "operators": g.first.operators,
                     "into": g.first.into,
                     "where": g.where,
@@ -224,8 +224,8 @@ def account(
         found.groups.append(AccountGroup(group.members, group.where, group.places, adds, bytes_, *shares))
     shown = {r for s in subgraphs for r in s.remarks}
     found.elsewhere = [r for r in dict.fromkeys(report.remarks) if not r.applied and r not in shown]
-    order = list(Fate)
-    found.groups.sort(key=lambda g: (order.index(g.first.fate), -g.cost))
+    order = list(Status)
+    found.groups.sort(key=lambda g: (order.index(g.first.status), -g.cost))
     return found
 
 
@@ -386,23 +386,23 @@ def _subgraphs(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], r
 
 
 def _subgraph(
-    nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark, ...], reason: str = ""
+    nodes: Sequence[ir.Node], into: str, status: Status, remarks: tuple[Remark, ...], reason: str = ""
 ) -> Subgraph:
     adds = sum(multiply_adds(n) or 0 for n in nodes)
     bytes_ = sum(_bytes(n) or 0 for n in nodes)  # counts values between the nodes twice: written and read
     labels = tuple(node_label(n) for n in nodes)
-    return Subgraph(operators(n.op_type for n in nodes), into, labels, adds, bytes_, fate, remarks, reason)
+    return Subgraph(operators(n.op_type for n in nodes), into, labels, adds, bytes_, status, remarks, reason)
 
 
-def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
+def _fate(remarks: Iterable[Remark], *, changed: bool) -> Status:
     refused = [Code[r.code] for r in remarks if not r.applied]
     if any(code != Code.NO_GAIN and not code.advice.startswith("nothing") for code in refused):
-        return Fate.COULD_GAIN
+        return Status.COULD_GAIN
     if Code.NO_GAIN in refused:
-        return Fate.NO_GAIN
+        return Status.NO_GAIN
     if changed:
-        return Fate.REWRITTEN
-    return Fate.REFUSED if refused else Fate.LEFT
+        return Status.REWRITTEN
+    return Status.REFUSED if refused else Status.LEFT
 
 
 def _is_bias(node: ir.Node) -> bool:

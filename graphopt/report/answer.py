@@ -34,7 +34,7 @@ def answer(
         failed: why the comparison of the outputs failed; "" if it did not fail, or was not requested.
     """
     measured = speed(times) if times is not None else ""
-    shown = replace(report, doubt="") if measured else report  # a measurement replaces the estimate
+    shown = replace(report, warning="") if measured else report  # a measurement replaces the estimate
     verified = f"not verified ({textwrap.shorten(failed, REASON, placeholder=' ...')})" if failed else ""
     if accuracy is not None:
         verified = equality(accuracy)

@@ -79,7 +79,7 @@ class Report:
         seconds: total time, including loading and writing.
         notes: remarks about the whole model.
         obstacle: why no pass may run on the model; "" if passes may run.
-        doubt: why the result may be slower on this machine; "" without such a reason.
+        warning: why the result may be slower on this machine; "" without such a reason.
         inputs_changed: whether initializers were frozen or dimensions of inputs fixed.
         tuning: measurements of `--tune` or its cache; None without them.
         initializer_ranges: with a precision, the effect of float16 on initializers outside its range.
@@ -97,7 +97,7 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     obstacle: str = ""
-    doubt: str = ""
+    warning: str = ""
     inputs_changed: bool = False
     tuning: dict[str, Any] | None = None
     initializer_ranges: list[InitializerRange] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Report:
                 f"{'inputs changed, nodes' if self.inputs_changed else ''} unchanged: {self._why_unchanged()}".strip()
             )
         counted = node_counts(self.before, self.after)
-        return f"{counted}, {self.doubt}" if self.doubt else counted
+        return f"{counted}, {self.warning}" if self.warning else counted
 
     def _why_unchanged(self) -> str:
         if self.obstacle:

@@ -14,7 +14,7 @@ from graphopt.remarks import Code, Remark
 from graphopt.report.answer import answer, equality, is_faster, is_slower, speed
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
-from graphopt.report.layers import grouped, stretch, where
+from graphopt.report.layers import grouped, layer_path, where
 from graphopt.report.page import templates
 from graphopt.report.text import count, milliseconds, operators, small
 
@@ -179,7 +179,7 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)
     rewrites = sum(p.applied for p in report.passes)
-    graph = Tile("Graph", replace(report, doubt="").outcome, count(rewrites, "rewrite"), "plain")
+    graph = Tile("Graph", replace(report, warning="").outcome, count(rewrites, "rewrite"), "plain")
     return [fast, same, graph]
 
 
@@ -200,7 +200,7 @@ def stages(subgraphs: Sequence[TimedSubgraph], order: Sequence[str]) -> list[Sta
     ordered = sorted((s for s in subgraphs if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
     by_name: list[list[TimedSubgraph]] = []
     for subgraph in ordered:
-        if by_name and stretch(subgraph.name) and stretch(by_name[-1][0].name) == stretch(subgraph.name):
+        if by_name and layer_path(subgraph.name) and layer_path(by_name[-1][0].name) == layer_path(subgraph.name):
             by_name[-1].append(subgraph)
         else:
             by_name.append([subgraph])
@@ -229,7 +229,7 @@ def _stage(subgraphs: Sequence[TimedSubgraph]) -> Stage:
         return sum(t or 0.0 for t in times) / 1e3
 
     changed = [s for s in subgraphs if s.before_ops != s.after_ops]
-    names = list(dict.fromkeys(stretch(s.name) or s.name for s in subgraphs))
+    names = list(dict.fromkeys(layer_path(s.name) or s.name for s in subgraphs))
     return Stage(
         names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
         total(s.before_us for s in subgraphs),

@@ -69,7 +69,7 @@ def where(names: Sequence[str]) -> str:
     return _NUMBER.sub(lambda _: next(parts), distinct[0])
 
 
-def stretch(name: str) -> str:
+def layer_path(name: str) -> str:
     """Returns the layer of a node: the path of its name up to the part with a number; "" for a name without a path."""
     parts = name.strip("/").split("/")
     if len(parts) < 2:
@@ -81,7 +81,7 @@ def stretch(name: str) -> str:
 def _places(names: Sequence[str]) -> str:
     if len(names) == 1:
         return ""
-    layers = {stretch(name) for name in names} - {""}
+    layers = {layer_path(name) for name in names} - {""}
     if len(layers) == len(names):
         return f" in {len(names)} layers"
     return f" in {len(names)} places" + (f" of {len(layers)} layers" if len(layers) > 1 else "")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from graphopt.debug.diff import DiffNode, ModelDiff
 from graphopt.remarks import Code, Remark
-from graphopt.report.account import Account, AccountGroup, Fate
+from graphopt.report.account import Account, AccountGroup, Status
 from graphopt.report.answer import equality, factor, interval, is_faster, is_slower, speed
 from graphopt.report.data import ModelStats, Report, node_counts
 from graphopt.report.layers import grouped
@@ -36,7 +36,7 @@ _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "y
 # Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
 # All groups with these results are listed, even small ones.
-UNDONE = (Fate.COULD_GAIN, Fate.NO_GAIN, Fate.REFUSED)
+UNDONE = (Status.COULD_GAIN, Status.NO_GAIN, Status.REFUSED)
 # Smaller groups with other results are counted, but not listed.
 LEAST_SHARE = 0.01
 
@@ -142,8 +142,8 @@ def verdict(found: Verdict) -> str:
 
 def print_verify(report: VerifyReport, console: Console) -> None:
     """Prints the worst row of each output, gaps in coverage and notes."""
-    for spared in ((), ("SNR dB",), ("SNR dB", "worst slice")):  # omitted on a narrow terminal
-        shown = _outputs(report, spared)
+    for omitted in ((), ("SNR dB",), ("SNR dB", "worst slice")):  # omitted on a narrow terminal
+        shown = _outputs(report, omitted)
         if width(shown) <= console.width:
             break
     if shown.row_count:
@@ -154,9 +154,9 @@ def print_verify(report: VerifyReport, console: Console) -> None:
         say(f"[yellow]note:[/] {plain(note)}", console)
 
 
-def _outputs(report: VerifyReport, spared: Sequence[str]) -> Table:
+def _outputs(report: VerifyReport, omitted: Sequence[str]) -> Table:
     columns = ["output", ">max abs", ">of RMS", ">allowed", ">SNR dB", "worst slice", ""]
-    kept = [i for i, column in enumerate(columns) if column.removeprefix(">") not in spared]
+    kept = [i for i, column in enumerate(columns) if column.removeprefix(">") not in omitted]
     made = table([columns[i] for i in kept])
     for row in report.worst_outputs():
         worst = f"{plain(row.slice)} {small(row.slice_error)} of {small(row.slice_limit)}" if row.slice else ""
@@ -453,17 +453,17 @@ def print_account(found: Account, console: Console) -> None:
     adds = f"{amount(found.multiply_adds)} multiply-adds"
     say(plain(f"{adds}, {size(found.bytes)} read and written{at}{unknown}"), console)
     say("[dim]columns: share of multiply-adds, share of bytes, nodes and their result[/]", console)
-    for fate in Fate:
-        mine = [g for g in found.groups if g.first.fate == fate]
-        if not mine:
+    for status in Status:
+        members = [g for g in found.groups if g.first.status == status]
+        if not members:
             continue
-        share, byte_share = (sum(getattr(g, a) for g in mine) for a in ("share", "byte_share"))
+        share, byte_share = (sum(getattr(g, a) for g in members) for a in ("share", "byte_share"))
         console.print()
-        say(f"[bold]{fate.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)", console)
-        shown = mine if fate in UNDONE else [g for g in mine if g.cost >= LEAST_SHARE]
+        say(f"[bold]{status.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)", console)
+        shown = members if status in UNDONE else [g for g in members if g.cost >= LEAST_SHARE]
         for group in shown:
             _print_group(group, console)
-        if rest := mine[len(shown) :]:
+        if rest := members[len(shown) :]:
             say(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]", console)
     if found.elsewhere:
         console.print()
@@ -476,14 +476,14 @@ def print_account(found: Account, console: Console) -> None:
 def account_answer(found: Account) -> str:
     """Returns the share of each result in one line, of multiply-adds or else of bytes."""
     parts = []
-    for fate, words in (
-        (Fate.REWRITTEN, "rewritten"),
-        (Fate.COULD_GAIN, "refused with a remedy"),
-        (Fate.NO_GAIN, "not faster"),
-        (Fate.REFUSED, "refused"),
-        (Fate.LEFT, "without a pass"),
+    for status, words in (
+        (Status.REWRITTEN, "rewritten"),
+        (Status.COULD_GAIN, "refused with a remedy"),
+        (Status.NO_GAIN, "not faster"),
+        (Status.REFUSED, "refused"),
+        (Status.LEFT, "without a pass"),
     ):
-        share, byte_share = found.share_of(fate)
+        share, byte_share = found.share_of(status)
         shown = f"{share if found.multiply_adds else byte_share:.0%}"
         if shown != "0%":
             parts.append(f"{shown} {words}")
@@ -493,7 +493,7 @@ def account_answer(found: Account) -> str:
 def _print_group(group: AccountGroup, console: Console) -> None:
     """Prints the shares and nodes of a group, and its remarks below."""
     subgraph = group.first
-    into = f" -> {subgraph.into}" if subgraph.into else " -> nothing" if subgraph.fate == Fate.REWRITTEN else ""
+    into = f" -> {subgraph.into}" if subgraph.into else " -> nothing" if subgraph.status == Status.REWRITTEN else ""
     label = f"{group.share:6.1%} {group.byte_share:6.1%}  "
     say(plain(f"{subgraph.operators}{into}{group.places}: {group.where}"), console, label=label)
     by = ", ".join(dict.fromkeys(r.pass_name for r in subgraph.remarks if r.applied)) if subgraph.into else ""

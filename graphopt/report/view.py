@@ -15,7 +15,7 @@ from graphopt.measure.profiling import TimedSubgraph
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side
 from graphopt.report.drawing import MAX_DRAWN_NODES, draw
-from graphopt.report.layers import pattern, stretch, where
+from graphopt.report.layers import layer_path, pattern, where
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.page import templates
 from graphopt.report.text import visible
@@ -151,7 +151,7 @@ def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
     readers = _readers_of_constants(before.nodes)
     for i, node in enumerate(before.nodes):
         reader = readers.get(node, node)
-        name = _module_of(reader) or stretch(reader.name or "")
+        name = _module_of(reader) or layer_path(reader.name or "")
         name = name or f"{UNNAMED}{i // CHUNK * CHUNK + 1} to {(i // CHUNK + 1) * CHUNK}"
         layer = layers.setdefault(name, len(layers))
         layer_of |= {o.name or "": layer for o in node.outputs}

@@ -296,8 +296,8 @@ def provider_name(text: str) -> str:
         if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
             return name
     short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
-    asked = next((r.provider for r in gpu_routes() if text in (r.name, r.provider)), "")
-    why = f": {why_no_device(asked)}" if asked else did_you_mean(text, short.split(", "))
+    requested = next((r.provider for r in gpu_routes() if text in (r.name, r.provider)), "")
+    why = f": {why_no_device(requested)}" if requested else did_you_mean(text, short.split(", "))
     raise OptionError(f"this runtime has no provider '{text}'{why}; it has {short}")
 
 

@@ -72,8 +72,8 @@ _said: set[str] = set()
 
 def warn_of_fallback(created: Any, providers: Sequence[Provider]) -> None:
     """Warns if a requested provider is missing, since ONNX Runtime only logs that and continues without it."""
-    asked = [p if isinstance(p, str) else p[0] for p in providers]
-    missing = [name for name in asked if name not in created.get_providers()]
+    requested = [p if isinstance(p, str) else p[0] for p in providers]
+    missing = [name for name in requested if name not in created.get_providers()]
     if missing:
         reason = next((r.why_not() for r in gpu_routes() if r.provider == missing[0]), None)
         why = "" if reason is None else f": {reason}"

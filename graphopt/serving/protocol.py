@@ -155,13 +155,14 @@ def encode(
     Raises:
         RequestError: the request names an unknown output, or its list of outputs does not follow the protocol.
     """
-    asked = body.get("outputs") or [{"name": name} for name in outputs]
-    if not isinstance(asked, list) or not all(isinstance(o, dict) and isinstance(o.get("name"), str) for o in asked):
+    requested = body.get("outputs") or [{"name": name} for name in outputs]
+    named = (isinstance(o, dict) and isinstance(o.get("name"), str) for o in requested)
+    if not isinstance(requested, list) or not all(named):
         raise RequestError("'outputs' must be a list of objects with a 'name'")
     all_binary = _parameter(body, "binary_data_output")
     datatypes = {tensor.name: tensor.datatype for tensor in deployment.outputs}
     found, tail = [], []
-    for output in asked:
+    for output in requested:
         name = output["name"]
         if name not in outputs:
             raise RequestError(f"{deployment.name} has no output '{name}'; its outputs are {', '.join(outputs)}")

@@ -47,11 +47,11 @@ def weights_folder() -> Path | None:
 
     The folder is `$GRAPHOPT_WEIGHTS`, by default `graphopt/weights` in the user's cache; "off" disables it.
     """
-    told = os.environ.get(FOLDER, "")
-    if told == "off":
+    setting = os.environ.get(FOLDER, "")
+    if setting == "off":
         return None
     try:
-        folder = Path(told) if told else files.cache_folder() / "weights"
+        folder = Path(setting) if setting else files.cache_folder() / "weights"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:

@@ -47,7 +47,7 @@ from graphopt.verification.run import (
     run_isolated,
     weights_in_files,
 )
-from graphopt.verification.variants import editor_of_copy, kept_in_half, with_outputs
+from graphopt.verification.variants import editor_of_copy, with_float16_rounding, with_outputs
 
 Array = npt.NDArray[Any]
 # Operator -> position of its output of indices, and positions of its inputs of scores or boxes.
@@ -110,7 +110,7 @@ def _chooses(node: ir.Node) -> bool:
     return is_op(node, *CHOOSE) and all(is_float(node.inputs[i]) for i in CHOOSE[node.op_type][1])
 
 
-def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
+def with_choices_as_inputs(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Returns a copy of BEFORE that takes the indices of choices as inputs.
 
     The copy also outputs the inputs of the nodes that choose.
@@ -138,14 +138,14 @@ def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
 
 
 def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
-    """Returns a copy of AFTER with the same added inputs as `with_given_choices`; it does not use them."""
+    """Returns a copy of AFTER with the same added inputs as `with_choices_as_inputs`; it does not use them."""
     editor = editor_of_copy(after)
     for choice in choices:
         editor.add_input(choice.given, ir.DataType.INT64)
     return editor.model
 
 
-def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
+def with_choices_as_outputs(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Returns a copy of AFTER that also outputs its indices, one output for each choice."""
     editor = editor_of_copy(after)
     graph = editor.model.graph
@@ -432,8 +432,8 @@ class _GivenChoices:
 
     def __init__(self, pair: Pair, choices: Sequence[Choice]) -> None:
         self.choices = choices
-        self.shown = with_shown_choices(pair.after.model, choices)
-        self.before = ComparedModel.of(with_given_choices(pair.before.whole, choices))
+        self.shown = with_choices_as_outputs(pair.after.model, choices)
+        self.before = ComparedModel.of(with_choices_as_inputs(pair.before.whole, choices))
         self.outputs = len(pair.names)
         after = ComparedModel.of(with_unused_choices(pair.after.model, choices))
         self.pair = replace(pair, before=self.before, after=after)
@@ -483,7 +483,7 @@ class _GivenChoices:
             shown = ComparedModel.of(self.shown).source
             return run_isolated(shown, [run.case], mode, half_io=half_io)[run.case.name]
         if mode not in self.sessions:
-            model = kept_in_half(self.shown) if mode.in_half else inference.clone(self.shown)
+            model = with_float16_rounding(self.shown) if mode.in_half else inference.clone(self.shown)
             self.sessions[mode] = open_session(model, mode)
         return run_case(self.sessions[mode], run.case, half_io=half_io)
 
@@ -507,11 +507,11 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
         mode: of AFTER.
         case: the inputs.
     """
-    ours, theirs = (_quantizers(model.model) for model in (pair.before, pair.after))
+    before, after = (_quantizers(model.model) for model in (pair.before, pair.after))
     made = {value.name for node in pair.after.model.graph for value in node.outputs}
-    shared = [name for name in ours if name in made]
+    shared = [name for name in before if name in made]
     # A value that the two models quantize differently cannot be compared.
-    if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
+    if not shared or any(after.get(name, before[name]) != before[name] for name in shared):
         return ""
     try:
         want = values_of(pair.before, pair.reference, shared, case)
@@ -523,7 +523,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
     unsure: set[ir.Value] = set()
     for node in pair.before.model.graph:
         result = str(node.outputs[0].name) if node.outputs else ""
-        if result in ours and result in made and result not in moved:
+        if result in before and result in made and result not in moved:
             continue
         inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
         doubtful = any(value in unsure for n in (node, *inner) for value in n.inputs)

@@ -82,7 +82,7 @@ class _Judge:
         approximation: case -> deviations of another implementation of approximating nodes.
         overflown: (case, output, whether AFTER ran in half) for which BEFORE also leaves the range of half precision.
         allowed: case -> a multiple of the limit; a difference up to it is inconclusive.
-        unsteady: (case, output) for which runs of BEFORE differ.
+        nondeterministic: (case, output) for which runs of BEFORE differ.
     """
 
     group: RunGroup
@@ -94,7 +94,7 @@ class _Judge:
     approximation: dict[str, list[Deviation]] = field(default_factory=dict)
     overflown: set[tuple[str, str, bool]] = field(default_factory=set)
     allowed: dict[str, float] = field(default_factory=dict)
-    unsteady: set[tuple[str, str]] = field(default_factory=set)
+    nondeterministic: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.pair, self.errors = self.group.pair, self.group.errors
@@ -119,7 +119,7 @@ class _Judge:
                 continue
             numbers = found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine
             row = OutputComparison(name, case, *mode, *numbers, **vars(self._judged(run, found, i)))
-            if (row.case, row.name) in self.unsteady:
+            if (row.case, row.name) in self.nondeterministic:
                 continue
             if (row.case, row.name, run.mode.in_half) in self.overflown:
                 row = replace(row, equal=True, reason=NOISE, slice_error=0.0)
@@ -164,8 +164,8 @@ class _Judge:
             self.update(run)
         self._drop_runs_where_baseline_differs()
         self._measure_again()
-        unsteady = {output for _, output in self.unsteady}
-        self.report.random += [n for n in self.compared if n in unsteady and n not in self.report.random]
+        nondeterministic = {output for _, output in self.nondeterministic}
+        self.report.random += [n for n in self.compared if n in nondeterministic and n not in self.report.random]
         for name in sorted({output for _, output, in_half in self.overflown if in_half}):
             case = next(case for case, output, in_half in self.overflown if in_half and output == name)
             self.report.notes.append(
@@ -213,10 +213,10 @@ class _Judge:
                 self.allowed[run.case.name] = 1.0 if decided else UNDECIDED
                 bad = self.update(run)
             if bad:
-                self.unsteady |= self._differs_from_itself(run)
+                self.nondeterministic |= self._differs_from_itself(run)
                 if self.update(run):
                     break
-        measured = again | {case for case, _ in self.unsteady}
+        measured = again | {case for case, _ in self.nondeterministic}
         for run in self.rows:
             if run.case.name in measured:
                 self.update(run)

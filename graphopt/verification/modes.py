@@ -41,7 +41,7 @@ from graphopt.verification.run import (
     run_case,
     run_isolated,
 )
-from graphopt.verification.variants import kept_in_half
+from graphopt.verification.variants import with_float16_rounding
 
 # The number of cases that run at the runtime's default optimization level; the smallest ones are taken.
 DEFAULT_LEVEL_CASES = 3
@@ -75,7 +75,7 @@ class ComparedRun:
 
 def modes_on_one(pair: Pair, device: str) -> list[Mode]:
     """Returns the modes of AFTER if BEFORE runs on the CPU: function bodies, our library, another provider."""
-    modes = [BODIES, *([Mode(True)] if pair.rewritten.has_ours else [])]
+    modes = [BODIES, *([Mode(True)] if pair.rewritten.has_graphopt_nodes else [])]
     return modes + ([Mode(True, device)] if device != CPU else [])
 
 
@@ -357,7 +357,7 @@ def run_in_half(pair: Pair, cases: Sequence[Case], expected: Mapping[str, Output
     if pair.reference.optimized or not pair.halves or Numerics.FP16 not in pair.rewritten.classes.values():
         return []
     try:
-        session = open_session(kept_in_half(pair.after.model))
+        session = open_session(with_float16_rounding(pair.after.model))
     except VerifyError:  # the copy exceeds the 2 GiB of a protobuf message
         return []
     chosen = farthest(cases, HALF_CASES)
@@ -416,14 +416,14 @@ def run_at_default_level(
     if pair.reference.optimized:
         return [], []
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
-    mode = Mode(pair.rewritten.has_ours, optimized=True)
+    mode = Mode(pair.rewritten.has_graphopt_nodes, optimized=True)
     got = _isolated(pair, mode, [*few, *([empty] if empty is not None else [])])
     runs = [ComparedRun(mode, case, deviations(expected[case.name], got[case.name])) for case in few]
-    far = [run for run in runs if _is_far(run.found)]
+    far = [run for run in runs if _is_beyond_rounding(run.found)]
     original = run_isolated(pair.before.source, few, Mode(optimized=True)) if far else {}
     for run in far:
         found = deviations(expected[run.case.name], original[run.case.name])
-        if _is_far(found):
+        if _is_beyond_rounding(found):
             report.notes.append(at_default_level(run.case, found if isinstance(found, str) else "its outputs change"))
             runs.remove(run)
     rows = [] if empty is None else _rows_of_empty(pair, mode, empty, expected[cases[0].name], got[EMPTY], report)
@@ -435,7 +435,7 @@ def at_default_level(case: Case, event: str) -> str:
     return f"BEFORE at the runtime's default optimization level, on '{case.name}': {event}"
 
 
-def _is_far(found: list[Deviation] | str) -> bool:
+def _is_beyond_rounding(found: list[Deviation] | str) -> bool:
     return isinstance(found, str) or any(d.structure or d.relative > FAR for d in found)
 
 
@@ -470,8 +470,8 @@ def _rows_of_empty(
 
 def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions) -> Case | None:
     """Cuts a case of BEFORE to an empty batch; returns None if the caller or the model fixes the batch size."""
-    asked = {*input_options.sizes, *input_options.fixed}
-    batches = {s for s, role in symbols(model).items() if role == "batch" and not input_options.batch} - asked
+    fixed = {*input_options.sizes, *input_options.fixed}
+    batches = {s for s, role in symbols(model).items() if role == "batch" and not input_options.batch} - fixed
     feeds = dict(case.feeds)
     for value in required_inputs(model):
         for axis, dim in enumerate(value.dims):

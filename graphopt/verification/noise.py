@@ -323,7 +323,7 @@ class Noisy:
                 self._known[value] = _Kind(noisy=noisy and is_float(value))
             self._graph(body)
             if _searches(node) and self._steps > 1:
-                self._move_scores(body)
+                self._add_noise_to_scores(body)
             inside += [_Kind(noisy=True)] * (body in self._touched)
         return inside
 
@@ -348,7 +348,7 @@ class Noisy:
         if node.op_type in MASKED and node.domain == "com.microsoft" and not self._noiseless:
             self._round_bias(node)
         if self._steps > 1 and is_step(node) and not _searches(node):
-            self._move_step(node)
+            self._add_noise_to_step(node)
         for y in node.outputs:
             self._known[y] = kind if is_float(y) or y.dtype is None else _Kind()
             if y.name and kind.noisy and is_float(y) and self._is_rounded(node, y):
@@ -550,7 +550,7 @@ class Noisy:
         self._known |= dict.fromkeys((result, *outputs.values()), kind)
         return b.nodes[-1]
 
-    def _move_step(self, node: ir.Node) -> None:
+    def _add_noise_to_step(self, node: ir.Node) -> None:
         """Adds noise to the inputs of a step, which may change its choice, but not to the values of a TopK."""
         for place in STEPS[node.op_type]:
             x = node.inputs[place]
@@ -569,7 +569,7 @@ class Noisy:
         rounding = self._unit_of(value)
         return replace(rounding, unit=max(rounding.unit, self._steps * SINGLE.unit))
 
-    def _move_scores(self, body: ir.Graph) -> None:
+    def _add_noise_to_scores(self, body: ir.Graph) -> None:
         """Adds noise to the scores of a search, which may change the choice of the search."""
         for node in list(body):
             for y in node.outputs:

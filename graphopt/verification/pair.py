@@ -420,14 +420,14 @@ class Rewritten:
             if a consumer is rounded. For a rounded value that only AFTER has, the values of BEFORE from which it is
             computed are included.
         stored: names of weights that AFTER reads in half precision, or casts to it.
-        has_ours: whether an output depends on one of our nodes.
+        has_graphopt_nodes: whether an output depends on one of our nodes.
     """
 
     classes: dict[str, Numerics]
     approximated: frozenset[str]
     coarse: frozenset[str]
     stored: frozenset[str]
-    has_ours: bool
+    has_graphopt_nodes: bool
 
     def precision(self, numerics: Numerics, *, inputs_in_half: bool) -> Precision:
         """Returns the rounding of BEFORE's values for outputs of a class."""

@@ -66,7 +66,7 @@ class Mode:
         library: whether our kernels run our nodes (on the CPU; for other providers `graphopt.configure` decides).
         provider: the first provider; the CPU runs the nodes that it does not support.
         optimized: whether the runtime's optimizations are on, the runtime's default.
-        in_half: whether every float16 result is rounded to float16, as on a GPU (`kept_in_half`).
+        in_half: whether every float16 result is rounded to float16, as on a GPU (`with_float16_rounding`).
     """
 
     library: bool = False

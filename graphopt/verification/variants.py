@@ -64,7 +64,7 @@ def values_in_half(model: ir.Model) -> frozenset[str]:
     return frozenset(str(v.name) for n in nodes for v in n.outputs if v.dtype == HALF)
 
 
-def kept_in_half(model: ir.Model) -> ir.Model:
+def with_float16_rounding(model: ir.Model) -> ir.Model:
     """Returns a copy that rounds every float16 result to float16 on the CPU, as GPUs do.
 
     ONNX Runtime has few CPU kernels for float16. It casts the inputs of a node to float32 and the result back, and then

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.report.account import Fate, account
+from graphopt.report.account import Status, account
 from models import ZOO
 from tests.rewriting import model_from_text
 
@@ -35,8 +35,8 @@ def test_every_node_is_in_one_group(name: str) -> None:
     assert {r for r in report.remarks if not r.applied} <= shown
     assert sum(g.share for g in found.groups) == pytest.approx(1)
     assert sum(g.byte_share for g in found.groups) == pytest.approx(1)
-    fates = [g.first.fate for g in found.groups]
-    assert fates == sorted(fates, key=list(Fate).index)
+    fates = [g.first.status for g in found.groups]
+    assert fates == sorted(fates, key=list(Status).index)
 
 
 def test_multiply_adds_and_bytes() -> None:
@@ -48,7 +48,7 @@ def test_multiply_adds_and_bytes() -> None:
     assert product.share == 1.0 and product.byte_share == pytest.approx(31 / 51)
     assert product.first.reason == "its weight is the graph input 'w', whose values are unknown"
     layer = account(model_from_text(text.format("Relu"), {}), target="cpu").groups[0].first
-    assert layer.fate == Fate.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
+    assert layer.status == Status.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 
 
 def test_sizes_behind_what_an_exporter_left_to_compute() -> None:

@@ -118,7 +118,7 @@ def slower() -> BenchReport:
 def test_slower(capsys: pytest.CaptureFixture[str]) -> None:
     """A measurement is shown as one ratio, without an estimate."""
     report = Report("cpu", before=ModelStats({"Conv": 3}, 0, None), after=ModelStats({"Conv": 2}, 0, None))
-    report.doubt = "maybe slower (--ignore-cost-model also applies slower rewrites)"
+    report.warning = "maybe slower (--ignore-cost-model also applies slower rewrites)"
     report.remarks = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")[1].remarks
     found = command._Found(report, VerifyReport(Verdict.EQUAL), slower())
     command._print(found, None, Path("out.onnx"), explain=False, verbose=True)

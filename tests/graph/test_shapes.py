@@ -301,7 +301,7 @@ def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
         shapes.dims(node.outputs[0])
         shapes.elements(node.outputs[0])
     assert set(asked.values()) == {1}
-    shapes.replaced(nodes[50].outputs[0], nodes[49].outputs[0], made_anew=False)
+    shapes.replaced(nodes[50].outputs[0], nodes[49].outputs[0], producer_changed=False)
     for node in nodes[51:]:
         shapes.dims(node.outputs[0])
     assert set(asked.values()) == {1}

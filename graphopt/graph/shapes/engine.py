@@ -143,17 +143,17 @@ class Shapes:
         """Sets the dimensions of a value; None is an unknown size."""
         self._found["dims"][value] = self._named(value, dims)
 
-    def replaced(self, old: ir.Value, new: ir.Value, *, made_anew: bool) -> None:
+    def replaced(self, old: ir.Value, new: ir.Value, *, producer_changed: bool) -> None:
         """Transfers facts to a value that replaces another one.
 
         Args:
             old: the replaced value.
             new: its replacement, with the same elements.
-            made_anew: whether the producer of `new` is new or has changed.
+            producer_changed: whether the producer of `new` is new or has changed.
         """
         for found in self._found.values():
             fact = found.pop(old, None)
-            if made_anew:
+            if producer_changed:
                 found.pop(new, None)
                 if fact is not None:
                     found[new] = fact

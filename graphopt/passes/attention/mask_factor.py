@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.operators.traits import MOVES
-from graphopt.graph.view import GraphView, attribute_int, made_by
+from graphopt.graph.view import GraphView, attribute_int, producer_of
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
@@ -26,17 +26,17 @@ _CLOSED = frozenset("Concat Max Min Mul".split())
 
 def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
     """Returns whether every element of a value is 0 or 1, or a boolean, for every input of the model."""
-    asked = {value}
+    visited = {value}
     nearest = [value]
     for _ in range(MAX_PATH):
         found = [_zero_or_one_if(v, graph) for v in nearest]
         if any(sources is None for sources in found):
             return False
         # Each value is visited once; if values were read twice at each step, there would be 2^MAX_PATH paths.
-        nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in asked))
+        nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in visited))
         if not nearest:
             return True
-        asked.update(nearest)
+        visited.update(nearest)
     return False
 
 
@@ -47,7 +47,7 @@ def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Val
         return () if array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all() else None
     if value is not None and graph.dtype(value) == ir.DataType.BOOL:
         return ()
-    node = made_by(value)
+    node = producer_of(value)
     if node is None:
         return None
     if node.op_type in _KEEP_OR_CLEAR:
@@ -99,7 +99,7 @@ def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: 
 def _origin(value: ir.Value) -> ir.Value:
     """Returns the source of a value before Casts and Identities, which keep 0 and 1 in every type."""
     for _ in range(MAX_PATH):
-        node = made_by(value, "Cast", "Identity")
+        node = producer_of(value, "Cast", "Identity")
         if node is None or node.inputs[0] is None:
             break
         value = node.inputs[0]
@@ -132,7 +132,7 @@ class _Computed:
         array = self.graph.constant(value)
         if array is not None:
             return array.reshape(()) if array.size == 1 else None
-        node = made_by(value)
+        node = producer_of(value)
         if node is None:
             return None
         known = [o for v in node.inputs if (o := self.of(v, budget - 1)) is not None]

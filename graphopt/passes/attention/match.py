@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from graphopt.graph.operators.traits import RANDOM
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.view import GraphView, is_op, made_by
+from graphopt.graph.view import GraphView, is_op, producer_of
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 
@@ -177,7 +177,7 @@ def sole_data_reader(value: ir.Value) -> ir.Node | None:
 
 
 def is_random(value: ir.Value | None) -> bool:
-    return made_by(value, *RANDOM) is not None
+    return producer_of(value, *RANDOM) is not None
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.view import GraphView, attribute_ints, attribute_string, is_op, is_read_once, made_by, use_count
+from graphopt.graph.view import GraphView, attribute_ints, attribute_string, is_op, is_read_once, producer_of, use_count
 from graphopt.passes.attention.match import (
     Attention,
     ContextPath,
@@ -142,7 +142,7 @@ class _Repeat:
 
 def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
     """Matches Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition, or returns None."""
-    merge = made_by(value, "Reshape")
+    merge = producer_of(value, "Reshape")
     if merge is None or not is_read_once(value):
         return None
     merged = graph.shapes.reshaped(merge)
@@ -153,11 +153,11 @@ def _spread(
     wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
     """Returns the repetition if `wide` is an Expand or Tile along a new axis and is reshaped to `merged`, or None."""
-    spread = made_by(wide, "Expand", "Tile")
+    spread = producer_of(wide, "Expand", "Tile")
     if wide is None or spread is None:
         return None
     narrow = spread.inputs[0]
-    split = made_by(narrow, "Unsqueeze", "Reshape")
+    split = producer_of(narrow, "Unsqueeze", "Reshape")
     if narrow is None or split is None:
         return None
     source = split.inputs[0]
@@ -191,7 +191,7 @@ class _Absorbed:
         """Fuses the Identities and Transposes before an operand, and if `scaled` is set its scalar factors."""
         value, perm = operand.value, operand.perm
         while sole_data_reader(value) is not None:
-            node = made_by(value)
+            node = producer_of(value)
             if node is None or node.graph is not self._graph or node.inputs[0] is None:
                 break
             own = identity_perm(len(perm))
@@ -244,11 +244,11 @@ class _FlatTranspose:
 
 def _flat(value: ir.Value, graph: GraphView) -> _FlatTranspose | None:
     """Matches nodes that flatten the leading dimensions, transpose the last two and restore the leading ones."""
-    outer = made_by(value, "Reshape")
-    transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
+    outer = producer_of(value, "Reshape")
+    transpose = None if outer is None else producer_of(outer.inputs[0], "Transpose")
     if outer is None or transpose is None or not is_read_once(transpose.outputs[0]):
         return None
-    inner = made_by(transpose.inputs[0], "Reshape")
+    inner = producer_of(transpose.inputs[0], "Reshape")
     if inner is None or not is_read_once(inner.outputs[0]) or inner.inputs[0] is None:
         return None
     if attribute_ints(transpose, "perm", ()) != (0, 2, 1):

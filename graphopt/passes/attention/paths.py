@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import flattens, signature
 from graphopt.graph.operators.traits import PRODUCTS
-from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by, sole_reader
+from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, producer_of, sole_reader
 from graphopt.passes.attention.match import MAX_PATH, ContextPath, data_readers, is_random
 from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
@@ -113,7 +113,7 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
     visited: set[ir.Value] = set()
     while queue and len(visited) < MAX_VISITS:
         above, steps = queue.popleft()
-        node = made_by(above)
+        node = producer_of(above)
         if above is None or node is None or above in visited or above is not node.outputs[0]:
             continue
         visited.add(above)

@@ -56,7 +56,7 @@ class CleanUp(ModelPass):
             done["Cast between Transpose and MatMul, moved before the Transpose"] += cast
         if has_new_constants:
             # Inference may find more shapes with the new constants; otherwise only a second run would find them.
-            editor.infer_afresh()
+            editor.infer_again()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in done.items()]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import is_op, made_by
+from graphopt.graph.view import is_op, producer_of
 
 
 def cast_before_transposing(editor: Editor) -> int:
@@ -20,7 +20,7 @@ def cast_before_transposing(editor: Editor) -> int:
     done = 0
     for node in editor.nodes([("", "Cast")]):
         value = node.inputs[0]
-        transpose = made_by(value, "Transpose")
+        transpose = producer_of(value, "Transpose")
         if transpose is None:
             continue
         x, result = transpose.inputs[0], node.outputs[0]

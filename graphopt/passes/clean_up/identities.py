@@ -10,7 +10,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import spans
 from graphopt.graph.operators.dropout import drops_nothing
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
-from graphopt.graph.view import attribute_int, is_read, made_by
+from graphopt.graph.view import attribute_int, is_read, producer_of
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
@@ -58,7 +58,7 @@ def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
     """Returns the input of a Reshape, or of a Reshape before it, that has the shape of the result, or None."""
     x = node.inputs[0]
     while x is not None and not _has_shape(node, x, editor):
-        before = made_by(x, "Reshape")
+        before = producer_of(x, "Reshape")
         x = None if before is None else before.inputs[0]
     return x
 

@@ -14,7 +14,7 @@ from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import LINEAR
 from graphopt.graph.traversal import bodies
-from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, is_read_once, made_by
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, is_read_once, producer_of
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
@@ -324,7 +324,7 @@ class Conversion:
     def _make_view(self, value: ir.Value, dtype: ir.DataType, saturate: bool) -> ir.Value:
         if dtype == HALF and self.editor.is_constant(value):
             return self.constants.half(value, saturate)
-        cast = made_by(value, "Cast")
+        cast = producer_of(value, "Cast")
         if cast is not None:
             source = cast.inputs[0]
             assert source is not None
@@ -410,7 +410,7 @@ def _transpose_after_products(editor: Editor) -> None:
     nodes.
     """
     for node in editor.nodes(MATRIX_PRODUCTS):
-        transpose, weight = made_by(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
+        transpose, weight = producer_of(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
         if transpose is None or weight is None or len(weight.shape) != 2 or (node.domain and len(node.inputs) > 3):
             continue
         x, moved, y = transpose.inputs[0], transpose.outputs[0], node.outputs[0]

@@ -16,7 +16,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import LINEAR, MOVES, QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
-from graphopt.graph.view import attribute_int, is_op, made_by
+from graphopt.graph.view import attribute_int, is_op, producer_of
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConstants
@@ -134,7 +134,7 @@ class Reasons:
             return Code.KEPT, "--keep-float names the node or its operator"
         if node.op_type in QUANTIZATION:
             return Code.QUANTIZED, f"{node.op_type} is a quantized operator"
-        if any(made_by(v, *QUANTIZATION) for v in node.inputs):
+        if any(producer_of(v, *QUANTIZATION) for v in node.inputs):
             return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
         if not takes or not self._has_known_types(node) or node.op_type in RANDOM:
             return Code.NO_FLOAT16, f"{node.op_type} does not take float16 in opset {self.editor.opset(node)}"
@@ -172,7 +172,7 @@ class Reasons:
         belong to a written-out norm.
         """
         source = node.inputs[0] if is_op(node, "ReduceMean") else None
-        square = made_by(source, "Mul")
+        square = producer_of(source, "Mul")
         if source is None or (square is not None and square.inputs[0] is square.inputs[1]):
             return False
         rank = self.editor.shapes.rank(source)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import attribute_ints, is_read_once, made_by
+from graphopt.graph.view import attribute_ints, is_read_once, producer_of
 from graphopt.precision.float16.constants import HALF
 
 _SWAP, _TO_ROWS, _TO_PLANES = (0, 2, 1), (0, 2, 3, 1), (0, 3, 1, 2)
@@ -21,11 +21,11 @@ def transpose_pixels(editor: Editor) -> None:
     The elements are the same. Transformers for images change between planes and rows in this way.
     """
     for node in editor.nodes([("", "Transpose")]):
-        reshape = made_by(node.inputs[0], "Reshape")
+        reshape = producer_of(node.inputs[0], "Reshape")
         if reshape is not None and attribute_ints(node, "perm", ()) == _SWAP:
             _rewrite(reshape, node, editor, to_rows=True)
     for node in editor.nodes([("", "Reshape")]):
-        transpose = made_by(node.inputs[0], "Transpose")
+        transpose = producer_of(node.inputs[0], "Transpose")
         if transpose is not None and attribute_ints(transpose, "perm", ()) == _SWAP:
             _rewrite(transpose, node, editor, to_rows=False)
 

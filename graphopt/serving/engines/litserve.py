@@ -120,9 +120,9 @@ class _Paths:
             scope = scope | {"path": self._path(scope["path"])}
         await self.app(scope, receive, send)
 
-    def _path(self, asked: str) -> str:
+    def _path(self, path: str) -> str:
         """Maps a path of the protocol to a path of the engine; paths of unknown models are unchanged."""
-        match asked.strip("/").split("/"):
+        match path.strip("/").split("/"):
             case ["v2", "health", *_]:
                 return "/health"
             case ["v2", "models", name, "infer"] if name in self.models:
@@ -131,4 +131,4 @@ class _Paths:
                 return "/health"
             case ["v2", "models", name, "versions", version, "ready"] if version in map(str, self.models.get(name, ())):
                 return "/health"
-        return asked
+        return path

@@ -28,8 +28,8 @@ class TritonPythonModel:
         responses = []
         for request, result in zip(requests, results, strict=True):
             if isinstance(result, Exception):
-                fits_not = isinstance(result, RequestError)
-                code = triton.TritonError.INVALID_ARG if fits_not else triton.TritonError.UNAVAILABLE
+                is_invalid = isinstance(result, RequestError)
+                code = triton.TritonError.INVALID_ARG if is_invalid else triton.TritonError.UNAVAILABLE
                 responses.append(triton.InferenceResponse(error=triton.TritonError(str(result), code)))
                 continue
             wanted = [t.name for t in deployment.outputs if t.name in request.requested_output_names()]
