@@ -177,7 +177,7 @@ def run_job(job: Job) -> Outcome:
     """Optimizes one model in a separate process.
 
     A failure, including a difference found by `--verify`, removes the files that this job or an earlier run wrote. It
-    keeps other files, above all the source, to which `out` may be a link.
+    keeps other files, above all the source: `out` may be a link to it.
     """
     begin = time.perf_counter()
     for path in (job.out, job.report):

@@ -261,7 +261,7 @@ def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, 
     """Returns the axes of a ReduceMean of a tensor with `rank` dimensions, non-negative and ascending.
 
     If the rank is unknown, the result is (-1,) for the last axis and None for other axes. If the axes are unknown or
-    not given, it is None.
+    absent, it is None.
     """
     axes = tuple(editor.arguments(node).ints("axes") or ())
     if not axes:

@@ -161,7 +161,7 @@ _Declared = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
 
 def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Removes declared types and dimensions that stand for any type or size; `forget` restores them.
+    """Removes declared types and dimensions that mean any type or size; `forget` restores them.
 
     Initializers get the type and shape of their tensors; unknown dimensions of model inputs get separate symbols.
     """

@@ -230,7 +230,7 @@ class GraphView:
         Args:
             name: the operator.
             like: a value of the operator's element type.
-            anchor: the node before which the new node will be inserted.
+            anchor: the new node will be inserted before it.
 
         Raises:
             Refusal: TARGET if the target supports none of our operators; OPSET if the function body cannot be written

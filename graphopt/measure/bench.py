@@ -506,7 +506,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
     """
     ratios = sorted(a / b for a, b in zip(before, after, strict=True))
     n = len(ratios)
-    # The largest k for which the probability of fewer than k heads of n fair coins is at most 2.5 %.
+    # The largest k such that fewer than k heads of n fair coins have a probability of at most 2.5 %.
     tail, k = 0.0, 0
     while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
         k += 1

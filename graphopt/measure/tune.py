@@ -82,7 +82,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """Machine and versions to which measurements apply; `precision` is that of the conversion, "" for none."""
+    """Machine and versions of measurements; `precision` is that of the conversion, "" for none."""
 
     device: str
     provider: str

@@ -118,8 +118,7 @@ class CpuKernels:
         if any(n.op_type == node.op_type for n in nodes):
             return []
         # The runtime uses a definition only if none of its operators has a newer version in the model's opset than in
-        # the opset for which the definition is written. A definition that depends on the node is written for every
-        # opset.
+        # the definition's opset. A definition that depends on the node is written for every opset.
         written = max((v for v in schema.function_opset_versions if v <= opset), default=opset)
         since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
         return [] if any(a != b for a, b in since) else nodes

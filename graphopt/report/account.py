@@ -407,8 +407,8 @@ def _fate(remarks: Iterable[Remark], *, changed: bool) -> Status:
 
 def _is_bias(node: ir.Node) -> bool:
     """Returns whether a node adds a constant to the result of a matrix multiplication or convolution."""
-    made_by = (v.producer() for v in node.inputs if v is not None)
-    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in LINEAR for n in made_by)
+    producers = (v.producer() for v in node.inputs if v is not None)
+    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in LINEAR for n in producers)
 
 
 def _constants(node: ir.Node) -> bool:
@@ -449,7 +449,7 @@ def _why_left(node: ir.Node) -> str:
     if op_type in LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
         weight = node.inputs[1]
         if weight.is_graph_input() and not weight.is_initializer():
-            return f"its weight is the graph input '{weight.name}', whose values are unknown"
+            return f"its weight is the graph input '{weight.name}' with unknown values"
         if weight.const_value is None and op_type in ("MatMul", "Gemm"):
             return "both operands are computed, and no known form of attention contains it"
     if op_type == "Conv":

@@ -311,8 +311,8 @@ def _listed(nodes: Sequence[DiffNode]) -> str:
 
 
 def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
-    maker = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
-    return tuple((n.op_type, tuple(maker.get(v, -1) for v in n.inputs)) for n in nodes)
+    producer = {o: i for i, n in enumerate(nodes) for o in n.outputs if o}
+    return tuple((n.op_type, tuple(producer.get(v, -1) for v in n.inputs)) for n in nodes)
 
 
 def refusals(remarks: Sequence[Remark]) -> list[Refusals]:

@@ -178,8 +178,8 @@ def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
     """Returns for each node with a constant result the node that reads it, which determines its layer."""
     constant: set[ir.Node] = set()
     for node in nodes:
-        made_by = [v.producer() for v in node.inputs if v is not None and not v.is_initializer()]
-        if all(n is not None and n in constant for n in made_by):
+        producers = [v.producer() for v in node.inputs if v is not None and not v.is_initializer()]
+        if all(n is not None and n in constant for n in producers):
             constant.add(node)
     found: dict[ir.Node, ir.Node] = {}
     for node in reversed(nodes):

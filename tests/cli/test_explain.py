@@ -46,7 +46,7 @@ def test_multiply_adds_and_bytes() -> None:
     assert (found.multiply_adds, found.bytes, found.sizes, found.unknown) == (30, 4 * 51, {"N": 2}, 0)
     product = found.groups[0]
     assert product.share == 1.0 and product.byte_share == pytest.approx(31 / 51)
-    assert product.first.reason == "its weight is the graph input 'w', whose values are unknown"
+    assert product.first.reason == "its weight is the graph input 'w' with unknown values"
     layer = account(model_from_text(text.format("Relu"), {}), target="cpu").groups[0].first
     assert layer.status == Status.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 

@@ -183,8 +183,8 @@ class Rule:
 
     Attributes:
         infer: the function that infers the fact.
-        dims: indices of the inputs whose dimensions it reads, or EVERY.
-        elements: indices of the inputs whose elements it reads, or EVERY.
+        dims: indices of inputs, or EVERY; it reads their dimensions.
+        elements: indices of inputs, or EVERY; it reads their elements.
         every_output: whether it applies to all outputs of the node instead of the first only.
         branches: whether it reads the dimensions of the outputs of the node's branches.
     """

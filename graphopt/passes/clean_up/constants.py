@@ -69,7 +69,7 @@ class ConstantFolding:
     def read_scalars(self, node: ir.Node) -> bool:
         """Replaces one-element constant inputs of a Range by scalars.
 
-        Runtimes accept such tensors if they are computed, but reject a model in which they are constants.
+        Runtimes accept such tensors if nodes compute them, but reject them as constants.
         """
         arrays = [self.editor.constant(v) for v in node.inputs]
         if not all(a is not None and a.size == 1 for a in arrays) or all(a is not None and not a.shape for a in arrays):

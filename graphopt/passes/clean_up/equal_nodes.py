@@ -20,7 +20,7 @@ from graphopt.ops import DOMAIN
 MAX_COMPARED_BYTES = 128
 # Random operators, and quantization nodes: runtimes expect one quantization node for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Visited nodes that may be equal: the only one so far, whose key is not computed yet, or key -> node.
+# Visited nodes that may be equal: a single node before its key is computed, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
