@@ -1,13 +1,15 @@
-"""Generates tokens with a decoder, with its cache in the memory of the GPU.
+"""Generates tokens with a model of onnxruntime-genai's builder, with its cache in the memory of the GPU.
 
-python generate.py model.onnx 1 15043 29871
+python generate.py FOLDER 1 15043 29871
 
-`model.onnx` has the inputs and outputs that onnxruntime-genai's builder writes.
+The folder contains model.onnx and genai_config.json. The numbers are the tokens of the prompt.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import graphopt
 from graphopt.runtime.discovery import DEVICE_PROVIDER, memory_of
 
 
-def generate(session: Any, prompt: list[list[int]], count: int, length: int = 2048) -> list[list[int]]:
+def generate(session: Any, prompt: list[list[int]], count: int, head_size: int, length: int = 2048) -> list[list[int]]:
     """Returns `count` new tokens for each row of the prompt, always the most probable one.
 
     The cache has room for `length` tokens. It is bound as past and as present, so a run writes only its new tokens. All
@@ -27,15 +29,16 @@ def generate(session: Any, prompt: list[list[int]], count: int, length: int = 20
         session: a decoder with GroupQueryAttention.
         prompt: rows of equal length.
         count: number of tokens.
+        head_size: elements of a head; a model may accept caches of several types, and then has no fixed size.
         length: capacity of the cache; at least the length of the prompt plus `count`.
     """
     memory, binding = memory_of(session), session.io_binding()
     ids, mask = np.array(prompt), np.zeros((len(prompt), length), np.int64)
     for value in session.get_inputs():
         if value.name.startswith("past_key_values"):
-            _, heads, _, size = value.shape
             dtype = np.float16 if value.type == "tensor(float16)" else np.float32
-            cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((len(prompt), heads, length, size), dtype), *memory)
+            zeros = np.zeros((len(prompt), value.shape[1], length, head_size), dtype)
+            cache = ort.OrtValue.ortvalue_from_numpy(zeros, *memory)
             binding.bind_ortvalue_input(value.name, cache)
             binding.bind_ortvalue_output(value.name.replace("past_key_values", "present"), cache)
     tokens, mask_on_device = [], ort.OrtValue.ortvalue_from_numpy(mask, *memory)
@@ -56,5 +59,7 @@ def generate(session: Any, prompt: list[list[int]], count: int, length: int = 20
 
 
 if __name__ == "__main__":
-    decoder = graphopt.session(sys.argv[1], [DEVICE_PROVIDER], require_device=True)
-    print(*generate(decoder, [[int(token) for token in sys.argv[2:]]], 32)[0])
+    folder = Path(sys.argv[1])
+    head_size = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]["head_size"]
+    decoder = graphopt.session(folder / "model.onnx", [DEVICE_PROVIDER], require_device=True)
+    print(*generate(decoder, [[int(token) for token in sys.argv[2:]]], 32, head_size)[0])

@@ -65,7 +65,7 @@ def example(name: str) -> Any:
 
 
 def _generate_in_one_buffer(model: bytes) -> list[list[int]]:
-    tokens: list[list[int]] = example("generate").generate(new_session(model), PROMPT, STEPS, 64)
+    tokens: list[list[int]] = example("generate").generate(new_session(model), PROMPT, STEPS, 16, 64)
     return tokens
 
 
