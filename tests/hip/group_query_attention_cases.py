@@ -190,6 +190,24 @@ def past(name: str, dtype: Any, s: Setting) -> Case:
     return Case(name, "GroupQueryAttention", [held, lengths_of(s)], [y], plan, tolerance_of(dtype))
 
 
+def int8(name: str, dtype: Any, s: Setting, channels: bool) -> Case:
+    """Makes a case for an int8 cache: past tokens, new tokens, zeros, and their values."""
+    rng = np.random.default_rng([s.B, s.S, s.H, 2])
+    held = rng.integers(-128, 128, (s.B, s.G, max(s.past_length, 1), s.H)).astype(np.int8)
+    scale = (0.01 + 0.02 * rng.random((1, s.G, 1, s.H) if channels else 1)).astype(np.float32)
+    tokens = signed(rng, s.B, s.G, s.length, s.H, dtype=dtype)
+    y = np.zeros((s.B, s.G, s.length, s.H), np.int8)
+    quantized = np.clip(np.rint(tokens.astype(np.float32) / scale), -128, 127)
+    for b, begin in enumerate(s.begins):
+        y[b, :, :begin] = held[b, :, :begin]
+        y[b, :, begin : begin + s.S] = quantized[b, :, begin : begin + s.S]
+    z = y * scale.astype(np.float64)
+    inputs = [held, lengths_of(s), scale, tokens]
+    plan = partial(s.plan, dtype=dtype, part=4 if channels else 3)
+    tolerance = tolerance_of(dtype)
+    return Case(name, "GroupQueryAttention", inputs, [y, z], plan, tolerance, output_dtype=(np.int8, dtype))
+
+
 def attention(name: str, dtype: Any, s: Setting) -> Case:
     """Makes a case for the attention; the cache is NaN behind the keys of each sequence."""
     rng = np.random.default_rng([s.B, s.S, s.H])
@@ -232,6 +250,7 @@ def cases() -> Iterator[Case]:
             if not s.first or s.length > s.S:
                 yield past(f"gqa_past_{suffix}-{i}", dtype, s)
             yield attention(f"gqa_{suffix}-{i}", dtype, s)
+            yield int8(f"gqa_int8_{suffix}-{i}", dtype, s, i % 2 == 1)
         for i, s in enumerate(MANY):
             yield attention(f"gqa_many_{suffix}-{i}", dtype, s)
         for H in (64, 128, 256) if dtype == np.float16 else (64, 128):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -146,6 +147,79 @@ def _shared_cache() -> str:
             want[f"present_{name}"][b, :, last + 1 :] = inputs[f"past_{name}"][b, :, last + 1 :]
     case.tolerance = 1e-5
     return disagreement(case, want, outputs)
+
+
+@pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no quantized caches")
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+def test_int8_caches(kind: str, dtype: type, worker: ProcessPoolExecutor) -> None:
+    """Prompts, tokens and parts of prompts, with rotary positions, against ONNX Runtime's CPU kernel."""
+    op, rng = CONTRIB[DOMAIN, "GroupQueryAttention"], np.random.default_rng(11)
+    N, G, H = 4, 2, 32
+    for B, S, held, ends in ((2, 4, 0, (4, 3)), (2, 1, 9, (8, 5)), (1, 3, 12, (9,)), (1, 1, 70, (71,))):
+        shape = (1, G, 1, H) if kind == "PER_CHANNEL" else (1,)
+        inputs: dict[str, Array] = {
+            name: rng.normal(size=(B, S, n * H)).astype(dtype) for name, n in (("query", N), ("key", G), ("value", G))
+        }
+        for name in ("past_key", "past_value"):
+            inputs[name] = rng.integers(-128, 128, (B, G, held, H)).astype(np.int8)
+        inputs |= {"seqlens_k": np.array(ends, np.int32) - 1, "total_sequence_length": np.array(max(ends), np.int32)}
+        inputs |= {name: rng.normal(size=(80, H // 2)).astype(dtype) for name in ("cos_cache", "sin_cache")}
+        inputs |= {name: (rng.random(shape) * 0.02 + 0.01).astype(np.float32) for name in ("k_scale", "v_scale")}
+        attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G, "do_rotary": 1, "kv_cache_bit_width": 8}
+        attributes |= {"k_quant_type": kind, "v_quant_type": kind}
+        model = int8_model(op, inputs, attributes)
+        truth = run_node(model, inputs)
+        assert not isinstance(truth, str), truth
+        outcome = worker.submit(run, model.SerializeToString(), inputs, ALONE).result()
+        assert outcome.on_device(op.name) == 1
+        y, *caches = outcome.outputs
+        for got, name in zip(caches, ("present_key", "present_value"), strict=True):
+            for b, end in enumerate(ends):  # a step of the scale apart where rounding decides
+                assert np.abs(got[b, :, :end].astype(int) - truth[name][b, :, :end]).max() <= (dtype == np.float16)
+        want = truth["output"].astype(np.float64)
+        seen = np.ones((B, S, 1), bool)
+        if max(ends) == S:  # a prompt with padding
+            seen = (np.arange(S) < np.array(ends)[:, None])[..., None]
+        error = np.abs((y - want) * seen).max() / np.sqrt(np.mean(np.square(want)))
+        assert error <= (2e-5 if dtype == np.float32 else 1e-2)
+
+
+def int8_model(op: ContribOp, inputs: dict[str, Array], attributes: Mapping[str, Any]) -> onnx.ModelProto:
+    """Returns a GroupQueryAttention with an int8 cache."""
+    names = [n.rstrip("?") for n in op.inputs]
+    while names[-1] not in inputs:
+        names.pop()
+    outputs = ["output", "present_key", "present_value"]
+    node = helper.make_node(op.name, [n if n in inputs else "" for n in names], outputs, domain=DOMAIN, **attributes)
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()
+    ]
+    types = (values[0].type.tensor_type.elem_type, TensorProto.INT8, TensorProto.INT8)
+    returned = [helper.make_tensor_value_info(n, t, None) for n, t in zip(outputs, types, strict=True)]
+    graph = helper.make_graph([node], "g", values, returned)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+@pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no quantized caches")
+@pytest.mark.parametrize(
+    ("attributes", "dtype", "reason"),
+    [
+        ({"kv_cache_bit_width": 4}, np.uint8, "a cache of 4 bits"),
+        ({"kv_cache_bit_width": 8}, np.uint8, "a quantized cache that is not int8"),
+        ({"v_quant_type": "NONE"}, np.int8, "a cache with only keys or only values quantized"),
+    ],
+)
+def test_other_quantized_caches_are_refused(attributes: dict[str, int | str], dtype: type, reason: str) -> None:
+    inputs: dict[str, Array] = {name: np.zeros((1, 1, 32), np.float32) for name in ("query", "key", "value")}
+    inputs |= {name: np.zeros((1, 1, 4, 32), dtype) for name in ("past_key", "past_value")}
+    inputs |= {"seqlens_k": np.array([3], np.int32), "total_sequence_length": np.array(4, np.int32)}
+    inputs |= {name: np.ones(1, np.float32) for name in ("k_scale", "v_scale")}
+    kinds: dict[str, int | str] = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+    op = CONTRIB[DOMAIN, "GroupQueryAttention"]
+    model = int8_model(op, inputs, {"num_heads": 1, "kv_num_heads": 1} | kinds | attributes)
+    assert forecast(model, "graphopt", min_nodes=2).nodes[0].reason == reason
 
 
 def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:

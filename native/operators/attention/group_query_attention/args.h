@@ -44,4 +44,19 @@ struct GqaPastArgs : Arguments<3, 80> {
   int32_t first;  // 1 in the first call
 };
 
+// Fills an int8 cache Y [B, G, length, H] with past tokens, then the new tokens of X, then zeros, and dequantizes it to Z:
+// y = saturate(round(x / scale)), z = y scale.
+struct GqaInt8Args : Arguments<6, 104> {
+  In past;     // int8_t [B, G, past_length, H]; may be the memory of Y
+  In lengths;  // int32_t [B]
+  In scale;    // float [1], or [G, H] if `channels`
+  In x;        // [B, G, length, H] in the type of the queries; may be the memory of Z
+  Out y, z;    // z: like x
+  uint32_t total;
+  Divisor head, length, heads;
+  int32_t S, past_length;
+  int32_t first;  // 1 in the first call
+  int32_t channels;
+};
+
 }  // namespace graphopt::hip

@@ -4,7 +4,8 @@
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. Each work-item sums the squares of its
 // entire head, although the work-items of a head compute the same sum: for one new token, a separate launch would take
 // longer. gqa_past_* copies the past tokens from another buffer. Both are memory-bound; the kernels *_together move 16
-// bytes in each work-item. All arithmetic is float32.
+// bytes in each work-item. gqa_int8_* fills an int8 cache and dequantizes it. All arithmetic is float32.
+#include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"
 #include "operators/attention/group_query_attention/args.h"
 
@@ -120,6 +121,33 @@ DEVICE void gqa_past(const GqaPastArgs& args) {
   store_vec(y + i, x);
 }
 
+template <class T>
+DEVICE void gqa_int8(const GqaInt8Args& args) {
+  const int8_t* past = args.past;
+  const int32_t* lengths = args.lengths;
+  const float* scales = args.scale;
+  const T* x = args.x;
+  int8_t* y = args.y;
+  T* z = args.z;
+  const uint32_t i = work_item(kGqaThreads);
+  if (i >= args.total) return;
+  const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
+  const uint32_t row = divide(vector, args.length), b = divide(row, args.heads);
+  const auto token = static_cast<int>(vector - row * args.length.d);
+  const int begin = begin_of(lengths, b, args.S, args.first);
+  const float scale = scales[args.channels != 0 ? (row - b * args.heads.d) * args.head.d + at : 0];
+  int8_t code = 0;
+  if (token >= begin && token - begin < args.S) {
+    code = static_cast<int8_t>(saturate_to_byte(round_to_even(to_float(x[i]) / scale), true));
+  } else if (token < begin && token < args.past_length) {
+    const size_t line =
+        static_cast<size_t>(row) * static_cast<size_t>(args.past_length) + static_cast<size_t>(token);
+    code = past[line * args.head.d + at];
+  }
+  y[i] = code;
+  z[i] = from_float<T>(static_cast<float>(code) * scale);
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -130,3 +158,4 @@ FLOAT_KERNELS(gqa_new_together, (gqa_new<T, Pack<T>::kSize>), kGqaThreads, GqaNe
               lengths, ids, q_weight, k_weight, queries, keys, values)
 FLOAT_KERNELS(gqa_past, (gqa_past<T, 1>), kGqaThreads, GqaPastArgs, past, lengths, y)
 FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, GqaPastArgs, past, lengths, y)
+FLOAT_KERNELS(gqa_int8, gqa_int8<T>, kGqaThreads, GqaInt8Args, past, lengths, scale, x, y, z)

@@ -24,7 +24,9 @@ enum : size_t {
   kIds,
   kBias,
   kSink,
-  kQueryNorm = 14,  // after the scales of a quantized cache
+  kKeyScale,  // of a quantized cache
+  kValueScale,
+  kQueryNorm,
   kKeyNorm
 };
 
@@ -90,6 +92,12 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   return p;
 }
 
+// The inputs and the output of the keys' or the values' cache.
+struct Cache {
+  size_t past, scale;
+  Ref present;
+};
+
 Planner plan_group_query_attention(const Node& node) {
   const bool rotates = node.get_bool("do_rotary");
   GqaProblem of_node;
@@ -115,26 +123,42 @@ Planner plan_group_query_attention(const Node& node) {
     const Shape cache = {p.B, p.G, p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };
+    const bool quantized = call.has_input(kKeyScale);
+    const ElementType type = quantized ? ElementType::kInt8 : query.type;
     // The cache is written to its output, or to the workspace if that output is absent.
     const auto present = [&](size_t i) {
-      if (i < call.outputs.size()) return set_output(call, i, cache);
-      return program.reserve(cache.elements() * bytes_of(query.type));
+      if (i < call.outputs.size()) return set_output(call, i, cache, type);
+      return program.reserve(cache.elements() * bytes_of(type));
     };
-    const Ref keys = present(1), values = present(2);
     const Ref lengths = Ref::input(kLengths);
-    for (const auto& [past, to] : {std::pair(kPastKey, keys), std::pair(kPastValue, values)}) {
+    // New tokens are written to the cache, or quantized from the workspace, which then has the dequantized cache.
+    const Cache caches[] = {{kPastKey, kKeyScale, present(1)}, {kPastValue, kValueScale, present(2)}};
+    Ref written[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const Cache& to = caches[i];
+      written[i] = quantized ? program.reserve(cache.elements() * bytes_of(query.type)) : to.present;
+      if (quantized) continue;
       const gpu::Plan plan = gpu::gqa_past_plan(p, half, call.aligned());
       if (p.length == p.past_length) {
-        program.launch_unless_in_place(plan, {given(past), lengths}, {to});
+        program.launch_unless_in_place(plan, {given(to.past), lengths}, {to.present});
       } else {
-        program.launch(plan, {given(past), lengths}, {to});
+        program.launch(plan, {given(to.past), lengths}, {to.present});
       }
     }
+    const Ref keys = written[0], values = written[1];
     const Ref q = p.changes_queries() ? program.reserve(p.B * p.S * p.N * p.H * bytes_of(query.type)) : Ref();
     program.launch(gpu::gqa_new_plan(p, half, call.aligned()),
                    {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), lengths,
                     given(kIds), given(kQueryNorm), given(kKeyNorm)},
                    {q, keys, values});
+    for (size_t i = 0; i < 2 && quantized; ++i) {
+      const Cache& to = caches[i];
+      const int64_t scales = call.input(to.scale).shape.elements();
+      throw_if(scales != 1 && scales != p.G * p.H, "the cache must have one scale, or one for each channel");
+      program.launch(gpu::gqa_int8_plan(p, half, scales != 1),
+                     {Ref::input(to.past), lengths, Ref::input(to.scale), written[i]},
+                     {to.present, written[i]});
+    }
     program.launch(
         gpu::fused_attention_plan(gpu::gqa_attention(p), half, call.aligned(), program.device().facts()),
         {p.changes_queries() ? q : Ref::input(kQuery), keys, values, given(kBias), Ref(), lengths,
@@ -157,13 +181,23 @@ bool keeps_gqa_plan(const Call& call, size_t i, const Tensor& value) {
 }
 
 std::string refuse_gqa(const Node& node) {
-  for (const char* name : {"k_quant_type", "v_quant_type"}) {
-    if (node.get_string(name, "NONE") != "NONE") return "a quantized cache";
+  const bool quantized = node.get_string("k_quant_type", "NONE") != "NONE";
+  if (quantized != (node.get_string("v_quant_type", "NONE") != "NONE"))
+    return "a cache with only keys or only values quantized";
+  if (quantized) {
+    const int64_t bits = node.get_int("kv_cache_bit_width", 8);
+    if (bits != 8) return "a cache of " + std::to_string(bits) + " bits";
+    for (const size_t i : {size_t{kPastKey}, size_t{kPastValue}}) {
+      if (!node.has_input(i) || node.inputs[i].type != ElementType::kInt8)
+        return "a quantized cache that is not int8";
+    }
   }
   if (node.get_bool("sliding_window_cache")) return "sliding_window_cache";
   if (node.get_int("local_window_size", -1) == 0) return "local_window_size 0";
-  for (size_t i = kSink + 1; i < kQueryNorm; ++i) {
-    if (node.has_input(i)) return "scales of the cache";
+  for (const size_t i : {size_t{kKeyScale}, size_t{kValueScale}}) {
+    if (node.has_input(i) != quantized)
+      return "scales of a cache that is not quantized, or none of one that is";
+    if (quantized && node.inputs[i].type != ElementType::kFloat) return "only scales of float";
   }
   if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm))
     return "normalization of only queries or only keys";
@@ -177,7 +211,9 @@ std::string refuse_gqa(const Node& node) {
     return "seqlens_k is not int32";
   if (node.has_input(kIds) && node.inputs[kIds].type != ElementType::kInt64)
     return "position_ids is not int64";
-  return refuse_mixed_floats(node, {kLengths, kTotal, kIds});
+  std::vector<size_t> others = {kLengths, kTotal, kIds};
+  if (quantized) others.insert(others.end(), {kPastKey, kPastValue, kKeyScale, kValueScale});
+  return refuse_mixed_floats(node, others);
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 // Fills the rest of a cache in another buffer than the past tokens: inputs past, lengths; output the cache.
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 
+// Fills an int8 cache, and dequantizes it. Inputs past, lengths, scales (one, or one for each head and element if
+// `channels`), and [B, G, length, H] with the new tokens; outputs the cache, and its values, which may replace input 3.
+Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels);
+
 // Returns the attention over the cache. Q is [B, S, N, H] if p.changes_queries(), else the query of the node.
 AttentionProblem gqa_attention(const GqaProblem& p);
 

@@ -78,6 +78,27 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
                     args);
 }
 
+Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels) {
+  const int64_t total = p.B * p.G * p.length * p.H;
+  if (total == 0) return {};
+  hip::GqaInt8Args args = {};
+  args.past = input(0);
+  args.lengths = input(1);
+  args.scale = input(2);
+  args.x = input(3);
+  args.y = output(0);
+  args.z = output(1);
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.length = make_divisor(p.length);
+  args.heads = make_divisor(p.G);
+  args.S = to_i31(p.S);
+  args.past_length = to_i31(p.past_length);
+  args.first = p.first;
+  args.channels = channels;
+  return one_launch(float_kernel("gqa_int8", half), total, hip::kGqaThreads, args);
+}
+
 AttentionProblem gqa_attention(const GqaProblem& p) {
   AttentionProblem a;
   a.B = p.B;
