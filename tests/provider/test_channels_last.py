@@ -117,6 +117,14 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
          "w3": (4, 7, 2, 2)},
         2,
     ),
+    "scales": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1)  n = com.graphopt.ScaleShiftAddRelu(a, k1, h1, a)
+           c = Conv<pads=[1,1,1,1]>(n, w2)  j = Concat<axis=1>(n, c)  m = com.graphopt.ScaleShiftSilu(j, k2, h2)
+           d = Conv(m, w3)  v2 = Abs(v3)  b = BatchNormalization(d, g, f, v1, v2)  y = Relu(b)""",
+        {"w1": (16, 8, 3, 3), "k1": (16, 1, 1), "h1": (16, 1, 1), "w2": (5, 16, 3, 3), "k2": (21, 1, 1),
+         "h2": (21, 1, 1), "w3": (8, 21, 1, 1), "g": (8,), "f": (8,), "v1": (8,), "v3": (8,)},
+        2,
+    ),
     "transposed": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  t = ConvTranspose<strides=[2,2], output_padding=[1,0]>(a, w2, b2)
            s = Concat<axis=1>(t, t)  y = Relu(s)""",

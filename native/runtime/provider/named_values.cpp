@@ -19,7 +19,7 @@ bool fits(const NodeInGraph& node, size_t i, Layout layout) {
   const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
   if (constant && constant->shape.elements() == 1) return true;
   if (layout == Layout::kAny) return constant && is_column(value);
-  return value.shape && value.shape->rank() == 1;
+  return value.shape && (value.shape->rank() == 1 || is_column(value));
 }
 
 }  // namespace

@@ -8,13 +8,16 @@ std::vector<ScaleShiftOp> ScaleShiftOp::all() {
 }
 
 ScaleShiftProblem ScaleShiftOp::problem(const Shapes& inputs) const {
-  const Shape& x = inputs[0];
+  require_residual(inputs, "X", inputs[0]);
+  return problem(inputs[0], inputs[1], inputs[2]);
+}
+
+ScaleShiftProblem ScaleShiftOp::problem(const Shape& x, const Shape& scale, const Shape& shift) const {
   throw_if(x.rank() < 2, "X must have rank 2 or more, got ", x);
   Shape per_channel(x.rank() - 1);
   for (size_t i = 0; i < per_channel.rank(); ++i) per_channel[i] = i == 0 ? x[1] : 1;
-  require_shape("scale", inputs[1], per_channel);
-  require_shape("shift", inputs[2], per_channel);
-  require_residual(inputs, "X", x);
+  require_shape("scale", scale, per_channel);
+  require_shape("shift", shift, per_channel);
   ScaleShiftProblem p;
   p.N = x[0];
   p.C = x[1];
@@ -29,17 +32,43 @@ namespace {
 template <class T>
 using ScaleShiftKernel = CpuKernelOf<ScaleShiftOp, T, 4, cpu::scale_shift<T>, cpu::scale_shift_workspace<T>>;
 
+// In channels last each pixel is an image of one pixel.
+void pixels_to_images(ScaleShiftProblem& p) {
+  p.N *= p.inner;
+  p.inner = 1;
+}
+
+class ScaleShiftLastGpu final : public GpuKernelOf<ScaleShiftOp> {
+ public:
+  ScaleShiftLastGpu(const ScaleShiftOp& op, const Node& node, gpu::Device& device, bool)
+      : GpuKernelOf(op, node, device) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Shapes inputs(call.inputs);
+    ScaleShiftProblem p = op_.problem(to_channels_first(inputs[0]), inputs[1], inputs[2]);
+    throw_if(p.has_residual && inputs[3] != inputs[0], "the residual must have the shape of X, ", inputs[0]);
+    pixels_to_images(p);
+    const Ref y = set_output(call, 0, inputs[0]);
+    program.launch(gpu::scale_shift_plan(p, half_, call.aligned()),
+                   {Ref::input(0), Ref::input(1), Ref::input(2), p.has_residual ? Ref::input(3) : Ref()},
+                   {y});
+  }
+};
+
 // Inputs X, scale, B, mean, variance, in inference mode.
-Planner plan_batch_normalization(const Node& node) {
+Planner plan_batch_normalization(const Node& node, bool last) {
   const float epsilon = node.get_float("epsilon", 1e-5f);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     ScaleShiftProblem p;
-    const size_t rank = x.shape.rank();
+    const Shape shape = last ? to_channels_first(x.shape) : x.shape;
+    const size_t rank = shape.rank();
     throw_if(rank == 0, "X must have an axis");
-    p.N = x.shape[0];
-    p.C = rank == 1 ? 1 : x.shape[1];
-    p.inner = rank == 1 ? 1 : x.shape.elements(2);
+    p.N = shape[0];
+    p.C = rank == 1 ? 1 : shape[1];
+    p.inner = rank == 1 ? 1 : shape.elements(2);
+    if (last) pixels_to_images(p);
     for (size_t i = 1; i < 5; ++i) {
       throw_if(call.input(i).shape != Shape{p.C},
                "scale, B, mean and variance must have one element for each of ", p.C, " channels");
@@ -72,7 +101,8 @@ void add_scale_shift(Kernels& kernels) {
   kernels.add_cpu<ScaleShiftOp, ScaleShiftKernel>(Reuse::kInplace);
   kernels.add_gpu<ScaleShiftOp, OwnGpuKernel<ScaleShiftOp, gpu::scale_shift_plan>>(Where::kGpu,
                                                                                    Reuse::kInplace);
-  kernels.add_onnx("BatchNormalization", 7, 15, plan_batch_normalization)
+  kernels.have_channels_last<ScaleShiftOp, ScaleShiftLastGpu>([](const Node&) { return Layout::kFollows; });
+  kernels.add_following("BatchNormalization", 7, 15, plan_batch_normalization)
       .refused(refuse_batch_norm)
       .reuses(Reuse::kInplace);
 }

@@ -25,6 +25,7 @@ class ScaleShiftOp final : public TailedOperator<ScaleShiftProblem> {
   explicit ScaleShiftOp(Tail tail) : TailedOperator("ScaleShift", tail) {}
   static std::vector<ScaleShiftOp> all();
   Problem problem(const Shapes& inputs) const override;
+  ScaleShiftProblem problem(const Shape& x, const Shape& scale, const Shape& shift) const;
 };
 
 }  // namespace graphopt
