@@ -33,7 +33,6 @@ struct IntegerColumns {
   void* y;
   int inside;
   bool has_zeros;  // whether the right operand has zero points
-  IntegerValues<float> scale;
   IntegerValues<int32_t> offset;
 
   // `matrix`: index of the matrix of the right operand.
@@ -43,7 +42,6 @@ struct IntegerColumns {
     scales = reinterpret_cast<const float*>(header + 1) +
              matrix * (static_cast<size_t>(epilogue.columns) * 4) + static_cast<size_t>(n);
     offset = load_values(reinterpret_cast<const int32_t*>(array(2)));
-    if (epilogue.output != IntegerOutput::kInt32) scale = load_values(scales);
   }
 
   // Makes the sums exact. `row_sum`: the sum of the row of A.
@@ -57,6 +55,8 @@ struct IntegerColumns {
   // Stores exact sums as elements `at` to at + kIntegerPack - 1 of Y.
   DEVICE void store(size_t at, const int32_t* sums) const {
     if (epilogue.output == IntegerOutput::kInt32) return store_words(static_cast<int32_t*>(y) + at, sums);
+    // Not kept in registers, which large tiles do not have.
+    const auto scale = load_values(scales);
     float values[kIntegerPack];
     UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] = static_cast<float>(sums[i]) * scale.v[i];
     if (epilogue.output == IntegerOutput::kFloat) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,42 @@ def test_the_numbers_of_the_cpu(
         for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
             assert got.dtype == wanted.dtype
             np.testing.assert_array_equal(got, wanted)
+
+
+def drawn(rng: np.random.Generator) -> tuple[str, Inputs, dict[str, Any]]:
+    """Draws a product or convolution of integers with random sizes, types, zero points and scales."""
+    left = np.uint8 if rng.integers(2) else np.int8
+
+    def integers(dtype: Any, *dims: int) -> Array:
+        ends = (-64, 64) if dtype == np.int8 else (0, 256)
+        return np.asarray(rng.integers(*ends, dims), dtype)
+
+    def scales(*dims: int) -> Array:
+        return np.asarray(0.01 + 0.02 * rng.random(dims), np.float32)
+
+    K, N = (int(n) for n in rng.integers(1, 80, 2))
+    zero, each = integers(left), (N,) if rng.integers(2) else ()
+    point = np.zeros(each, np.int8) if rng.integers(3) else integers(np.int8, *each)
+    y = [np.asarray(scales() * np.float32(K**0.5)), integers(left)]
+    if rng.integers(2):
+        a, b = integers(left, *rng.integers(1, 40, int(rng.integers(1, 3))), K), integers(np.int8, K, N)
+        if rng.integers(3) == 0:
+            return "MatMulInteger", [a, b, zero, point], {}
+        return "QLinearMatMul", [a, scales(), zero, b, scales(*each), point, *y], {}
+    group = int(rng.choice((1, 1, N)))
+    kernel, strides, dilations = (rng.integers(1, most, 2).tolist() for most in (4, 3, 3))
+    attributes = {"group": group, "strides": strides, "dilations": dilations, "pads": rng.integers(0, 3, 4).tolist()}
+    x = integers(left, int(rng.integers(1, 3)), K if group == 1 else N, *rng.integers(7, 14, 2))
+    w = integers(np.int8, N, K if group == 1 else 1, *kernel)
+    if rng.integers(3) == 0:
+        return "ConvInteger", [x, w, zero], attributes
+    bias = rng.integers(-5000, 5000, N).astype(np.int32)
+    return "QLinearConv", [x, scales(), zero, w, scales(*each), np.zeros(each, np.int8), *y, bias], attributes
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GRAPHOPT_QUANTIZED_NODES", "6"))))
+def test_the_numbers_of_the_cpu_for_drawn_nodes(seed: int, worker: ProcessPoolExecutor) -> None:
+    test_the_numbers_of_the_cpu(*drawn(np.random.default_rng(seed)), "", worker)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
