@@ -8,10 +8,10 @@
 
 namespace graphopt::hip {
 
-// A scale, and the byte or the two bytes that contain the zero point.
+// A scale, and the byte or the two bytes that contain the zero point, in a register of their own.
 struct BlockBits {
   half_t scale;
-  uint16_t point;
+  uint32_t point;
 };
 
 // The lines from `first` on of weights of kBits bits. Offsets from the first line have 32 bits.
@@ -49,6 +49,14 @@ class PackedLines {
     return {bits.scale, static_cast<uint32_t>(bits.point >> block * layout_.point_bits % 8), kind_};
   }
 
+  // Returns k; on NVIDIA, when `loaded` has arrived. One scoreboard tracks all loads there: a wave that waits for some
+  // elements also waits for later ones if it has started to load them. The index k of these therefore depends on `loaded`.
+  DEVICE int after(uint32_t loaded, int k) const {
+    if (!kCopiesToLds) return k;
+    const int zero = layout_.row_bytes >> 24;  // unknown to the compiler: 256 rows have less than 2^31 bytes
+    return k + (static_cast<int>(loaded) & zero);
+  }
+
  private:
   DEVICE static ptrdiff_t start(int line, int length) { return static_cast<ptrdiff_t>(line) * length; }
   DEVICE uint32_t offset(int line, int length, int at) const {
@@ -66,12 +74,11 @@ class PackedLines {
 
 // Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes runs
 // of 16 elements of a line, which are in one block. kAsyncCopies: the registers hold the runs of a step until begin() of that
-// step stores them and loads those of the next step. Otherwise begin() loads, and finish() stores. Callers must begin the
-// steps, and the parts of each step, in order.
+// step stores them and loads those of the next step, all in part 0. Otherwise begin() loads, and finish() stores. Callers
+// must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
   static constexpr int kAcross = kDepth / 16, kRows = kThreads / kAcross, kRuns = kLines / kRows;
-  static constexpr int kParts = kDepth / 16;
   static_assert(kRuns * kRows == kLines, "whole runs for every work-item");
   struct alignas(2 * kBits) Run {
     uint32_t v[kBits / 2];
@@ -84,50 +91,47 @@ struct PackedRows {
 
   DEVICE PackedRows(const PackedLines<kBits>& lines, int first_k)
       : weights(lines), row(thread_x() / kAcross), column(thread_x() % kAcross * 16), k(first_k + column) {
-    if (!kAsyncCopies) return;
-    load(kAllParts, k);
-    load_blocks(0, k);
+    if (kAsyncCopies) load(k);
   }
 
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     if (!kAsyncCopies) {
-      load(kAllParts, k);
-      load_blocks(kAllParts, k);
-      return;
+      load(k);
+    } else if (part <= 0) {  // also kAllParts
+      store(to);
+      k = weights.after(loaded(), k + kDepth);
+      load(k);
     }
-    store(to, part);
-    load(part, k + kDepth);
-    // Only those of one part at a time, because they would take as many registers as the runs.
-    if (is_last_part(part, kParts)) k += kDepth;
-    load_blocks((part + 1) % kParts, k);
   }
   template <class Row>
   DEVICE void finish(Row* to) {
     if (kAsyncCopies) return;
-    store(to, kAllParts);
+    store(to);
     k += kDepth;
   }
 
  private:
-  DEVICE static bool is_in(int i, int part) { return in_part(i, kRuns, part, kParts, kParts); }
-  DEVICE void load(int part, int at) {
-    const int first = opaque(row);  // otherwise the addresses of all runs are kept in registers
+  DEVICE void load(int at) {
+    const int first = opaque(row),
+              block = weights.block_of(at);  // else the addresses of all runs are kept in registers
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      if (is_in(i, part)) runs[i] = weights.template load<Run>(first + i * kRows, at);
+      runs[i] = weights.template load<Run>(first + i * kRows, at);
+      blocks[i] = weights.load_block(first + i * kRows, block);
     }
   }
-  DEVICE void load_blocks(int part, int at) {
-    const int first = opaque(row), block = weights.block_of(at);
+  // Returns bits of all runs and blocks.
+  DEVICE uint32_t loaded() const {
+    uint32_t some = 0;
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      if (is_in(i, part)) blocks[i] = weights.load_block(first + i * kRows, block);
+      some |= runs[i].v[0] | bit_cast<uint16_t>(blocks[i].scale) | blocks[i].point;
     }
+    return some;
   }
   template <class Row>
-  DEVICE void store(Row* to, int part) const {
+  DEVICE void store(Row* to) const {
     const int block = weights.block_of(k);
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      if (!is_in(i, part)) continue;
       const auto dequantizer = weights.dequantizer(blocks[i], block);
       UNROLL for (int half = 0; half < 2; ++half) {
         store_pack(&to[row + i * kRows][column + 8 * half],

@@ -79,16 +79,13 @@ struct NBitsRows {
       }
     }
   }
-  // Returns k; on NVIDIA, when a step has arrived. One scoreboard tracks all loads there: a wave that waits for a step also
-  // waits for the loads of the next step if it has started them. Their index k therefore depends on the step.
+  // Returns k when a step has arrived (PackedLines::after).
   DEVICE int after(const Step& step, int k) const {
-    if (!kCopiesToLds) return k;
     uint32_t some = step.right[kRightLines - 1][kPacks - 1].v[3];
     UNROLL for (int t = 0; t < kTiles; ++t) {
       UNROLL for (int i = 0; i < kLines; ++i) some |= bit_cast<Words>(step.bits[t][i]).v[3];
     }
-    const int zero = args.waves >> 16;  // unknown to the compiler
-    return k + (static_cast<int>(some) & zero);
+    return lines.after(some, k);
   }
   // Adds the products of the weights from index k on and the rows of A.
   DEVICE void multiply(const Step& from, int k) {
