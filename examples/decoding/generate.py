@@ -20,7 +20,7 @@ from graphopt.runtime.discovery import DEVICE_PROVIDER, memory_of
 
 
 def generate(session: Any, prompt: list[list[int]], count: int, head_size: int, length: int = 2048) -> list[list[int]]:
-    """Returns `count` new tokens for each row of the prompt, always the most probable one.
+    """Returns `count` new tokens for each row of the prompt by greedy search.
 
     The cache has room for `length` tokens. It is bound as past and as present, so a run writes only its new tokens. All
     inputs have fixed shapes, also the attention mask. Therefore every token after the second replays a captured graph.

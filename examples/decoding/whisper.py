@@ -2,7 +2,8 @@
 
 python whisper.py
 
-Needs PyTorch and transformers. An exported cache grows with each token. It is passed on in the memory of the GPU.
+Needs PyTorch, torchvision, timm and transformers. An exported cache grows with each token. It is passed on in the
+memory of the GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from models.pytorch.published import MODELS
 
 
 def generate(session: Any, feeds: dict[str, Any], count: int) -> list[list[int]]:
-    """Returns `count` new tokens for each row, always the most probable one.
+    """Returns `count` new tokens for each row by greedy search.
 
     Args:
         session: a decoder. Output 0 is the logits. The other outputs are the cache with the new token, in the order

@@ -83,8 +83,8 @@ def _whisper(folder: Path) -> list[list[list[int]]]:
 
 
 def test_example_with_a_growing_cache(worker: ProcessPoolExecutor, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
+    for package in ("torch", "torchvision", "timm", "transformers"):
+        pytest.importorskip(package)
     on_cpu, on_device = worker.submit(_whisper, tmp_path).result()
     assert on_device == on_cpu and len({token for row in on_cpu for token in row}) > 2
 
