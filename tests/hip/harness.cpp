@@ -918,6 +918,7 @@ IntegerColumnsProblem read_integer_columns(const int64_t* numbers, const float* 
   for (bool* member : {&p.has_scales, &p.right_scales, &p.has_bias, &p.many_biases, &p.has_y_zero}) {
     *member = *numbers++ != 0;
   }
+  p.float_bias = p.y == ElementType::kFloat;
   p.alpha = floats[0];
   p.act = activation(static_cast<int32_t>(*numbers), floats[1], floats[2]);
   return p;

@@ -234,7 +234,10 @@ class IntegerProduct : public gpu::DeviceKernel {
       if (given) call.inputs[i] = *given;
       if (node.has_input(i) && !given && i != in_[kA]) return;
     }
-    if (in_.dynamic()) return;
+    // A bias for each row is added on the vector unit.
+    const bool biased_rows = call.has_input(in_[kBias]) && call.inputs[in_[kBias]].shape.rank() == 2 &&
+                             call.inputs[in_[kBias]].shape[0] != 1;
+    if (in_.dynamic() || biased_rows) return;
     call.inputs[in_[kA]].type = node.inputs[in_[kA]].type;
     const gpu::IntegerColumnsProblem p = describe_columns(call, lines);
     columns_ = gpu::DeviceWeights::process().get(
@@ -301,6 +304,7 @@ class IntegerProduct : public gpu::DeviceKernel {
     p.has_scales = in_[kBScale] != kNone;
     p.right_scales = is_many(call, in_[kBScale], p.columns, "the scale of B");
     p.has_bias = call.has_input(in_[kBias]);
+    p.float_bias = p.has_bias && call.input(in_[kBias]).type == ElementType::kFloat;
     p.many_biases = is_many(call, in_[kBias], p.columns, "the bias");
     p.has_y_zero = call.has_input(in_[kYZero]);
     p.alpha = alpha_;

@@ -55,8 +55,9 @@ struct IntegerColumnsProblem {
   ElementType left = ElementType::kUint8, right = ElementType::kUint8, y = ElementType::kInt32;
   ZeroPoint left_zero, right_zero;
   bool has_scales = false, right_scales = false;  // right_scales: one for each column
-  bool has_bias = false,
-       many_biases = false;  // int32_t, or float if Y is float; many_biases: one for each column
+  bool has_bias = false;
+  bool many_biases = false;  // one for each column
+  bool float_bias = false;   // else int32_t
   bool has_y_zero = false;
   float alpha = 1;
   Activation act;

@@ -139,7 +139,7 @@ Plan integer_columns_plan(const IntegerColumnsProblem& p) {
   args.bias_step = p.many_biases;
   args.right_zero_step = p.right_zero.many;
   args.right_scale_step = p.right_scales;
-  args.is_float_bias = p.y == ElementType::kFloat;
+  args.is_float_bias = p.float_bias;
   args.has_activation = p.act.kind != ActivationKind::kNone && p.act.kind != ActivationKind::kRelu;
   args.alpha = p.alpha;
   return one_launch("integer_columns", total, hip::kIntegerThreads, args);
