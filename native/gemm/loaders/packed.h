@@ -50,7 +50,8 @@ class PackedLines {
   }
 
   // Returns k; on NVIDIA, when `loaded` has arrived. One scoreboard tracks all loads there: a wave that waits for some
-  // elements also waits for later ones if it has started to load them. The index k of these therefore depends on `loaded`.
+  // elements also waits for later ones if it has started to load them. The index k of these therefore depends on
+  // `loaded`.
   DEVICE int after(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
     const int zero = layout_.row_bytes >> 24;  // unknown to the compiler: 256 rows have less than 2^31 bytes
@@ -72,10 +73,10 @@ class PackedLines {
   PointKind kind_;
 };
 
-// Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes runs
-// of 16 elements of a line, which are in one block. kAsyncCopies: the registers hold the runs of a step until begin() of that
-// step stores them and loads those of the next step, all in part 0. Otherwise begin() loads, and finish() stores. Callers
-// must begin the steps in order.
+// Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes
+// runs of 16 elements of a line, which are in one block. kAsyncCopies: the registers hold the runs of a step until
+// begin() of that step stores them and loads those of the next step, all in part 0. Otherwise begin() loads, and
+// finish() stores. Callers must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
   static constexpr int kAcross = kDepth / 16, kRows = kThreads / kAcross, kRuns = kLines / kRows;

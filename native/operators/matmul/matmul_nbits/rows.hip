@@ -1,11 +1,12 @@
 // MatMulNBits for few rows on the matrix units, in float16.
 //
-// Memory-bound: the packed weights are read once, 16 bytes of a column at a time, whatever the number of rows. A work-item
-// loads the weights of its lines of the left operand (gemm/pipelines/instruction.h), dequantizes them in registers, and
-// multiplies them by the elements of A at the same indices k; nothing passes through LDS. The weights are on the left
-// because NVIDIA's instruction then takes the elements of A from the registers that they were loaded to. The matrix units multiply 16
-// rows in the time of one. A work-group computes all rows of kNBitsColumns columns. Its waves take steps along K in
-// turn, so that consecutive bytes of a column are read at the same time, and add up their sums in LDS.
+// Memory-bound: the packed weights are read once, 16 bytes of a column at a time, whatever the number of rows. A
+// work-item loads the weights of its lines of the left operand (gemm/pipelines/instruction.h), dequantizes them in
+// registers, and multiplies them by the elements of A at the same indices k; nothing passes through LDS. The weights
+// are on the left because NVIDIA's instruction then takes the elements of A from the registers that they were loaded
+// to. The matrix units multiply 16 rows in the time of one. A work-group computes all rows of kNBitsColumns columns.
+// Its waves take steps along K in turn, so that consecutive bytes of a column are read at the same time, and add up
+// their sums in LDS.
 #include "blocks/gpu/packed_weights.h"
 #include "device/platform.h"
 #include "gemm/loaders/packed.h"
@@ -14,8 +15,8 @@
 
 namespace graphopt::hip {
 
-// kRows: the most rows of A. With 8 rows, which only NVIDIA's instruction multiplies faster than 16, registers suffice to
-// load the elements of A, too, a step in advance.
+// kRows: the most rows of A. With 8 rows, which only NVIDIA's instruction multiplies faster than 16, registers suffice
+// to load the elements of A, too, a step in advance.
 template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
 struct NBitsRows {
   using Instruction = Unit;
