@@ -105,7 +105,11 @@ def report(arch: str, function: Any, name: str, constants: dict[str, int], waves
     loop = loop_of(arch, kernel)
     print(f"{name:34} {kernel.facts['vgpr_count']:4} VGPR {compiled.metadata.shared:6} LDS ", end="")
     print(f"{occupancy(arch, kernel):3} waves on a SIMD")
-    print(describe(loop, simulate(arch, kernel, loop)) if loop else "    no loop with matrix instructions")
+    print(
+        describe(loop, simulate(arch, kernel, loop), loop.alone(waves))
+        if loop
+        else "    no loop with matrix instructions"
+    )
 
 
 def main() -> None:
