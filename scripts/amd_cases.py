@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from tests.hip.architectures import checked, has_matrix
+from tests.hip.architectures import checked, has_matrix, only_matrix, only_vector
 from tests.hip.case import Case
 from tests.hip.code_objects import build_code_objects, disagreement, kernels, parameters
-from tests.hip.harness import ROOT, Harness
+from tests.hip.harness import ROOT, Harness, Plan
 from tests.hip.registry import all_cases
 
 LEAST_CASES = 8
@@ -44,10 +44,27 @@ def write_buffers(case: Case, folder: Path) -> None:
         np.save(folder / f"out{i}.npy", y)
 
 
+def plan_of(case: Case, arch: str, harness: Harness) -> Plan | None:
+    """Returns the plan of a case; None if the case needs matrix units and the architecture has none.
+
+    Raises:
+        RuntimeError: the plan refuses the case for another reason.
+    """
+    try:
+        return case.plan(harness, harness.typical_facts(arch))
+    except RuntimeError:
+        emulated = case.plan(harness, harness.typical_facts("cpu64"))
+        if has_matrix(arch, half=True) or not any(only_matrix(launch["kernel"]) for launch in emulated.launches):
+            raise
+        return None
+
+
 def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any] | None:
     """Returns a case of the manifest, or None if it has no launches; `home` maps each kernel to its code object."""
     facts = harness.typical_facts(arch)
-    plan = case.plan(harness, facts)
+    plan = plan_of(case, arch, harness)
+    if plan is None:
+        return None
     launches = list(plan.launches)
     buffers: dict[str, Any] = {f"in{i}": {"file": f"{case.name}/in{i}.npy"} for i in range(len(case.inputs))}
     for i, y in enumerate(case.outputs()):
@@ -119,7 +136,8 @@ def main() -> int:
                 inputs = [x.tolist() if x.size == 1 else list(x.shape) for x in case.inputs]
                 shapes[launch["kernel"]].add(json.dumps([launch["args"], inputs], default=str))
         for kernel in home:
-            if len(shapes[kernel]) < LEAST_CASES:
+            is_used = not (only_vector if has_matrix(arch, half=True) else only_matrix)(kernel)
+            if is_used and len(shapes[kernel]) < LEAST_CASES:
                 failures.append(f"{arch}: {kernel} has {len(shapes[kernel])} different cases")
     (out / "manifest.json").write_text(json.dumps({"format": 1, "cases": entries}, indent=1))
     print(f"{len(entries)} cases of {len(cases)} shapes, {len(archs)} architectures: {out / 'manifest.json'}")

@@ -62,6 +62,7 @@ LAST: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
     (1, 64, 64, (1, 1)),
     (2, 16, 16, (20, 13)),
     (14, 64, 8, (16, 18)),
+    (3, 64, 2, (40, 40)),
 )
 LAST_ODD: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
     (1, 6, 2, (3, 5)),

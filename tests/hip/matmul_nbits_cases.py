@@ -43,6 +43,9 @@ PACKS = (
     (1, 33, 132, 4, 32, "bytes", True), (1, 5, 524, 4, 16, "", False), (1, 7, 68, 2, 16, "bytes", True),
     (1, 130, 2052, 2, 128, "numbers", False), (1, 9, 36, 8, 32, "bytes", False), (9, 6, 1028, 8, 16, "", True),
     (3, 35, 260, 4, 128, "bytes", False), (17, 4, 100, 2, 32, "numbers", True), (8, 65, 1060, 4, 16, "bytes", True),
+    (1, 16, 260, 8, 16, "", True), (1, 21, 388, 4, 64, "numbers", False), (1, 3, 516, 2, 32, "", False),
+    (2, 19, 132, 8, 32, "bytes", False), (5, 8, 388, 2, 64, "", True), (12, 11, 36, 4, 16, "numbers", False),
+    (6, 40, 516, 8, 128, "", False),
 )  # fmt: skip
 
 # The same for tiles.
