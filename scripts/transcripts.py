@@ -39,9 +39,7 @@ STARTS = 11
 COMMANDS = (
     "optimize {0}.onnx {0}.opt.onnx --target cpu --verify --bench --threads 1",
     "explain {0}.onnx --target cpu",
-    "verify {0}.onnx {0}.opt.onnx --effort quick",
     "diff {0}.onnx {0}.opt.onnx",
-    "bench {0}.onnx {0}.opt.onnx --threads 1 --no-profile",
 )
 
 
