@@ -115,24 +115,42 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   const half_t* const from =
       x + static_cast<size_t>(strip.image) * static_cast<size_t>(args.H * args.W) * args.channels + channel;
   constexpr int kColumns = (kStrip - 1) * kStride + kSide;
-  float sum[kStrip][2] = {};
-  UNROLL for (int r = 0; r < kSide; ++r) {
+  struct Line {
+    Vec<half_t, 2> pixel[kColumns];
+  };
+  const auto load = [&](int r) {
     const int h = top + r;
     const bool inside = h >= 0 && h < args.H;
-    Vec<half_t, 2> in[kColumns] = {};
+    Line line = {};
     UNROLL for (int c = 0; c < kColumns; ++c) {
       const int column = left + c;
       if (inside && column >= 0 && column < args.W) {
-        in[c] = load_vec<2>(from + static_cast<size_t>(h * args.W + column) * args.channels);
+        line.pixel[c] = load_vec<2>(from + static_cast<size_t>(h * args.W + column) * args.channels);
       }
     }
+    return line;
+  };
+  float sum[kStrip][2] = {};
+  const auto multiply = [&](const Line& line, int r) {
     UNROLL for (int s = 0; s < kSide; ++s) {
-      const Vec<float, 2> factor = to_floats(lds.w[(r * kSide + s) * pitch + pair]);
+      const Vec<float, 2> factor = to_floats(lds.w[static_cast<uint32_t>(r * kSide + s) * pitch + pair]);
       UNROLL for (int k = 0; k < kStrip; ++k) {
-        const Vec<float, 2> value = to_floats(in[k * kStride + s]);
+        const Vec<float, 2> value = to_floats(line.pixel[k * kStride + s]);
         UNROLL for (int j = 0; j < 2; ++j) sum[k][j] += value.v[j] * factor.v[j];
       }
     }
+  };
+  if constexpr (kSide < 7) {
+    UNROLL for (int r = 0; r < kSide; ++r) multiply(load(r), r);
+  } else {
+    // Unrolled, the loads of all rows would take too many registers. The next row arrives during this one.
+    Line line = load(0);
+    NO_UNROLL for (int r = 1; r < kSide; ++r) {
+      const Line next = load(r);
+      multiply(line, r - 1);
+      line = next;
+    }
+    multiply(line, kSide - 1);
   }
   finish_depthwise(args, strip, channel, sum);
 }
