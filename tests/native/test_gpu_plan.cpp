@@ -101,7 +101,8 @@ TEST_CASE("rows beyond one launch are cut") {
           CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX);
           CHECK(launch.slot(0).offset == covered * 256);
           CHECK(args.D == 64);
-          covered += launch.grid.x;
+          CHECK(uint64_t{launch.grid.x} * (aligned ? args.parts : 1) >= args.count);
+          covered += args.count;
         }
         CHECK(covered == rows);
       }
