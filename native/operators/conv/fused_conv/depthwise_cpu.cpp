@@ -1,5 +1,5 @@
-// Convolutions with one input and one output channel in each group. They sum over the window of one plane instead of
-// running a GEMM.
+// Convolutions with one input and one output channel in each group, two groups at a time. They sum over the window of
+// one plane instead of running a GEMM.
 #include "operators/conv/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -9,27 +9,6 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
-
-constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s (strips.h) for one plane: half a first-level cache
-constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are summed together
-
-// Sums kVectors vectors over the taps and passes the sums to `finish`; o [kVectors L] as in Finish.
-template <int kVectors, class T>
-void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
-            const Finish<T>& finish) {
-  Vec sum[kVectors] = {};
-  for (int64_t tap = 0; tap < taps; ++tap) {
-    const float* at = s + offsets[tap];
-    const Vec weight = splat(w[tap]);
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) sum[j] += weight * load(at + j * L);
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < kVectors; ++j) finish(0, j, sum[j], o + j * L);
-}
-
-// Rounds x to the nearest bfloat16 values.
-Vec rounded(Vec x) { return reinterpret_cast<Vec>(Bfloat16Pairs::join(x, x) & (Words{} + 0xffff0000u)); }
 
 // Words of memory for each worker thread: a row of zeros and, unless x has the NCHW2c layout, two channels of x.
 int64_t pair_slot(const ConvolutionProblem& p) {
@@ -47,15 +26,6 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
   }
   return memory;
 }
-
-Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
-
-// Words of s for each worker thread.
-int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
-  return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
-}
-
-// --- Two channels at a time, from or to the NCHW2c layout
 
 // Number of vectors of y, in consecutive rows, that are summed together: their sums are independent, and each row of x
 // is read once for all of them.
@@ -438,46 +408,6 @@ void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights) 
 #endif
 }
 
-size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t workers) {
-  return workers * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
-}
-
-template <class T>
-void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias,
-                      Residual<T> residual, T* y, Parallel& parallel, void* memory) {
-  const int64_t taps = p.taps();
-  const Strips strips = plane_strips(p);
-  const int64_t slot = plane_slot(p, strips);
-  auto* words = static_cast<Word*>(memory);
-  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
-    const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = step_offsets<Float32>(p, strip);
-    const std::vector<Pixels> pixels = pixels_of(p, strip, L);
-    const auto vectors = static_cast<int64_t>(pixels.size());
-    parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t worker) {
-      Word* s = words + static_cast<int64_t>(worker) * slot;
-      pack_pair<Float32>(p, strip, x + item * p.in_size(), Second{}, s);
-      auto* plane = reinterpret_cast<float*>(s);
-      if (p.bfloat16) {
-        for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));
-      }
-      const int64_t n = item / p.x_channels(), c = item % p.x_channels(),
-                    first = n * p.y_channels() * p.out_size();
-      const Finish<T> image(p, bias, residual.of_image(p, n), {y + first, nullptr});
-      alignas(64) float o[kPlaneVectors * L];
-      for (int64_t j = 0; j < vectors;) {
-        const bool full = j + kPlaneVectors <= vectors;
-        const int64_t here = full ? kPlaneVectors : 1;
-        const auto fn = full ? filter<kPlaneVectors, T> : filter<1, T>;
-        const Finish<T> finish = image.at(c, pixels.data() + j);
-        fn(plane + j * L, offsets.data(), weights + c * taps, taps, o, finish);
-        finish.activate(1, here, o);
-        j += here;
-      }
-    });
-  }
-}
-
 size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t workers) {
   return workers * static_cast<size_t>(pair_slot(p)) * sizeof(Word);
 }
@@ -496,6 +426,5 @@ void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* we
 }
 
 GRAPHOPT_INSTANTIATE(depthwise_prepare)
-GRAPHOPT_INSTANTIATE(depthwise_planes)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

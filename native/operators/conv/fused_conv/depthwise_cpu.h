@@ -1,5 +1,5 @@
-// A convolution with one input and one output channel in each group (depthwise_cpu.cpp). For kernel files only (see
-// cpu/isa.h).
+// A convolution with one input and one output channel in each group: depthwise_planes_cpu.cpp has depthwise_planes, and
+// depthwise_cpu.cpp everything else. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,11 @@
 #include "operators/conv/fused_conv/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// Rounds x to the nearest bfloat16 values.
+inline Vec rounded(Vec x) {
+  return reinterpret_cast<Vec>(Bfloat16Pairs::join(x, x) & (Words{} + 0xffff0000u));
+}
 
 // Bytes of the packed weights, which depthwise_planes and depthwise_pairs share.
 size_t depthwise_weights(const ConvolutionProblem& p);
