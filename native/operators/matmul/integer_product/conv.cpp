@@ -1,0 +1,164 @@
+#include "operators/matmul/integer_product/conv.h"
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/layout.h"
+#include "operators/movement/movement/op.h"
+
+namespace graphopt::integer_product {
+namespace {
+
+using gpu::IntegerProblem;
+using gpu::ScaleProblem;
+
+// Swaps the last two axes of `from`.
+void swap_axes(const Call& call, Program& program, const Shape& shape, int64_t bytes, Ref from, Ref to) {
+  if (shape.elements() == 0) return;
+  program.launch(gpu::strided_copy_plan(gpu::permutation(shape, {0, 2, 1}, bytes), call.aligned()), {from},
+                 {to});
+}
+
+// Return the shape of any rank with its channels moved.
+Shape channels_first(const Shape& last) {
+  Shape first = last;
+  for (size_t d = 2; d < last.rank(); ++d) first[d] = last[d - 1];
+  if (last.rank() > 1) first[1] = last[last.rank() - 1];
+  return first;
+}
+Shape channels_last(const Shape& first) {
+  Shape last = first;
+  for (size_t d = 1; d + 1 < first.rank(); ++d) last[d] = first[d + 1];
+  last[first.rank() - 1] = first[1];
+  return last;
+}
+
+}  // namespace
+
+IntegerConv::IntegerConv(const Node& node, gpu::Device& device, Operands in, bool last)
+    : IntegerMatMul(node, device, in),
+      window_(node),
+      groups_(node.get_int("group", 1)),
+      last_(last || node.get_bool("channels_last")),
+      last_filters_(last) {}
+
+void IntegerConv::prepare(const Node& node) {
+  const auto w = node.constant(in_[kB]);
+  if (!w || !is_byte(w->type) || w->shape.rank() < 3 || w->shape.elements() == 0) return;
+  const ElementType type = w->type;
+  if (has_zero_points(device_, node, in_[kBZero], type)) return;
+  const Shape s = last_filters_ ? channels_first(w->shape) : w->shape;
+  gpu::IntegerLines lines;
+  lines.lines = s[0];
+  lines.K = s[1];
+  lines.taps = s.elements(2);
+  lines.taps_first = last_filters_;
+  if (groups_ == 1) return prepare_right(node, lines);
+  if (s[0] != groups_ || s[1] != 1) return;
+  // A row for each tap, with an element of each channel.
+  gpu::IntegerLines rows;
+  rows.lines = lines.taps;
+  rows.K = lines.lines;
+  rows.across = true;
+  prepare_right(node, lines, &rows);
+}
+
+void IntegerConv::plan(Call& call, Program& program) const {
+  const Shape &x = call.input(in_[kA]).shape, &w = call.input(in_[kB]).shape;
+  ConvolutionProblem p;
+  const Shape shape = place(last_ ? channels_first(x) : x, last_filters_ ? channels_first(w) : w, p);
+  const Ref y = set_output(call, 0, last_ ? channels_last(shape) : shape, type_of_y(call));
+  require_one(call, in_[kAScale], "the scale of X");
+  require_one(call, in_[kAZero], "the zero point of X");
+  if (call.has_input(in_[kBias]) && call.input(in_[kBias]).shape.elements() != p.y_channels()) {
+    throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
+  }
+  const bool depthwise = gpu::refuse_integer_depthwise(p) == nullptr;
+  const bool supported = depthwise || gpu::refuse_integer_conv(p, device_.facts()) == nullptr;
+  if (supported && is_prepared() && call.aligned() && shape.elements() > 0 && x.elements() > 0) {
+    plan_last(call, program, p, depthwise, y);
+  } else {
+    plan_first(call, program, p, y);
+  }
+}
+
+void IntegerConv::plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
+                            Ref y) const {
+  const int64_t C = p.x_channels(), filters = p.y_channels();
+  gpu::IntegerLines lines;
+  lines.lines = filters;
+  lines.K = p.C;
+  lines.taps = p.taps();
+  const Right right =
+      plan_right(call, program, lines, input_or_none(call, in_[kAScale]), input_or_none(call, in_[kAZero]));
+  Ref x = Ref::input(in_[kA]);
+  if (!last_ && depthwise) {
+    x = program.reserve(p.N * C * p.in_size());
+    swap_axes(call, program, {p.N, C, p.in_size()}, 1, Ref::input(in_[kA]), x);
+  } else if (!last_ || (C % 16 != 0 && !depthwise)) {
+    gpu::IntegerLines pixels;
+    pixels.matrices = last_ ? 1 : p.N;
+    pixels.lines = last_ ? p.N * p.in_size() : p.in_size();
+    pixels.K = C;
+    pixels.across = !last_;
+    pixels.is_signed = true;  // keeps the elements
+    x = program.reserve(pixels.packed_bytes());
+    program.launch(gpu::integer_lines_plan(pixels), {Ref::input(in_[kA])}, {x, Ref()});
+  }
+  const int64_t bytes = bytes_of(type_of_y(call));
+  const Ref result = last_ ? y : program.reserve(p.N * p.out_size() * filters * bytes);
+  program.launch(depthwise ? gpu::integer_depthwise_plan(p, right.columns_problem)
+                           : gpu::integer_conv_plan(p, right.columns_problem, device_.facts()),
+                 {x, right.lines, right.columns}, {result});
+  if (!last_) swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
+}
+
+void IntegerConv::plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const {
+  const int64_t filters = p.y_channels(), elements = p.N * filters * p.out_size();
+  const int64_t bytes = bytes_of(type_of_y(call));
+  IntegerProblem integers;
+  integers.left = call.input(in_[kB]).type;
+  integers.right = call.input(in_[kA]).type;
+  integers.left_zero = {call.has_input(in_[kBZero]),
+                        is_many(call, in_[kBZero], filters, "the zero point of W")};
+  integers.right_zero.given = call.has_input(in_[kAZero]);
+  integers.has_bias = call.has_input(in_[kBias]);
+  Ref x = Ref::input(in_[kA]), w = Ref::input(in_[kB]);
+  if (last_) {
+    x = program.reserve(p.N * p.x_channels() * p.in_size());
+    swap_axes(call, program, {p.N, p.in_size(), p.x_channels()}, 1, Ref::input(in_[kA]), x);
+  }
+  if (last_filters_) {
+    w = program.reserve(filters * p.C * p.taps());
+    swap_axes(call, program, {filters, p.taps(), p.C}, 1, Ref::input(in_[kB]), w);
+  }
+  const bool scaled = in_[kBScale] != kNone;
+  const Ref result = last_ ? program.reserve(elements * bytes) : y;
+  const Ref sums = scaled ? program.reserve(elements * bytes_of(ElementType::kInt32)) : result;
+  program.launch(gpu::integer_window_plan(p, integers),
+                 {w, x, input_or_none(call, in_[kBZero]), input_or_none(call, in_[kAZero]),
+                  input_or_none(call, in_[kBias])},
+                 {sums});
+  if (scaled) {
+    ScaleProblem scales;
+    scales.outer = p.N;
+    scales.M = filters;
+    scales.N = p.out_size();
+    scales.left_many = is_many(call, in_[kBScale], filters, "the scale of W");
+    add_scales(call, program, scales,
+               {sums, Ref::input(in_[kBScale]), Ref::input(in_[kAScale]), result, Ref()});
+  }
+  if (last_) swap_axes(call, program, {p.N, filters, p.out_size()}, bytes, result, y);
+}
+
+Shape IntegerConv::place(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
+  const size_t axes = x.rank() - 2;
+  throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "X must have one to three spatial axes");
+  throw_if(w.rank() != x.rank(), "X ", x, " and W ", w, " differ in rank");
+  throw_if(groups_ < 1 || w[0] % groups_ != 0, "W ", w, " does not divide into the groups");
+  p.groups = groups_;
+  p.C = w[1];
+  p.M = w[0] / groups_;
+  return window_.fit(x, w, p,
+                     [this](ConvolutionProblem& to, size_t d, size_t i) { window_.place(to, d, i); });
+}
+
+}  // namespace graphopt::integer_product

@@ -1,0 +1,35 @@
+// The kernel of integer convolutions, which op.cpp registers.
+#pragma once
+
+#include "operators/matmul/integer_product/matmul.h"
+#include "operators/window.h"
+
+namespace graphopt::integer_product {
+
+// A is X and B is W.
+class IntegerConv final : public IntegerMatMul {
+ public:
+  // `last`: X, Y and W are in channels last. With the attribute channels_last only X and Y are.
+  IntegerConv(const Node& node, gpu::Device& device, Operands in, bool last = false);
+
+  void prepare(const Node& node) override;
+
+ private:
+  void plan(Call& call, Program& program) const override;
+
+  // Plans a convolution in channels last. X and Y in channels first are transposed.
+  void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
+                 Ref y) const;
+
+  // Plans a convolution in channels first. Tensors in channels last are transposed.
+  void plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const;
+
+  // Sets the problem, and returns the shape of Y. All shapes are in channels first.
+  Shape place(const Shape& x, const Shape& w, ConvolutionProblem& p) const;
+
+  Window window_;
+  int64_t groups_;
+  bool last_, last_filters_;
+};
+
+}  // namespace graphopt::integer_product
