@@ -104,7 +104,7 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
     # A row for each convolution and size; each has a general and a specialized built-in kernel.
     assert len(rows) == 4 and all(len(row) == 3 for row in rows)
     assert {row[2] for row in rows} <= {"pointwise by built-in GEMM", "built-in implicit GEMM",
-                                        "built-in kernel"}  # fmt: skip
+                                        "built-in direct kernel"}  # fmt: skip
     timed = [line for line in first.stderr.splitlines() if line.endswith(" us, captured")]
     assert sum("built-in implicit GEMM: " in line for line in timed) == 4
     assert chosen(first, "windows")[0].endswith(", as measured")
@@ -117,7 +117,7 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
 def test_measurements_apply_to_equal_problems_only(model: Path, kernels: str, tmp_path: Path) -> None:
     file = tmp_path / "measured"
     run(model, kernels, measured=str(file), min_nodes="1")
-    slow = "built-in kernel"
+    slow = "built-in direct kernel"
     lines = file.read_text().splitlines()
     file.write_text("".join(f"{line.rpartition(chr(9))[0]}\t{slow}\n" for line in lines) + "an unrelated line\n")
     done = run(model, kernels, measured=str(file), min_nodes="1")
@@ -182,7 +182,7 @@ def test_an_image_with_few_filters_is_not_padded_for_a_gemm(kernels: str, tmp_pa
     model = saved(tmp_path / "model.onnx", text, hfew=(31, 3, 3, 3), hmany=(32, 3, 3, 3))
     done = run(model, kernels, channels_last="1", min_nodes="1")
     assert chosen(done, "few") == ["built-in kernel between transpositions"]
-    assert chosen(done, "many") == ["built-in implicit GEMM with padded channels"]
+    assert chosen(done, "many") == ["built-in channels-last implicit GEMM with padded channels"]
 
 
 LAYERS, WIDTH = ("q", "k", "v"), 16

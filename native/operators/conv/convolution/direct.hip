@@ -1,7 +1,7 @@
 // Conv and ConvTranspose of up to three spatial axes, with any kernel size, stride, padding, dilation and number of
 // groups, with float32 sums. A work-item computes kFilters filters at kPixels pixels, so it uses each value of W
-// kPixels times and each value of X kFilters times. This kernel runs if neither the vendor's library nor product.hip
-// supports the convolution.
+// kPixels times and each value of X kFilters times. This kernel runs if neither a vendor's library nor
+// implicit_gemm.hip supports the convolution.
 //
 // For a transposed convolution one launch writes every stride-th output of each axis. These outputs read adjacent
 // elements of X with the same taps of W, and no zero is multiplied (operators/conv/convolution/plan.cpp).

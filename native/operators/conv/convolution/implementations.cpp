@@ -27,7 +27,7 @@ LinearProblem ConvolutionWork::layer() const {
   return layer;
 }
 
-ConvolutionProblem ConvolutionWork::alone() const {
+ConvolutionProblem ConvolutionWork::without_epilogue() const {
   ConvolutionProblem result = p;
   result.has_bias = result.has_residual = false;
   result.act = {};
@@ -67,7 +67,7 @@ Ref gathered_pixels(ConvolutionWork& work) {
 }
 
 // Returns the GEMMs that multiply one matrix of M rows by each image.
-gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t images) {
+gpu::GemmProblem gemm_of_images(int64_t M, int64_t K, int64_t pixels, int64_t images) {
   gpu::GemmProblem p;
   p.M = M;
   p.K = K;
@@ -78,19 +78,19 @@ gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t
   return p;
 }
 
-// Y[n] = W X[n] + b over the pixels that the strides select. The libraries' convolutions compute the same matrix
-// multiplication, but their work on the host takes longer than the multiplication of one image on the device.
-void plan_pixels(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
+// A GEMM for each image n: Y[n] = W X[n] + b, over the pixels that the strides select. The libraries' convolutions
+// compute the same, but their work on the host takes longer than the GEMM of one image on the device.
+void plan_pointwise(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
-  gpu::GemmProblem p = product_of_images(conv.M, conv.C, conv.out_size(), conv.N);
+  gpu::GemmProblem p = gemm_of_images(conv.M, conv.C, conv.out_size(), conv.N);
   if (conv.has_bias) {
     p.beta = 1;
     work.program.launch(gpu::broadcast_plan({1, p.M, 1}, {conv.N, p.M, p.N}, work.half, work.call.aligned()),
                         {work.bias()}, {Ref::output(0)});
   }
   const Ref pixels = gathered_pixels(work);
-  GemmCall product{{std::move(p), work.half, work.call, work.program}, Ref::input(1), pixels, Ref::output(0)};
-  multiply(product);
+  GemmCall gemm{{std::move(p), work.half, work.call, work.program}, Ref::input(1), pixels, Ref::output(0)};
+  multiply(gemm);
 }
 
 // Returns `why` if not null, else the reason why the library is unavailable.
@@ -98,33 +98,33 @@ const char* refuse_by_library(ConvolutionWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
 
-const char* refuse_pixels_by_library(ConvolutionWork& work) {
+const char* refuse_pointwise_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
-void plan_pixels_by_library(ConvolutionWork& work) { plan_pixels(work, plan_library); }
+void plan_pointwise_by_library(ConvolutionWork& work) { plan_pointwise(work, plan_library); }
 
-const char* refuse_windows(ConvolutionWork& work) {
+const char* refuse_implicit_gemm(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.transposed) return "a transposed convolution";
   return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "three spatial axes";
 }
 
-// A bias and a stride each add a launch to the pointwise GEMM, but not to the implicit GEMM (plan_windows). The
-// implicit GEMM has no split-K, so it is preferred only for problems that fill the device
-// (docs/measurements/gpu_h200.md, Implementations measured).
-const char* refuse_pixels(ConvolutionWork& work) {
+// A bias and a stride each add a launch to the pointwise GEMM, but not to the implicit GEMM. The implicit GEMM has no
+// split-K and is therefore preferred only for problems that fill the device (docs/measurements/gpu_h200.md,
+// Implementations measured).
+const char* refuse_built_in_pointwise(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const char* why = refuse_unless_pointwise(p);
-  if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_windows(work) != nullptr) return why;
+  if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_implicit_gemm(work) != nullptr) return why;
   const gpu::DeviceFacts& facts = work.facts();
   const int64_t pixels = p.N * p.out_size();
   const gpu::StridedTiling tile = gpu::choose_strided(p.M, pixels, 1, work.half, facts, std::nullopt);
   const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
   return tiles >= facts.compute_units ? "needs more than one launch" : nullptr;
 }
-void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
+void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_built_in); }
 
-// A transposed convolution with disjoint windows (the kernel size equals the stride) is also one matrix multiplication:
+// A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
 // gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
 const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
@@ -143,7 +143,7 @@ const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
 void plan_disjoint(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
   const int64_t bytes = work.half ? 2 : 4, pixels = conv.in_size();
-  gpu::GemmProblem p = product_of_images(conv.M * conv.taps(), conv.C, pixels, conv.N);
+  gpu::GemmProblem p = gemm_of_images(conv.M * conv.taps(), conv.C, pixels, conv.N);
   p.transpose_a = true;
   const Ref windows = work.program.reserve(conv.N * p.M * p.N * bytes);
   if (conv.has_bias) {
@@ -152,8 +152,8 @@ void plan_disjoint(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
     work.program.launch(gpu::broadcast_plan(filters, all, work.half, work.call.aligned()), {work.bias()},
                         {windows});
   }
-  GemmCall product{{std::move(p), work.half, work.call, work.program}, Ref::input(1), Ref::input(0), windows};
-  multiply(product);
+  GemmCall gemm{{std::move(p), work.half, work.call, work.program}, Ref::input(1), Ref::input(0), windows};
+  multiply(gemm);
   // From [N M, taps, pixels] to [N M, rows, taps of a column, columns, taps of a row].
   const auto &in = conv.in, &taps = conv.kernel;
   const gpu::StridedCopy copy =
@@ -167,8 +167,8 @@ const char* refuse_disjoint_by_library(ConvolutionWork& work) {
 }
 void plan_disjoint_by_library(ConvolutionWork& work) { plan_disjoint(work, plan_library); }
 
-const char* refuse_disjoint(ConvolutionWork& work) { return refuse_unless_disjoint(work.p); }
-void plan_own_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_own); }
+const char* refuse_built_in_disjoint(ConvolutionWork& work) { return refuse_unless_disjoint(work.p); }
+void plan_built_in_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_built_in); }
 
 // Libraries have one padding for both ends of an axis. Padding beyond the last window has no effect.
 bool pads_evenly(const ConvolutionProblem& p) {
@@ -180,7 +180,7 @@ bool pads_evenly(const ConvolutionProblem& p) {
   return true;
 }
 
-const char* refuse_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p) {
+const char* refuse_dnn_for(ConvolutionWork& work, const ConvolutionProblem& p) {
   if (work.call.input(0).shape.elements() == 0) return "X is empty";
   if (!pads_evenly(p)) return "asymmetric padding";
   const auto dnn = gpu::dnn(work.device(), work.call.libraries).on(work.call.stream);
@@ -193,7 +193,7 @@ const char* refuse_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p) {
   return nullptr;
 }
 
-void plan_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p, Ref bias, Ref residual) {
+void plan_dnn_for(ConvolutionWork& work, const ConvolutionProblem& p, Ref bias, Ref residual) {
   work.program.call(
       [handle = gpu::dnn(work.device(), work.call.libraries).on(work.call.stream).handle, p,
        half = work.half](const Program::Addresses& at) {
@@ -203,58 +203,60 @@ void plan_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p, Ref bias, R
       {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), work.library_workspace()});
 }
 
-const char* refuse_dnn(ConvolutionWork& work) { return refuse_dnn_of(work, work.p); }
-void plan_dnn(ConvolutionWork& work) { plan_dnn_of(work, work.p, work.bias(), Ref()); }
+const char* refuse_dnn(ConvolutionWork& work) { return refuse_dnn_for(work, work.p); }
+void plan_dnn(ConvolutionWork& work) { plan_dnn_for(work, work.p, work.bias(), Ref()); }
 
 void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
 
-void plan_windows(ConvolutionWork& work) {
+void plan_implicit_gemm(ConvolutionWork& work) {
   work.program.launch(gpu::conv_plan(work.p, work.half, work.call.aligned(), work.facts()),
                       {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0)});
 }
 
-void plan_any(ConvolutionWork& work) {
+void plan_direct(ConvolutionWork& work) {
   work.program.launch(gpu::convolution_plan(work.p, work.half), {Ref::input(0), Ref::input(1), work.bias()},
                       {Ref::output(0)});
 }
 
-const char* refuse_last_epilogue(ConvolutionWork& work) {
+const char* refuse_channels_last_blas_lt(ConvolutionWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   return why != nullptr ? why
                         : refuse_blas_lt(work.call, work.device(), work.layer(), true, work.library_bytes);
 }
 
-void plan_last_epilogue(ConvolutionWork& work) {
+void plan_channels_last_blas_lt(ConvolutionWork& work) {
   const Ref pixels = gathered_pixels(work);
   plan_blas_lt(work.call, work.program, work.layer(), true,
                {pixels, Ref::input(1), work.bias_or_zeros(), work.residual(), Ref::output(0)},
                work.library_workspace());
 }
 
-const char* refuse_last_pixels(ConvolutionWork& work) {
+const char* refuse_channels_last_pointwise_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
 
-void plan_last_pixels(ConvolutionWork& work) {
-  GemmCall product{{gpu::linear_product(work.layer()), true, work.call, work.program},
-                   gathered_pixels(work),
-                   Ref::input(1),
-                   Ref::output(0)};
-  plan_library(product);
+void plan_channels_last_pointwise_by_library(ConvolutionWork& work) {
+  GemmCall gemm{{gpu::linear_product(work.layer()), true, work.call, work.program},
+                gathered_pixels(work),
+                Ref::input(1),
+                Ref::output(0)};
+  plan_library(gemm);
   work.add_tail();
 }
 
-const char* refuse_dnn_with_relu(ConvolutionWork& work) {
+const char* refuse_channels_last_dnn_with_relu(ConvolutionWork& work) {
   if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "the activation is not Relu";
-  return refuse_dnn_of(work, work.p);
+  return refuse_dnn_for(work, work.p);
 }
-void plan_dnn_with_relu(ConvolutionWork& work) {
-  plan_dnn_of(work, work.p, work.bias_or_zeros(), work.residual());
+void plan_channels_last_dnn_with_relu(ConvolutionWork& work) {
+  plan_dnn_for(work, work.p, work.bias_or_zeros(), work.residual());
 }
 
-const char* refuse_last_dnn(ConvolutionWork& work) { return refuse_dnn_of(work, work.alone()); }
-void plan_last_dnn(ConvolutionWork& work) {
-  plan_dnn_of(work, work.alone(), Ref(), Ref());
+const char* refuse_channels_last_dnn(ConvolutionWork& work) {
+  return refuse_dnn_for(work, work.without_epilogue());
+}
+void plan_channels_last_dnn(ConvolutionWork& work) {
+  plan_dnn_for(work, work.without_epilogue(), Ref(), Ref());
   work.add_tail();
 }
 
@@ -271,49 +273,49 @@ void plan_depthwise(ConvolutionWork& work) {
                       {Ref::output(0)});
 }
 
-const char* refuse_last_own(ConvolutionWork& work) {
+const char* refuse_channels_last_implicit_gemm(ConvolutionWork& work) {
   const char* why = gpu::refuse_conv_last(work.p, work.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
 
-const char* refuse_last_own_pixels(ConvolutionWork& work) {
+const char* refuse_channels_last_pointwise(ConvolutionWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
-  // The built-in kernel needs no copy of the pixels that a stride selects.
-  return work.p.in != work.p.out && refuse_last_own(work) == nullptr
+  // The implicit GEMM reads the pixels that a stride selects without a copy.
+  return work.p.in != work.p.out && refuse_channels_last_implicit_gemm(work) == nullptr
              ? "the implicit GEMM needs no copy of the strided pixels"
              : nullptr;
 }
 
-void plan_last_own_pixels(ConvolutionWork& work) {
+void plan_channels_last_pointwise(ConvolutionWork& work) {
   const Ref pixels = gathered_pixels(work);
   work.program.launch(gpu::linear_plan(work.layer(), true, work.call.aligned(), work.facts()),
                       {pixels, Ref::input(1), work.bias_or_zeros(), work.residual()}, {Ref::output(0)});
 }
 
-void plan_last_own(ConvolutionWork& work) {
+void plan_channels_last_implicit_gemm(ConvolutionWork& work) {
   work.program.launch(gpu::conv_last_plan(work.p, work.facts()),
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
-// Pixels are padded with channels of zeros to entire vectors.
-constexpr int64_t kWhole = 8;
-ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
-  p.C = gpu::round_up(p.C, kWhole);
+// Pads X and W with zeros to vectors of 8 channels, which the implicit GEMM needs.
+constexpr int64_t kVector = 8;
+ConvolutionProblem with_padded_channels(ConvolutionProblem p) {
+  p.C = gpu::round_up(p.C, kVector);
   return p;
 }
 
-const char* refuse_last_padded(ConvolutionWork& work) {
+const char* refuse_channels_last_padded(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
-  if (p.transposed || p.C > kWhole / 2) return "not a convolution of at most 4 channels";
+  if (p.transposed || p.C > kVector / 2) return "not a convolution of at most 4 channels";
   constexpr int64_t kLeast = 32;  // columns of the smallest tile
   if (p.M < kLeast) return "fewer filters than a tile has columns";
-  const char* why = gpu::refuse_conv_last(of_whole_pixels(p), work.facts());
+  const char* why = gpu::refuse_conv_last(with_padded_channels(p), work.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
 
-void plan_last_padded(ConvolutionWork& work) {
-  const ConvolutionProblem p = of_whole_pixels(work.p);
+void plan_channels_last_padded(ConvolutionWork& work) {
+  const ConvolutionProblem p = with_padded_channels(work.p);
   const auto padded = [&](Ref from, int64_t pixels) {
     gpu::PadProblem pad;
     pad.x = {pixels, work.p.C};
@@ -330,7 +332,7 @@ void plan_last_padded(ConvolutionWork& work) {
 }
 
 // The fallback: transposes to channels first, convolves, and transposes back.
-void plan_last_any(ConvolutionWork& work) {
+void plan_between_transpositions(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const int64_t x_channels = p.x_channels(), y_channels = p.y_channels();
   const int64_t w_rows = p.transposed ? x_channels : y_channels, w_channels = p.transposed ? p.M : p.C;
@@ -342,7 +344,7 @@ void plan_last_any(ConvolutionWork& work) {
             y = work.program.reserve(work.pixels() * y_channels * 2);
   change(Ref::input(0), p.N, p.in_size(), x_channels, x);
   change(Ref::input(1), w_rows, p.taps(), w_channels, w);
-  ConvolutionProblem first = work.alone();
+  ConvolutionProblem first = work.without_epilogue();
   first.channels_last = false;
   gpu::Plan plan = p.transposed ? gpu::convolution_plan(first, true)
                                 : gpu::conv_plan(first, true, work.call.aligned(), work.facts());
@@ -354,31 +356,34 @@ void plan_last_any(ConvolutionWork& work) {
 }  // namespace
 
 const Implementation<ConvolutionWork> kConvolutions[5] = {
-    {"pointwise by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
-    {"pointwise by built-in GEMM", refuse_pixels, plan_own_pixels},
+    {"pointwise by cuBLAS or rocBLAS", refuse_pointwise_by_library, plan_pointwise_by_library, load_blas},
+    {"pointwise by built-in GEMM", refuse_built_in_pointwise, plan_built_in_pointwise},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"built-in implicit GEMM", refuse_windows, plan_windows},
-    {"built-in kernel", accept_all<ConvolutionWork>, plan_any},
+    {"built-in implicit GEMM", refuse_implicit_gemm, plan_implicit_gemm},
+    {"built-in direct kernel", accept_all<ConvolutionWork>, plan_direct},
 };
 
 const Implementation<ConvolutionWork> kTransposed[4] = {
     {"disjoint windows by cuBLAS or rocBLAS", refuse_disjoint_by_library, plan_disjoint_by_library,
      load_blas},
-    {"disjoint windows by built-in GEMM", refuse_disjoint, plan_own_disjoint},
+    {"disjoint windows by built-in GEMM", refuse_built_in_disjoint, plan_built_in_disjoint},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"built-in kernel", accept_all<ConvolutionWork>, plan_any},
+    {"built-in direct kernel", accept_all<ConvolutionWork>, plan_direct},
 };
 
-const Implementation<ConvolutionWork> kConvolutionsLast[9] = {
-    {"pointwise by cuBLASLt or hipBLASLt", refuse_last_epilogue, plan_last_epilogue},
-    {"pointwise by cuBLAS or rocBLAS, and one more launch", refuse_last_pixels, plan_last_pixels},
+const Implementation<ConvolutionWork> kConvolutionsChannelsLast[9] = {
+    {"pointwise by cuBLASLt or hipBLASLt", refuse_channels_last_blas_lt, plan_channels_last_blas_lt},
+    {"pointwise by cuBLAS or rocBLAS, and one more launch", refuse_channels_last_pointwise_by_library,
+     plan_channels_last_pointwise_by_library},
     {"built-in depthwise kernel", refuse_depthwise, plan_depthwise},
-    {"cuDNN", refuse_dnn_with_relu, plan_dnn_with_relu},
-    {"cuDNN or MIOpen, and one more launch", refuse_last_dnn, plan_last_dnn},
-    {"pointwise by built-in GEMM", refuse_last_own_pixels, plan_last_own_pixels},
-    {"built-in GEMM", refuse_last_own, plan_last_own},
-    {"built-in implicit GEMM with padded channels", refuse_last_padded, plan_last_padded},
-    {"built-in kernel between transpositions", accept_all<ConvolutionWork>, plan_last_any},
+    {"cuDNN", refuse_channels_last_dnn_with_relu, plan_channels_last_dnn_with_relu},
+    {"cuDNN or MIOpen, and one more launch", refuse_channels_last_dnn, plan_channels_last_dnn},
+    {"pointwise by built-in GEMM", refuse_channels_last_pointwise, plan_channels_last_pointwise},
+    {"built-in channels-last implicit GEMM", refuse_channels_last_implicit_gemm,
+     plan_channels_last_implicit_gemm},
+    {"built-in channels-last implicit GEMM with padded channels", refuse_channels_last_padded,
+     plan_channels_last_padded},
+    {"built-in kernel between transpositions", accept_all<ConvolutionWork>, plan_between_transpositions},
 };
 
 }  // namespace graphopt

@@ -22,12 +22,12 @@ struct ConvolutionWork : GpuWork<ConvolutionProblem> {
   // Y [pixels, M] = X [pixels, C] W^T, with bias, residual and activation.
   LinearProblem layer() const;
   // Returns the problem without bias, residual and activation.
-  ConvolutionProblem alone() const;
+  ConvolutionProblem without_epilogue() const;
   // Adds bias, residual and activation in one pass over Y.
   void add_tail();
 };
 
 // The implementations of convolutions, of transposed convolutions, and of both in channels last.
-extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsLast[9];
+extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsChannelsLast[9];
 
 }  // namespace graphopt

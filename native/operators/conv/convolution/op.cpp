@@ -1,10 +1,11 @@
 // Conv and ConvTranspose with one to three spatial axes: the vendor's library if it is installed and supports them,
 // else built-in kernels.
-#include "operators/conv/fused_conv/op.h"
+#include "operators/conv/convolution/op.h"
 
 #include <algorithm>
 
 #include "operators/conv/convolution/implementations.h"
+#include "operators/conv/fused_conv/op.h"
 #include "operators/conv/fused_conv_transpose/op.h"
 #include "operators/kernel_bases.h"
 #include "operators/measured.h"
@@ -37,14 +38,15 @@ std::string text_of(const ConvolutionProblem& p) {
 
 class Convolution : public gpu::DeviceKernel {
  public:
-  // `last`: two spatial axes, float16, channels last.
-  Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
+  // `channels_last`: two spatial axes, float16, channels last.
+  Convolution(const Node& node, gpu::Device& device, std::optional<Tail> tail = {},
+              bool channels_last = false)
       : DeviceKernel(device),
         choice_(node),
         window_(node),
         groups_(node.get_int("group", 1)),
         tail_(tail),
-        last_(last) {}
+        channels_last_(channels_last) {}
 
  protected:
   void plan(Call& call, Program& program) const override {
@@ -55,13 +57,13 @@ class Convolution : public gpu::DeviceKernel {
     ConvolutionProblem p = problem(xs, ws);
     p.groups = groups_;
     p.has_bias = call.has_input(2);
-    p.channels_last = last_;
+    p.channels_last = channels_last_;
     if (p.has_bias && call.input(2).shape.elements() != p.y_channels()) {
       throw Error("B ", call.input(2).shape, " does not have one element for each output channel");
     }
     const Shape y =
         window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { place(to, d, i); });
-    set_output(call, 0, last_ ? to_channels_last(y) : y);
+    set_output(call, 0, channels_last_ ? to_channels_last(y) : y);
     if (y.elements() == 0) return;
     const bool slopes = tail_ && tail_->has_slopes;
     if (tail_ && tail_->has_residual &&
@@ -74,16 +76,16 @@ class Convolution : public gpu::DeviceKernel {
                   " channels");
     }
     const bool has_bias = p.has_bias;
-    if (last_) {
+    if (channels_last_) {
       if (slopes) {
         p.has_bias = false;
       } else if (tail_) {
         p.has_residual = tail_->has_residual;
         p.act = tail_->act;
       }
-      const int measured = fastest_of(kConvolutionsLast, p, call);
+      const int measured = fastest_of(kConvolutionsChannelsLast, p, call);
       ConvolutionWork work{{p, true, call, program}};
-      program.implementation = choice_.plan(kConvolutionsLast, work, call, measured);
+      program.implementation = choice_.plan(kConvolutionsChannelsLast, work, call, measured);
       if (slopes) add_tail({p.N * p.out_size(), y[1], 1, tail_->has_residual, {}}, has_bias, call, program);
       return;
     }
@@ -105,7 +107,7 @@ class Convolution : public gpu::DeviceKernel {
     return gpu::fastest(*this, text_of(p) + ", " + type + aligned, described(list).names, call);
   }
 
-  Shape channels_first(const Shape& s) const { return last_ ? to_channels_first(s) : s; }
+  Shape channels_first(const Shape& s) const { return channels_last_ ? to_channels_first(s) : s; }
 
   // Applies bias, residual and activation in one pass over Y instead of three. `p`: sizes of Y, and the tail.
   void add_tail(const ScaleShiftProblem& p, bool has_bias, const Call& call, Program& program) const {
@@ -130,7 +132,7 @@ class Convolution : public gpu::DeviceKernel {
   Window window_;
   int64_t groups_;
   std::optional<Tail> tail_;
-  bool last_;
+  bool channels_last_;
 };
 
 class Conv : public Convolution {
@@ -152,8 +154,9 @@ class Conv : public Convolution {
 
 class ConvTranspose : public Convolution {
  public:
-  ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
-      : Convolution(node, device, tail, last),
+  ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {},
+                bool channels_last = false)
+      : Convolution(node, device, tail, channels_last),
         output_padding_(node.get_ints("output_padding", {})),
         output_shape_(node.get_ints("output_shape", {})) {}
   static Implementations implementations() { return described(kTransposed); }
@@ -193,8 +196,8 @@ class ConvTranspose : public Convolution {
 template <class Op, class Plain>
 class WithTail final : public Plain {
  public:
-  WithTail(Op op, const Node& node, gpu::Device& device, bool last = false)
-      : Plain(node, device, tail_of(op, node), last) {}
+  WithTail(Op op, const Node& node, gpu::Device& device, bool channels_last = false)
+      : Plain(node, device, tail_of(op, node), channels_last) {}
 
  private:
   static Tail tail_of(Op& op, const Node& node) {

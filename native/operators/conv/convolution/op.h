@@ -10,30 +10,31 @@ namespace graphopt::gpu {
 // if a size is too large.
 Plan convolution_plan(const ConvolutionProblem& p, bool half);
 
-// A convolution that is not transposed, over the last two axes, as an implicit GEMM (product.hip). Inputs X, W, B if
-// any; output Y. `aligned` and `wanted`: as gemm_plan (operators/matmul/matmul/op.h).
+// A convolution that is not transposed, over the last two axes, as an implicit GEMM in channels first
+// (implicit_gemm.hip). Inputs X, W, B if any; output Y. `aligned`: all pointers are multiples of 16 bytes. `wanted`: the
+// tile, for tests and tuning; unset or without a kernel on the device: the planner's choice.
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);
 
-// A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels (last.hip).
-// A transposed convolution is supported if its kernel size equals its stride. Inputs X, W, B if any, the residual if
-// any (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the
-// device has no matrix units. refuse_conv_last returns why the convolution is not supported, or null.
+// A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels
+// (channels_last.hip, or halo.hip if its estimated cost is lower and `wanted` is unset). A transposed convolution is
+// supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to 16
+// bytes; output Y. Throws std::invalid_argument if a size is too large or the device has no matrix units.
+// refuse_conv_last returns why the convolution is not supported, or null.
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// The same for strides and dilations of 1 and images of Y as large as those of X: each tile copies its pixels of X to
-// LDS once for each block of channels (halo.hip). On devices with direct copies to LDS, conv_last_plan selects this
-// kernel if its estimated cost is lower.
+// The same for strides and dilations of 1 and images of Y as large as those of X, on devices with direct copies to LDS:
+// each tile copies its pixels of X to LDS once for each block of channels (halo.hip).
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
 // A depthwise convolution over two axes in float16 and channels last with its epilogue (depthwise.hip). The channels
 // fill vectors of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
-// std::invalid_argument if a size is too large. `wants_long`: whether to compute long strips of pixels where the kernel's
-// size has a kernel for them; without it the number of strips decides.
+// std::invalid_argument if a size is too large. `wants_long`: whether to compute long strips of pixels, if there is a
+// kernel for them; unset: the number of strips decides.
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<bool> wants_long = std::nullopt);
 

@@ -1,6 +1,6 @@
 // Convolutions of int8 elements in channels last.
 //
-// integer_conv_*: implicit GEMMs on the matrix units, like conv_last_* in float16 (operators/conv/convolution/last.hip)
+// integer_conv_*: implicit GEMMs on the matrix units, like conv_last_* in float16 (operators/conv/convolution/channels_last.hip)
 // with the operands and the epilogue of gemm.hip. Compute-bound. integer_depthwise: one filter for each channel, on the
 // vector unit. Bound by memory: x is read once (overlaps of windows come from the cache) and y is written once, 8 bytes
 // for each work-item and instruction. Launch: plan.cpp.

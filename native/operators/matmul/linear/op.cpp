@@ -145,34 +145,34 @@ void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
   gpu::blas_lt(device, libraries);
 }
 
-void plan_own_of(LinearWork& work, const LinearProblem& p, const LinearRefs& layer) {
+void plan_built_in_for(LinearWork& work, const LinearProblem& p, const LinearRefs& layer) {
   work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.facts()),
                       {layer.x, layer.w, layer.b, layer.r}, {layer.y});
 }
-void plan_own(LinearWork& work) {
-  for (const LinearRefs& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
+void plan_built_in(LinearWork& work) {
+  for (const LinearRefs& layer : work.layers) plan_built_in_for(work, one_of(work.p), layer);
 }
 
 // One GEMM for all layers can have tiles for all compute units when the GEMM of a single layer has too few.
-const char* refuse_own_at_once(LinearWork& work) {
+const char* refuse_built_in_at_once(LinearWork& work) {
   if (work.p.w_step == 0) return "the weights are not contiguous";
   if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "the weights are too large for one GEMM";
   return work.p.y_step == work.p.rows * work.p.N ? nullptr : "the outputs are not contiguous";
 }
-void plan_own_at_once(LinearWork& work) { plan_own_of(work, work.p, work.layers[0]); }
+void plan_built_in_at_once(LinearWork& work) { plan_built_in_for(work, work.p, work.layers[0]); }
 
 constexpr Implementation<LinearWork> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
     {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
-    {"built-in GEMM", accept_all<LinearWork>, plan_own},
+    {"built-in GEMM", accept_all<LinearWork>, plan_built_in},
 };
 
 constexpr Implementation<LinearWork> kLayers[] = {
     {"all layers in one cuBLASLt GEMM", refuse_all_at_once, plan_all_at_once},
     {"each layer by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
     {"each layer by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
-    {"all layers in one built-in GEMM", refuse_own_at_once, plan_own_at_once},
-    {"each layer by built-in GEMM", accept_all<LinearWork>, plan_own},
+    {"all layers in one built-in GEMM", refuse_built_in_at_once, plan_built_in_at_once},
+    {"each layer by built-in GEMM", accept_all<LinearWork>, plan_built_in},
 };
 
 class LinearGpu final : public GpuKernelOf<LinearOp> {

@@ -12,18 +12,18 @@ namespace graphopt {
 struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };
-// Two implementations: the vendor's library, and the built-in kernel (plan_own).
-const char* refuse_library(GemmCall& product);
-void plan_library(GemmCall& product);
+// Two implementations: the vendor's library, and the built-in kernel (plan_built_in).
+const char* refuse_library(GemmCall& gemm);
+void plan_library(GemmCall& gemm);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
-void plan_own(GemmCall& product);
+void plan_built_in(GemmCall& gemm);
 
 // Chooses the implementation for the GEMMs of a node.
 class GemmChoice {
  public:
   explicit GemmChoice(const Node& node) : choice_(std::make_shared<Choice>(node)) {}
   static Implementations implementations();
-  void plan(GemmCall product) const;
+  void plan(GemmCall gemm) const;
 
  private:
   std::shared_ptr<const Choice> choice_;

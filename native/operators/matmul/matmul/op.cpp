@@ -9,40 +9,40 @@
 namespace graphopt {
 using gpu::GemmProblem;
 
-const char* refuse_library(GemmCall& product) {
-  if (product.p.K == 0) return "the inner dimension is 0";
-  return gpu::blas(product.device(), product.call.libraries).on(product.call.stream).why_not();
+const char* refuse_library(GemmCall& gemm) {
+  if (gemm.p.K == 0) return "the inner dimension is 0";
+  return gpu::blas(gemm.device(), gemm.call.libraries).on(gemm.call.stream).why_not();
 }
 
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
-void plan_library(GemmCall& product) {
-  product.program.call(
-      [handle = gpu::blas(product.device(), product.call.libraries).on(product.call.stream).handle,
-       problem = std::move(product.p), half = product.half](const Program::Addresses& at) {
+void plan_library(GemmCall& gemm) {
+  gemm.program.call(
+      [handle = gpu::blas(gemm.device(), gemm.call.libraries).on(gemm.call.stream).handle,
+       problem = std::move(gemm.p), half = gemm.half](const Program::Addresses& at) {
         return handle->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0]);
       },
-      {product.a, product.b}, {product.y});
+      {gemm.a, gemm.b}, {gemm.y});
 }
 
-void plan_own(GemmCall& product) {
-  product.program.launch(gpu::gemm_plan(product.p, product.half, product.call.aligned(), product.facts()),
-                         {product.a, product.b}, {product.y});
+void plan_built_in(GemmCall& gemm) {
+  gemm.program.launch(gpu::gemm_plan(gemm.p, gemm.half, gemm.call.aligned(), gemm.facts()), {gemm.a, gemm.b},
+                      {gemm.y});
 }
 
 namespace {
 
 constexpr Implementation<GemmCall> kImplementations[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"built-in GEMM", accept_all<GemmCall>, plan_own},
+    {"built-in GEMM", accept_all<GemmCall>, plan_built_in},
 };
 
 }  // namespace
 
 Implementations GemmChoice::implementations() { return described(kImplementations); }
 
-void GemmChoice::plan(GemmCall product) const {
-  product.program.implementation = choice_->plan(kImplementations, product, product.call);
+void GemmChoice::plan(GemmCall gemm) const {
+  gemm.program.implementation = choice_->plan(kImplementations, gemm, gemm.call);
 }
 
 namespace {

@@ -1,6 +1,6 @@
 // Conv with any kernel size, stride, padding, dilation and number of groups as an implicit GEMM: Y [M, pixels] = W [M,
-// C taps] patches [C taps, pixels], with float32 sums. This kernel runs if the vendor's library is not installed, and
-// for pads that the library does not support.
+// C taps] patches [C taps, pixels], with float32 sums, in channels first (NCHW). This kernel runs if no vendor's library
+// accepts the convolution, for example because of asymmetric padding.
 //
 // 2 N OH OW M C taps FLOPs for (N C H W + N M OH OW) elements: compute-bound from about 32 channels on. W is loaded 16
 // bytes at a time if its rows are aligned to 16 bytes; patches are gathered, one element at a time. The GEMM pipeline

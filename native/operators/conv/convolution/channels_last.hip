@@ -1,6 +1,6 @@
 // Convolutions in channels last as GEMMs, with bias, residual and activation as epilogue. Operands are loaded in packs
-// of 16 bytes (gemm/loaders/dense.h). In regions, these kernels run if the vendor's library is not installed or does not
-// support the convolution.
+// of 16 bytes (gemm/loaders/dense.h). These kernels run in regions if the tensors are in channels last (NHWC) and no
+// vendor's library accepts the convolution.
 //
 // A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
 // or zeros outside of X. 2 M N K FLOPs. Memory traffic: each element of X, W and Y once, because X comes from the cache
