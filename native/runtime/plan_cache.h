@@ -42,10 +42,10 @@ class PlanCache {
 
   // Adds a plan, and evicts the least recently used one if the cache is full.
   void put(std::unique_ptr<PlannedCall> planned) {
-    std::unique_ptr<PlannedCall> gone;  // destroyed after the lock is released
+    std::unique_ptr<PlannedCall> evicted;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
     if (idle_.size() == kMost) {
-      gone = std::move(idle_.front());
+      evicted = std::move(idle_.front());
       idle_.erase(idle_.begin());
     }
     idle_.push_back(std::move(planned));

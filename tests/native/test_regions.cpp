@@ -99,8 +99,8 @@ PartitionNode other(std::vector<std::string> inputs, std::string output) {
   return {std::move(inputs), {std::move(output)}};
 }
 // Returns a node of shape arithmetic; one without `on_host` inputs is a Shape.
-PartitionNode planned(std::vector<std::string> inputs, std::string output,
-                      std::vector<std::string> on_host = {}) {
+PartitionNode host_node(std::vector<std::string> inputs, std::string output,
+                        std::vector<std::string> on_host = {}) {
   return {std::move(inputs), {std::move(output)}, false, true, std::move(on_host)};
 }
 
@@ -118,8 +118,8 @@ TEST_CASE("a path that leaves a region ends it") {
 }
 
 TEST_CASE("shape arithmetic is computed in the region that reads it") {
-  const std::vector<PartitionNode> nodes = {member({"x"}, "a"), planned({"a"}, "s"),
-                                            planned({"s"}, "t", {"s"}), member({"a", "t"}, "b", {"t"}),
+  const std::vector<PartitionNode> nodes = {member({"x"}, "a"), host_node({"a"}, "s"),
+                                            host_node({"s"}, "t", {"s"}), member({"a", "t"}, "b", {"t"}),
                                             member({"b", "t"}, "c")};
   CHECK((regions(nodes) == Regions{{0, 1, 2, 3, 4}}));
   // ONNX Runtime needs access to graph outputs and to inputs of other nodes.
@@ -128,21 +128,22 @@ TEST_CASE("shape arithmetic is computed in the region that reads it") {
   read.push_back(other({"t"}, "o"));
   CHECK(regions(read).empty());
   // t has no reader, but is computed with the region.
-  CHECK((regions({member({"x"}, "a"), planned({"a"}, "s"), member({"a"}, "b"), planned({"s"}, "t", {"s"})}) ==
-         Regions{{0, 1, 2, 3}}));
-  CHECK(regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"})}).empty());
+  CHECK((regions({member({"x"}, "a"), host_node({"a"}, "s"), member({"a"}, "b"),
+                  host_node({"s"}, "t", {"s"})}) == Regions{{0, 1, 2, 3}}));
+  CHECK(regions({host_node({"x"}, "s"), host_node({"s"}, "t", {"s"})}).empty());
   // The input of the shape arithmetic is the result of a node outside.
   CHECK(
-      (regions({other({"x"}, "o"), member({"x"}, "a"), planned({"o"}, "t", {"o"}),
+      (regions({other({"x"}, "o"), member({"x"}, "a"), host_node({"o"}, "t", {"o"}),
                 member({"a", "t"}, "b", {"t"}), member({"b"}, "c"), member({"c"}, "d")}) == Regions{{4, 5}}));
 }
 
 TEST_CASE("a shape belongs to the region of its later reader") {
   // a -> other -> b, with the shape of x: region 1 computes it.
-  CHECK((regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"}), member({"x"}, "a"), member({"a"}, "a2"),
-                  other({"a2"}, "o"), member({"o", "t"}, "b", {"t"})}) == Regions{{2, 3}, {0, 1, 5}}));
+  CHECK(
+      (regions({host_node({"x"}, "s"), host_node({"s"}, "t", {"s"}), member({"x"}, "a"), member({"a"}, "a2"),
+                other({"a2"}, "o"), member({"o", "t"}, "b", {"t"})}) == Regions{{2, 3}, {0, 1, 5}}));
   // Both regions read s, so it is in neither.
-  CHECK((regions({planned({"x"}, "s"), member({"x", "s"}, "a", {"s"}), member({"a"}, "a2"),
+  CHECK((regions({host_node({"x"}, "s"), member({"x", "s"}, "a", {"s"}), member({"a"}, "a2"),
                   member({"a2"}, "a3"), other({"a3"}, "o"), member({"o", "s"}, "b", {"s"}),
                   member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));
 }
@@ -177,8 +178,8 @@ TEST_CASE("regions do not wait for each other") {
     std::vector<PartitionNode> nodes(count);
     std::vector<std::vector<size_t>> from(count);
     for (size_t i = 0; i < count; ++i) {
-      nodes[i].planned = random() % 4 == 0;
-      nodes[i].member = !nodes[i].planned && random() % 4 != 0;
+      nodes[i].computed_on_host = random() % 4 == 0;
+      nodes[i].member = !nodes[i].computed_on_host && random() % 4 != 0;
       nodes[i].outputs = {std::to_string(i)};
       for (size_t k = 0; k < random() % 3 && i > 0; ++k) {
         from[i].push_back(random() % i);
@@ -195,7 +196,7 @@ TEST_CASE("regions do not wait for each other") {
       CHECK(found[r].size() > 1);
       CHECK(std::is_sorted(found[r].begin(), found[r].end()));
       for (const size_t i : found[r]) {
-        CHECK((nodes[i].member || nodes[i].planned));
+        CHECK((nodes[i].member || nodes[i].computed_on_host));
         CHECK(seen.insert(i).second);
         group[i] = r;
       }
@@ -203,11 +204,11 @@ TEST_CASE("regions do not wait for each other") {
     // Shape arithmetic stays in the region of its readers, and host inputs are computed in their region.
     for (size_t i = 0; i < count; ++i) {
       if (group[i] >= count) continue;
-      CHECK((!nodes[i].planned || std::to_string(i) != output));
+      CHECK((!nodes[i].computed_on_host || std::to_string(i) != output));
       for (const std::string& name : nodes[i].on_host) {
-        CHECK((nodes[std::stoul(name)].planned && group[std::stoul(name)] == group[i]));
+        CHECK((nodes[std::stoul(name)].computed_on_host && group[std::stoul(name)] == group[i]));
       }
-      for (size_t reader = 0; nodes[i].planned && reader < count; ++reader) {
+      for (size_t reader = 0; nodes[i].computed_on_host && reader < count; ++reader) {
         const bool reads = std::count(from[reader].begin(), from[reader].end(), i) > 0;
         CHECK((!reads || group[reader] == group[i]));
       }

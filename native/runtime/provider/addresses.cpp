@@ -24,7 +24,7 @@ class Placement {
     plan.output_shapes.resize(steps.outputs);
     plan.bytes.resize(steps.inputs + steps.outputs);
     for (size_t s = 0; s < steps.all.size(); ++s) {
-      for (size_t i = 0; i < steps.all[s].outputs.size() && !steps.all[s].planned; ++i) {
+      for (size_t i = 0; i < steps.all[s].outputs.size() && !steps.all[s].computed_on_host; ++i) {
         if (steps.all[s].outputs[i] >= 0) place_output(s, i);
       }
     }
@@ -59,7 +59,7 @@ class Placement {
     for (size_t s = 0; s < steps_.all.size(); ++s) {
       const Step& step = steps_.all[s];
       Call& call = plan_.calls[s];
-      if (step.planned) continue;
+      if (step.computed_on_host) continue;
       for (size_t i = 0; i < call.inputs.size(); ++i) {
         if (step.inputs[i].kind != Operand::Kind::kNone) address(call.inputs[i], step.inputs[i]);
       }

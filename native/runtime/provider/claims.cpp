@@ -240,7 +240,7 @@ void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const
 }  // namespace
 
 Claims::Claims(Table table) : table_(std::move(table)), planning_(planning_kernels()) {
-  for (const Registration& op : planning_) planned_.emplace(op.name, &op);
+  for (const Registration& op : planning_) host_kernels_.emplace(op.name, &op);
   for (const Registration& op : table_) {
     if (!by_name_.emplace(std::pair(op.domain, op.name), &op).second) {
       throw Error("two kernels for " + op.name);
@@ -253,11 +253,11 @@ const Registration* Claims::find(const NodeInGraph& node) const {
   return found != by_name_.end() ? found->second : nullptr;
 }
 
-const Registration* Claims::find_planned(const NodeInGraph& node) const {
+const Registration* Claims::find_host_kernel(const NodeInGraph& node) const {
   if (node.outputs.size() != 1) return nullptr;
   if (host_output(node, 0)) return refuse(node).empty() ? find(node) : nullptr;
-  const auto found = planned_.find(node.op);
-  if (!node.domain().empty() || found == planned_.end()) return nullptr;
+  const auto found = host_kernels_.find(node.op);
+  if (!node.domain().empty() || found == host_kernels_.end()) return nullptr;
   const Registration& op = *found->second;
   const bool fits = node.version >= op.first && node.version <= op.last && op.refuse(node).empty();
   return fits ? &op : nullptr;

@@ -26,7 +26,7 @@ class Claims {
   const Registration* find(const NodeInGraph& node) const;
   // Returns the kernel that computes the node on the host while a region is planned, for values computed from shapes;
   // null if there is none.
-  const Registration* find_planned(const NodeInGraph& node) const;
+  const Registration* find_host_kernel(const NodeInGraph& node) const;
   // Returns the reason why there is no kernel for the node; empty if there is one.
   std::string refuse(const NodeInGraph& node) const;
   // Returns true if the node reads input i, or writes output i, in host memory.
@@ -36,15 +36,15 @@ class Claims {
  private:
   const Table table_, planning_;
   std::map<std::pair<std::string, std::string>, const Registration*> by_name_;  // domain and operator
-  std::map<std::string, const Registration*> planned_;                          // by operator
+  std::map<std::string, const Registration*> host_kernels_;                     // by operator
 };
 
 // Returns the operator patterns in the environment variable GRAPHOPT_DISABLE.
 std::vector<std::string> disabled_everywhere();
 
 struct ChoiceOptions {
-  // The least size of a group of connected nodes on the device. 0: a group is on the device if its estimated time there,
-  // with copies, is below its time on the CPU (estimates.h).
+  // The least size of a group of connected nodes on the device. 0: a group is on the device if its estimated time
+  // there, with copies, is below its time on the CPU (estimates.h).
   size_t min_nodes = 0;
   std::vector<std::string> disabled;  // patterns of com.graphopt operators that are not claimed
 };

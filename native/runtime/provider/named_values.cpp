@@ -40,10 +40,10 @@ NamedValues::NamedValues(Steps& steps, gpu::Device& device, const std::vector<st
   for (size_t i = 0; i < outputs.size(); ++i) outputs_.emplace(outputs[i], static_cast<int>(i));
 }
 
-bool NamedValues::is_planned(const std::string& name) const {
+bool NamedValues::is_computed_on_host(const std::string& name) const {
   const auto found = known_.find(name);
   return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue &&
-         steps_.values[found->second.as[false].index].planned;
+         steps_.values[found->second.as[false].index].computed_on_host;
 }
 
 bool NamedValues::is_written(const std::string& name) const {

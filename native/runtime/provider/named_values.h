@@ -23,9 +23,9 @@ struct StepSource {
   const NodeInGraph* node = nullptr;
   const Registration* op = nullptr;
   std::optional<Tail> tail;
-  Siblings members;      // indices of the sibling nodes in the region, this one first
-  bool planned = false;  // computed on the host during planning
-  bool last = false;     // its kernel computes in channels last
+  Siblings members;               // indices of the sibling nodes in the region, this one first
+  bool computed_on_host = false;  // during planning
+  bool last = false;              // its kernel computes in channels last
   // the node that reads each input, and the input's index there
   std::vector<std::pair<const NodeInGraph*, size_t>> inputs;
 };
@@ -43,7 +43,7 @@ class NamedValues {
   bool has(const std::string& name) const { return known_.count(name) > 0; }
   bool is_output(const std::string& name) const { return outputs_.count(name) > 0; }
   // Returns true if the value is computed on the host during planning.
-  bool is_planned(const std::string& name) const;
+  bool is_computed_on_host(const std::string& name) const;
   bool is_written(const std::string& name) const;
 
   // Adds an output of the next step, and returns its index among the values.

@@ -10,14 +10,14 @@ namespace {
 
 // Each node gets a level: the maximum number of times that a path to the node leaves the regions. The nodes
 // of one level form one region. Levels never decrease along a path, so a path that leaves a region can only
-// enter a region of a higher level. A planned node belongs to the level of the nodes that read it, which may
+// enter a region of a higher level. A host-computed node belongs to the level of the nodes that read it, which may
 // be higher than its own.
 class Partition {
  public:
   Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)
       : nodes_(nodes),
         inside_(nodes.size()),
-        planned_(nodes.size()),
+        computed_on_host_(nodes.size()),
         given_out_(nodes.size()),
         sources_(nodes.size()),
         readers_(nodes.size()),
@@ -43,8 +43,8 @@ class Partition {
         given_out_[i] = given_out_[i] || given.count(name) > 0;
       }
       for (const std::string& name : nodes[i].lengths) lengths_[i].insert(source(name));
-      planned_[i] = nodes[i].planned;
-      inside_[i] = nodes[i].member || nodes[i].planned;
+      computed_on_host_[i] = nodes[i].computed_on_host;
+      inside_[i] = nodes[i].member || nodes[i].computed_on_host;
     }
   }
 
@@ -94,10 +94,10 @@ class Partition {
         level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
       }
     }
-    // Planned nodes that no needed node reads get the highest level of their inputs.
+    // Host-computed nodes that no needed node reads get the highest level of their inputs.
     std::vector<bool> idle(nodes_.size());
     for (size_t i = nodes_.size(); i-- > 0;) {
-      if (!planned_[i]) continue;
+      if (!computed_on_host_[i]) continue;
       size_t least = kNoProducer;
       for (const size_t reader : readers_[i]) {
         if (!idle[reader]) least = std::min(least, level_[reader]);
@@ -112,10 +112,10 @@ class Partition {
     }
   }
 
-  // Drops planned nodes that are read outside their region or have unknown inputs.
+  // Drops host-computed nodes that are read outside their region or have unknown inputs.
   bool drop_planned() {
     return drop([this](size_t i) {
-      if (!planned_[i]) return false;
+      if (!computed_on_host_[i]) return false;
       const auto elsewhere = [&](size_t reader) { return !inside_[reader] || level_[reader] != level_[i]; };
       return given_out_[i] || lacks_values(i) ||
              std::any_of(readers_[i].begin(), readers_[i].end(), elsewhere);
@@ -123,12 +123,12 @@ class Partition {
   }
 
   bool drop_members() {
-    return drop([this](size_t i) { return inside_[i] && !planned_[i] && lacks_values(i); });
+    return drop([this](size_t i) { return inside_[i] && !computed_on_host_[i] && lacks_values(i); });
   }
 
   bool lacks_values(size_t i) const {
     return std::any_of(on_host_[i].begin(), on_host_[i].end(),
-                       [this](size_t from) { return from == kNoProducer || !planned_[from]; });
+                       [this](size_t from) { return from == kNoProducer || !computed_on_host_[from]; });
   }
 
   template <class Which>
@@ -137,12 +137,12 @@ class Partition {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (which(i)) dropped.push_back(i);
     }
-    for (const size_t i : dropped) inside_[i] = planned_[i] = false;
+    for (const size_t i : dropped) inside_[i] = computed_on_host_[i] = false;
     return !dropped.empty();
   }
 
   const std::vector<PartitionNode>& nodes_;
-  std::vector<bool> inside_, planned_, given_out_, of_lengths_;
+  std::vector<bool> inside_, computed_on_host_, given_out_, of_lengths_;
   std::vector<std::vector<size_t>> sources_, readers_, on_host_;
   std::vector<std::set<size_t>> lengths_;  // producers of lengths
   bool has_lengths_ = false;               // nodes reduce a mask to lengths
@@ -168,11 +168,12 @@ PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refuse
   part.inputs.insert(part.inputs.end(), node.implicit_names().begin(), node.implicit_names().end());
   part.outputs = node.output_names();
   if (was_given || node.is_assigned_elsewhere()) return part;
-  const Registration* planned = claims.find_planned(node);
-  const bool is_shape_query = planned != nullptr && planned->where != Where::kPlanning;  // Shape and Size
-  part.planned = planned != nullptr && refused != is_shape_query;
-  part.member = !part.planned && !refused && runs_in_region(claims, node);
-  if (is_shape_query || (!part.planned && !part.member)) return part;
+  const Registration* host_kernel = claims.find_host_kernel(node);
+  const bool is_shape_query =
+      host_kernel != nullptr && host_kernel->where != Where::kPlanning;  // Shape and Size
+  part.computed_on_host = host_kernel != nullptr && refused != is_shape_query;
+  part.member = !part.computed_on_host && !refused && runs_in_region(claims, node);
+  if (is_shape_query || (!part.computed_on_host && !part.member)) return part;
   const Registration* op = claims.find(node);
   for (size_t i = 0; part.member && i < op->length_inputs.size(); ++i) {
     if (node.has_input(op->length_inputs[i]))
@@ -185,7 +186,7 @@ PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refuse
   }
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || node.is_constant(i)) continue;
-    if (part.planned || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);
+    if (part.computed_on_host || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);
   }
   return part;
 }
@@ -206,7 +207,7 @@ Regions choose_regions(const Claims& claims, const std::vector<const NodeInGraph
   Regions regions = {find_regions(parts, body.outputs), std::vector<bool>(nodes.size())};
   for (const std::vector<size_t>& members : regions.members) {
     for (const size_t i : members) {
-      regions.planned[i] = parts[i].planned;
+      regions.computed_on_host[i] = parts[i].computed_on_host;
       refusals[i].clear();
     }
   }

@@ -14,7 +14,7 @@ struct PartitionNode {
   std::vector<std::string> inputs, outputs;  // names of values; empty for an omitted value
   bool member = false;                       // may be part of a region
   // May be computed on the host while a region is planned. All readers must then be in that region.
-  bool planned = false;
+  bool computed_on_host = false;
   // Inputs that must be known while the region is planned.
   std::vector<std::string> on_host = {};
   // Inputs with the lengths of sequences (Registration::length_inputs).
@@ -30,7 +30,8 @@ std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& 
 
 struct Regions {
   std::vector<std::vector<size_t>> members;
-  std::vector<bool> planned;  // for each node of the graph, whether a region computes it during planning
+  // For each node of the graph, whether a region computes it on the host during planning.
+  std::vector<bool> computed_on_host;
 };
 
 // Chooses the regions of a graph after choose() (claims.h). Clears the refusals of nodes that a region computes during

@@ -60,8 +60,8 @@ struct Provider final : abi::OrtEp {
   Options options;
   std::shared_ptr<SessionMemory> memory;
   std::shared_ptr<RegionCache> cache;
-  std::set<std::string> planned;  // values that regions compute during planning
-  bool warned = false;            // that all nodes run on the CPU
+  std::set<std::string> computed_on_host;  // values that regions compute during planning
+  bool warned = false;                     // that all nodes run on the CPU
 
   Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
       : OrtEp{},
@@ -95,8 +95,8 @@ struct Provider final : abi::OrtEp {
       auto* self = static_cast<Provider*>(p);
       return guarded(self->api, {kProviderName, ", session"}, [&] {
         for (size_t i = 0; i < count; ++i) {
-          infos[i] = new Region(self->registry, graphs[i], nodes[i], self->planned, self->memory, self->cache,
-                                self->options.region);
+          infos[i] = new Region(self->registry, graphs[i], nodes[i], self->computed_on_host, self->memory,
+                                self->cache, self->options.region);
         }
       });
     };
@@ -168,7 +168,7 @@ struct Provider final : abi::OrtEp {
       for (const size_t i : region) {
         raw.push_back(nodes[i].raw());
         in_region[i] = true;
-        if (regions.planned[i]) planned.insert(nodes[i].output_names()[0]);
+        if (regions.computed_on_host[i]) computed_on_host.insert(nodes[i].output_names()[0]);
       }
       const abi::OrtNodeFusionOptions fusion = {abi::kEpApiRevision, true};
       check(api,

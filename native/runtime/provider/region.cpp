@@ -92,7 +92,7 @@ std::string describe_regions() {
 }
 
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
-               const std::set<std::string>& planned, std::shared_ptr<SessionMemory> memory,
+               const std::set<std::string>& computed_on_host, std::shared_ptr<SessionMemory> memory,
                std::shared_ptr<RegionCache> cache, RegionOptions options)
     : OrtNodeComputeInfo{},
       api_(registry.api()),
@@ -110,7 +110,7 @@ Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::
     return static_cast<Region*>(self)->compute(context);
   };
   ReleaseState = [](OrtNodeComputeInfo*, void*) {};
-  compile(graph, fused, planned);
+  compile(graph, fused, computed_on_host);
   count_region(RegionEvent::kCompiled);
 }
 
@@ -145,16 +145,16 @@ std::string Region::describe(const Step& step, const Call& call) const {
 }
 
 RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
-                        const RegionPlan* refused) const {
+                        const RegionPlan* abandoned) const {
   const auto begin = std::chrono::steady_clock::now();
   RegionPlan plan;
   plan.region = this;
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
   plan.alignment = alignment;
   plan.output_alignment = output_alignment;
-  // Keep the generation of the refused plan. If a library was busy at that time and has become free since,
+  // Keep the generation of the abandoned plan. If a library was busy at that time and has become free since,
   // the current generation is higher, and the next run plans again.
-  plan.generation = refused != nullptr ? refused->generation : gpu::library_generation();
+  plan.generation = abandoned != nullptr ? abandoned->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.all.size());
   std::vector<const Tensor*> written(steps_.values.size());
   for (size_t s = 0; s < steps_.all.size(); ++s) {
@@ -169,7 +169,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       }
       if (operand.kind == Operand::Kind::kConstant) call.inputs[i] = steps_.constants[operand.index];
       if (operand.kind == Operand::Kind::kValue) call.inputs[i] = *written[operand.index];
-      if (!step.planned && !operand.host) call.inputs[i].place = Place::kDevice;
+      if (!step.computed_on_host && !operand.host) call.inputs[i].place = Place::kDevice;
     }
     call.outputs.resize(step.outputs.size());
     call.alignment = std::min(alignment, output_alignment);
@@ -177,7 +177,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     call.only = step.only;
     call.libraries = options_.libraries.get();
     call.measured = options_.measured.get();
-    if (refused != nullptr) call.failed = refused->calls[s].failed;
+    if (abandoned != nullptr) call.failed = abandoned->calls[s].failed;
     try {
       plan_step(s, plan);
       for (size_t i = 0; i < step.outputs.size(); ++i) {
@@ -188,7 +188,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     }
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    plan.bytes.push_back(steps_.shape_only[i] ? 0 : inputs[i].bytes());
+    plan.bytes.push_back(steps_.shape_only_inputs[i] ? 0 : inputs[i].bytes());
     plan.types.push_back(inputs[i].type);
   }
   set_addresses(steps_, upload(plan, written, stream), plan);
@@ -203,7 +203,7 @@ void Region::plan_step(size_t s, RegionPlan& plan) const {
   const Kernel& kernel = *steps_.all[s].kernel;
   Call& call = plan.calls[s];
   kernel.plan(call);
-  if (!steps_.all[s].planned) return;
+  if (!steps_.all[s].computed_on_host) return;
   Tensor& y = call.outputs[0];
   y.data = plan.host_values.emplace_back(std::make_unique<unsigned char[]>(y.bytes())).get();
   kernel.run(call);
@@ -211,7 +211,7 @@ void Region::plan_step(size_t s, RegionPlan& plan) const {
 
 Region::HostValues Region::values_of_shapes(const Tensors& inputs) const {
   HostValues found;
-  for (const size_t s : steps_.of_shape_only) {
+  for (const size_t s : steps_.shape_steps) {
     const Step& step = steps_.all[s];
     Call call;
     call.inputs.resize(step.inputs.size());
@@ -240,12 +240,12 @@ bool Region::fits(RegionPlan& plan, const Tensors& inputs, const std::vector<Sha
   bool equal = true;
   for (size_t i = 0; i < shapes.size(); ++i) {
     if (plan.shapes[i] == shapes[i]) continue;
-    if (!steps_.shape_only[i]) return false;
+    if (!steps_.shape_only_inputs[i]) return false;
     equal = false;
   }
   if (equal) return true;
   if (values.memory.empty()) values = values_of_shapes(inputs);
-  for (const auto& [s, i] : steps_.readers_of_shape_only) {
+  for (const auto& [s, i] : steps_.shape_step_readers) {
     const Step& step = steps_.all[s];
     const Tensor& planned = plan.calls[s].inputs[i];
     const Tensor& value = values.values.at(step.inputs[i].index);
@@ -292,7 +292,7 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
   for (size_t s = 0; s < steps_.all.size(); ++s) {
     const Step& step = steps_.all[s];
     Call& call = plan.calls[s];
-    if (step.planned) continue;
+    if (step.computed_on_host) continue;
     try {
       gpu::NodeScope scope(device_, step.name);
       if (!step.kernel->run(call)) return false;
@@ -463,8 +463,8 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std:
       needs_copies = needs_copies || overlap(addresses[i], plan.bytes[i], addresses[o], plan.bytes[o]);
     }
   }
-  const bool same_addresses = plan.last == addresses;
-  plan.last = addresses;
+  const bool same_addresses = plan.previous_addresses == addresses;
+  plan.previous_addresses = addresses;
   // The null stream cannot be captured.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMaxRefusals &&
       refusals_ < kMaxRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
@@ -504,7 +504,7 @@ void Region::run(const abi::Context& context) const {
   for (size_t i = 0; i < steps_.inputs; ++i) {
     context.read(context.input(i), inputs[i]);
     inputs[i].place = Place::kDevice;
-    addresses[i] = steps_.shape_only[i] ? nullptr : inputs[i].data;
+    addresses[i] = steps_.shape_only_inputs[i] ? nullptr : inputs[i].data;
     shapes[i] = inputs[i].shape;
   }
   const size_t alignment = alignment_of(addresses.data(), steps_.inputs);

@@ -5,8 +5,9 @@
 //
 // Values computed from shapes alone (sizes, axes, scales, positions) are computed on the host during planning, because
 // a plan depends only on shapes. Kernels plan with these values; values that are read on the device are
-// uploaded once for each plan. If only such computations read an input, for example a mask of which attention needs the
-// length, then its shape may change while the plan and its graph remain valid (Registration::keeps_plan).
+// uploaded once for each plan. Some inputs are read by such computations only. An example is an attention mask that is
+// used only for its length. Other shapes of these inputs can keep the plan and its graph valid
+// (Registration::keeps_plan).
 //
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
 // first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
@@ -69,10 +70,11 @@ struct StepSource;
 
 class Region final : public abi::OrtNodeComputeInfo {
  public:
-  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`, and copies constants. `planned`:
-  // names of values that are computed on the host during planning. Throws Error for an invalid node.
+  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`, and copies constants.
+  // `computed_on_host`: names of values that are computed on the host during planning. Throws Error for an invalid
+  // node.
   Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
-         const std::set<std::string>& planned, std::shared_ptr<SessionMemory> memory,
+         const std::set<std::string>& computed_on_host, std::shared_ptr<SessionMemory> memory,
          std::shared_ptr<RegionCache> cache, RegionOptions options);
   ~Region();
   Region(const Region&) = delete;
@@ -80,35 +82,37 @@ class Region final : public abi::OrtNodeComputeInfo {
 
  private:
   struct Groups;
-  // Values of planned steps by index, in `memory`.
+  // Values of host-computed steps by index, in `memory`.
   struct HostValues {
     std::map<size_t, Tensor> values;
     std::vector<std::unique_ptr<unsigned char[]>> memory;
   };
 
   // region_compile.cpp
-  void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused, const std::set<std::string>& planned);
+  void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
+               const std::set<std::string>& computed_on_host);
   bool wants_channels_last(const std::vector<abi::GraphNode>& nodes, const Groups& groups) const;
   Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
   StepSource source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
-  bool is_planned(const NodeInGraph& node, const NamedValues& known,
-                  const std::set<std::string>& planned) const;
+  bool is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
+                           const std::set<std::string>& computed_on_host) const;
   Step step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources);
   void find_lifetimes();
   void find_uploads();
   void find_in_place();
-  void find_shape_only();
+  void find_shape_only_inputs();
   void add_constants(const std::vector<StepSource>& sources);
   void create_kernels(const std::vector<StepSource>& sources);
 
   // region.cpp
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;
-  // `refused`: an abandoned plan of the same region; its refusals still apply.
+  // `abandoned`: the plan that the new one replaces, or null. Implementations that refused its calls are skipped.
   RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
-                  const RegionPlan* refused) const;
+                  const RegionPlan* abandoned) const;
   void plan_step(size_t s, RegionPlan& plan) const;
-  // Returns true if the plan is valid for these inputs. `values`: of the steps Steps::of_shape_only; computed on demand.
+  // Returns true if the plan is valid for these inputs. `values`: the outputs of Steps::shape_steps,
+  // computed on demand.
   bool fits(RegionPlan& plan, const Tensors& inputs, const std::vector<Shape>& shapes,
             HostValues& values) const;
   HostValues values_of_shapes(const Tensors& inputs) const;

@@ -51,7 +51,7 @@ RegionPlan* RegionCache::Lease::find(const Region& region, const std::function<b
     if (at->region != &region || !fits(*at)) continue;
     plans.splice(plans.begin(), plans, at);
     at->used = ++cache_.clock_;
-    return in_use_ = &*at;
+    return active_ = &*at;
   }
   return nullptr;
 }
@@ -59,8 +59,8 @@ RegionPlan* RegionCache::Lease::find(const Region& region, const std::function<b
 RegionPlan& RegionCache::Lease::add(RegionPlan plan) {
   limit(*plan.region, 2 * kMaxPlans - 1);
   plan.used = ++cache_.clock_;
-  in_use_ = &stream_cache_->plans.emplace_front(std::move(plan));
-  return *in_use_;
+  active_ = &stream_cache_->plans.emplace_front(std::move(plan));
+  return *active_;
 }
 
 void RegionCache::Lease::limit(const Region& region, size_t most) {
@@ -74,7 +74,7 @@ void RegionCache::Lease::limit(const Region& region, size_t most) {
 
 void RegionCache::Lease::drop(const RegionPlan& plan) {
   auto& plans = stream_cache_->plans;
-  if (in_use_ == &plan) in_use_ = nullptr;
+  if (active_ == &plan) active_ = nullptr;
   const auto at = std::find_if(plans.begin(), plans.end(), [&](const RegionPlan& p) { return &p == &plan; });
   if (at != plans.end()) cache_.destroy(*stream_cache_, at);
 }
@@ -82,16 +82,16 @@ void RegionCache::Lease::drop(const RegionPlan& plan) {
 bool RegionCache::Lease::evict() noexcept {
   if (!may_evict_) return false;
   auto& plans = stream_cache_->plans;
-  const auto last =
-      std::find_if(plans.rbegin(), plans.rend(), [this](const RegionPlan& p) { return &p != in_use_; });
-  if (last != plans.rend()) {
-    cache_.evict(*stream_cache_, std::prev(last.base()));
+  const auto found =
+      std::find_if(plans.rbegin(), plans.rend(), [this](const RegionPlan& p) { return &p != active_; });
+  if (found != plans.rend()) {
+    cache_.evict(*stream_cache_, std::prev(found.base()));
     return true;
   }
   const bool has_graphs =
-      in_use_ != nullptr && (!in_use_->captured.empty() || in_use_->staged.graph != nullptr);
+      active_ != nullptr && (!active_->captured.empty() || active_->staged.graph != nullptr);
   if (!has_graphs && stream_cache_->arena == nullptr) return false;
-  if (has_graphs) cache_.discard_graphs(*stream_cache_, *in_use_);
+  if (has_graphs) cache_.discard_graphs(*stream_cache_, *active_);
   stream_cache_->arena.reset();
   return true;
 }
@@ -111,11 +111,11 @@ const std::shared_ptr<Block>& RegionCache::Lease::arena(size_t bytes) {
     may_evict_ = true;
     allocate(bytes);
   }
-  cache_.limit_arenas(*stream_cache_, in_use_);
+  cache_.limit_arenas(*stream_cache_, active_);
   return arena;
 }
 
-void RegionCache::limit_arenas(StreamCache& stream_cache, const RegionPlan* in_use) {
+void RegionCache::limit_arenas(StreamCache& stream_cache, const RegionPlan* active) {
   std::set<const Block*> arenas;
   size_t bytes = 0;
   const auto count = [&](const Captured& captured) {
@@ -123,7 +123,7 @@ void RegionCache::limit_arenas(StreamCache& stream_cache, const RegionPlan* in_u
     if (arena != nullptr && arenas.insert(arena).second) bytes += arena->bytes();
   };
   for (RegionPlan& plan : stream_cache.plans) {  // most recently used first
-    if (&plan == in_use) continue;
+    if (&plan == active) continue;
     for (const Captured& captured : plan.captured) count(captured);
     count(plan.staged);
     if (bytes <= stream_cache.arena->bytes()) continue;
@@ -172,10 +172,10 @@ bool RegionCache::reclaim_idle() noexcept {
   std::unique_lock<std::mutex> acquired;
   StreamCache* found = nullptr;
   for (const auto& [stream, stream_cache] : stream_caches_) {
-    bool ours = false;
+    bool held_by_this_thread = false;
     for (const Lease* h = innermost; h != nullptr; h = h->outer_)
-      ours = ours || h->stream_cache_ == stream_cache;
-    if (ours) continue;
+      held_by_this_thread = held_by_this_thread || h->stream_cache_ == stream_cache;
+    if (held_by_this_thread) continue;
     std::unique_lock<std::mutex> trial(stream_cache->mutex, std::try_to_lock);
     if (!trial.owns_lock() || (stream_cache->plans.empty() && stream_cache->arena == nullptr)) continue;
     if (found != nullptr && !stream_cache->plans.empty() &&

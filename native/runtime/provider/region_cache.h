@@ -58,10 +58,11 @@ struct Captured {
   uint64_t used = 0;
 };
 
-// A region planned for one set of shapes on one stream, or for several sets with equal work (Region::fits). `slots` are the pointers in the calls that each run fills in.
+// The plan of a region on one stream: its kernel calls and its arena layout. It is valid for the input shapes in
+// `shapes`. Region::fits decides whether other input shapes need the same work; it then stores these in `shapes`.
 struct RegionPlan {
   const Region* region = nullptr;
-  std::vector<Shape> shapes;                     // shapes of the inputs in the previous run
+  std::vector<Shape> shapes;                     // shapes of the inputs; with the alignment, the cache key
   size_t alignment = 0;                          // alignment of the inputs
   size_t output_alignment = gpu::kMaxAlignment;  // of the outputs; the lowest so far
   uint64_t generation = 0;                       // gpu::library_generation() at planning
@@ -71,6 +72,7 @@ struct RegionPlan {
   // device.
   std::vector<std::unique_ptr<unsigned char[]>> host_values;
   std::unique_ptr<Block> uploads;
+  // A pointer in `calls` that each run sets to this address.
   struct Slot {
     void** pointer;
     Address address;
@@ -84,13 +86,13 @@ struct RegionPlan {
   size_t peak_step = 0;  // the step that needs the most memory
 
   uint64_t runs = 0, used = 0;
-  int refusals = 0;                // refused captures, by a driver or a library
-  int direct_captures = 0;         // graphs captured with caller addresses so far
-  std::vector<ElementType> types;  // of the inputs
-  bool verified = false;           // its graph and its launches gave the same results
-  std::vector<void*> last;         // addresses of the previous run
-  std::vector<Captured> captured;  // graphs with caller addresses
-  Captured staged;                 // the graph with copies of inputs and outputs in the arena
+  int refusals = 0;                       // refused captures, by a driver or a library
+  int direct_captures = 0;                // graphs captured with caller addresses so far
+  std::vector<ElementType> types;         // of the inputs
+  bool verified = false;                  // its graph and its launches gave the same results
+  std::vector<void*> previous_addresses;  // of inputs and outputs in the previous run
+  std::vector<Captured> captured;         // graphs with caller addresses
+  Captured staged;                        // the graph with copies of inputs and outputs in the arena
 };
 
 // One for each session. Thread-safe. The cache of a stream is destroyed with the stream (gpu::StreamContext).
@@ -121,8 +123,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     RegionPlan* find(const Region& region, const std::function<bool(RegionPlan&)>& fits);
     // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
-    // Evicts the least recently used plans of a region beyond kMaxPlans. It is not called in the first run
-    // of a shape, which is slow already.
+    // Evicts the least recently used plans of a region beyond kMaxPlans. Called after each capture of a graph. The
+    // first run of a shape does not capture, so it keeps up to twice as many plans.
     void trim(const Region& region) { limit(region, kMaxPlans); }
     void drop(const RegionPlan& plan);
     // Returns the stream's arena with at least `bytes` bytes. Throws gpu::OutOfMemory.
@@ -139,7 +141,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     std::shared_ptr<StreamCache> stream_cache_;
     std::unique_lock<std::mutex> lock_;
     Lease* outer_;
-    RegionPlan* in_use_ = nullptr;
+    RegionPlan* active_ = nullptr;
     bool may_evict_ = true;
   };
 
@@ -147,7 +149,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   void forget(const Region& region) noexcept;
 
  private:
-  // Plans of a region on a stream; trimmed when there are twice as many.
+  // The number of a region's plans on a stream after a capture (trim). Between captures, add() allows twice as many.
   static constexpr size_t kMaxPlans = 32;
 
   // Frees memory: the least recently used plan of all idle stream caches or, if there is none, memory of the
@@ -156,7 +158,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   bool reclaim_idle() noexcept;
   // Destroys graphs of the least recently used plans, because a graph keeps its arena alive, until all arenas
   // other than the current one together have no more bytes than the current one.
-  void limit_arenas(StreamCache& stream_cache, const RegionPlan* in_use);
+  void limit_arenas(StreamCache& stream_cache, const RegionPlan* active);
   void discard_graphs(const StreamCache& stream_cache, RegionPlan& plan) noexcept;
   // Both accept a plan with unfinished work. `evict` also counts the plan as dropped, because it could have
   // been used again.

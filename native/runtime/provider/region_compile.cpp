@@ -159,16 +159,17 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Subgraphs of one If may have values with the same name, of which only some can be planned. A value with the name of
-// a planned value is planned if it is no output of the region and its inputs are known. Shape and Size need only the
-// shape of their input.
-bool Region::is_planned(const NodeInGraph& node, const NamedValues& known,
-                        const std::set<std::string>& planned) const {
-  const Registration* op = registry_.claims().find_planned(node);
+// Subgraphs of one If may have values with the same name, of which only some can be computed on the host. A value with
+// such a name is computed there if it is no output of the region and its inputs are known. Shape and Size need only
+// the shape of their input.
+bool Region::is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
+                                 const std::set<std::string>& computed_on_host) const {
+  const Registration* op = registry_.claims().find_host_kernel(node);
   const std::string& name = node.output_names()[0];
-  if (op == nullptr || planned.count(name) == 0 || known.is_output(name)) return false;
+  if (op == nullptr || computed_on_host.count(name) == 0 || known.is_output(name)) return false;
   for (size_t i = 0; i < node.inputs.size() && op->where == Where::kPlanning; ++i) {
-    if (node.has_input(i) && !node.is_constant(i) && !known.is_planned(node.input_names()[i])) return false;
+    if (node.has_input(i) && !node.is_constant(i) && !known.is_computed_on_host(node.input_names()[i]))
+      return false;
   }
   return true;
 }
@@ -183,16 +184,17 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
   step.in_place = op.in_place;
   step.keeps_plan = op.keeps_plan;
   step.siblings = source.members.size() > 1;
-  step.planned = source.planned;
+  step.computed_on_host = source.computed_on_host;
   if (!op.implementations.names.empty()) step.only = options_.implementation;
   for (const auto& load : op.implementations.loads) load(device_, options_.libraries.get());
   for (const auto& [of, k] : source.inputs) {
     Operand& operand = step.inputs.emplace_back();
     if (of == nullptr || !of->has_input(k)) continue;
     const bool last = source.last && has_layouts(of->inputs[k]);
-    const bool host = source.planned ? op.where == Where::kPlanning : registry_.claims().host_input(*of, k);
+    const bool host =
+        source.computed_on_host ? op.where == Where::kPlanning : registry_.claims().host_input(*of, k);
     if (known.has(of->input_names()[k])) {
-      if (host && !known.is_planned(of->input_names()[k])) {
+      if (host && !known.is_computed_on_host(of->input_names()[k])) {
         throw Error("the value of '" + of->input_names()[k] + "', input of node '" + of->name +
                     "', is not known");
       }
@@ -210,7 +212,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
 }
 
 void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
-                     const std::set<std::string>& planned) {
+                     const std::set<std::string>& computed_on_host) {
   const gpu::OnDevice on(device_);
   const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph, kProviderName);
   const std::vector<std::string> inputs = abi::names_of(api_, abi::node_inputs(api_, fused)),
@@ -230,8 +232,8 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
         known.add_view(nodes[i], sources))
       continue;
     StepSource source = source_of(nodes, groups, i);
-    source.planned = is_planned(*source.node, known, planned);
-    if (source.planned) source.op = registry_.claims().find_planned(*source.node);
+    source.computed_on_host = is_computed_on_host(*source.node, known, computed_on_host);
+    if (source.computed_on_host) source.op = registry_.claims().find_host_kernel(*source.node);
     if (source.op == nullptr)
       throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
     source.last = channels_last && known.is_channels_last(source, nodes[i]);
@@ -245,7 +247,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
         steps_.all.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
       }
     }
-    if (steps_.all.back().planned) steps_.values.back().planned = true;
+    if (steps_.all.back().computed_on_host) steps_.values.back().computed_on_host = true;
     if (!last) continue;
     for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
       const std::string& name = nodes[i].output_names()[k];
@@ -258,7 +260,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   find_lifetimes();
   find_uploads();
   find_in_place();
-  find_shape_only();
+  find_shape_only_inputs();
   add_constants(sources);
   create_kernels(sources);
 }
@@ -269,7 +271,7 @@ void Region::find_lifetimes() {
       if (v >= 0)
         steps_.values[static_cast<size_t>(v)].first = steps_.values[static_cast<size_t>(v)].last = s;
     }
-    if (steps_.all[s].planned) continue;  // reads at most the shape
+    if (steps_.all[s].computed_on_host) continue;  // reads at most the shape
     for (const Operand& operand : steps_.all[s].inputs) {
       if (operand.kind == Operand::Kind::kValue) steps_.values[operand.index].last = s;
     }
@@ -278,10 +280,10 @@ void Region::find_lifetimes() {
 
 void Region::find_uploads() {
   for (const Step& step : steps_.all) {
-    if (step.planned) continue;
+    if (step.computed_on_host) continue;
     for (const Operand& operand : step.inputs) {
       if (operand.kind != Operand::Kind::kValue || operand.host) continue;
-      steps_.values[operand.index].uploaded = steps_.values[operand.index].planned;
+      steps_.values[operand.index].uploaded = steps_.values[operand.index].computed_on_host;
     }
   }
 }
@@ -292,7 +294,7 @@ void Region::find_in_place() {
   const auto readers_from = [&](size_t s, size_t input) {
     int64_t readers = 0;
     for (; s < steps_.all.size(); ++s) {
-      if (steps_.all[s].planned) continue;  // reads at most the shape
+      if (steps_.all[s].computed_on_host) continue;  // reads at most the shape
       for (const Operand& operand : steps_.all[s].inputs) {
         readers += operand.kind == Operand::Kind::kInput && operand.index == input ? 1 : 0;
       }
@@ -312,13 +314,14 @@ void Region::find_in_place() {
   }
 }
 
-// A plan for other shapes of inputs that only planned steps read is reused if their values keep it. These values must
-// be known before there is a plan, and no step may read them on the device.
-void Region::find_shape_only() {
-  steps_.shape_only.assign(steps_.inputs, true);
+// Finds inputs that only host-computed steps read. A plan remains valid for other shapes of these inputs if the values
+// computed from them keep it valid. These values must be computable without a plan, and only the host may read them.
+void Region::find_shape_only_inputs() {
+  steps_.shape_only_inputs.assign(steps_.inputs, true);
   for (const Step& step : steps_.all) {
     for (const Operand& operand : step.inputs) {
-      if (operand.kind == Operand::Kind::kInput && !step.planned) steps_.shape_only[operand.index] = false;
+      if (operand.kind == Operand::Kind::kInput && !step.computed_on_host)
+        steps_.shape_only_inputs[operand.index] = false;
     }
   }
   std::vector<bool> depends(steps_.values.size());  // on the shape of such an input
@@ -329,21 +332,22 @@ void Region::find_shape_only() {
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       const Operand& operand = step.inputs[i];
       const bool of_value = operand.kind == Operand::Kind::kValue;
-      const bool found = of_value ? depends[operand.index]
-                                  : operand.kind == Operand::Kind::kInput && steps_.shape_only[operand.index];
+      const bool found =
+          of_value ? depends[operand.index]
+                   : operand.kind == Operand::Kind::kInput && steps_.shape_only_inputs[operand.index];
       any = any || found;
       all = all && (found || !of_value);
-      if (found && !step.planned) {
+      if (found && !step.computed_on_host) {
         known = known && operand.host;
-        steps_.readers_of_shape_only.emplace_back(s, i);
+        steps_.shape_step_readers.emplace_back(s, i);
       }
     }
-    if (!any || !step.planned) continue;
+    if (!any || !step.computed_on_host) continue;
     known = known && all;
-    steps_.of_shape_only.push_back(s);
+    steps_.shape_steps.push_back(s);
     depends[static_cast<size_t>(step.outputs[0])] = true;
   }
-  if (!known) steps_.shape_only.assign(steps_.inputs, false);
+  if (!known) steps_.shape_only_inputs.assign(steps_.inputs, false);
 }
 
 void Region::create_kernels(const std::vector<StepSource>& sources) {

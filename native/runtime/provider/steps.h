@@ -31,17 +31,17 @@ struct Step {
   Reuse reuse = Reuse::kNone;
   std::vector<std::pair<size_t, size_t>> in_place;  // Registration::in_place
   decltype(Registration::keeps_plan) keeps_plan;
-  bool siblings = false;  // its outputs are contiguous
-  bool planned = false;   // computed on the host during planning
+  bool siblings = false;          // its outputs are contiguous
+  bool computed_on_host = false;  // during planning
   int only = -1;
 };
 
 // A value that a step writes.
 struct Written {
-  size_t first = 0, last = 0;  // the step that writes it, and the last one that reads it
-  int output = -1;             // index of the region's output; -1: none
-  bool planned = false;        // on the host, computed during planning
-  bool uploaded = false;       // planned, and read on the device
+  size_t first = 0, last = 0;     // the step that writes it, and the last one that reads it
+  int output = -1;                // index of the region's output; -1: none
+  bool computed_on_host = false;  // during planning
+  bool uploaded = false;          // computed on the host, and read on the device
 };
 
 struct Steps {
@@ -51,11 +51,12 @@ struct Steps {
   size_t inputs = 0, outputs = 0;  // numbers of the region's inputs and outputs
   // Indices of an input and an output of the region that may be the same memory.
   std::vector<std::pair<size_t, size_t>> in_place;
-  // For each input of the region, whether only planned steps read it, and hence only its shape.
-  std::vector<bool> shape_only;
-  // The planned steps that depend on such shapes, and the inputs (step, index) of other steps that read their values.
-  std::vector<size_t> of_shape_only;
-  std::vector<std::pair<size_t, size_t>> readers_of_shape_only;
+  // For each input of the region, whether only host-computed steps read it. They read only its shape.
+  std::vector<bool> shape_only_inputs;
+  // The host-computed steps that depend on the shapes of these inputs.
+  std::vector<size_t> shape_steps;
+  // The inputs (step, index) of other steps that read the values of shape_steps.
+  std::vector<std::pair<size_t, size_t>> shape_step_readers;
 };
 
 }  // namespace graphopt::provider

@@ -47,8 +47,8 @@ void alter(std::vector<unsigned char>& content, ElementType type) {
 
 }  // namespace
 
-// Runs the launches, then fills the arena and the outputs that are not in place with NaN and runs the graph. Returns true if all
-// outputs are equal, bit by bit.
+// Runs the launches, then fills the arena and the outputs that are not in place with NaN and runs the graph. Returns
+// true if all outputs are equal, bit by bit.
 bool Region::replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const {
   void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
   const auto outputs = [&] {
