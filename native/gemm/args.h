@@ -8,10 +8,10 @@
 namespace graphopt::hip {
 
 // The strides of a GEMM operand, in elements: `line` from one line to the next, `k` from one index k to the
-// next; one of the two is 1. A line is a row of the left operand or a column of the right one. `packs`: the
-// axis of stride 1 consists of packs of 16 bytes that start at multiples of 16 bytes.
+// next; one of the two is 1. A line is a row of the left operand or a column of the right one. `is_aligned`:
+// the axis of stride 1 consists of packs of 16 bytes that start at multiples of 16 bytes.
 struct OperandLayout {
-  int32_t line, k, packs;
+  int32_t line, k, is_aligned;
 };
 
 // K is split among `splits` work-groups. Each work-group adds `depth` indices k.
@@ -22,10 +22,10 @@ struct Splits {
 
 // The operations on the sums of a GEMM: Y = act(alpha * sums + bias + beta * R), with the residual R. R and Y
 // are batches of consecutive [M, N] matrices; R may be Y. A bias has N elements; the bias of matrix i starts
-// at element i * bias_step. `packs`: pointers and the sizes of rows are multiples of 16 bytes.
+// at element i * bias_step. `is_aligned`: pointers and the sizes of rows are multiples of 16 bytes.
 struct Epilogue {
   float alpha, beta;
-  int32_t packs, bias_step;
+  int32_t is_aligned, bias_step;
   Activation act;
 };
 // Returns the size of arguments that have `before` bytes of other members and end with an epilogue.
@@ -49,12 +49,12 @@ constexpr uint32_t kUnsignedBits = 0x80808080;
 
 // The operations on the sums s of an int8 GEMM, whose elements are signed. The exact sum of products is s + offset[n] -
 // zero[n] * (sum of row m of A). The scale of column n, an activation, and the scale and zero point of Y are applied to
-// it. With no activation or Relu, scale[n] includes the scale of Y. `packs`: rows of Y are
-// multiples of kIntegerPack elements.
+// it. With no activation or Relu, scale[n] includes the scale of Y. `whole_packs`: rows of
+// Y are multiples of kIntegerPack elements.
 struct IntegerEpilogue {
   IntegerOutput output;
   int32_t columns;  // padded
-  int32_t packs;
+  int32_t whole_packs;
   uint32_t inverted_bits;  // kUnsignedBits if the elements of A are unsigned
   Activation act;
 };

@@ -17,21 +17,22 @@ struct ColumnEpilogue {
   const T* residual;
   T* y;
   int inside;
-  bool biased;
+  bool has_bias;
   Bits128 bias = {};
 
-  DEVICE ColumnEpilogue(const Epilogue& of, const T* bias_of, const T* residual_of, T* to, int n, int32_t N)
-      : epilogue(of),
-        residual(residual_of),
-        y(to),
+  DEVICE ColumnEpilogue(const Epilogue& operations, const T* bias_vector, const T* residual_matrix, T* output,
+                        int n, int32_t N)
+      : epilogue(operations),
+        residual(residual_matrix),
+        y(output),
         inside(min_int(kSize, N - n)),
-        biased(bias_of != nullptr) {
-    if (biased) bias = read(global(bias_of) + n);
+        has_bias(bias_vector != nullptr) {
+    if (has_bias) bias = read(global(bias_vector) + n);
   }
 
   // Loads the residual of the pack at element `at`, which add() needs. Callers issue this load before the
-  // sums are complete.
-  DEVICE Bits128 ahead(size_t at) const {
+  // sums are complete, to hide its latency.
+  DEVICE Bits128 prefetch(size_t at) const {
     Bits128 bits = {};
     if (residual != nullptr) bits = read(global(residual) + at);
     return bits;
@@ -40,8 +41,8 @@ struct ColumnEpilogue {
   // packs of a work-item at once.
   DEVICE void add(float* values, const Bits128& loaded) const {
     UNROLL for (int i = 0; i < kSize; ++i) values[i] *= epilogue.alpha;
-    if (biased) add(values, bias, 1.0f);
-    if (residual != nullptr) add(values, loaded, epilogue.beta);
+    if (has_bias) add_scaled(values, bias, 1.0f);
+    if (residual != nullptr) add_scaled(values, loaded, epilogue.beta);
   }
   template <int kCount>
   DEVICE void activate(float (&values)[kCount]) const {
@@ -50,7 +51,7 @@ struct ColumnEpilogue {
   DEVICE void store(size_t at, const float* values) const {
     Pack<T> out;
     UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i]);
-    if (epilogue.packs != 0) {
+    if (epilogue.is_aligned != 0) {
       store_pack(y + at, out);
     } else {
       UNROLL for (int i = 0; i < kSize; ++i) {
@@ -61,14 +62,14 @@ struct ColumnEpilogue {
 
  private:
   DEVICE Bits128 read(const T* from) const {
-    if (epilogue.packs != 0) return *reinterpret_cast<const Bits128*>(from);
+    if (epilogue.is_aligned != 0) return *reinterpret_cast<const Bits128*>(from);
     Pack<T> pack = {};
     UNROLL for (int i = 0; i < kSize; ++i) {
       if (i < inside) pack.v[i] = from[i];
     }
     return bit_cast<Bits128>(pack);
   }
-  DEVICE static void add(float* values, const Bits128& bits, float factor) {
+  DEVICE static void add_scaled(float* values, const Bits128& bits, float factor) {
     const auto pack = bit_cast<Pack<T>>(bits);
     UNROLL for (int i = 0; i < kSize; ++i) values[i] += factor * to_float(pack.v[i]);
   }
@@ -79,15 +80,15 @@ template <class T>
 DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
                        float (&values)[Pack<T>::kSize]) {
   const ColumnEpilogue<T> end(e, bias, residual, y, n, N);
-  end.add(values, end.ahead(at));
+  end.add(values, end.prefetch(at));
   end.activate(values);
   end.store(at, values);
 }
 
 // Stores a pack of partial sums of columns n to n + kSize - 1 at `to`.
 template <class T, int kSize>
-DEVICE void store_partial(bool packs, T* to, int n, int32_t N, const T (&values)[kSize]) {
-  if (packs) {
+DEVICE void store_partial(bool is_aligned, T* to, int n, int32_t N, const T (&values)[kSize]) {
+  if (is_aligned) {
     UNROLL for (int i = 0; i < kSize; i += 4) {
       const Pack<T> four = {{values[i], values[i + 1], values[i + 2], values[i + 3]}};
       store_pack(to + i, four);
@@ -101,7 +102,7 @@ DEVICE void store_partial(bool packs, T* to, int n, int32_t N, const T (&values)
 
 // Returns the bias of matrix z, or null.
 template <class T>
-DEVICE const T* bias_of(const Epilogue& e, const T* bias, uint32_t z) {
+DEVICE const T* bias_of_matrix(const Epilogue& e, const T* bias, uint32_t z) {
   return bias == nullptr ? nullptr : bias + z * static_cast<size_t>(e.bias_step);
 }
 
@@ -123,9 +124,9 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
     const T *bias = args.bias, *residual = args.residual;
     T* const y = args.y;
     at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
-    write_pack(args.epilogue, bias_of(args.epilogue, bias, z), residual, y, at, n, N, values);
+    write_pack(args.epilogue, bias_of_matrix(args.epilogue, bias, z), residual, y, at, n, N, values);
   } else {
-    store_partial(args.epilogue.packs != 0, partial_of(args, part) + at, n, N, values);
+    store_partial(args.epilogue.is_aligned != 0, partial_of(args, part) + at, n, N, values);
   }
 }
 
@@ -139,9 +140,9 @@ struct TileEpilogue {
   const At& at;
 
   DEVICE bool is_inside(int m) const { return has_column && m < rows; }
-  DEVICE Bits128 ahead(int m) const {
+  DEVICE Bits128 prefetch(int m) const {
     Bits128 bits = {};
-    if (is_inside(m)) bits = column.ahead(at(m));
+    if (is_inside(m)) bits = column.prefetch(at(m));
     return bits;
   }
   DEVICE void add(float* values, const Bits128& loaded) const { column.add(values, loaded); }
@@ -158,19 +159,19 @@ struct TileEpilogue {
 // points to column n of the first of `rows` rows of N elements. T: float or int32_t.
 template <class T>
 struct PartialSumEpilogue {
-  bool packs;
+  bool is_aligned;
   T* to;
   int rows, n;
   int32_t N;
 
-  DEVICE Bits128 ahead(int) const { return Bits128{}; }
+  DEVICE Bits128 prefetch(int) const { return Bits128{}; }
   DEVICE void add(T*, const Bits128&) const {}
   template <int kCount>
   DEVICE void activate(T (&)[kCount]) const {}
   DEVICE void store(int m, const T* values) const {
     if (m >= rows || n >= N) return;
     const T four[4] = {values[0], values[1], values[2], values[3]};
-    store_partial(packs, to + static_cast<size_t>(m) * static_cast<size_t>(N), n, N, four);
+    store_partial(is_aligned, to + static_cast<size_t>(m) * static_cast<size_t>(N), n, N, four);
   }
 };
 
@@ -185,7 +186,7 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   };
   if (args.splits.splits.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
-    const PartialSumEpilogue<float> end = {args.epilogue.packs != 0, partial_of(args, part) + element(n),
+    const PartialSumEpilogue<float> end = {args.epilogue.is_aligned != 0, partial_of(args, part) + element(n),
                                            M - first_m, n, N};
     product.template apply_epilogue<4>(lds, end);
     return;
@@ -194,7 +195,7 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   half_t* const y = args.y;
   const int n = first_n + P::Product::template pack_column<8>();
   const bool has_column = n < N;
-  const ColumnEpilogue<half_t> column(args.epilogue, bias_of(args.epilogue, bias, z), residual, y,
+  const ColumnEpilogue<half_t> column(args.epilogue, bias_of_matrix(args.epilogue, bias, z), residual, y,
                                       has_column ? n : 0, N);
   const size_t first = z * (static_cast<size_t>(M) * static_cast<size_t>(N)) + element(n);
   const auto at = [&](int m) { return first + static_cast<size_t>(m) * static_cast<size_t>(N); };

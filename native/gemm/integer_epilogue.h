@@ -82,7 +82,7 @@ struct IntegerColumns {
       bytes.v[i] = saturate_to_byte(round_to_even(values[i]) + header->y_zero,
                                     epilogue.output == IntegerOutput::kInt8);
     }
-    if (epilogue.packs != 0) {
+    if (epilogue.whole_packs != 0) {
       *reinterpret_cast<uint64_t*>(to) = bit_cast<uint64_t>(bytes);
       return;
     }
@@ -94,7 +94,7 @@ struct IntegerColumns {
   template <class T>
   DEVICE void store_words(T* to, const T* values) const {
     UNROLL for (int i = 0; i < kIntegerPack; i += 4) {
-      if (epilogue.packs != 0) {
+      if (epilogue.whole_packs != 0) {
         store_pack(to + i, Pack<T>{{values[i], values[i + 1], values[i + 2], values[i + 3]}});
         continue;
       }
@@ -116,7 +116,7 @@ struct IntegerTileEpilogue {
   size_t first_row;
 
   DEVICE bool is_inside(int m) const { return has_column && m < rows; }
-  DEVICE Bits128 ahead(int m) const {
+  DEVICE Bits128 prefetch(int m) const {
     Pack<int32_t> loaded = {};
     if (row_sums != nullptr && is_inside(m)) loaded.v[0] = global(row_sums)[m];
     return bit_cast<Bits128>(loaded);

@@ -7,23 +7,23 @@
 
 namespace graphopt::gpu {
 
-// Adds the workspace of the partial sums of `batch` GEMMs and the launch that reduces them. `product`:
-// arguments of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
+// Adds the workspace of the partial sums of `batch` GEMMs and the launch that reduces them. `gemm`: arguments
+// of the GEMM launch; M, N, bias, residual, y and epilogue are copied from it.
 template <class Args>
-void add_split_reduction(Plan& plan, const Args& product, int64_t splits, int64_t batch, bool half) {
-  const int64_t M = product.M, N = product.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;
+void add_split_reduction(Plan& plan, const Args& gemm, int64_t splits, int64_t batch, bool half) {
+  const int64_t M = gemm.M, N = gemm.N, across = divide_up(N, half ? 8 : 4), packs = across * M * batch;
   plan.workspace = {batch * splits * M * N * 4};
   hip::GemmSumArgs sum = {};
   sum.partial = workspace(0);
-  sum.bias = product.bias;
-  sum.residual = product.residual;
-  sum.y = product.y;
-  sum.N = product.N;
+  sum.bias = gemm.bias;
+  sum.residual = gemm.residual;
+  sum.y = gemm.y;
+  sum.N = gemm.N;
   sum.splits = to_i31(splits);
   sum.packs = to_u31(packs);
   sum.across = make_divisor(across);
   sum.rows = make_divisor(M);
-  sum.epilogue = product.epilogue;
+  sum.epilogue = gemm.epilogue;
   plan.launch_items(float_kernel("gemm_sum", half), packs, hip::kGemmSumThreads, sum);
 }
 

@@ -27,7 +27,7 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
                       (row - matrix * rows.d) * static_cast<size_t>(N) + static_cast<size_t>(n);
   float values[kSize] = {};
   for (int s = 0; s < args.splits; ++s) {
-    if (epilogue.packs != 0) {
+    if (epilogue.is_aligned != 0) {
       UNROLL for (int j = 0; j < kSize; j += 4) {
         const Pack<float> four = load_pack(from + j);
         UNROLL for (int e = 0; e < 4; ++e) values[j + e] += four.v[e];
@@ -39,7 +39,7 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
     }
     from += step;
   }
-  write_pack(epilogue, bias_of(epilogue, bias, matrix), residual, y,
+  write_pack(epilogue, bias_of_matrix(epilogue, bias, matrix), residual, y,
              row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N, values);
 }
 

@@ -19,10 +19,10 @@ class OperandPart {
   // `p` points to the first of the `lines` lines of the work-group. Elements beyond the last line or beyond K
   // are zeros.
   DEVICE OperandPart(const T* p, const OperandLayout& layout, int lines, int K)
-      : p_(p), layout_(layout), lines_(lines), K_(K), along_k_(layout.k == 1 || layout.packs == 0) {}
+      : p_(p), layout_(layout), lines_(lines), K_(K), along_k_(layout.k == 1 || layout.is_aligned == 0) {}
 
   DEVICE void load(int first_k) {
-    if (layout_.packs == 0) {
+    if (layout_.is_aligned == 0) {
       const int me = opaque(thread_x());  // otherwise the addresses of all elements are kept in registers
       UNROLL for (int i = 0; i < kPacks; ++i) {
         const Position at = position_along_k(i, me);

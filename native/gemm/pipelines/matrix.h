@@ -197,8 +197,8 @@ struct Hgemm {
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
   // waves only before its first rows, and only if these are not its own rows of A. A pack of a work-item has kPack
-  // sums of a row m from column pack_column() on. `end` is the epilogue: ahead(m) loads the residual of row m some
-  // packs in advance, add(values, loaded) applies it to a pack, activate(values) handles several packs at once, and
+  // sums of a row m from column pack_column() on. `end` is the epilogue: prefetch(m) loads the operand of add()
+  // for row m some packs in advance, add(values, loaded) applies it to a pack, activate(values) handles several packs at once, and
   // store(m, values) stores a pack.
   template <int kPack, class AnyLds, class End>
   DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
@@ -224,7 +224,7 @@ struct Hgemm {
 
     Bits128 loaded[kGroup] = {};
     const auto load = [&](int first) {
-      UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.ahead(row_of(first + i));
+      UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.prefetch(row_of(first + i));
     };
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);

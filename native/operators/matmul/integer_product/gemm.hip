@@ -72,7 +72,7 @@ KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, r
   from += z * static_cast<size_t>(args.splits) * step + m * static_cast<size_t>(N) + static_cast<size_t>(n);
   int32_t sums[kIntegerPack] = {};
   for (int s = 0; s < args.splits; ++s) {
-    if (args.epilogue.packs != 0) {
+    if (args.epilogue.whole_packs != 0) {
       const auto values = load_values(from);
       UNROLL for (int j = 0; j < kIntegerPack; ++j) sums[j] += values.v[j];
     } else {

@@ -158,7 +158,7 @@ hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_l
              : p.y == ElementType::kInt8  ? hip::IntegerOutput::kInt8
                                           : hip::IntegerOutput::kUint8;
   e.columns = to_i31(round_up(p.columns, hip::kIntegerPack));
-  e.packs = p.columns % hip::kIntegerPack == 0;
+  e.whole_packs = p.columns % hip::kIntegerPack == 0;
   e.inverted_bits = unsigned_left ? hip::kUnsignedBits : 0;
   e.act = p.act;
   return e;

@@ -87,6 +87,7 @@ using namespace graphopt::hip;
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
+// panels: B is [K, N] in memory. turned_panels: B is [N, K].
 #define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                       \
   GEMM_ON_##dense(                                                                                         \
       KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),    \
