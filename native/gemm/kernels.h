@@ -1,7 +1,7 @@
 // Helpers for kernel files that instantiate a kernel for each row of a table of tiles.h. Such a file defines
 // a macro for one row and passes it to the table:
-//   #define CONV_LAST_KERNEL(name, dense, halo, packed, groups, ...) GEMM_ON_##dense(KERNEL_SHARING(conv_last_##name##_f16, ...))
-//   GEMM_ALIGNED_TILES(CONV_LAST_KERNEL)
+//   #define CONV_KERNEL(name, dense, ...) GEMM_ON_##dense(KERNEL_SHARING(conv_last_##name##_f16, ...))
+//   GEMM_ALIGNED_TILES(CONV_KERNEL)
 #pragma once
 
 #include "device/platform.h"
@@ -35,8 +35,8 @@ using StridedGemm = typename StridedPipeline<kTile>::Type;
 #define GEMM_ON_kAll(...) __VA_ARGS__
 #if defined(__CUDACC__)
 #define GEMM_ON_kCopiesToLds(...) __VA_ARGS__
-#define GEMM_ON_kNoCopies(...)
+#define GEMM_ON_kThroughRegisters(...)
 #else
 #define GEMM_ON_kCopiesToLds(...)
-#define GEMM_ON_kNoCopies(...) __VA_ARGS__
+#define GEMM_ON_kThroughRegisters(...) __VA_ARGS__
 #endif

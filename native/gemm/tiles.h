@@ -36,54 +36,55 @@ constexpr MatrixShape shape(int m, int n, int wave_m, int wave_n, int depth, int
 }
 constexpr MatrixShape no_shape() { return {}; }
 
-// The cost of a tile on one compute unit.
+// The cost of a tile on a compute unit, which computes several tiles at once or one after another.
 struct TileCost {
-  double fraction_of_peak = 0;  // fraction of the matrix units' peak that many such tiles reach together
-  double step = 0;              // minimum clocks from one step of a tile to the next
-  double overhead = 0;          // clocks before the first step and after the last
+  double fraction_of_peak = 0;  // fraction of the matrix units' peak rate that is reached with many tiles
+  double step = 0;              // clocks of a step if the compute unit has no other tile
+  double overhead = 0;          // clocks of a tile before its first step and after its last
 };
 constexpr TileCost cost(double fraction_of_peak, double step, double overhead) {
   return {fraction_of_peak, step, overhead};
 }
 constexpr TileCost no_cost() { return {}; }
 
-// The targets that have a kernel. kCopiesToLds: targets that copy from memory to LDS without registers
-// (traits.h). kNoCopies: all others.
-enum class Targets { kNone, kCopiesToLds, kNoCopies, kAll };
+// The targets that have a kernel. kCopiesToLds: targets where the bool of this name (traits.h) is true, which is
+// NVIDIA. kThroughRegisters: all others.
+enum class Targets { kNone, kCopiesToLds, kThroughRegisters, kAll };
 constexpr bool runs_on(Targets targets, bool copies_to_lds) {
-  return targets == Targets::kAll || targets == (copies_to_lds ? Targets::kCopiesToLds : Targets::kNoCopies);
+  return targets == Targets::kAll ||
+         targets == (copies_to_lds ? Targets::kCopiesToLds : Targets::kThroughRegisters);
 }
 
 // clang-format off
 
-// Tiles of the vector unit (pipelines/vector.h), the largest first: float32, and float16 for targets without matrix units.
-// Columns: size; type of the kernels of MatMul and Conv (Winograd's kernels use every row); work-groups of Winograd's
-// kernels on a compute unit of NVIDIA; shape; fraction of the peak arithmetic rate on a full device.
+// Tiles of pipelines/vector.h, the largest first: float32, and float16 for targets without matrix units.
+// Columns: size; type of the kernels of MatMul and Conv (Winograd's kernels use every row); occupancy that Winograd's
+// kernels are compiled for on NVIDIA, in work-groups; shape; fraction of peak on a full device (Winograd's planner).
 #define GEMM_VECTOR_TILES(TILE)                                      \
   TILE(128x128, f32, 2, (VectorShape{128, 128, 8, 8, 64, 64}), 0.70) \
   TILE(64x32,   f32, 7, (VectorShape{64, 32, 4, 4, 32, 32}),   0.40)
 #define GEMM_VECTOR_F16_TILES(TILE) \
   TILE(64x128,  f16, 4, (VectorShape{64, 128, 8, 8, 64, 64}),  0.62)
 
-// Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves on RDNA have 32 columns: the sums of 64
-// columns would leave too few registers for the operands on RDNA 3.
-// Columns: size; type; work-groups of Winograd's kernels on a compute unit of NVIDIA; shape of Winograd's kernels there
-// (mma_sync); shape with waves of 64 (mfma) and of 32 (wmma), for Winograd's kernels elsewhere and for all other kernels;
-// on an H200 the number of work-groups of Winograd's kernels that keep a compute unit busy, and the FLOPs per clock that
-// it then reaches.
+// Float16 on the matrix units, operands of any layout (loaders/strided.h). A wave of 32 computes 32 columns: on RDNA 3,
+// the sums of 64 columns would leave too few registers for the operands.
+// Columns: size; type; occupancy that Winograd's kernels are compiled for on NVIDIA, in work-groups; shape of these
+// kernels on NVIDIA; shape for waves of 64; shape for waves of 32 (on NVIDIA: of the other kernels). For Winograd's
+// planner, measured on an H200: the number of work-groups that keep a compute unit busy, and the FLOPs per clock of
+// the compute unit at that number.
 #define GEMM_STRIDED_TILES(TILE)                                                                               \
   TILE(128x128, f16, 2, shape(128, 128, 64, 64, 64, 2),                                                        \
        shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
   TILE(64x64, f16, 6, shape(64, 64, 32, 64, 64, 2),                                                            \
        shape(64, 64, 32, 64, 32, 1), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
-// Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
-// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; targets for operands of halo.h,
-// which need kCopiesToLds or, for tests, the CPU with waves of 32; targets for right operands of packed.h, as far as the
-// kernels do not spill registers; work-groups on a compute unit of NVIDIA; shape for
-// mma_sync (copies to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h.
-// Costs are fitted to an H200 (scripts/gpu_bench.py --tiles); kCountedCosts has those on AMD. Larger tiles do not
-// fit if operands pass through registers.
+// Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h, packed.h).
+// Columns: size and split_k of the shape for mma_sync; targets of kernels with dense.h or im2col.h; targets of kernels
+// with halo.h (kAll: NVIDIA, and the CPU with waves of 32 for tests); targets of kernels with packed.h, where these do
+// not spill registers; occupancy on NVIDIA, in work-groups; shapes for mma_sync, mfma (waves of 64) and wmma (waves of
+// 32); cost with dense.h, im2col.h or packed.h; cost with halo.h. The costs are fitted to an H200 (scripts/gpu_bench.py
+// --tiles). On AMD, kCountedCosts are used too (planner.cpp). An int8 GEMM has the cost of a float16 GEMM with half the
+// K. If operands pass through registers, larger tiles do not fit.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                        \
   TILE(128x256, kCopiesToLds, kNone, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                  \
        cost(0.50, 1340, 8800), no_cost())                                                                               \
@@ -97,7 +98,7 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
        cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                    \
   TILE(96x128, kCopiesToLds, kNone, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                    \
        cost(0.36, 800, 8000), no_cost())                                                                                \
-  TILE(128x128, kAll, kAll, kNoCopies, 2, shape(128, 128, 64, 64, 64, 3),                                               \
+  TILE(128x128, kAll, kAll, kThroughRegisters, 2, shape(128, 128, 64, 64, 64, 3),                                       \
        shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1), cost(0.324, 1500, 6300),                         \
        cost(0.565, 1550, 6500))                                                                                         \
   TILE(128x64, kAll, kCopiesToLds, kAll, 2, shape(128, 64, 64, 32, 64, 4),                                              \
@@ -152,7 +153,7 @@ struct AlignedTile {
   GemmTile tile;
   const char* name;
   Targets dense_kernels, halo_kernels, packed_kernels;
-  int groups_per_unit;  // work-groups on a compute unit
+  int groups_per_unit;  // occupancy on NVIDIA, in work-groups
   MatrixShape copies_to_lds, wave64, wave32;
   TileCost dense_cost, halo_cost;
 
@@ -177,7 +178,7 @@ constexpr CountedCost kCountedCosts[] = {
     {GemmTile::kAligned32x32, cost(0.37, 850, 220), cost(0.80, 750, 220)},
 };
 
-// Returns the row of a tile, which must be in the table.
+// Returns the row of a tile, which must be in the table. GemmTile has the order of the tables and of their rows.
 template <class Row, int kRows>
 constexpr const Row& row_of(const Row (&rows)[kRows], GemmTile tile) {
   return rows[static_cast<int>(tile) - static_cast<int>(rows[0].tile)];

@@ -36,14 +36,26 @@ _ALL = list(_rows())
 VECTOR, VECTOR_F16, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
 # Winograd's kernels use all tiles of the vector unit.
 ALL_VECTOR = VECTOR + VECTOR_F16
-# The aligned tiles by the targets of their kernels: for dense operands, for convolutions that share pixels between
-# taps, and for packed weights.
-DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kAll"]
-DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopiesToLds"]
-HALO = [tile for tile in ALIGNED if tile.columns[1] == "kAll"]
-HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopiesToLds"]
-PACKED = [tile for tile in ALIGNED if tile.columns[2] in ("kAll", "kNoCopies")]
-PACKED_COPYING = [tile for tile in ALIGNED if tile.columns[2] == "kCopiesToLds"]
+
+
+def _aligned(column: int) -> tuple[list[Tile], list[Tile]]:
+    """Returns the aligned tiles with kernels on AMD and the CPU, and those with kernels on NVIDIA only.
+
+    Args:
+        column: The index of the column with the targets of the kernels.
+    """
+    targets = [(tile, tile.columns[column]) for tile in ALIGNED]
+    assert {of for _, of in targets} <= {"kNone", "kAll", "kThroughRegisters", "kCopiesToLds"}
+    return (
+        [tile for tile, of in targets if of in ("kAll", "kThroughRegisters")],
+        [tile for tile, of in targets if of == "kCopiesToLds"],
+    )
+
+
+# The loaders of their operands: dense.h and im2col.h, halo.h, packed.h (native/gemm/loaders/).
+DENSE, DENSE_COPYING = _aligned(0)
+HALO, HALO_COPYING = _aligned(1)
+PACKED, PACKED_COPYING = _aligned(2)
 
 
 def of_type(suffix: str) -> list[Tile]:
