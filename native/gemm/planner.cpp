@@ -1,20 +1,20 @@
 #include "gemm/planner.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 namespace graphopt::gpu {
 namespace {
 
-// Estimates the clocks of the busiest compute unit.
+// Estimates the clocks of the busiest compute unit: the work of all its tiles, or the steps of one tile if these take
+// longer, and the reduction of split K.
 double estimate_clocks(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
                        const DeviceFacts& device, const Architecture& arch) {
   const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
-  const double products = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
+  const double multiply_adds = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
   const double steps = static_cast<double>(divide_up(p.depth, p.shape.depth));
   double clocks =
-      std::max(groups * (2 * products / (arch.matrix_flops * cost.fraction_of_peak) + cost.overhead),
+      std::max(groups * (2 * multiply_adds / (arch.matrix_flops * cost.fraction_of_peak) + cost.overhead),
                steps * cost.step);
   if (p.splits > 1) {
     const double bytes = static_cast<double>((2 * p.splits * 4 + 2) * M * N * batch);
@@ -31,24 +31,40 @@ constexpr double kClocksOfLatency = 1000;
 // units) and RDNA (1 KiB for 40).
 double l2_bytes_a_clock(const Architecture& arch) { return arch.wave == 64 ? 54 : 25; }
 
-// Estimates the clocks of an AMD launch from counted costs, or from the bytes of its operands if these take longer.
-// Returns infinity for a tile without counted costs.
-double count_clocks(const AlignedTiling& p, int64_t M, int64_t N, int64_t K, int64_t batch,
-                    const DeviceFacts& device, const Architecture& arch) {
+// Returns the row of a tile in kCountedCosts, or null.
+constexpr const hip::CountedCost* counted_cost(GemmTile tile) {
   for (const hip::CountedCost& row : hip::kCountedCosts) {
-    if (row.tile != p.tile) continue;
-    const hip::TileCost& cost = arch.wave == 64 ? row.wave64 : row.wave32;
-    const int64_t groups = divide_up(p.tiles() * batch * p.splits, device.compute_units);
-    const auto from_l2 = static_cast<double>(2 * groups * (p.shape.m + p.shape.n) * p.depth);
-    const auto from_memory = static_cast<double>(2 * batch * (M * K + K * N + M * N));
-    const double copies =
-        std::max(from_l2 / l2_bytes_a_clock(arch), from_memory / device.bytes_per_second * device.clock_hz);
-    return kClocksOfLatency + std::max(estimate_clocks(p, cost, M, N, batch, device, arch), copies);
+    if (row.tile == tile) return &row;
   }
-  return std::numeric_limits<double>::infinity();
+  return nullptr;
 }
 
-// A choice by the costs of an H200 is kept on AMD unless the counted costs of another one are lower by this factor.
+// Returns true if all tiles that AMD has kernels for have counted costs. Halo kernels need copies to LDS, which AMD
+// lacks.
+constexpr bool are_all_counted() {
+  for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
+    const bool on_amd = hip::runs_on(tile.dense_kernels, false) || hip::runs_on(tile.packed_kernels, false);
+    if (on_amd && counted_cost(tile.tile) == nullptr) return false;
+  }
+  return true;
+}
+static_assert(are_all_counted(), "a tile with kernels for AMD needs a row in kCountedCosts (tiles.h)");
+
+// Estimates the clocks of a launch on AMD from counted costs, or from the bytes of its operands if these take longer.
+double estimate_clocks_on_amd(const AlignedTiling& p, int64_t M, int64_t N, int64_t K, int64_t batch,
+                              const DeviceFacts& device, const Architecture& arch) {
+  const hip::CountedCost& row = *counted_cost(p.tile);
+  const hip::TileCost& cost = arch.wave == 64 ? row.wave64 : row.wave32;
+  const int64_t groups = divide_up(p.tiles() * batch * p.splits, device.compute_units);
+  const auto from_l2 = static_cast<double>(2 * groups * (p.shape.m + p.shape.n) * p.depth);
+  const auto from_memory = static_cast<double>(2 * batch * (M * K + K * N + M * N));
+  const double copies =
+      std::max(from_l2 / l2_bytes_a_clock(arch), from_memory / device.bytes_per_second * device.clock_hz);
+  return kClocksOfLatency + std::max(estimate_clocks(p, cost, M, N, batch, device, arch), copies);
+}
+
+// On AMD, the tiling is chosen by the costs of an H200. It is replaced by the best one by counted costs if its own
+// estimate by counted costs is higher by this factor.
 constexpr double kLeastGain = 1.15;
 
 // Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose
@@ -93,8 +109,9 @@ uint32_t AlignedTiling::lds(bool right_by_k, const DeviceFacts& device) const {
              : 0;
 }
 
-std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape&) {
-  if (tile.dense_kernels == hip::Targets::kNone) return std::nullopt;
+std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape&,
+                                        bool copies_to_lds) {
+  if (!hip::runs_on(tile.dense_kernels, copies_to_lds)) return std::nullopt;
   return tile.dense_cost;
 }
 
@@ -104,15 +121,18 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
   const Architecture& arch = architecture(device.arch);
   if (arch.matrix == hip::Matrix::kNone || (wanted && !hip::has_row(hip::kAlignedTiles, *wanted)))
     return std::nullopt;
-  std::optional<AlignedTiling> best, best_counted;
-  double least_counted = 0;
-  const bool is_counted = arch.matrix != hip::Matrix::kMma && arch.matrix != hip::Matrix::kEmulated;
-  const auto count = [&](const AlignedTiling& p) { return count_clocks(p, M, N, K, batch, device, arch); };
+  std::optional<AlignedTiling> best, best_on_amd;
+  double least_on_amd = 0;
+  const bool copies_to_lds = arch.matrix == hip::Matrix::kMma;
+  const bool is_amd = !copies_to_lds && arch.matrix != hip::Matrix::kEmulated;
+  const auto clocks_on_amd = [&](const AlignedTiling& p) {
+    return estimate_clocks_on_amd(p, M, N, K, batch, device, arch);
+  };
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
     if (wanted && *wanted != tile.tile) continue;
-    const hip::MatrixShape& shape = tile.shape(arch.wave, arch.matrix == hip::Matrix::kMma);
+    const hip::MatrixShape& shape = tile.shape(arch.wave, copies_to_lds);
     if (shape.m == 0) continue;
-    const auto cost = cost_of(tile, shape);
+    const auto cost = cost_of(tile, shape, copies_to_lds);
     if (!cost) continue;
     AlignedTiling p = {tile.tile, tile.name, shape, static_cast<uint32_t>(shape.threads(arch.wave)), 0, 0,
                        1,         0,         0};
@@ -125,14 +145,14 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
       p.splits = std::max<int64_t>(1, divide_up(K, p.depth));
       p.clocks = estimate_clocks(p, *cost, M, N, batch, device, arch);
       if (!best || p.clocks < best->clocks) best = p;
-      if (!is_counted) continue;
-      const double counted = count(p);
-      if (best_counted && counted >= least_counted) continue;
-      best_counted = p;
-      least_counted = counted;
+      if (!is_amd) continue;
+      const double clocks = clocks_on_amd(p);
+      if (best_on_amd && clocks >= least_on_amd) continue;
+      best_on_amd = p;
+      least_on_amd = clocks;
     }
   }
-  return best_counted && count(*best) > kLeastGain * least_counted ? best_counted : best;
+  return best_on_amd && clocks_on_amd(*best) > kLeastGain * least_on_amd ? best_on_amd : best;
 }
 
 }  // namespace graphopt::gpu

@@ -22,20 +22,20 @@ struct StridedTiling {
   // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_", type}); }
 };
-// Selects the tile for a batch of GEMMs of size [M, N]. `wanted`: as for gemm_plan
-// (operators/matmul/matmul/op.h).
+// Selects the largest tile that leaves a work-group for each compute unit, for a batch of GEMMs of size [M, N].
+// `wanted`: a tile to select instead, if it is in the tables for this type and device; for tests and tuning.
 StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                              std::optional<GemmTile> wanted);
 
-// The tiles of a float16 GEMM with operands in packs: `down` rows of `across` tiles; K in `splits` parts of
-// `depth` each.
+// The tiles of a float16 GEMM with operands in aligned packs of 16 bytes (GEMM_ALIGNED_TILES): `down` rows of
+// `across` tiles. K is split into `splits` parts of `depth` indices each.
 struct AlignedTiling {
   GemmTile tile;
   const char* size;
   hip::MatrixShape shape;
   uint32_t threads;
   int64_t down, across, splits, depth;
-  double clocks;  // clocks of the busiest compute unit, estimated from TileCost
+  double clocks;  // estimated clocks of the busiest compute unit, from GEMM_ALIGNED_TILES
 
   // Returns the name of the tile's kernel in the family `prefix`.
   const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_f16"}); }
@@ -48,13 +48,16 @@ struct AlignedTiling {
 constexpr int64_t kMaxSplits = 16;
 constexpr double kClocksOfLaunch = 4000;
 
-// Returns the cost of a tile with its shape on this device, or nothing if the tile has no kernel.
+// Returns the cost of a tile with its shape on this device, or nothing if the tile has no kernel there. The last
+// argument: whether the device copies from memory to LDS without registers.
 using CostOfTile =
-    std::function<std::optional<hip::TileCost>(const hip::AlignedTile&, const hip::MatrixShape&)>;
-std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape);
+    std::function<std::optional<hip::TileCost>(const hip::AlignedTile&, const hip::MatrixShape&, bool)>;
+// The CostOfTile of kernels for operands of dense.h and im2col.h.
+std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape,
+                                        bool copies_to_lds);
 
-// Selects the cheapest tile and number of splits. Returns nothing for a device without float16 matrix units,
-// or if `wanted` is a tile of another table.
+// Selects the tile and the number of splits with the lowest estimated clocks; on AMD see kLeastGain (planner.cpp).
+// Returns nothing for a device without float16 matrix units, or if `wanted` is a tile without a kernel there.
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
                                             int64_t most_splits = kMaxSplits,

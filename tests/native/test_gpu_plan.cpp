@@ -1,6 +1,7 @@
 // Launch plans are plain data: their guarantees to the kernels are checked without a device.
 #include <stdexcept>
 
+#include "gemm/planner.h"
 #include "operators/conv/winograd/args.h"
 #include "operators/conv/winograd/plan.h"
 #include "operators/normalization/group_norm/last_args.h"
@@ -275,6 +276,21 @@ TEST_CASE("convolution chunks cover all tiles within the workspace") {
       CHECK(next == N * 57 * 56);
       CHECK(plan.workspace[0] + plan.workspace[1] < int64_t{300} << 20);
     }
+  }
+}
+
+TEST_CASE("a GEMM tile without a kernel for the target has no cost") {
+  using hip::Targets;
+  hip::AlignedTile tile = hip::kAlignedTiles[0];
+  const auto has_cost = [&](Targets targets, bool copies_to_lds) {
+    tile.dense_kernels = targets;
+    return dense_cost(tile, tile.copies_to_lds, copies_to_lds).has_value();
+  };
+  for (const bool copies_to_lds : {false, true}) {
+    CHECK(!has_cost(Targets::kNone, copies_to_lds));
+    CHECK(has_cost(Targets::kAll, copies_to_lds));
+    CHECK(has_cost(Targets::kCopiesToLds, copies_to_lds) == copies_to_lds);
+    CHECK(has_cost(Targets::kThroughRegisters, copies_to_lds) == !copies_to_lds);
   }
 }
 

@@ -72,10 +72,10 @@ void require_grid(int64_t rows, int64_t groups) {
   }
 }
 
-// Fills in the arguments of kernels in channels last. M and N are those of the GEMM: rows are pixels, and columns are
-// filters (p.M in each group of the convolution).
+// Fills in the arguments of kernels in channels last. M and N are the rows and columns of the GEMM: pixels and filters.
+// In the problem, p.M is the number of filters, and p.N the number of images.
 template <class Args>
-void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
+void fill_channels_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
   fill_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.M = to_i31(M);
@@ -189,10 +189,10 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
       return "strides, dilations, or an output of another size than the input";
   }
-  // HaloCopies does not copy pixels of the next block during the first kStepsInFlight steps of a block. With fewer taps,
-  // too few steps would remain for this copy.
-  constexpr int64_t kLeast = 6;
-  return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
+  // A block of channels has one step for each tap. HaloCopies does not copy pixels of the next block during the first
+  // kStepsInFlight steps of a block. With fewer taps, there are not enough steps for the copy.
+  constexpr int64_t kLeastTaps = 6;
+  return p.taps() >= kLeastTaps && p.taps() <= hip::kConvHaloTaps ? nullptr : "too few or too many taps";
 }
 
 namespace {
@@ -216,10 +216,10 @@ int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
 // Returns the cost of a halo tile. Returns no value if LDS is too small for the kernel's number of work-groups on a
 // compute unit, or if a block has too few steps to copy the pixels of the next block.
 std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
-                                       const hip::MatrixShape& shape, const DeviceFacts& device) {
+                                       const hip::MatrixShape& shape, bool copies_to_lds,
+                                       const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
-  const bool copies = arch.matrix == hip::Matrix::kMma;
-  if (!hip::runs_on(tile.halo_kernels, copies)) return std::nullopt;
+  if (!hip::runs_on(tile.halo_kernels, copies_to_lds)) return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =
       threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
@@ -227,7 +227,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   // choose_halo() uses the same padded K for all tiles.
   const int64_t block = halo_block(arch);
   if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
-  const int64_t groups = copies ? tile.groups_per_unit : 1;
+  const int64_t groups = copies_to_lds ? tile.groups_per_unit : 1;
   constexpr int64_t kReserved = 1024;  // bytes that the device reserves for each work-group
   const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
@@ -251,8 +251,9 @@ struct HaloTiles {
 
 std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFacts& device,
                                      std::optional<GemmTile> wanted) {
-  const CostOfTile cost = [&](const hip::AlignedTile& tile, const hip::MatrixShape& shape) {
-    return halo_cost(p, tile, shape, device);
+  const CostOfTile cost = [&](const hip::AlignedTile& tile, const hip::MatrixShape& shape,
+                              bool copies_to_lds) {
+    return halo_cost(p, tile, shape, copies_to_lds, device);
   };
   const int64_t M = p.N * p.out[1] * p.out[2];
   // A step is one tap of a block of channels.
@@ -281,7 +282,7 @@ std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFa
 Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   Plan plan;
   hip::ConvHaloArgs args = {};
-  fill_last(args, p, p.N * p.out[1] * p.out[2], p.M);
+  fill_channels_last(args, p, p.N * p.out[1] * p.out[2], p.M);
   args.C = to_i31(p.C);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
@@ -337,7 +338,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvDisjointArgs args = {};
-    fill_last(args, p, M, N);
+    fill_channels_last(args, p, M, N);
     args.K = to_i31(K);
     args.down = to_i31(tiling->down);
     args.across = make_divisor(tiling->across);
@@ -349,7 +350,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     return plan;
   }
   hip::ConvLastArgs args = {};
-  fill_last(args, p, M, N);
+  fill_channels_last(args, p, M, N);
   args.K = to_i31(K);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);

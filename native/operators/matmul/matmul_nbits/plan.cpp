@@ -125,9 +125,8 @@ std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, 
   const hip::Matrix matrix = architecture(device.arch).matrix;
   if (!half || !aligned || !is_aligned(p) || matrix == hip::Matrix::kNone) return std::nullopt;
   if (p.M <= hip::kNBitsTileRows && blocks_in_pack(p) > 0 && !wanted) return rows_plan(p, device);
-  const auto cost_of = [&](const hip::AlignedTile& tile, const hip::MatrixShape&) {
-    return hip::runs_on(tile.packed_kernels, matrix == hip::Matrix::kMma) ? std::optional(tile.dense_cost)
-                                                                          : std::nullopt;
+  const auto cost_of = [](const hip::AlignedTile& tile, const hip::MatrixShape&, bool copies_to_lds) {
+    return hip::runs_on(tile.packed_kernels, copies_to_lds) ? std::optional(tile.dense_cost) : std::nullopt;
   };
   const auto tiling = choose_aligned(p.M, p.N, p.K, 1, device, wanted, kMaxSplits, cost_of);
   return tiling ? std::optional(gemm_plan(p, *tiling, device)) : std::nullopt;
