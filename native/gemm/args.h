@@ -14,9 +14,9 @@ struct OperandLayout {
   int32_t line, k, is_aligned;
 };
 
-// K is split among `splits` work-groups. Each work-group adds `depth` indices k.
+// K is split among `count` work-groups. Each work-group adds `depth` indices k.
 struct Splits {
-  Divisor splits;
+  Divisor count;
   int32_t depth;
 };
 

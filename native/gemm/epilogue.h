@@ -120,7 +120,7 @@ template <class T, class Args>
 DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, int n,
                        float (&values)[Pack<T>::kSize]) {
   const int32_t N = args.N;
-  if (args.splits.splits.d == 1) {
+  if (args.splits.count.d == 1) {
     const T *bias = args.bias, *residual = args.residual;
     T* const y = args.y;
     at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
@@ -184,7 +184,7 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   const auto element = [&](int n) {
     return static_cast<size_t>(first_m) * static_cast<size_t>(N) + static_cast<size_t>(n);
   };
-  if (args.splits.splits.d > 1) {
+  if (args.splits.count.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
     const PartialSumEpilogue<float> end = {args.epilogue.is_aligned != 0, partial_of(args, part) + element(n),
                                            M - first_m, n, N};

@@ -141,7 +141,7 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
                                const int32_t* row_sums, uint32_t part, uint32_t z, uint32_t left,
                                uint32_t right, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
-  if (args.splits.splits.d > 1) {
+  if (args.splits.count.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
     int32_t* const partial = args.partial;
     const size_t row = part * static_cast<size_t>(M) + static_cast<size_t>(first_m);

@@ -51,31 +51,31 @@ bool NamedValues::is_written(const std::string& name) const {
   return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue;
 }
 
-int NamedValues::add(const std::string& name, bool last) {
-  const size_t value = new_value(name, last);
+int NamedValues::add(const std::string& name, bool channels_last) {
+  const size_t value = new_value(name, channels_last);
   Known& known = known_[name];
-  known.as[last] = {Operand::Kind::kValue, value, false};
-  known.written_last = known.written_last || last;
+  known.as[channels_last] = {Operand::Kind::kValue, value, false};
+  known.written_channels_last = known.written_channels_last || channels_last;
   return static_cast<int>(value);
 }
 
-Operand NamedValues::get(const std::string& name, bool last, const Value& value,
+Operand NamedValues::get(const std::string& name, bool channels_last, const Value& value,
                          std::vector<StepSource>& sources) {
   const Known known = known_.at(name);
-  if (known.as[last].kind != Operand::Kind::kNone) return known.as[last];
+  if (known.as[channels_last].kind != Operand::Kind::kNone) return known.as[channels_last];
   Step step;
-  step.op = last ? "channels last" : "channels first";
+  step.op = channels_last ? "channels last" : "channels first";
   step.name = name;
-  step.kernel = make_layout_change(device_, last);
-  step.inputs.push_back(known.as[!last]);
+  step.kernel = make_layout_change(device_, channels_last);
+  step.inputs.push_back(known.as[!channels_last]);
   const Shape& shape = *value.shape;
   if (shape[1] == 1 || (shape[2] == 1 && shape[3] == 1)) step.reuse = Reuse::kAlias;
-  const size_t number = new_value(name, last);
+  const size_t number = new_value(name, channels_last);
   step.outputs.push_back(static_cast<int>(number));
   steps_.all.push_back(std::move(step));
   sources.emplace_back();
   if (steps_.all.back().reuse != Reuse::kAlias) count_region(RegionEvent::kConverted);
-  return known_[name].as[last] = {Operand::Kind::kValue, number, false};
+  return known_[name].as[channels_last] = {Operand::Kind::kValue, number, false};
 }
 
 bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& sources) {
@@ -83,9 +83,9 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
   const auto found = known_.find(node.input_names()[0]);
   if (found == known_.end()) return false;
   const std::vector<int64_t> perm = node.get_ints("perm", {});
-  const bool to_last = perm == std::vector<int64_t>{0, 3, 1, 2};
-  if (!to_last && perm != std::vector<int64_t>{0, 2, 3, 1}) return false;
-  const Operand& from = found->second.as[!to_last];
+  const bool output_channels_last = perm == std::vector<int64_t>{0, 3, 1, 2};
+  if (!output_channels_last && perm != std::vector<int64_t>{0, 2, 3, 1}) return false;
+  const Operand& from = found->second.as[!output_channels_last];
   if (from.kind == Operand::Kind::kNone) return false;
   Step step;
   step.op = node.op;
@@ -96,8 +96,8 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
   steps_.all.push_back(std::move(step));
   sources.emplace_back();
   const std::string& name = node.output_names()[0];
-  steps_.all.back().outputs.push_back(add(name, to_last));
-  if (to_last && is_output(name)) get(name, false, node.outputs[0], sources);
+  steps_.all.back().outputs.push_back(add(name, output_channels_last));
+  if (output_channels_last && is_output(name)) get(name, false, node.outputs[0], sources);
   return true;
 }
 
@@ -115,7 +115,7 @@ bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNod
     const auto& [of, k] = source.inputs[i];
     if (of == nullptr || !of->has_input(k)) continue;
     const auto found = known_.find(of->input_names()[k]);
-    any = any || (found != known_.end() && found->second.written_last);
+    any = any || (found != known_.end() && found->second.written_channels_last);
     // Slopes, one for each channel, are the same in both layouts.
     const bool slopes = source.tail && source.tail->has_slopes && i + 1 == source.inputs.size();
     if (!slopes && !fits(*of, k, layout)) return false;
@@ -123,9 +123,9 @@ bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNod
   return any || layout == Layout::kLast;
 }
 
-size_t NamedValues::new_value(const std::string& name, bool last) {
+size_t NamedValues::new_value(const std::string& name, bool channels_last) {
   const auto output = outputs_.find(name);
-  steps_.values.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+  steps_.values.push_back({0, 0, !channels_last && output != outputs_.end() ? output->second : -1});
   return steps_.values.size() - 1;
 }
 

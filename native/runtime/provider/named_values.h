@@ -25,7 +25,7 @@ struct StepSource {
   std::optional<Tail> tail;
   Siblings members;               // indices of the sibling nodes in the region, this one first
   bool computed_on_host = false;  // during planning
-  bool last = false;              // its kernel computes in channels last
+  bool channels_last = false;     // its kernel computes in channels last
   // the node that reads each input, and the input's index there
   std::vector<std::pair<const NodeInGraph*, size_t>> inputs;
 };
@@ -47,9 +47,10 @@ class NamedValues {
   bool is_written(const std::string& name) const;
 
   // Adds an output of the next step, and returns its index among the values.
-  int add(const std::string& name, bool last);
+  int add(const std::string& name, bool channels_last);
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
-  Operand get(const std::string& name, bool last, const Value& value, std::vector<StepSource>& sources);
+  Operand get(const std::string& name, bool channels_last, const Value& value,
+              std::vector<StepSource>& sources);
   // Adds a Transpose between [N, C, H, W] and [N, H, W, C] as a view: of its input in channels last, or as its
   // output in channels last. Returns false for other nodes, and if the input is not known in that layout.
   bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
@@ -59,11 +60,11 @@ class NamedValues {
  private:
   struct Known {
     Operand as[2];  // in channels first, in channels last
-    bool written_last = false;
+    bool written_channels_last = false;
   };
 
   // Returns the index of a value that the next step writes. Region outputs are in channels first.
-  size_t new_value(const std::string& name, bool last);
+  size_t new_value(const std::string& name, bool channels_last);
 
   Steps& steps_;
   gpu::Device& device_;

@@ -190,7 +190,7 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
   for (const auto& [of, k] : source.inputs) {
     Operand& operand = step.inputs.emplace_back();
     if (of == nullptr || !of->has_input(k)) continue;
-    const bool last = source.last && has_layouts(of->inputs[k]);
+    const bool channels_last = source.channels_last && has_layouts(of->inputs[k]);
     const bool host =
         source.computed_on_host ? op.where == Where::kPlanning : registry_.claims().host_input(*of, k);
     if (known.has(of->input_names()[k])) {
@@ -198,11 +198,12 @@ Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<S
         throw Error("the value of '" + of->input_names()[k] + "', input of node '" + of->name +
                     "', is not known");
       }
-      operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
+      operand = known.get(of->input_names()[k], channels_last, of->inputs[k], sources);
     } else if (of->is_constant(k)) {
       operand.kind = Operand::Kind::kConstant;  // add_constants sets the index
-      operand.last =
-          last || (source.last && op.layout_of(*source.node) == Layout::kAny && is_column(of->inputs[k]));
+      operand.channels_last =
+          channels_last ||
+          (source.channels_last && op.layout_of(*source.node) == Layout::kAny && is_column(of->inputs[k]));
     } else {
       throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
     }
@@ -236,19 +237,19 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
     if (source.computed_on_host) source.op = registry_.claims().find_host_kernel(*source.node);
     if (source.op == nullptr)
       throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
-    source.last = channels_last && known.is_channels_last(source, nodes[i]);
+    source.channels_last = channels_last && known.is_channels_last(source, nodes[i]);
     Step step = step_of(source, known, sources);
-    const bool last = source.last;
+    const bool is_channels_last = source.channels_last;
     const Siblings writers = source.members;
     steps_.all.push_back(std::move(step));
     sources.push_back(std::move(source));
     for (const size_t writer : writers) {
       for (const std::string& name : nodes[writer].output_names()) {
-        steps_.all.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
+        steps_.all.back().outputs.push_back(name.empty() ? -1 : known.add(name, is_channels_last));
       }
     }
     if (steps_.all.back().computed_on_host) steps_.values.back().computed_on_host = true;
-    if (!last) continue;
+    if (!is_channels_last) continue;
     for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
       const std::string& name = nodes[i].output_names()[k];
       if (known.is_output(name)) known.get(name, false, nodes[i].outputs[k], sources);
@@ -362,7 +363,7 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
     const RegionNode node(*source.node, std::move(constants));
     const size_t siblings = source.members.size();
     try {
-      steps_.all[s].kernel = source.last && source.op->create_channels_last
+      steps_.all[s].kernel = source.channels_last && source.op->create_channels_last
                                  ? source.op->create_channels_last(node, source.tail)
                              : source.tail  ? source.op->create_with_tail(node, *source.tail)
                              : siblings > 1 ? source.op->create_siblings(node, siblings)
@@ -434,12 +435,12 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
       }
       name += std::to_string(k - begin);
       const auto [found, added] =
-          known.emplace(std::tuple(name, place, operand.last), steps_.constants.size());
+          known.emplace(std::tuple(name, place, operand.channels_last), steps_.constants.size());
       operand.index = found->second;
       if (!added) continue;
       std::optional<Tensor> given = node->constant(i);
       if (!given) throw Error("the constant '" + node->input_names()[i] + "' has no value");
-      if (operand.last) given = converted.emplace_back(*given).tensor;
+      if (operand.channels_last) given = converted.emplace_back(*given).tensor;
       Tensor constant = *given;
       constant.place = place;
       const size_t bytes = constant.bytes();

@@ -18,8 +18,8 @@ struct Operand {
   enum class Kind : uint8_t { kNone, kInput, kConstant, kValue };
   Kind kind = Kind::kNone;
   size_t index = 0;
-  bool last = false;  // a constant that is read in channels last
-  bool host = false;  // read in host memory
+  bool channels_last = false;  // a constant that is read in channels last
+  bool host = false;           // read in host memory
 };
 
 // A node, several nodes computed by one kernel, or a copy between layouts.

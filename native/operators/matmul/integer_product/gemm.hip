@@ -22,8 +22,8 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
   LARGE_SHARED(lds, typename P::Lds);
   const half_t *a = args.a, *b = args.b;
   const Splits& splits = args.splits;
-  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
-  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.count);
+  const int first_k = static_cast<int>(part - z * splits.count.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;

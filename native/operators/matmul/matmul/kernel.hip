@@ -26,8 +26,8 @@ DEVICE void gemm(const GemmArgs& args) {
   const int32_t M = args.M, N = args.N;
   const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
   const Splits& splits = args.splits;
-  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
-  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.count);
+  const int first_k = static_cast<int>(part - z * splits.count.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
   const int first_m = block_y() * Product::kM, first_n = block_x() * Product::kN;
   const auto offset = [&](const OperandLayout& layout, int line) {
@@ -63,8 +63,8 @@ DEVICE void gemm_aligned(const GemmAlignedArgs& args) {
   LARGE_SHARED(lds, typename P::Lds);
   const half_t *a = args.a, *b = args.b;
   const Splits& splits = args.splits;
-  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
-  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.count);
+  const int first_k = static_cast<int>(part - z * splits.count.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
