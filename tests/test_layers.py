@@ -262,7 +262,7 @@ def test_a_launch_passes_one_struct() -> None:
     texts = {p.relative_to(NATIVE).as_posix(): p.read_text() for p in NATIVE.rglob("*") if p.suffix in (".h", ".hip")}
     assert [name for name, text in texts.items() if "__global__" in text] == ["device/platform.h"]
     platform, launch = texts["device/platform.h"], texts["device/launch.h"]
-    assert "#define KERNEL_SHARING(" in platform and len(re.findall(r"Launch& launch\(", launch)) == 1
+    assert "#define KERNEL(" in platform and len(re.findall(r"Launch& launch\(", launch)) == 1
     assert re.search(r"Launch& launch\([^)]*const Args& args\)", launch)
 
 

@@ -9,8 +9,7 @@
 //   GRAPHOPT_INSTANTIATE(name)
 //   }
 //
-// op.h or cpu.h declares the function for float and half, and selects an instruction set. This needs a macro, because a
-// namespace cannot be a template argument:
+// op.h or cpu.h declares the function for float and half, and selects an instruction set:
 //
 //   namespace graphopt::cpu {
 //   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))
@@ -42,58 +41,77 @@ const char* isa_name(Isa isa);
 
 }  // namespace graphopt::cpu
 
-#if GRAPHOPT_X86_ISAS
-#define GRAPHOPT_DECLARE_ISAS(...) \
-  namespace isa_baseline {         \
-  __VA_ARGS__                      \
-  }                                \
-  namespace isa_avx2 {             \
-  __VA_ARGS__                      \
-  }                                \
-  namespace isa_avx512 {           \
-  __VA_ARGS__                      \
-  }
-#define GRAPHOPT_PICK_ISA(...)                                                        \
-  (::graphopt::cpu::isa() >= ::graphopt::cpu::Isa::kAvx512 ? &isa_avx512::__VA_ARGS__ \
-   : ::graphopt::cpu::isa() == ::graphopt::cpu::Isa::kAvx2 ? &isa_avx2::__VA_ARGS__   \
-                                                           : &isa_baseline::__VA_ARGS__)
-#define GRAPHOPT_DECLARE_PRODUCT_ISAS(...) \
-  GRAPHOPT_DECLARE_ISAS(__VA_ARGS__)       \
-  namespace isa_avx512bf16 {               \
-  __VA_ARGS__                              \
-  }
-#define GRAPHOPT_PICK_PRODUCT_ISA(...)                                                        \
-  (::graphopt::cpu::isa() >= ::graphopt::cpu::Isa::kAvx512Bf16 ? &isa_avx512bf16::__VA_ARGS__ \
-                                                               : GRAPHOPT_PICK_ISA(__VA_ARGS__))
-#else
-#define GRAPHOPT_DECLARE_ISAS(...) \
-  namespace isa_baseline {         \
-  __VA_ARGS__                      \
-  }
-#define GRAPHOPT_PICK_ISA(...) (&isa_baseline::__VA_ARGS__)
-#define GRAPHOPT_DECLARE_PRODUCT_ISAS(...) GRAPHOPT_DECLARE_ISAS(__VA_ARGS__)
-#define GRAPHOPT_PICK_PRODUCT_ISA(...) GRAPHOPT_PICK_ISA(__VA_ARGS__)
-#endif
+namespace graphopt::cpu {
+
+// Returns the function for the instruction set of this process. All arguments are the same function, compiled for
+// different instruction sets.
+template <class Function>
+Function pick_isa(Function baseline, Function avx2, Function avx512) {
+  return isa() >= Isa::kAvx512 ? avx512 : isa() == Isa::kAvx2 ? avx2 : baseline;
+}
+template <class Function>
+Function pick_isa(Function baseline, Function avx2, Function avx512, Function avx512bf16) {
+  return isa() >= Isa::kAvx512Bf16 ? avx512bf16 : pick_isa(baseline, avx2, avx512);
+}
+
+}  // namespace graphopt::cpu
+
+// The macros below declare and instantiate a function in several namespaces. A namespace or the name of a template
+// cannot be a template argument.
 
 // Declares `template <class T> result name parameters` for each instruction set, and defines the function that calls
-// the best one with the arguments.
-#define GRAPHOPT_CPU_KERNEL(result, name, parameters, arguments)    \
-  GRAPHOPT_DECLARE_ISAS(template <class T> result name parameters;) \
-  template <class T>                                                \
-  result name parameters {                                          \
-    return GRAPHOPT_PICK_ISA(name<T>) arguments;                    \
+// the best one with the arguments. GRAPHOPT_X86_ISAS is 0 if only the baseline is compiled.
+#define GRAPHOPT_CPU_KERNEL(result, name, parameters, arguments)                                   \
+  namespace isa_baseline {                                                                         \
+  template <class T>                                                                               \
+  result name parameters;                                                                          \
+  }                                                                                                \
+  namespace isa_avx2 {                                                                             \
+  template <class T>                                                                               \
+  result name parameters;                                                                          \
+  }                                                                                                \
+  namespace isa_avx512 {                                                                           \
+  template <class T>                                                                               \
+  result name parameters;                                                                          \
+  }                                                                                                \
+  template <class T>                                                                               \
+  result name parameters {                                                                         \
+    if constexpr (GRAPHOPT_X86_ISAS) {                                                             \
+      return pick_isa(&isa_baseline::name<T>, &isa_avx2::name<T>, &isa_avx512::name<T>) arguments; \
+    } else {                                                                                       \
+      return isa_baseline::name<T> arguments;                                                      \
+    }                                                                                              \
   }
 
 // The same for a file that is also compiled for AVX-512 with BF16.
-#define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)        \
-  GRAPHOPT_DECLARE_PRODUCT_ISAS(template <class T> result name parameters;) \
-  template <class T>                                                        \
-  result name parameters {                                                  \
-    return GRAPHOPT_PICK_PRODUCT_ISA(name<T>) arguments;                    \
+#define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)                    \
+  namespace isa_baseline {                                                              \
+  template <class T>                                                                    \
+  result name parameters;                                                               \
+  }                                                                                     \
+  namespace isa_avx2 {                                                                  \
+  template <class T>                                                                    \
+  result name parameters;                                                               \
+  }                                                                                     \
+  namespace isa_avx512 {                                                                \
+  template <class T>                                                                    \
+  result name parameters;                                                               \
+  }                                                                                     \
+  namespace isa_avx512bf16 {                                                            \
+  template <class T>                                                                    \
+  result name parameters;                                                               \
+  }                                                                                     \
+  template <class T>                                                                    \
+  result name parameters {                                                              \
+    if constexpr (GRAPHOPT_X86_ISAS) {                                                  \
+      return pick_isa(&isa_baseline::name<T>, &isa_avx2::name<T>, &isa_avx512::name<T>, \
+                      &isa_avx512bf16::name<T>) arguments;                              \
+    } else {                                                                            \
+      return isa_baseline::name<T> arguments;                                           \
+    }                                                                                   \
   }
 
-// Instantiates a kernel's function template for float and half, after its definition in a kernel file. This needs a
-// macro, because a template cannot be passed as a function argument.
+// Instantiates a kernel's function template for float and half, after its definition in a kernel file.
 #define GRAPHOPT_INSTANTIATE(name)            \
   template decltype(name<float>) name<float>; \
   template decltype(name<half>) name<half>;

@@ -20,7 +20,7 @@
 
 #include "device/integers.h"
 
-// A function that kernels call.
+// A function that kernels call. A macro because it consists of attributes.
 #if defined(__AMDGCN__) || defined(__CUDACC__)
 #define DEVICE __attribute__((device)) inline __attribute__((always_inline))
 #else

@@ -2,10 +2,9 @@
 // and device libraries), nvcc for NVIDIA (-x cu), and any C++17 compiler for the CPU (device/emulator/hip_on_cpu.h).
 //
 // A kernel is defined with macros, since attributes, unmangled names and pragmas cannot depend on template arguments:
-//   KERNEL(name, max_threads, Args, x, y) { ... }
-// Args is a struct of device/args.h, and x and y are all its slots, in order. The body reads `args`.
-// KERNEL_SHARING(name, max_threads, groups, Args, ...) requests that `groups` work-groups, or those of a Sharing, fit on
-// a compute unit at the same time. A body may use
+//   KERNEL(name, bounds, Args, x, y) { ... }
+// bounds is the maximum number of work-items of a work-group, or a LaunchBounds. Args is a struct of device/args.h, and
+// x and y are all its slots, in order. The body reads `args`. A body may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   work_item(threads)          the index of the work-item in the grid, from block_x() and thread_x()
 //   SHARED(name, Type)          a static object in LDS, uninitialised; at most one in a kernel
@@ -57,34 +56,52 @@
 
 namespace graphopt::hip {
 
-// The work-groups of a kernel that should fit on a compute unit of an NVIDIA GPU and of CDNA; 0: any number.
+// The work-groups of a kernel that should fit on a compute unit of an NVIDIA GPU and of CDNA at the same time; 0: any
+// number.
 struct Sharing {
   int nvidia, cdna;
   constexpr Sharing(int groups, int groups_of_cdna = 0) : nvidia(groups), cdna(groups_of_cdna) {}
 };
 
-// Returns the number of waves of such a kernel on each of the four SIMDs of a compute unit of CDNA: at least
-// those of one work-group.
-constexpr int waves_on_simd(int threads, Sharing groups) {
-  const int waves = (threads + kWave - 1) / kWave;
-  return groups.cdna * waves > 4 ? groups.cdna * waves / 4 : (waves + 3) / 4;
-}
+// The maximum number of work-items of a work-group, and the number of work-groups on a compute unit.
+struct LaunchBounds {
+  int threads;
+  Sharing groups;
+  constexpr LaunchBounds(int max_threads, Sharing sharing = 0) : threads(max_threads), groups(sharing) {}
+
+  // Returns the number of waves on each of the four SIMDs of a compute unit of CDNA: at least those of one work-group.
+  constexpr int waves_on_simd() const {
+    const int waves = (threads + kWave - 1) / kWave;
+    return groups.cdna * waves > 4 ? groups.cdna * waves / 4 : (waves + 3) / 4;
+  }
+};
+
+#if defined(__AMDGCN__) || defined(__CUDACC__)
+// Adds a kernel to the table of the emulator (emulator/hip_on_cpu.h). Code objects have their own tables.
+struct KernelEntry {
+  template <class Kernel>
+  constexpr KernelEntry(const char*, Kernel*, int) {}
+};
+#endif
 
 }  // namespace graphopt::hip
 
 #if defined(__GFX9__)
-#define GRAPHOPT_GLOBAL(max_threads, groups)                                           \
-  __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads))) \
-  __attribute__((amdgpu_waves_per_eu(graphopt::hip::waves_on_simd(max_threads, groups))))
+#define GRAPHOPT_GLOBAL(bounds)                                                                \
+  __attribute__((global))                                                                      \
+  __attribute__((amdgpu_flat_work_group_size(1, graphopt::hip::LaunchBounds(bounds).threads))) \
+  __attribute__((amdgpu_waves_per_eu(graphopt::hip::LaunchBounds(bounds).waves_on_simd())))
 #elif defined(__AMDGCN__)
-#define GRAPHOPT_GLOBAL(max_threads, groups) \
-  __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads)))
+#define GRAPHOPT_GLOBAL(bounds) \
+  __attribute__((global))       \
+  __attribute__((amdgpu_flat_work_group_size(1, graphopt::hip::LaunchBounds(bounds).threads)))
 #elif defined(__CUDACC__)
-#define GRAPHOPT_GLOBAL(max_threads, groups) \
-  __global__ __launch_bounds__(max_threads, graphopt::hip::Sharing(groups).nvidia)
+#define GRAPHOPT_GLOBAL(bounds)                                             \
+  __global__ __launch_bounds__(graphopt::hip::LaunchBounds(bounds).threads, \
+                               graphopt::hip::LaunchBounds(bounds).groups.nvidia)
 #endif
 #if defined(__AMDGCN__) || defined(__CUDACC__)
-#define GRAPHOPT_REGISTER(name, max_threads)
+// A macro because it declares a variable, like DYNAMIC_SHARED and LARGE_SHARED.
 #define SHARED(name, ...) __attribute__((shared)) __VA_ARGS__ name
 #define DYNAMIC_SHARED(name, Type) extern __attribute__((shared)) __attribute__((aligned(16))) Type name[]
 #endif
@@ -96,65 +113,70 @@ constexpr int waves_on_simd(int threads, Sharing groups) {
 #define LARGE_SHARED SHARED
 #endif
 
-#define KERNEL(name, max_threads, Args, ...) KERNEL_SHARING(name, max_threads, 0, Args, __VA_ARGS__)
 // Defines the kernel, which copies the pointers to the slots, and the signature of the function with the
 // kernel's body.
-#define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
-  DEVICE void name##_body(const Args& args);                 \
-  extern "C" GRAPHOPT_GLOBAL(max_threads, groups) void name( \
-      Args args GRAPHOPT_PARAMETERS(Args, __VA_ARGS__)) {    \
-    graphopt::hip::set_slots(args, __VA_ARGS__);             \
-    name##_body(args);                                       \
-  }                                                          \
-  GRAPHOPT_REGISTER(name, max_threads)                       \
+#define KERNEL(name, bounds, Args, ...)                                                                  \
+  DEVICE void name##_body(const Args& args);                                                             \
+  extern "C" GRAPHOPT_GLOBAL(bounds) void name(Args args GRAPHOPT_SCAN(                                  \
+      GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN( \
+          GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_PARAMETER(Args, __VA_ARGS__))))))))))))) {  \
+    graphopt::hip::set_slots(args, __VA_ARGS__);                                                         \
+    name##_body(args);                                                                                   \
+  }                                                                                                      \
+  [[maybe_unused]] static const graphopt::hip::KernelEntry entry_##name(                                 \
+      #name, &name, graphopt::hip::LaunchBounds(bounds).threads);                                        \
   DEVICE void name##_body(const Args& args)
 // KERNEL_OF defines a kernel that calls `function(args)`; parentheses are necessary around a function that
 // contains a comma. FLOAT_KERNELS defines name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in
 // `function` is the type of the kernel.
-#define KERNEL_OF(name, function, max_threads, Args, ...) \
-  KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
-#define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \
-  KERNEL(name, max_threads, Args, __VA_ARGS__) {                           \
-    using T = Type;                                                        \
-    (function)(args);                                                      \
+#define KERNEL_OF(name, function, bounds, Args, ...) \
+  KERNEL(name, bounds, Args, __VA_ARGS__) { (function)(args); }
+#define FLOAT_KERNELS(name, function, ...) \
+  KERNEL(name##_f32, __VA_ARGS__) {        \
+    using T = float;                       \
+    (function)(args);                      \
+  }                                        \
+  KERNEL(name##_f16, __VA_ARGS__) {        \
+    using T = half_t;                      \
+    (function)(args);                      \
   }
-#define FLOAT_KERNELS(name, function, ...)                       \
-  GRAPHOPT_KERNEL_WITH(float, name##_f32, function, __VA_ARGS__) \
-  GRAPHOPT_KERNEL_WITH(half_t, name##_f16, function, __VA_ARGS__)
-#define BITS_KERNELS(name, function, ...)                           \
-  GRAPHOPT_KERNEL_WITH(uint8_t, name##_b8, function, __VA_ARGS__)   \
-  GRAPHOPT_KERNEL_WITH(uint16_t, name##_b16, function, __VA_ARGS__) \
-  GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__) \
-  GRAPHOPT_KERNEL_WITH(uint64_t, name##_b64, function, __VA_ARGS__)
+#define BITS_KERNELS(name, function, ...) \
+  KERNEL(name##_b8, __VA_ARGS__) {        \
+    using T = uint8_t;                    \
+    (function)(args);                     \
+  }                                       \
+  KERNEL(name##_b16, __VA_ARGS__) {       \
+    using T = uint16_t;                   \
+    (function)(args);                     \
+  }                                       \
+  KERNEL(name##_b32, __VA_ARGS__) {       \
+    using T = uint32_t;                   \
+    (function)(args);                     \
+  }                                       \
+  KERNEL(name##_b64, __VA_ARGS__) {       \
+    using T = uint64_t;                   \
+    (function)(args);                     \
+  }
 
-// Expands to the parameters for the slots. Each scan expands one more parameter, because a macro does not
-// expand inside its own expansion.
-#define GRAPHOPT_PARAMETERS(...) \
-  GRAPHOPT_FOUR_SCANS(GRAPHOPT_FOUR_SCANS(GRAPHOPT_FOUR_SCANS(GRAPHOPT_PARAMETER(__VA_ARGS__))))
-#define GRAPHOPT_FOUR_SCANS(...) GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(__VA_ARGS__))))
+// GRAPHOPT_PARAMETER expands to the parameter of the first slot. Each scan expands one more, because a macro does not
+// expand inside its own expansion. KERNEL has enough scans for kMaxSlots.
 #define GRAPHOPT_SCAN(...) __VA_ARGS__
 #define GRAPHOPT_PARAMETER(Args, slot, ...) \
   , decltype(Args::slot)::Parameter slot __VA_OPT__(GRAPHOPT_NEXT GRAPHOPT_NONE()()(Args, __VA_ARGS__))
 #define GRAPHOPT_NEXT() GRAPHOPT_PARAMETER
 #define GRAPHOPT_NONE()
 
-#if defined(__AMDGCN__) || defined(__CUDACC__)
-#define GRAPHOPT_PRAGMA(text) _Pragma(text)
-#else
-#define GRAPHOPT_PRAGMA(text)
-#endif
-#define UNROLL GRAPHOPT_PRAGMA("unroll")
-#define NO_UNROLL GRAPHOPT_PRAGMA("unroll 1")
-#if defined(__AMDGCN__)
-// With complete unrolling clang for AMD moves the loads of all steps to the front and runs out of registers.
-#define UNROLL_A_LITTLE GRAPHOPT_PRAGMA("unroll 2")
-#else
-#define UNROLL_A_LITTLE UNROLL
-#endif
+// The compiler of the emulator ignores these pragmas.
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_A_LITTLE _Pragma("unroll kSmallUnroll")
 
 namespace graphopt::hip {
 
 #if defined(__AMDGCN__)
+
+// With complete unrolling clang for AMD moves the loads of all steps to the front and runs out of registers.
+constexpr int kSmallUnroll = 2;
 
 typedef _Float16 half_t;
 
@@ -238,6 +260,8 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
 }
 
 #elif defined(__CUDACC__)
+
+constexpr int kSmallUnroll = 1024;  // complete
 
 typedef __half half_t;
 

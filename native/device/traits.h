@@ -2,11 +2,10 @@
 // are in device/architectures.h. Sources: the CDNA 1-3 and RDNA 2-4 ISA guides, the CUDA programming guide
 // (compute capability 9.0).
 #pragma once
+
 // CDNA has matrix units for fp16 and fp32, RDNA 3 and 4 for fp16. The compiler knows the instructions of its target.
+// GRAPHOPT_MFMA and GRAPHOPT_MATRIX_F16 are macros because kernels that a target lacks are left out with #if.
 #define GRAPHOPT_MFMA __has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16)
-#define GRAPHOPT_WMMA                                           \
-  (__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) || \
-   __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12))
 
 namespace graphopt::hip {
 
@@ -24,11 +23,10 @@ constexpr int kWave = 32;
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
 // The matrix units of this target; device/architectures.h has the same information for the host.
-#if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
-#define GRAPHOPT_MATRIX_F32 1
-#endif
 // fp16: all matrix units, and the emulated ones of both wave sizes.
-#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA || defined(__CUDA_ARCH__)
+#if GRAPHOPT_MFMA || defined(GRAPHOPT_WAVE) || defined(__CUDA_ARCH__) || \
+    __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) ||         \
+    __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
 #define GRAPHOPT_MATRIX_F16 1
 #endif
 #if GRAPHOPT_MATRIX_F16
@@ -36,7 +34,7 @@ constexpr bool kMatrixF16 = true;
 #else
 constexpr bool kMatrixF16 = false;
 #endif
-#if GRAPHOPT_MATRIX_F32
+#if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
 constexpr bool kMatrixF32 = true;
 #else
 constexpr bool kMatrixF32 = false;

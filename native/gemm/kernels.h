@@ -1,6 +1,6 @@
 // Helpers for kernel files that instantiate a kernel for each row of a table of tiles.h. Such a file defines
-// a macro for one row and passes it to the table:
-//   #define CONV_KERNEL(name, dense, ...) GEMM_ON_##dense(KERNEL_SHARING(conv_last_##name##_f16, ...))
+// a macro for one row and passes it to the table. The macro makes the name of the kernel, which a template cannot do:
+//   #define CONV_KERNEL(name, dense, ...) GEMM_ON_##dense(KERNEL_OF(conv_last_##name##_f16, ...))
 //   GEMM_ALIGNED_TILES(CONV_KERNEL)
 #pragma once
 
@@ -29,8 +29,7 @@ using StridedGemm = typename StridedPipeline<kTile>::Type;
 }  // namespace graphopt::hip
 
 // GEMM_ON_<targets>(kernel) expands to the kernel if <targets>, a value of Targets in a column of tiles.h,
-// includes the target of this compilation. These are macros because the name of a kernel cannot depend on a
-// template argument.
+// includes the target of this compilation. These are macros because their argument defines a kernel.
 #define GEMM_ON_kNone(...)
 #define GEMM_ON_kAll(...) __VA_ARGS__
 #if defined(__CUDACC__)

@@ -114,7 +114,7 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
 
 // clang-format on
 
-// All tiles, for tests and tuning to choose from.
+// All tiles, for tests and tuning to choose from. The macros for rows paste names, as templates cannot.
 #define GEMM_TILE(name, type, ...) k##name##_##type,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
 enum class GemmTile {

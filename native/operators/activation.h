@@ -8,7 +8,8 @@
 namespace graphopt {
 
 // KIND(name, attribute that sets a, attribute that sets b), with null for a parameter that the kind does not
-// have. The numeric value of a kind never changes.
+// have. The numeric value of a kind never changes. The table is a macro because a template cannot make an enumerator or
+// a case label.
 #define GRAPHOPT_ACTIVATIONS(KIND)   \
   KIND(None, nullptr, nullptr)       \
   KIND(Relu, nullptr, nullptr)       \
@@ -29,9 +30,16 @@ enum class ActivationKind : int32_t {
 #undef GRAPHOPT_KIND
 };
 
-#define GRAPHOPT_KIND(name, a, b) +1
-constexpr int32_t kActivationCount = 0 GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND);
+struct ActivationRow {
+  const char* name;
+  const char *a, *b;  // attributes
+};
+constexpr ActivationRow kActivations[] = {
+#define GRAPHOPT_KIND(name, a, b) {#name, a, b},
+    GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
 #undef GRAPHOPT_KIND
+};
+constexpr int32_t kActivationCount = sizeof kActivations / sizeof kActivations[0];
 
 // A POD, because device kernels receive it by value.
 struct Activation {

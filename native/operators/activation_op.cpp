@@ -1,21 +1,6 @@
 #include "operators/activation_op.h"
 
 namespace graphopt {
-namespace {
-
-struct Entry {
-  const char* name;
-  const char *a, *b;  // attributes
-};
-
-constexpr Entry kTable[] = {
-#define GRAPHOPT_KIND(name, a, b) {#name, a, b},
-    GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
-#undef GRAPHOPT_KIND
-};
-
-}  // namespace
-
 const std::vector<ActivationKind>& all_activations() {
   static const std::vector<ActivationKind> all = [] {
     std::vector<ActivationKind> kinds;
@@ -26,11 +11,11 @@ const std::vector<ActivationKind>& all_activations() {
 }
 
 const char* activation_suffix(ActivationKind kind) {
-  return kind == ActivationKind::kNone ? "" : kTable[static_cast<size_t>(kind)].name;
+  return kind == ActivationKind::kNone ? "" : kActivations[static_cast<size_t>(kind)].name;
 }
 
 Activation read_activation(ActivationKind kind, const Attributes& attributes) {
-  const Entry& entry = kTable[static_cast<size_t>(kind)];
+  const ActivationRow& entry = kActivations[static_cast<size_t>(kind)];
   Activation act;
   act.kind = kind;
   if (entry.a != nullptr) act.a = attributes.get_float(entry.a);

@@ -5,23 +5,15 @@
 #include "device/devices.h"
 #include "operators/kernel_bases.h"
 
-// GRAPHOPT_OPERATORS(operator_in) expands to operator_in(NAME) for each folder with an op.cpp, which defines add_NAME
-// (CMakeLists.txt).
+// Declares add_all, which calls add_NAME of each folder with an op.cpp (CMakeLists.txt).
 #include "operators.inc"
 
 namespace graphopt {
-
-#define GRAPHOPT_DECLARE(name) void add_##name(Kernels& kernels);
-GRAPHOPT_OPERATORS(GRAPHOPT_DECLARE)
-#undef GRAPHOPT_DECLARE
-
 namespace {
 
 Kernels all_kernels(std::function<gpu::Device&()> device) {
   Kernels kernels(std::move(device));
-#define GRAPHOPT_ADD(name) add_##name(kernels);
-  GRAPHOPT_OPERATORS(GRAPHOPT_ADD)
-#undef GRAPHOPT_ADD
+  add_all(kernels);
   return kernels;
 }
 

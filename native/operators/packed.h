@@ -35,7 +35,8 @@ struct PackedKernels {
 
 }  // namespace graphopt::cpu
 
-// KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h). NAME_kernels<T> holds all four functions.
+// Declares the four functions with KERNEL, which is GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h).
+// NAME_kernels<T> holds them. This is a macro because their names derive from NAME.
 #define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Algorithm)                                         \
   KERNEL(size_t, name##_weights, (const Problem& p, Algorithm algorithm), (p, algorithm))                 \
   KERNEL(void, name##_prepare, (const Problem& p, Algorithm algorithm, const T* w, void* weights),        \
@@ -49,10 +50,3 @@ struct PackedKernels {
   template <class T>                                                                                      \
   inline constexpr PackedKernels<Problem, Algorithm, T> name##_kernels = {                                \
       name##_weights<T>, name##_prepare<T>, name##_workspace<T>, name<T>};
-
-// Instantiates the four functions. Used in cpu.cpp, after their definitions.
-#define GRAPHOPT_INSTANTIATE_PACKED(name) \
-  GRAPHOPT_INSTANTIATE(name##_weights)    \
-  GRAPHOPT_INSTANTIATE(name##_prepare)    \
-  GRAPHOPT_INSTANTIATE(name##_workspace)  \
-  GRAPHOPT_INSTANTIATE(name)

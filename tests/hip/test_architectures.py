@@ -24,7 +24,7 @@ PROBE = """
 static_assert(graphopt::hip::kWave == {wave});
 static_assert(graphopt::hip::kMatrixF16 == {half} && graphopt::hip::kMatrixF32 == {full});
 static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x16f16) == {mfma});
-static_assert((GRAPHOPT_MFMA) == {mfma} && (GRAPHOPT_WMMA) == {wmma});
+static_assert((GRAPHOPT_MFMA) == {mfma});
 static_assert(__has_builtin(__builtin_amdgcn_mfma_f32_16x16x4f32) == {full});
 static_assert((__has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) ||
                __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)) == {wmma});

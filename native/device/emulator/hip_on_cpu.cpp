@@ -248,8 +248,8 @@ void run_group(Dim3 block_index, std::mt19937* random, const std::function<void(
 
 }  // namespace
 
-void Registration::add(const char* name, void (*kernel)(), int max_threads, Entry entry,
-                       std::vector<size_t> parameters) {
+void add_kernel(const char* name, void (*kernel)(), int max_threads, Entry entry,
+                std::vector<size_t> parameters) {
   if (!table().emplace(name, Kernel{kernel, entry, max_threads, std::move(parameters)}).second) {
     std::fprintf(stderr, "hip_on_cpu: two kernels are called %s\n", name);
     std::abort();

@@ -18,9 +18,8 @@
 #include "blocks/half.h"
 #include "device/traits.h"
 
-#define GRAPHOPT_GLOBAL(max_threads, groups)
-#define GRAPHOPT_REGISTER(name, max_threads) \
-  static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads);
+// Macros for the reasons in device/platform.h.
+#define GRAPHOPT_GLOBAL(bounds)
 #define SHARED(name, ...)                                                                           \
   static_assert(sizeof(__VA_ARGS__) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \
   auto& name = *static_cast<__VA_ARGS__*>(graphopt::hip::cpu::static_lds())
@@ -44,22 +43,9 @@ void call_with(void (*kernel)(P...), void** args, std::index_sequence<I...>) {
   kernel(*static_cast<P*>(args[I])...);
 }
 
-// Adds a kernel to the table of graphopt_host_launch.
-class Registration {
- public:
-  template <class... P>
-  Registration(const char* name, void (*kernel)(P...), int max_threads) {
-    add(name, reinterpret_cast<void (*)()>(kernel), max_threads,
-        [](void (*k)(), void** args) {
-          call_with(reinterpret_cast<void (*)(P...)>(k), args, std::index_sequence_for<P...>());
-        },
-        {sizeof(P)...});
-  }
-
- private:
-  static void add(const char* name, void (*kernel)(), int max_threads, Entry entry,
-                  std::vector<size_t> parameters);
-};
+// Adds a kernel to the table of graphopt_host_launch. `parameters`: their sizes in bytes.
+void add_kernel(const char* name, void (*kernel)(), int max_threads, Entry entry,
+                std::vector<size_t> parameters);
 
 // The position of a work-item. The rest of its state is in hip_on_cpu.cpp.
 struct WorkItem {
@@ -95,6 +81,19 @@ class Exchanged {
 };
 
 }  // namespace cpu
+
+// Adds a kernel to the table.
+struct KernelEntry {
+  template <class... P>
+  KernelEntry(const char* name, void (*kernel)(P...), int max_threads) {
+    cpu::add_kernel(name, reinterpret_cast<void (*)()>(kernel), max_threads,
+                    [](void (*k)(), void** args) {
+                      cpu::call_with(reinterpret_cast<void (*)(P...)>(k), args,
+                                     std::index_sequence_for<P...>());
+                    },
+                    {sizeof(P)...});
+  }
+};
 
 inline int thread_x() { return static_cast<int>(cpu::current->thread.x); }
 inline int block_x() { return static_cast<int>(cpu::current->block.x); }

@@ -26,8 +26,8 @@ struct AlignedGemm {
   using Lds = typename Product::Lds;
   static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
   static constexpr int kThreads = Product::kThreads;
-  static constexpr Sharing kSharing = {row_of(kAlignedTiles, kTile).groups_per_unit,
-                                       kLdsBytes / static_cast<int>(sizeof(Lds))};
+  static constexpr LaunchBounds kBounds = {
+      kThreads, {row_of(kAlignedTiles, kTile).groups_per_unit, kLdsBytes / static_cast<int>(sizeof(Lds))}};
   static_assert(kThreads == kShape.threads(kWave) &&
                     (!kCopiesToLds || sizeof(Lds) == kShape.lds_bytes(kRightRows)),
                 "the size that plans assume");

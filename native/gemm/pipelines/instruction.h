@@ -41,7 +41,7 @@ DEVICE Operand invert_bits(const Operand& operand, uint32_t bits) {
 
 #if GRAPHOPT_MFMA
 #include "gemm/pipelines/mfma.h"
-#elif GRAPHOPT_WMMA
+#elif defined(__AMDGCN__) && GRAPHOPT_MATRIX_F16
 #include "gemm/pipelines/wmma.h"
 #elif defined(__CUDA_ARCH__)
 #include "gemm/pipelines/mma_sync.h"

@@ -353,20 +353,20 @@ DEVICE void attention_few(const AttentionArgs& args) {
 
 using namespace graphopt::hip;
 
-// kGroups: work-groups on a compute unit of an NVIDIA GPU. The LDS buffers of two work-groups fit.
-#define FEW_KERNEL(name, T, kHead, kRows, kGroups)                                                           \
-  KERNEL_SHARING(fused_attention_few_##name, kAttentionThreads, kGroups, AttentionArgs, q, k, v, bias, mask, \
-                 o, partial, statistics, found) {                                                            \
-    attention_few<T, kHead, kRows>(args);                                                                    \
-  }
-
-FEW_KERNEL(64_f32, float, 64, kAttentionFewRows, 2)
-FEW_KERNEL(64_f16, half_t, 64, kAttentionFewRows, 2)
-FEW_KERNEL(128_f32, float, 128, kAttentionFewRows, 2)
-FEW_KERNEL(128_f16, half_t, 128, kAttentionFewRows, 2)
-FEW_KERNEL(256_f16, half_t, 256, kAttentionFewRows, 2)
-FEW_KERNEL(one_64_f32, float, 64, 1, 2)
-FEW_KERNEL(one_64_f16, half_t, 64, 1, 2)
-FEW_KERNEL(one_128_f32, float, 128, 1, 2)
-FEW_KERNEL(one_128_f16, half_t, 128, 1, 2)
-FEW_KERNEL(one_256_f16, half_t, 256, 1, 2)
+// The LDS buffers of two work-groups fit on a compute unit of an NVIDIA GPU.
+FLOAT_KERNELS(fused_attention_few_64, (attention_few<T, 64, kAttentionFewRows>),
+              LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
+              found)
+FLOAT_KERNELS(fused_attention_few_128, (attention_few<T, 128, kAttentionFewRows>),
+              LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
+              found)
+KERNEL_OF(fused_attention_few_256_f16, (attention_few<half_t, 256, kAttentionFewRows>),
+          LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
+          found)
+FLOAT_KERNELS(fused_attention_few_one_64, (attention_few<T, 64, 1>), LaunchBounds(kAttentionThreads, 2),
+              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, found)
+FLOAT_KERNELS(fused_attention_few_one_128, (attention_few<T, 128, 1>), LaunchBounds(kAttentionThreads, 2),
+              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, found)
+KERNEL_OF(fused_attention_few_one_256_f16, (attention_few<half_t, 256, 1>),
+          LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
+          found)

@@ -478,7 +478,8 @@ struct AttentionProducts {
   struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
                                 kShape.queries_in_lds, Of::kAhead, kShape.teams,
                                 kShape.row_parts(Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T))> {
-    static constexpr Sharing kSharing = {kShape.sharing, kSharesRegisters ? kShape.sharing : 0};
+    static constexpr LaunchBounds kBounds = {Type::kThreads,
+                                             {kShape.sharing, kSharesRegisters ? kShape.sharing : 0}};
     static constexpr int kShapeLds =
         kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T));
   };
@@ -487,7 +488,7 @@ template <class T, int kHead, int kUsed, class Of>
 struct AttentionProducts<T, kHead, kUsed, Of, false> {
   static constexpr AttentionShape kShape = Of::kShape;
   struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.parts> {
-    static constexpr int kSharing = kShape.sharing;
+    static constexpr LaunchBounds kBounds = {Type::kThreads, kShape.sharing};
     static constexpr int kShapeLds = kShape.lds_bytes(false, false, false, sizeof(T));
   };
 };
@@ -499,13 +500,12 @@ using Products = typename AttentionProducts<T, kHead, kUsed, Of, Of::kMatrix>::T
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(name, T, kHead, kUsed, kPlain, kRows)                                             \
-  KERNEL_SHARING(fused_attention_##name,                                                                   \
-                 (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kThreads),                      \
-                 (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kSharing), AttentionArgs, q, k, \
-                 v, bias, mask, o, partial, statistics, found) {                                           \
-    fused_attention<T, Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>, kPlain>(args);             \
-  }
+// A macro because a template cannot make the name of a kernel.
+#define ATTENTION_KERNEL(name, T, kHead, kUsed, kPlain, kRows)                                          \
+  KERNEL_OF(fused_attention_##name,                                                                     \
+            (fused_attention<T, Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>, kPlain>),      \
+            (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kBounds), AttentionArgs, q, k, v, \
+            bias, mask, o, partial, statistics, found)
 
 ATTENTION_KERNEL(plain_64_f32, float, 64, 64, true, kFew)
 ATTENTION_KERNEL(plain_128_f32, float, 128, 128, true, kFew)
@@ -519,7 +519,7 @@ ATTENTION_KERNEL(plain_256_f16, half_t, 256, 256, true, kFew)
 ATTENTION_KERNEL(64_f16, half_t, 64, 64, false, kFew)
 ATTENTION_KERNEL(128_f16, half_t, 128, 128, false, kFew)
 ATTENTION_KERNEL(256_f16, half_t, 256, 256, false, kFew)
-#if !GRAPHOPT_MATRIX_F32
+#if !GRAPHOPT_MFMA && GRAPHOPT_WAVE != 64
 ATTENTION_KERNEL(plain_many_64_f32, float, 64, 64, true, kMany)
 ATTENTION_KERNEL(plain_many_128_f32, float, 128, 128, true, kMany)
 ATTENTION_KERNEL(many_64_f32, float, 64, 64, false, kMany)

@@ -70,15 +70,14 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                \
-  GEMM_ON_##dense(                                                                                          \
-      KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),      \
-                     (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), ConvLastArgs, x, w, bias,    \
-                     residual, y, partial) {                                                                \
-        conv_last<AlignedGemm<GemmTile::kAligned##name, false>>(args);                                      \
-      } KERNEL_SHARING(conv_disjoint_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads), \
-                       (AlignedGemm<GemmTile::kAligned##name, true>::kSharing), ConvDisjointArgs, x, w,     \
-                       bias, residual,                                                                      \
-                       y) { conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>(args); })
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                 \
+  GEMM_ON_##dense(                                                                                           \
+      KERNEL_OF(conv_last_##name##_f16, (conv_last<AlignedGemm<GemmTile::kAligned##name, false>>),           \
+                (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), ConvLastArgs, x, w, bias, residual, \
+                y, partial) KERNEL_OF(conv_disjoint_##name##_f16,                                            \
+                                      (conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>),          \
+                                      (AlignedGemm<GemmTile::kAligned##name, true>::kBounds),                \
+                                      ConvDisjointArgs, x, w, bias, residual, y))
 GEMM_ALIGNED_TILES(CONV_KERNELS)
 #endif

@@ -159,15 +159,17 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-#define DEPTHWISE_KERNEL(name, function) \
-  KERNEL_OF(name, function, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
-
-DEPTHWISE_KERNEL(depthwise_f16, depthwise_any)
-DEPTHWISE_KERNEL(depthwise_3x3_f16, (depthwise<3, 1>))
-DEPTHWISE_KERNEL(depthwise_3x3_stride_2_f16, (depthwise<3, 2>))
-DEPTHWISE_KERNEL(depthwise_5x5_f16, (depthwise<5, 1>))
-DEPTHWISE_KERNEL(depthwise_5x5_long_f16, (depthwise<5, 1, kDepthwiseLongStrip>))
-DEPTHWISE_KERNEL(depthwise_5x5_stride_2_f16, (depthwise<5, 2>))
-DEPTHWISE_KERNEL(depthwise_7x7_f16, (depthwise<7, 1>))
-DEPTHWISE_KERNEL(depthwise_7x7_long_f16, (depthwise<7, 1, kDepthwiseLongStrip>))
-DEPTHWISE_KERNEL(depthwise_7x7_stride_2_f16, (depthwise<7, 2>))
+KERNEL_OF(depthwise_f16, depthwise_any, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_3x3_f16, (depthwise<3, 1>), kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_3x3_stride_2_f16, (depthwise<3, 2>), kDepthwiseThreads, DepthwiseArgs, x, w, bias,
+          residual, y)
+KERNEL_OF(depthwise_5x5_f16, (depthwise<5, 1>), kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_5x5_long_f16, (depthwise<5, 1, kDepthwiseLongStrip>), kDepthwiseThreads, DepthwiseArgs, x,
+          w, bias, residual, y)
+KERNEL_OF(depthwise_5x5_stride_2_f16, (depthwise<5, 2>), kDepthwiseThreads, DepthwiseArgs, x, w, bias,
+          residual, y)
+KERNEL_OF(depthwise_7x7_f16, (depthwise<7, 1>), kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_7x7_long_f16, (depthwise<7, 1, kDepthwiseLongStrip>), kDepthwiseThreads, DepthwiseArgs, x,
+          w, bias, residual, y)
+KERNEL_OF(depthwise_7x7_stride_2_f16, (depthwise<7, 2>), kDepthwiseThreads, DepthwiseArgs, x, w, bias,
+          residual, y)

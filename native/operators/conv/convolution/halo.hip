@@ -38,9 +38,10 @@ DEVICE void conv_halo(const ConvHaloArgs& args) {
 using namespace graphopt::hip;
 
 #if defined(__CUDACC__) || GRAPHOPT_WAVE == 32
-#define HALO_KERNEL(name, dense, halo, packed, groups, ...)                                     \
-  GEMM_ON_##halo(KERNEL_SHARING(                                                                \
-      conv_halo_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads), groups, \
-      ConvHaloArgs, x, w, bias, residual, y, partial) { conv_halo<GemmTile::kAligned##name>(args); })
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define HALO_KERNEL(name, dense, halo, packed, groups, ...)                                              \
+  GEMM_ON_##halo(KERNEL_OF(conv_halo_##name##_f16, conv_halo<GemmTile::kAligned##name>,                  \
+                           LaunchBounds(AlignedGemm<GemmTile::kAligned##name, false>::kThreads, groups), \
+                           ConvHaloArgs, x, w, bias, residual, y, partial))
 GEMM_ALIGNED_TILES(HALO_KERNEL)
 #endif

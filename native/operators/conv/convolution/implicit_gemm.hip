@@ -81,6 +81,7 @@ DEVICE void conv(const ConvArgs& args) {
 
 using namespace graphopt::hip;
 
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
 #define CONV_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(conv_##name##_##type, (conv<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, ConvArgs, x, w, bias, y)

@@ -104,7 +104,10 @@ void pairs_conv(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSched
 }
 
 GRAPHOPT_INSTANTIATE(fused_conv_choose)
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv)
+GRAPHOPT_INSTANTIATE(fused_conv_weights)
+GRAPHOPT_INSTANTIATE(fused_conv_prepare)
+GRAPHOPT_INSTANTIATE(fused_conv_workspace)
+GRAPHOPT_INSTANTIATE(fused_conv)
 GRAPHOPT_INSTANTIATE(scheduled_conv)
 GRAPHOPT_INSTANTIATE(conv_schedule)
 template decltype(pairs_conv_workspace<float>) pairs_conv_workspace<float>;

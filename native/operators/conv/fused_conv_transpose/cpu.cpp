@@ -307,6 +307,9 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyAlgorithm, const T* x
   }
 }
 
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose)
+GRAPHOPT_INSTANTIATE(fused_conv_transpose_weights)
+GRAPHOPT_INSTANTIATE(fused_conv_transpose_prepare)
+GRAPHOPT_INSTANTIATE(fused_conv_transpose_workspace)
+GRAPHOPT_INSTANTIATE(fused_conv_transpose)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

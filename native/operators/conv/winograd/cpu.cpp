@@ -153,6 +153,9 @@ void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T
   });
 }
 
-GRAPHOPT_INSTANTIATE_PACKED(winograd_conv)
+GRAPHOPT_INSTANTIATE(winograd_conv_weights)
+GRAPHOPT_INSTANTIATE(winograd_conv_prepare)
+GRAPHOPT_INSTANTIATE(winograd_conv_workspace)
+GRAPHOPT_INSTANTIATE(winograd_conv)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

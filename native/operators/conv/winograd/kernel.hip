@@ -357,12 +357,11 @@ FLOAT_KERNELS(winograd_output_f2, (winograd_output<T, 2>), kWinogradThreads, Win
               residual, y)
 FLOAT_KERNELS(implicit_filter, implicit_filter<T>, kWinogradThreads, ImplicitFilterArgs, w, u)
 
-#define PRODUCT_KERNELS(name, type, groups, ...)                                                     \
-  KERNEL_SHARING(winograd_product_##name##_f32, Sgemm<GemmTile::k##name##_##type>::kThreads, groups, \
-                 WinogradProductArgs, u, v, z) {                                                     \
-    winograd_product<Sgemm<GemmTile::k##name##_##type>>(args);                                       \
-  }                                                                                                  \
-  FLOAT_KERNELS(implicit_product_##name, (implicit_product<Sgemm<GemmTile::k##name##_##type>, T>),   \
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define PRODUCT_KERNELS(name, type, groups, ...)                                                             \
+  KERNEL_OF(winograd_product_##name##_f32, winograd_product<Sgemm<GemmTile::k##name##_##type>>,              \
+            LaunchBounds(Sgemm<GemmTile::k##name##_##type>::kThreads, groups), WinogradProductArgs, u, v, z) \
+  FLOAT_KERNELS(implicit_product_##name, (implicit_product<Sgemm<GemmTile::k##name##_##type>, T>),           \
                 Sgemm<GemmTile::k##name##_##type>::kThreads, ImplicitProductArgs, u, x, bias, residual, y)
 GEMM_VECTOR_TILES(PRODUCT_KERNELS)
 GEMM_VECTOR_F16_TILES(PRODUCT_KERNELS)

@@ -177,11 +177,12 @@ using namespace graphopt::hip;
 KERNEL_OF(matrix_filter_f16, matrix_filter, kMatrixConvThreads, MatrixFilterArgs, w, u)
 KERNEL_OF(matrix_pack_f16, matrix_pack, kMatrixConvThreads, MatrixPackArgs, x, packed)
 
-#define MATRIX_PRODUCT(name, type, groups, ...)                                                              \
-  KERNEL_SHARING(matrix_product_##name##_f16, (HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>::kThreads), \
-                 groups, MatrixProductArgs, u, packed, bias, residual, y) {                                  \
-    matrix_product<HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>>(args);                                 \
-  }
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define MATRIX_PRODUCT(name, type, groups, ...)                                                \
+  KERNEL_OF(matrix_product_##name##_f16,                                                       \
+            (matrix_product<HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>>),               \
+            LaunchBounds(HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>::kThreads, groups), \
+            MatrixProductArgs, u, packed, bias, residual, y)
 GEMM_STRIDED_TILES(MATRIX_PRODUCT)
 
 #endif

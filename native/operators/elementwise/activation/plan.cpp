@@ -5,7 +5,7 @@ namespace graphopt::gpu {
 
 Plan activation_plan(const ActivationProblem& p, bool half, bool aligned) {
   ElementwiseProblem problem;
-  problem.op = static_cast<hip::ElementwiseOp>(p.act.kind);
+  problem.op = hip::elementwise_op(p.act.kind);
   problem.a = problem.y = p.shape;
   return elementwise_plan(problem, half, aligned);
 }

@@ -47,12 +47,14 @@ Planner plan_unary_of(const Node& node, hip::ElementwiseOp op, float p, float q)
 Planner plan_gelu(const Node& node) {
   const bool tanh = node.get_string("approximate", "none") == "tanh";
   return [=](Call& call, Program& program) {
-    plan_unary(call, program, tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0, 0);
+    plan_unary(call, program, hip::elementwise_op(tanh ? ActivationKind::kGeluTanh : ActivationKind::kGelu),
+               0, 0);
   };
 }
 
 // Plans op(A + B), or op(A) if B is omitted.
-Planner plan_bias_gelu(hip::ElementwiseOp op) {
+Planner plan_bias_gelu(ActivationKind kind) {
+  const hip::ElementwiseOp op = hip::elementwise_op(kind);
   return [=](Call& call, Program& program) {
     if (!call.has_input(1)) return plan_unary(call, program, op, 0, 0);
     const Tensor &a = call.input(0), &b = call.input(1);
@@ -90,7 +92,8 @@ int64_t limit(const Call& call, size_t i, int64_t absent) {
 void plan_clip(Call& call, Program& program) {
   if (is_float(call.input(0).type)) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    plan_unary(call, program, hip::kClipOp, call.number(1, -kInfinity), call.number(2, kInfinity));
+    plan_unary(call, program, hip::elementwise_op(ActivationKind::kClip), call.number(1, -kInfinity),
+               call.number(2, kInfinity));
   } else {
     const bool is_uint64 = call.input(0).type == ElementType::kUint64;
     constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(),
@@ -102,7 +105,7 @@ void plan_clip(Call& call, Program& program) {
 
 void plan_relu(Call& call, Program& program) {
   if (is_float(call.input(0).type)) {
-    plan_unary(call, program, hip::kReluOp, 0, 0);
+    plan_unary(call, program, hip::elementwise_op(ActivationKind::kRelu), 0, 0);
   } else {
     plan_integer_unary(call, program, IntegerOp::kClip, 0, std::numeric_limits<int64_t>::max());
   }
@@ -260,10 +263,10 @@ void add_elementwise(Kernels& kernels) {
       .takes_rare_types()
       .reuses(Reuse::kInplace)
       .with_layout(any_layout);
-  unary("Sigmoid", 6, 13, hip::kSigmoidOp);
-  unary("Tanh", 6, 13, hip::kTanhOp);
+  unary("Sigmoid", 6, 13, hip::elementwise_op(ActivationKind::kSigmoid));
+  unary("Tanh", 6, 13, hip::elementwise_op(ActivationKind::kTanh));
   unary("Erf", 9, 13, hip::kErfOp);
-  unary("HardSwish", 14, 22, hip::kHardSwishOp);
+  unary("HardSwish", 14, 22, hip::elementwise_op(ActivationKind::kHardSwish));
   unary("Softplus", 1, 22, hip::kSoftplusOp);
   unary("Exp", 6, 13, hip::kExpOp);
   unary("Log", 6, 13, hip::kLogOp);
@@ -271,13 +274,13 @@ void add_elementwise(Kernels& kernels) {
   unary("Reciprocal", 6, 13, hip::kReciprocalOp);
   any_unary("Neg", 6, 13, hip::kNegOp, IntegerOp::kNeg);
   any_unary("Abs", 6, 13, hip::kAbsOp, IntegerOp::kAbs);
-  unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
-  unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
+  unary("LeakyRelu", 6, 16, hip::elementwise_op(ActivationKind::kLeakyRelu), 0.01f, 0.0f);
+  unary("HardSigmoid", 6, 22, hip::elementwise_op(ActivationKind::kHardSigmoid), 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
   kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).with_layout(any_layout);
   kernels.add_microsoft("Gelu", plan_gelu).refused(floats).reuses(Reuse::kInplace);
-  kernels.add_microsoft("BiasGelu", plan_bias_gelu(hip::kGeluOp)).refused(floats);
-  kernels.add_microsoft("FastGelu", plan_bias_gelu(hip::kGeluTanhOp)).refused(floats);
+  kernels.add_microsoft("BiasGelu", plan_bias_gelu(ActivationKind::kGelu)).refused(floats);
+  kernels.add_microsoft("FastGelu", plan_bias_gelu(ActivationKind::kGeluTanh)).refused(floats);
   kernels.add_onnx("Clip", 11, 13, plan_clip)
       .refused(refuse_mixed)
       .takes_rare_types()

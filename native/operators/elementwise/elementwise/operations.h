@@ -6,11 +6,8 @@
 namespace graphopt::hip {
 
 enum ElementwiseOp : int32_t {
-// one input: the activations in the order of ActivationKind, then other functions
-#define GRAPHOPT_KIND(name, a, b) k##name##Op,
-  GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
-#undef GRAPHOPT_KIND
-      kErfOp,
+  // one input: the activations by elementwise_op, then other functions
+  kErfOp = kActivationCount,
   kSoftplusOp,
   kExpOp,
   kLogOp,
@@ -32,6 +29,8 @@ enum ElementwiseOp : int32_t {
   // a mask and two inputs
   kWhereOp,
 };
-constexpr ElementwiseOp kCopyOp = kNoneOp;
+
+constexpr ElementwiseOp elementwise_op(ActivationKind kind) { return static_cast<ElementwiseOp>(kind); }
+constexpr ElementwiseOp kCopyOp = elementwise_op(ActivationKind::kNone);
 
 }  // namespace graphopt::hip

@@ -73,11 +73,11 @@ struct SignedPack {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
 #define INTEGER_CONV_KERNEL(name, dense, halo, packed, groups, ...)                                        \
-  GEMM_ON_##dense(                                                                                         \
-      KERNEL_SHARING(integer_conv_##name##_i8, (IntegerGemm<GemmTile::kAligned##name>::kThreads),          \
-                     (IntegerGemm<GemmTile::kAligned##name>::kSharing), IntegerConvArgs, x, w, columns, y, \
-                     partial) { integer_conv<IntegerGemm<GemmTile::kAligned##name>>(args); })
+  GEMM_ON_##dense(KERNEL_OF(integer_conv_##name##_i8, integer_conv<IntegerGemm<GemmTile::kAligned##name>>, \
+                            (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerConvArgs, x, w,       \
+                            columns, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_CONV_KERNEL)
 #endif
 

@@ -47,11 +47,11 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
 using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
-#define INTEGER_KERNEL(name, dense, halo, packed, groups, ...)                                          \
-  GEMM_ON_##dense(                                                                                      \
-      KERNEL_SHARING(integer_gemm_##name##_i8, (IntegerGemm<GemmTile::kAligned##name>::kThreads),       \
-                     (IntegerGemm<GemmTile::kAligned##name>::kSharing), IntegerGemmArgs, a, b, columns, \
-                     row_sums, y, partial) { integer_gemm<IntegerGemm<GemmTile::kAligned##name>>(args); })
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define INTEGER_KERNEL(name, dense, halo, packed, groups, ...)                                             \
+  GEMM_ON_##dense(KERNEL_OF(integer_gemm_##name##_i8, integer_gemm<IntegerGemm<GemmTile::kAligned##name>>, \
+                            (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerGemmArgs, a, b,       \
+                            columns, row_sums, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_KERNEL)
 
 KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, row_sums, y) {

@@ -191,6 +191,9 @@ void linear(const LinearProblem& p, OnlyAlgorithm, const T* x, const void* weigh
   });
 }
 
-GRAPHOPT_INSTANTIATE_PACKED(linear)
+GRAPHOPT_INSTANTIATE(linear_weights)
+GRAPHOPT_INSTANTIATE(linear_prepare)
+GRAPHOPT_INSTANTIATE(linear_workspace)
+GRAPHOPT_INSTANTIATE(linear)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

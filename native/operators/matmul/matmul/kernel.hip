@@ -84,20 +84,18 @@ DEVICE void gemm_aligned(const GemmAlignedArgs& args) {
 
 using namespace graphopt::hip;
 
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
 // panels: B is [K, N] in memory. turned_panels: B is [N, K].
 #define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                       \
-  GEMM_ON_##dense(                                                                                         \
-      KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),    \
-                     (AlignedGemm<GemmTile::kAligned##name, true>::kSharing), GemmAlignedArgs, a, b, bias, \
-                     residual, y, partial) {                                                               \
-        gemm_aligned<GemmTile::kAligned##name, true>(args);                                                \
-      } KERNEL_SHARING(gemm_turned_panels_##name##_f16,                                                    \
-                       (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),                           \
-                       (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), GemmAlignedArgs, a, b,    \
-                       bias, residual, y, partial) { gemm_aligned<GemmTile::kAligned##name, false>(args); })
+  GEMM_ON_##dense(KERNEL_OF(                                                                               \
+      gemm_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, true>),                            \
+      (AlignedGemm<GemmTile::kAligned##name, true>::kBounds), GemmAlignedArgs, a, b, bias, residual, y,    \
+      partial) KERNEL_OF(gemm_turned_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, false>), \
+                         (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), GemmAlignedArgs, a, b,   \
+                         bias, residual, y, partial))
 
 GEMM_VECTOR_TILES(GEMM_KERNEL)
 #if !GRAPHOPT_MATRIX_F16 || GRAPHOPT_WAVE

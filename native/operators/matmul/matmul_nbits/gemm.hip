@@ -32,15 +32,18 @@ DEVICE void matmul_nbits_gemm(const NBitsGemmArgs& args) {
 
 using namespace graphopt::hip;
 
-#define NBITS_KERNEL(bits, name)                                                                        \
-  KERNEL_SHARING(matmul_nbits_##bits##_##name##_f16,                                                    \
-                 (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),                              \
-                 (AlignedGemm<GemmTile::kAligned##name, false>::kSharing), NBitsGemmArgs, a, b, scales, \
-                 points, bias, residual, y, partial) {                                                  \
-    matmul_nbits_gemm<GemmTile::kAligned##name, bits>(args);                                            \
-  }
-#define NBITS_KERNELS(name, dense, halo, packed, groups, ...) \
-  GEMM_ON_##packed(NBITS_KERNEL(2, name) NBITS_KERNEL(4, name) NBITS_KERNEL(8, name))
+// The kernels of one tile; gemm/kernels.h has the reason for macros.
+#define NBITS_KERNELS(name, dense, halo, packed, groups, ...)                                             \
+  GEMM_ON_##packed(                                                                                       \
+      KERNEL_OF(matmul_nbits_2_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 2>),            \
+                (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b, scales,     \
+                points, bias, residual, y, partial)                                                       \
+          KERNEL_OF(matmul_nbits_4_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 4>),        \
+                    (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b, scales, \
+                    points, bias, residual, y, partial)                                                   \
+              KERNEL_OF(matmul_nbits_8_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 8>),    \
+                        (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b,     \
+                        scales, points, bias, residual, y, partial))
 
 #if GRAPHOPT_MATRIX_F16
 GEMM_ALIGNED_TILES(NBITS_KERNELS)

@@ -178,13 +178,13 @@ DEVICE void dequantize_nbits(const NBitsArgs& args) {
 
 using namespace graphopt::hip;
 
-#define NBITS_VECTOR_KERNELS(name, words, rows, columns)                                               \
-  FLOAT_KERNELS(name, (matmul_nbits<T, words, rows, columns>), kNBitsThreads, NBitsArgs, a, b, scales, \
-                points, groups, bias, y)
-
-NBITS_VECTOR_KERNELS(matmul_nbits_few, 1, kNBitsFewRows, kNBitsFewColumns)
-NBITS_VECTOR_KERNELS(matmul_nbits_many, 1, kNBitsManyRows, kNBitsManyColumns)
-NBITS_VECTOR_KERNELS(matmul_nbits_packs_few, 4, kNBitsFewRows, kNBitsFewColumns)
-NBITS_VECTOR_KERNELS(matmul_nbits_packs_many, 4, kNBitsManyRows, kNBitsManyColumns)
+FLOAT_KERNELS(matmul_nbits_few, (matmul_nbits<T, 1, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads,
+              NBitsArgs, a, b, scales, points, groups, bias, y)
+FLOAT_KERNELS(matmul_nbits_many, (matmul_nbits<T, 1, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
+              NBitsArgs, a, b, scales, points, groups, bias, y)
+FLOAT_KERNELS(matmul_nbits_packs_few, (matmul_nbits<T, 4, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads,
+              NBitsArgs, a, b, scales, points, groups, bias, y)
+FLOAT_KERNELS(matmul_nbits_packs_many, (matmul_nbits<T, 4, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
+              NBitsArgs, a, b, scales, points, groups, bias, y)
 FLOAT_KERNELS(dequantize_nbits, dequantize_nbits<T>, kNBitsThreads, NBitsArgs, a, b, scales, points, groups,
               bias, y)

@@ -80,13 +80,14 @@ Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
     int bits;
     int64_t blocks, columns, max_threads;
   };
-#define NBITS_ROWS(bits, blocks)                                                \
-  {                                                                             \
-    bits, blocks, hip::kNBitsColumns<bits>, hip::kNBitsMaxThreads<bits, blocks> \
-  }
-  constexpr Kernel kKernels[] = {NBITS_ROWS(2, 1), NBITS_ROWS(2, 2), NBITS_ROWS(2, 4),
-                                 NBITS_ROWS(4, 1), NBITS_ROWS(4, 2), NBITS_ROWS(8, 1)};
-#undef NBITS_ROWS
+  constexpr Kernel kKernels[] = {
+      {2, 1, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 1>},
+      {2, 2, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 2>},
+      {2, 4, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 4>},
+      {4, 1, hip::kNBitsColumns<4>, hip::kNBitsMaxThreads<4, 1>},
+      {4, 2, hip::kNBitsColumns<4>, hip::kNBitsMaxThreads<4, 2>},
+      {8, 1, hip::kNBitsColumns<8>, hip::kNBitsMaxThreads<8, 1>},
+  };
   const Kernel& kernel = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& k) {
     return k.bits == p.bits && k.blocks == blocks_in_pack(p);
   });

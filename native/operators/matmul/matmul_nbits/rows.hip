@@ -171,20 +171,31 @@ DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
 
 using namespace graphopt::hip;
 
-#define NBITS_ROWS_KERNEL(name, rows, bits, blocks)                                                 \
-  KERNEL_OF(matmul_nbits_##name##_##bits##x##blocks##_f16, (matmul_nbits_rows<bits, blocks, rows>), \
-            (kNBitsMaxThreads<bits, blocks>), NBitsRowsArgs, a, b, scales, points, bias, y)
-#define NBITS_ROWS_KERNELS(name, rows) \
-  NBITS_ROWS_KERNEL(name, rows, 2, 1)  \
-  NBITS_ROWS_KERNEL(name, rows, 2, 2)  \
-  NBITS_ROWS_KERNEL(name, rows, 2, 4)  \
-  NBITS_ROWS_KERNEL(name, rows, 4, 1)  \
-  NBITS_ROWS_KERNEL(name, rows, 4, 2)  \
-  NBITS_ROWS_KERNEL(name, rows, 8, 1)
-
 #if GRAPHOPT_MATRIX_F16
-NBITS_ROWS_KERNELS(rows, 16)
+KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), (kNBitsMaxThreads<2, 1>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), (kNBitsMaxThreads<2, 2>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_rows_2x4_f16, (matmul_nbits_rows<2, 4, 16>), (kNBitsMaxThreads<2, 4>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), (kNBitsMaxThreads<4, 1>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), (kNBitsMaxThreads<4, 2>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), (kNBitsMaxThreads<8, 1>), NBitsRowsArgs,
+          a, b, scales, points, bias, y)
 #endif
 #if defined(__CUDACC__)
-NBITS_ROWS_KERNELS(eight_rows, 8)
+KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), (kNBitsMaxThreads<2, 1>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), (kNBitsMaxThreads<2, 2>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_2x4_f16, (matmul_nbits_rows<2, 4, 8>), (kNBitsMaxThreads<2, 4>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), (kNBitsMaxThreads<4, 1>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), (kNBitsMaxThreads<4, 2>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
+KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), (kNBitsMaxThreads<8, 1>),
+          NBitsRowsArgs, a, b, scales, points, bias, y)
 #endif

@@ -360,17 +360,24 @@ KERNEL_OF(scatter_take_b32, scatter_take<uint32_t>, kScatterThreads, ScatterAppl
 KERNEL_OF(scatter_take_b128, scatter_take<Bits128>, kScatterThreads, ScatterApplyArgs, x, updates, first,
           next, y)
 
-// `groups` work-groups of the second kernel fit on a compute unit without register spills.
-#define REDUCE_KERNELS(T, suffix, groups)                                                                    \
-  KERNEL_OF(scatter_reduce_##suffix, (scatter_reduce<T, false>), kScatterThreads, ScatterApplyArgs, x,       \
-            updates, first, next, y)                                                                         \
-  KERNEL_SHARING(scatter_reduce_each_##suffix, kScatterThreads, groups, ScatterApplyArgs, x, updates, first, \
-                 next, y) {                                                                                  \
-    scatter_reduce<T, true>(args);                                                                           \
-  }
-REDUCE_KERNELS(float, f32, 6)
-REDUCE_KERNELS(half_t, f16, 6)
-REDUCE_KERNELS(uint8_t, u8, 6)
-REDUCE_KERNELS(int8_t, i8, 6)
-REDUCE_KERNELS(int32_t, i32, 6)
-REDUCE_KERNELS(int64_t, i64, 4)
+FLOAT_KERNELS(scatter_reduce, (scatter_reduce<T, false>), kScatterThreads, ScatterApplyArgs, x, updates,
+              first, next, y)
+KERNEL_OF(scatter_reduce_u8, (scatter_reduce<uint8_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
+          first, next, y)
+KERNEL_OF(scatter_reduce_i8, (scatter_reduce<int8_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
+          first, next, y)
+KERNEL_OF(scatter_reduce_i32, (scatter_reduce<int32_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
+          first, next, y)
+KERNEL_OF(scatter_reduce_i64, (scatter_reduce<int64_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
+          first, next, y)
+// The work-groups on a compute unit are as many as fit without register spills.
+FLOAT_KERNELS(scatter_reduce_each, (scatter_reduce<T, true>), LaunchBounds(kScatterThreads, 6),
+              ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_reduce_each_u8, (scatter_reduce<uint8_t, true>), LaunchBounds(kScatterThreads, 6),
+          ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_reduce_each_i8, (scatter_reduce<int8_t, true>), LaunchBounds(kScatterThreads, 6),
+          ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_reduce_each_i32, (scatter_reduce<int32_t, true>), LaunchBounds(kScatterThreads, 6),
+          ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_reduce_each_i64, (scatter_reduce<int64_t, true>), LaunchBounds(kScatterThreads, 4),
+          ScatterApplyArgs, x, updates, first, next, y)

@@ -212,12 +212,10 @@ using namespace graphopt::hip;
 
 FLOAT_KERNELS(group_norm_small, (group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>),
               kGroupNormMaxThreads, GroupNormArgs, x, gamma, beta, y)
-KERNEL_SHARING(group_norm_large_f32, kGroupNormMaxThreads, 1, GroupNormArgs, x, gamma, beta, y) {
-  group_norm<float, kGroupNormLargeElements / Pack<float>::kSize>(args);
-}
-KERNEL_SHARING(group_norm_large_f16, kGroupNormMaxThreads, 2, GroupNormArgs, x, gamma, beta, y) {
-  group_norm<half_t, kGroupNormLargeElements / Pack<half_t>::kSize>(args);
-}
+KERNEL_OF(group_norm_large_f32, (group_norm<float, kGroupNormLargeElements / Pack<float>::kSize>),
+          LaunchBounds(kGroupNormMaxThreads, 1), GroupNormArgs, x, gamma, beta, y)
+KERNEL_OF(group_norm_large_f16, (group_norm<half_t, kGroupNormLargeElements / Pack<half_t>::kSize>),
+          LaunchBounds(kGroupNormMaxThreads, 2), GroupNormArgs, x, gamma, beta, y)
 FLOAT_KERNELS(group_norm_stats, group_norm_stats<T>, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial)
 FLOAT_KERNELS(group_norm_apply, group_norm_apply<T>, kGroupNormSplitThreads, GroupNormApplyArgs, x, gamma,
               beta, partial, y)

@@ -365,11 +365,9 @@ KERNEL_OF(group_norm_last_stats_8_f16, group_norm_last_stats<8>, kGroupNormLastT
           GroupNormLastStatsArgs, x, partial)
 KERNEL_OF(group_norm_last_stats_1_f16, group_norm_last_stats<1>, kGroupNormLastThreads,
           GroupNormLastStatsArgs, x, partial)
-KERNEL_SHARING(group_norm_last_apply_8_f16, kGroupNormLastThreads, kGroupNormLastSharing,
-               GroupNormLastApplyArgs, x, gamma, beta, partial, y) {
-  group_norm_last_apply<8>(args);
-}
-KERNEL_SHARING(group_norm_last_apply_1_f16, kGroupNormLastThreads, kGroupNormLastSharing,
-               GroupNormLastApplyArgs, x, gamma, beta, partial, y) {
-  group_norm_last_apply<1>(args);
-}
+KERNEL_OF(group_norm_last_apply_8_f16, group_norm_last_apply<8>,
+          LaunchBounds(kGroupNormLastThreads, kGroupNormLastSharing), GroupNormLastApplyArgs, x, gamma, beta,
+          partial, y)
+KERNEL_OF(group_norm_last_apply_1_f16, group_norm_last_apply<1>,
+          LaunchBounds(kGroupNormLastThreads, kGroupNormLastSharing), GroupNormLastApplyArgs, x, gamma, beta,
+          partial, y)
