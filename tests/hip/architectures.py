@@ -41,8 +41,3 @@ def has_matrix(arch: str, half: bool) -> bool:
 def only_matrix(kernel: str) -> bool:
     """Whether a kernel needs matrix units. Without them its plan is refused, so no launch uses the kernel."""
     return kernel.startswith(("matrix_", "conv_last_", "conv_disjoint_", "conv_halo", "integer_gemm_", "integer_conv_"))
-
-
-def only_vector(kernel: str) -> bool:
-    """Whether the plan uses a kernel only on architectures without matrix units."""
-    return kernel in ("matmul_nbits_packs_few_f16", "matmul_nbits_packs_many_f16")

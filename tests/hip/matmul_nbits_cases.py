@@ -38,7 +38,7 @@ FEW = (
     (1, 16, 64, "bytes", False), (1, 33, 136, "", True), (2, 1, 520, "numbers", False), (5, 40, 264, "bytes", True),
     (8, 7, 1048, "", False), (9, 64, 96, "bytes", False), (13, 50, 2056, "numbers", True), (16, 17, 8, "bytes", False),
 )  # fmt: skip
-# Packs on the vector unit, whose rows of A consist of units of 4: M, N, K, bits, size, zero points, with bias.
+# Packs on the vector unit, where K is a multiple of 4 and not of 8: M, N, K, bits, size, zero points, with bias.
 PACKS = (
     (1, 33, 132, 4, 32, "bytes", True), (1, 5, 524, 4, 16, "", False), (1, 7, 68, 2, 16, "bytes", True),
     (1, 130, 2052, 2, 128, "numbers", False), (1, 9, 36, 8, 32, "bytes", False), (9, 6, 1028, 8, 16, "", True),
@@ -150,10 +150,10 @@ def cases() -> Iterator[Case]:
         for N, K, bits, size, points, g_idx in dict.fromkeys(sizes[1:-1] for sizes in SIZES):  # any M
             name = f"dequantize_nbits_{suffix}-{N}x{K}x{bits}x{size}"
             yield dequantized(name, dtype, N, K, bits, size, points, g_idx)
-    for M, N, least, bits, size, points, bias in PACKS:
-        K = in_packs(least, bits, size, 4)
-        name = f"matmul_nbits_packs_f32-{M}x{N}x{K}x{bits}x{size}"
-        yield case(name, np.float32, M, N, K, bits, size, points, False, bias, aligned=True)
+        for M, N, least, bits, size, points, bias in PACKS:
+            K = in_packs(least, bits, size, 4)
+            name = f"matmul_nbits_packs_{suffix}-{M}x{N}x{K}x{bits}x{size}"
+            yield case(name, dtype, M, N, K, bits, size, points, False, bias, aligned=True)
     for bits, of_blocks in FEW_BLOCKS:
         for (M, N, least, points, bias), size in zip(FEW, itertools.cycle(of_blocks), strict=False):
             K = in_packs(least, bits, size)
