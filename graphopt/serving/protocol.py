@@ -156,8 +156,8 @@ def encode(
         RequestError: the request names an unknown output, or its list of outputs does not follow the protocol.
     """
     requested = body.get("outputs") or [{"name": name} for name in outputs]
-    named = (isinstance(o, dict) and isinstance(o.get("name"), str) for o in requested)
-    if not isinstance(requested, list) or not all(named):
+    is_list = isinstance(requested, list)
+    if not is_list or not all(isinstance(o, dict) and isinstance(o.get("name"), str) for o in requested):
         raise RequestError("'outputs' must be a list of objects with a 'name'")
     all_binary = _parameter(body, "binary_data_output")
     datatypes = {tensor.name: tensor.datatype for tensor in deployment.outputs}
