@@ -62,7 +62,8 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
     """
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks = -(-K // size)
-    narrow = (ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
+    kind = ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8
+    narrow = kind.numpy()
     integer_points = points is None or points.dtype == np.uint8
     if points is None:
         zero = np.full((N, blocks), 2 ** (bits - 1), narrow)
@@ -71,9 +72,11 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
     else:
         zero = np.zeros((N, blocks), narrow)
     # The last block is complete, and the result is sliced: OpenVINO does not accept a partial last block.
-    codes = w.array(unpack(packed.reshape(N, -1), bits).astype(narrow))
+    shape = ir.Shape((N, blocks * size))
+    # Lazy, because a node is defined several times only to check its shapes.
+    codes = ir.LazyTensor(lambda: ir.Tensor(unpack(packed.reshape(N, -1), bits).astype(narrow)), kind, shape)
     scales = w.reshape(call["scales"], N, blocks)
-    weights = w.op("DequantizeLinear", codes, scales, w.array(zero), axis=1, block_size=size)
+    weights = w.op("DequantizeLinear", w.array(codes), scales, w.array(zero), axis=1, block_size=size)
     if not integer_points:
         shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
         each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
@@ -118,8 +121,10 @@ def _unpack_rows(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: 
 
 def unpack(rows: Array, bits: int) -> Array:
     """Unpacks rows of bytes [R, n] to integers [R, 8 n / bits], low bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.asarray((rows[:, :, None] >> shifts) & (2**bits - 1)).reshape(len(rows), -1)
+    integers = np.empty((*rows.shape, 8 // bits), np.uint8)
+    for i in range(8 // bits):
+        np.bitwise_and(rows >> (bits * i), 2**bits - 1, out=integers[..., i])
+    return integers.reshape(len(rows), -1)
 
 
 SPECS = (

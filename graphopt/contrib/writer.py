@@ -66,8 +66,8 @@ class Writer(Builder):
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def array(self, data: Array) -> ir.Value:
-        tensor = ir.Tensor(np.asarray(data, order="C"))
+    def array(self, data: Array | ir.LazyTensor) -> ir.Value:
+        tensor = data if isinstance(data, ir.LazyTensor) else ir.Tensor(np.asarray(data, order="C"))
         (value,) = self.outputs("Constant", _count=1, value=tensor)
         tensor.name, value.dtype, value.shape = value.name, tensor.dtype, tensor.shape
         return value

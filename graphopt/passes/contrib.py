@@ -22,11 +22,15 @@ from graphopt.contrib.schema import DOMAIN
 from graphopt.contrib.writer import Writer
 from graphopt.errors import one_line
 from graphopt.graph.editor import Editor
+from graphopt.graph.traversal import tensor_bytes
 from graphopt.graph.view import ANY
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
+
+# The largest constant whose elements shape inference may read: sizes, axes, pads.
+MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,14 @@ def _contradiction(writer: Writer) -> str:
 
     Runtimes check shapes of standard operators when they load a model, but of contrib operators when they run it.
     """
-    inside = set(writer.nodes)
-    read = dict.fromkeys(v for node in writer.nodes for v in node.inputs if v is not None)
+    written = [node for node in writer.nodes if not _is_large(node)]
+    inside = set(written)
+    read = dict.fromkeys(v for node in written for v in node.inputs if v is not None)
     outside = [v for v in read if v.producer() not in inside]
     if any(v.type is None for v in outside):
         return ""  # inference reports an input without a type as an error
     given = [ir.serde.serialize_value(v) for v in outside]
-    nodes = [ir.serde.serialize_node(node) for node in writer.nodes]
+    nodes = [ir.serde.serialize_node(node) for node in written]
     graph = onnx.helper.make_graph(nodes, "definition", given, [])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", writer.opset)])
     try:
@@ -99,6 +104,11 @@ def _contradiction(writer: Writer) -> str:
     except onnx.shape_inference.InferenceError as error:
         return one_line(error)
     return ""
+
+
+def _is_large(node: ir.Node) -> bool:
+    """Returns whether a node is a constant that shape inference need not read; it becomes an input of known shape."""
+    return node.op_type == "Constant" and tensor_bytes(node.attributes["value"].as_tensor()) > MOST_BYTES
 
 
 def _with_cache(op: ContribOp, node: ir.Node) -> bool:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import graphopt
+from graphopt.contrib.matmul_nbits import unpack
 from graphopt.passes.contrib import Contrib
 from tests.rewriting import Array, Rewritten, assert_same_outputs, rewrite
 
@@ -169,3 +170,24 @@ def test_what_the_model_defines_itself_is_left_alone() -> None:
         <domain: "com.microsoft", opset_import: ["" : 17]> Gelu (x) => (y) { y = Relu(x) }"""
     header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
     assert rewrite(onnx.parser.parse_model(header + text), [Contrib()], device="portable").remarks == []
+
+
+def test_packed_weights_that_remain_are_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check of a 4-bit decoder would unpack all its weights."""
+    unpacked: list[int] = []
+
+    def recorded(rows: Array, bits: int) -> Array:
+        unpacked.append(rows.size)
+        return unpack(rows, bits)
+
+    monkeypatch.setattr("graphopt.contrib.matmul_nbits.unpack", recorded)
+    K = 128
+    packed = rng.integers(0, 256, (K, 8, 8), np.uint8)
+    weights = {"w": packed, "s": draw(K, 8), "z": rng.integers(0, 256, (K, 4), np.uint8)}
+    node = f"com.microsoft.MatMulNBits <K = {K}, N = {K}, block_size = 16> (x, w, s, z)"
+    before = model(f"g (float[1, {K}] x) => (float[1, {K}] y) {{ y = {node} }}", weights, opset=21)
+    after, report = graphopt.optimize(before, target="cuda")
+    assert [n.op_type for n in after.graph.node] == ["MatMulNBits"] and report.remarks
+    assert unpacked and max(unpacked) < packed.size
+    standard, _ = graphopt.optimize(before, target="portable")
+    assert "DequantizeLinear" in {n.op_type for n in standard.graph.node} and packed.size in unpacked
