@@ -219,6 +219,10 @@ def region_counts(library: Path) -> dict[str, int]:
     return {key: n for key, n in statistics_of("GraphoptRegions", library).items() if key != "planning_us"}
 
 
+def events_since(before: dict[str, int], library: Path) -> dict[str, int]:
+    return {key: n - before[key] for key, n in region_counts(library).items() if n != before[key]}
+
+
 def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     """Returns medians of interleaved calls; each call must wait for its work."""
     times = interleaved(works, warm_up=4, least=0.02, most_calls=50)
@@ -308,60 +312,78 @@ def variants_of(
 
 
 def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, compiled: bool) -> Row:
+    exported, model, feeds = model_of(name, batch, dtype)
+    cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
+    del cpu
     row = Row(name, batch, dtype, libraries, torch.cuda.get_device_name())
-    if name in DECODER:
-        model, feeds, expected, module = decoder_of(*DECODER[name])
-    else:
-        exported, model, feeds = model_of(name, batch, dtype)
-        cpu = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
-        expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
-        del cpu
     row.on_cpu, row.copies = placed(model, feeds, library)
     before = region_counts(library)
     session = session_of(model, library)
+    binding = checked(row, session, feeds, expected)
+    add_times(row, session, binding, peers_of(row, feeds, compiled))
+    row.regions = events_since(before, library)
+    return row
+
+
+def checked(row: Row, session: Any, feeds: dict[str, Any], expected: Sequence[Any]) -> Any:
+    """Adds the error of the session's outputs to the row; returns a binding with inputs and outputs on the device."""
     for _ in range(4):  # launched, captured, replayed
         got = session.run(None, feeds)
         for actual, wanted in zip(got, expected, strict=True):
             error = relative_error(actual, wanted) if np.isfinite(actual).all() else float("inf")
             row.error = max(row.error, error)
-    binding = bound(session, feeds, got)
-    works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
-    if name in DECODER:
-        for past in (key for key in feeds if key.startswith("past_")):
-            cache = ort.OrtValue.ortvalue_from_numpy(feeds[past], *memory_of(session))
-            binding.bind_ortvalue_input(past, cache)
-            binding.bind_ortvalue_output(past.replace("past_key_values", "present"), cache)
-        module, arguments = on_device(module, [torch.from_numpy(feeds["input_ids"])], dtype, False)
-        works |= variants_of(module, arguments, compiled, row.failed)
-    else:
-        works |= peers_of(row, feeds, compiled)
-    times = milliseconds(works)
-    row.ours = times.pop("ours")
-    row.peers = times
-    row.regions = {k: n - before[k] for k, n in region_counts(library).items() if n != before[k]}
-    del session
+    return bound(session, feeds, got)
+
+
+def add_times(row: Row, session: Any, binding: Any, peers: dict[str, Callable[[], object]]) -> None:
+    row.peers = milliseconds({"ours": partial(session.run_with_iobinding, binding), **peers})
+    row.ours = row.peers.pop("ours")
     torch._dynamo.reset()
     torch.cuda.empty_cache()
-    return row
 
 
-def decoder_of(start: int, count: int) -> tuple[onnx.ModelProto, dict[str, Any], list[Any], Decoder]:
-    """Returns the optimized decoder in float16, `count` tokens after `start` in its cache, its outputs, and PyTorch's.
+class DecoderRows:
+    """Measures the rows of --decoder: one session with 16 layers of Llama 3.2 1B's sizes, and a smaller vocabulary."""
 
-    Source of the sizes: Llama 3.2 1B, with a smaller vocabulary.
-    """
-    layers, sizes, rng = 16, Sizes(2048, 32, 8, 64, 8192, 32_000, 4096), np.random.default_rng(0)
-    source = to_float16(decoder(layers, sizes=sizes))
-    model, _ = graphopt.optimize(source, target="cuda")
-    cache = np.zeros((layers, 2, 1, sizes.key_heads, sizes.positions, sizes.head), np.float16)
-    cache[..., :start, :] = rng.standard_normal(cache[..., :start, :].shape)
-    ids, mask = rng.integers(0, sizes.vocabulary, (1, count)), np.ones((1, start + count), np.int64)
-    names = [value.name for value in source.graph.input if value.name.startswith("past_")]
-    feeds = {"input_ids": ids, "attention_mask": mask, **dict(zip(names, cache.reshape(-1, *cache.shape[2:])))}
-    module = Decoder(source, layers, sizes, torch.from_numpy(cache).float(), start).eval().cuda()
-    with torch.inference_mode():
-        logits = module(torch.from_numpy(ids).cuda()).cpu().numpy()
-    return model, feeds, [logits, *module.cache.flatten(0, 1).cpu().numpy()], module
+    LAYERS, SIZES = 16, Sizes(2048, 32, 8, 64, 8192, 32_000, 4096)
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        self.source = to_float16(decoder(self.LAYERS, sizes=self.SIZES))
+        model, _ = graphopt.optimize(self.source, target="cuda")
+        self.placement = placed(model, self.feeds(*DECODER["decoder_token"]), library)
+        self.before = region_counts(library)
+        self.session = session_of(model, library)
+
+    def feeds(self, start: int, count: int) -> dict[str, Any]:
+        """Returns `count` tokens after `start` tokens in the cache."""
+        sizes, rng = self.SIZES, np.random.default_rng(0)
+        cache = np.zeros((self.LAYERS, 2, 1, sizes.key_heads, sizes.positions, sizes.head), np.float16)
+        cache[..., :start, :] = rng.standard_normal(cache[..., :start, :].shape, dtype=np.float32)
+        ids, mask = rng.integers(0, sizes.vocabulary, (1, count)), np.ones((1, start + count), np.int64)
+        names = [value.name for value in self.source.graph.input if value.name.startswith("past_")]
+        return {"input_ids": ids, "attention_mask": mask, **dict(zip(names, cache.reshape(-1, *cache.shape[2:])))}
+
+    def measure(self, name: str, libraries: bool, compiled: bool) -> Row:
+        start, count = DECODER[name]
+        row, feeds = Row(name, 1, "float16", libraries, torch.cuda.get_device_name()), self.feeds(start, count)
+        row.on_cpu, row.copies = self.placement
+        pasts = [key for key in feeds if key.startswith("past_")]
+        cache = torch.from_numpy(np.stack([feeds[key] for key in pasts])).cuda().float()
+        layers = cache.unflatten(0, (self.LAYERS, 2))
+        module = Decoder(self.source, self.LAYERS, self.SIZES, layers, start).eval()
+        with torch.inference_mode():
+            logits = module(torch.from_numpy(feeds["input_ids"]).cuda())
+        binding = checked(row, self.session, feeds, [logits.cpu().numpy(), *module.cache.flatten(0, 1).cpu().numpy()])
+        for past in pasts:  # present and past share a buffer
+            shared = ort.OrtValue.ortvalue_from_numpy(feeds[past], *memory_of(self.session))
+            binding.bind_ortvalue_input(past, shared)
+            binding.bind_ortvalue_output(past.replace("past_key_values", "present"), shared)
+        module, arguments = on_device(module, [torch.from_numpy(feeds["input_ids"])], row.dtype, False)
+        add_times(row, self.session, binding, variants_of(module, arguments, compiled, row.failed))
+        row.regions = events_since(self.before, self.library)
+        return row
 
 
 def results(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -605,10 +627,15 @@ def main() -> int:
     kept = {key: Row(**row) for key, row in log.rows.items()}
     known = {key for key, row in kept.items() if not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
-    for name, batch, dtype in [(n, 1, "float16") for n in DECODER] if options.decoder else rows_of(options.only):
+    decoders = DecoderRows(library) if options.decoder else None
+    for name, batch, dtype in [(n, 1, "float16") for n in DECODER] if decoders else rows_of(options.only):
         key = Row(name, batch, dtype, libraries, device).key
         if key not in known:
-            kept[key] = row = measure(name, batch, dtype, library, libraries, not options.no_compile)
+            if decoders:
+                row = decoders.measure(name, libraries, not options.no_compile)
+            else:
+                row = measure(name, batch, dtype, library, libraries, not options.no_compile)
+            kept[key] = row
             log.add(key, **asdict(row))
             print(row.markdown(sides), row.failed or "", row.regions, flush=True)
     if known:

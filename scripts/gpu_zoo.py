@@ -51,6 +51,7 @@ from scripts.gpu_session import (
     DTYPES,
     SIDES,
     Row,
+    events_since,
     is_wanted,
     kernels_of,
     milliseconds,
@@ -144,7 +145,7 @@ def measure(row: ForeignRow, folder: Path, library: Path, compiled: bool) -> Non
     times = milliseconds(works)
     row.ours = times.pop("ours")
     row.peers |= times
-    row.regions = {k: n - before[k] for k, n in region_counts(library).items() if n != before[k]}
+    row.regions = events_since(before, library)
 
 
 def error_of(got: Sequence[Any], expected: Sequence[Any]) -> float:

@@ -18,7 +18,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         model: `models.decoder.decoder(layers, bits=4, sizes=sizes)`, also in float16.
         layers: see `model`.
         sizes: see `model`.
-        cache: [layers, 2, B, key_heads, length, head], the keys and values of each layer.
+        cache: [layers, 2, B, key_heads, length, head], the keys and values of each layer, on the module's device.
         start: the number of tokens in the cache. Attention reads only these and the new tokens, so its length is a
             constant of a captured graph.
     """
@@ -28,9 +28,10 @@ class Decoder(nn.Module):  # type: ignore[misc]
         self.layers, self.sizes, self.start = layers, sizes, start
         arrays = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in model.graph.initializer}
         for name in (key for key in arrays if key in ("embed", "norm", "cos", "sin")):
-            self.register_buffer(name, arrays[name].float())
+            self.register_buffer(name, arrays[name].float().to(cache.device))
         for name in (key.removesuffix(".weight") for key in arrays if key.endswith(".weight")):
-            weight = dequantized(*(arrays[f"{name}.{part}"] for part in ("weight", "scales", "zero_points")))
+            parts = (arrays[f"{name}.{part}"] for part in ("weight", "scales", "zero_points"))
+            weight = dequantized(*(part.to(cache.device) for part in parts))
             self.register_buffer(name.replace(".", "_"), weight)
         self.register_buffer("cache", cache)
 
