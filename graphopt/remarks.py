@@ -44,7 +44,7 @@ class Code(enum.Enum):
     MIXED_DTYPE = ("the operands have different element types", "nothing")
     NOT_FINITE = ("a folded value would be infinite or NaN", "check the weights")
     ATTRIBUTE = ("the rewrite does not support the value of an attribute", "nothing")
-    PADDED = ("padding between the two operations prevents the rewrite", "nothing")
+    PADDED = ("padding prevents the rewrite", "nothing")
     QUANTIZED = ("a weight is quantized", "nothing: quantized nodes are not rewritten")
     OPSET = (
         "graphopt does not know the operator's version, or the model's opset cannot express the new operator",

@@ -23,12 +23,14 @@ def doctor(
     ] = False,
     bench: Annotated[
         Path | None,
-        typer.Option("--bench", help="With --selftest: time the planner's shapes; write all results to FILE."),
+        typer.Option(
+            "--bench", metavar="FILE", help="With --selftest: time typical shapes; write all results to FILE."
+        ),
     ] = None,
 ) -> None:
     """Show installed parts, routes to a GPU and missing parts.
 
-    Exit code 1: the self-test failed, 7: a part is missing or broken.
+    Exit code 1: the self-test, a timing or the soak test failed; 7: a part is missing or broken.
     """
     if bench is not None and not selftest:
         raise OptionError("--bench needs --selftest: times of wrong kernels have no meaning")

@@ -53,7 +53,7 @@ def markdown(report: Report, accuracy: VerifyReport | None, times: BenchReport |
             lines.append(f"| {_cell(op)} | {before.get(op, '-')} | {after.get(op, '-')} |")
     lines += [f"| **nodes** | {sum(before.values())} | {sum(after.values())} |", ""]
     if accuracy is not None:
-        lines += ["| output | of RMS | allowed | |", "|---|--:|--:|---|"]
+        lines += ["| output | error / RMS | allowed | |", "|---|--:|--:|---|"]
         for row in accuracy.worst_outputs():
             verdict = "equal" if row.equal else _cell(row.reason)
             lines.append(f"| {_cell(row.name)} | {row.rel_rms:.2g} | {row.limit:.2g} | {verdict} |")

@@ -41,13 +41,14 @@ def lower(
             report = verify_models(source, written, progress=progress)
     streams.flush(out, written)
     console = screen.out()
-    what = [f"{count(done.inlined, 'node')} inlined"] if done.inlined or to == "onnxruntime" else []
+    what = [f"{count(done.inlined, 'node')} replaced by function bodies"] if done.inlined or to == "onnxruntime" else []
     if to == "standard":
         kinds = ", ".join(f"{op} {n}" for op, n in sorted(done.defined.items()))
-        what.append(f"{count(done.defined.total(), 'node')} defined" + (f" ({kinds})" if kinds else ""))
+        what.append(f"{count(done.defined.total(), 'node')} replaced by definitions" + (f" ({kinds})" if kinds else ""))
     say(f"{plain(', '.join(what))}, [bold]{plain(str(out))}[/] written, opset {done.opset}", console)
     if out != streams.DASH:
-        for line in data_files(*({str(path): n for path, n in of.items()} for of in (done.files, done.shared_files))):
+        sizes = ({str(path): n for path, n in files.items()} for files in (done.files, done.shared_files))
+        for line in data_files(*sizes):
             say(plain(line), console)
     for remark in done.kept:
         say(plain(f"kept: {remark.nodes[0]}: {remark.detail} ({remark.code})"), console)

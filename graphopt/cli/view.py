@@ -43,7 +43,8 @@ def view_command(
 ) -> None:
     """Show MODEL and its rewrite side by side in the browser.
 
-    The page can search and fold by layer, and shows the cost, change and reason of each node.
+    The page can search nodes and collapse layers. It shows the cost of each node, and the reason for each change or
+    refusal.
     """
     from graphopt.report.text import plain
 

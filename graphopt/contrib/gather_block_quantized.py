@@ -52,7 +52,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _constant(w: Writer, value: ir.Value, bits: int) -> Array:
-    """Returns the elements of a constant of quantized values, one integer each; rows end at a byte."""
+    """Returns a quantized constant unpacked, one integer per element; packed rows are padded to whole bytes."""
     array = w.constant(value)
     if array is None:
         raise w.refuse(Code.NOT_CONSTANT, f"{value.name} is not constant")
@@ -66,10 +66,10 @@ SPECS = (
         "GatherBlockQuantized(data, indices, scales, zero_points?) -> output",
         _define,
         {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
-        kept_on_cpu="its kernel dequantizes the gathered rows only, and the definition the whole table",
+        kept_on_cpu="its kernel dequantizes the gathered rows only, and the definition dequantizes the whole table",
         kept_on_gpu="its definition dequantizes the whole table",
         on_provider="quantized/gather_block_quantized",
         form="DequantizeLinear by blocks (opset 21), Gather",
-        refuses="data of 8-bit and 4-bit floats; data that is not constant; indices out of range",
+        refuses="data of 8-bit and 4-bit floats; data that is not constant; axes out of range",
     ),
 )

@@ -35,7 +35,7 @@ def _define_skip(w: Writer, call: Call[ir.Value], rms: bool) -> Mapping[str, ir.
         if not rms:
             outputs["mean"] = w.reduce("ReduceMean", centred, -1)
             centred = w.sub(centred, outputs["mean"])
-        outputs["inv_std_var"] = w.op("Reciprocal", w.deviation(centred, epsilon))
+        outputs["inv_std_var"] = w.op("Reciprocal", w.root_mean_square(centred, epsilon))
         if rms:  # RMSNorm subtracts no mean
             zero = w.number(0, ir.DataType.FLOAT)
             outputs["mean"] = w.op("Expand", zero, w.op("Shape", outputs["inv_std_var"]))
@@ -54,7 +54,7 @@ def _define_simplified(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     outputs = {"Y": w.rms_norm(x, scale, call.attribute("epsilon"))}
     if call.has_output("inv_std_var"):
         wide = w.cast(x, ir.DataType.FLOAT)
-        outputs["inv_std_var"] = w.op("Reciprocal", w.deviation(wide, call.attribute("epsilon")))
+        outputs["inv_std_var"] = w.op("Reciprocal", w.root_mean_square(wide, call.attribute("epsilon")))
     return outputs
 
 

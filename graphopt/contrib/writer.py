@@ -91,20 +91,20 @@ class Writer(Builder):
             return self.op("LayerNormalization", x, gamma, *shift, axis=-1, epsilon=epsilon)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
         centred = self.sub(wide, self.reduce("ReduceMean", wide, -1))
-        y = self.mul(self._narrow(self.div(centred, self.deviation(centred, epsilon)), T), gamma)
+        y = self.mul(self._narrow(self.div(centred, self.root_mean_square(centred, epsilon)), T), gamma)
         return y if beta is None else self.add(y, beta)
 
     def rms_norm(self, x: ir.Value, gamma: ir.Value, epsilon: float) -> ir.Value:
         """Writes an RMS normalization over the last axis, with statistics in float32."""
         T = self.dtype(gamma, x)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
-        return self.mul(self._narrow(self.div(wide, self.deviation(wide, epsilon)), T), gamma)
+        return self.mul(self._narrow(self.div(wide, self.root_mean_square(wide, epsilon)), T), gamma)
 
-    def deviation(self, centred: ir.Value, epsilon: float) -> ir.Value:
+    def root_mean_square(self, x: ir.Value, epsilon: float) -> ir.Value:
         """Writes sqrt(mean(x^2) + epsilon) over the last axis of a float32 value."""
-        squares = self.op("Pow", centred, self.number(2.0, ir.DataType.FLOAT))
-        variance = self.reduce("ReduceMean", squares, -1)
-        return self.op("Sqrt", self.add(variance, self.number(epsilon, ir.DataType.FLOAT)))
+        squares = self.op("Pow", x, self.number(2.0, ir.DataType.FLOAT))
+        mean = self.reduce("ReduceMean", squares, -1)
+        return self.op("Sqrt", self.add(mean, self.number(epsilon, ir.DataType.FLOAT)))
 
     def _narrow(self, x: ir.Value, T: ir.DataType) -> ir.Value:
         return x if T == ir.DataType.FLOAT else self.cast(x, T)

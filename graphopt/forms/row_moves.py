@@ -170,6 +170,8 @@ def _pads(node: ir.Node, editor: Editor) -> list[tuple[int, int]]:
     of_zeros = attribute_string(node, "mode", "constant") == "constant" and (value is None or editor.scalar(value) == 0)
     if pads is None or axes is not None or (pads < 0).any() or not of_zeros:
         raise Refusal(
-            Code.PADDED, f"{node.op_type} adds elements other than zeros, or takes its axes from an input", node
+            Code.PADDED,
+            f"{node.op_type} adds elements other than zeros, or its pads are negative, not constant or with axes",
+            node,
         )
     return list(zip(pads[: pads.size // 2].tolist(), pads[pads.size // 2 :].tolist(), strict=True))

@@ -263,7 +263,7 @@ def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, 
     If the rank is unknown, the result is (-1,) for the last axis and None for other axes. If the axes are unknown or
     absent, it is None.
     """
-    axes = tuple(editor.arguments(node).ints("axes") or ())
+    axes = tuple(editor.arguments(node).integer_argument("axes") or ())
     if not axes:
         return None
     if rank is None:

@@ -1,7 +1,7 @@
-"""Finds validity errors: those that onnx.checker misses, and those that make tools interpret a model differently.
+"""Finds all validity errors of a model, also some that onnx.checker misses or that tools interpret differently.
 
-The checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each defect
-is one sentence, and the defects of the original can be subtracted.
+onnx.checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each
+defect is one sentence, and the caller can subtract the defects of the original.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def defects(model: onnx.ModelProto) -> set[str]:
     for f in model.functions:
         where = f"the function {f.domain}.{f.name}"
         if _domain(f.domain) not in opsets:
-            found.add(f"no opset of '{f.domain}' is imported, but it has a function")
+            found.add(f"the model defines functions of '{f.domain}' without an opset import")
         own = {_domain(o.domain) for o in f.opset_import}
         found |= set(_of_nodes(f.node, f.output, {*f.input}, own, where))
         known = {*f.attribute, *(a.name for a in f.attribute_proto)}
@@ -44,11 +44,11 @@ def _of_version(model: onnx.ModelProto) -> Iterator[str]:
     version = model.ir_version
     listed = {value.name for value in model.graph.input} if version < FIRST_OVERRIDABLE_IR_VERSION else set()
     if version < FIRST_OVERRIDABLE_IR_VERSION and any(t.name not in listed for t in model.graph.initializer):
-        yield f"IR version {version} lists every initializer as an input"
+        yield f"an initializer is not a graph input, which IR version {version} requires"
     if version < FUNCTIONS_IR_VERSION and model.functions:
-        yield f"IR version {version} has no functions"
+        yield f"the model has functions, which IR version {version} lacks"
     if version < OVERLOADS_IR_VERSION and any(f.overload for f in model.functions):
-        yield f"IR version {version} has no overloads of functions"
+        yield f"the model has overloads of functions, which IR version {version} lacks"
     for domain in _duplicates([_domain(o.domain) for o in model.opset_import]):
         yield f"the opset of '{domain}' is imported twice"
 

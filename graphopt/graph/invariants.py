@@ -69,9 +69,11 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
             raise InvariantError(f"after {after}: the model's {field} changed from {a} to {b}; please report this")
     initializers = model.graph.initializers.data.values()
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION and not all(v.is_graph_input() for v in initializers):
-        raise InvariantError(f"after {after}: IR version {model.ir_version} lists every initializer as an input")
+        raise InvariantError(
+            f"after {after}: an initializer is not a graph input, which IR version {model.ir_version} requires"
+        )
     if model.ir_version < FUNCTIONS_IR_VERSION and any(domain == DOMAIN for domain, _, _ in model.functions):
-        raise InvariantError(f"after {after}: IR version {model.ir_version} has no functions")
+        raise InvariantError(f"after {after}: the model has functions, which IR version {model.ir_version} lacks")
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         _check_graph(graph, after)
 

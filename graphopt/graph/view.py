@@ -276,7 +276,7 @@ class _Arguments(Arguments):
     def opset(self) -> int:
         return self.graph.opset(self.node)
 
-    def integers(self, i: int) -> list[int] | None:
+    def integer_input(self, i: int) -> list[int] | None:
         elements = self.graph.shapes.elements(self.node.inputs[i])
         return None if elements is None else elements.integers
 

@@ -1,4 +1,4 @@
-"""Peak memory of one session, measured in a separate process."""
+"""Memory of one session, measured in a separate process: the peak on the host, the final use on AMD GPUs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class PeakMemory:
     """Memory that a session adds to a process with Python and the runtime.
 
     Attributes:
-        host: bytes, from the high-water mark of the resident set.
-        device: bytes in use on all AMD GPUs after the runs minus those before the session; None without an AMD GPU.
+        host: the peak, in bytes, from the high-water mark of the resident set.
+        device: not a peak: bytes in use on all AMD GPUs after the runs minus those before the session; None without an
+            AMD GPU.
     """
 
     host: int

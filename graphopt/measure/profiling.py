@@ -1,4 +1,8 @@
-"""Profiles sessions: the time and provider of each node, and its place in the two model files."""
+"""Profiles sessions: the time and provider of each node, and its place in the two model files.
+
+Times are compared by subgraph. A subgraph is a node that both files have, or one changed part: the nodes of BEFORE and
+of AFTER in one `Neighbourhood` of graphopt/debug/diff.py. The bodies of If and Loop are not meant.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ class NodeTime:
         name, op_type, provider: name, operator and provider of the node.
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
-        subgraph: the node or neighbourhood of the model file that it belongs to (`subgraph_names`); "" if unknown.
+        subgraph: the subgraph that it belongs to, by its name (`subgraph_names`); "" if unknown.
         on_device: whether the time is that of the node's GPU kernels. Otherwise it is time on the host: for a node on a
             GPU, only the time of the launch.
     """
@@ -66,12 +70,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class TimedSubgraph:
-    """The times of a subgraph in both models: a common node, or a neighbourhood (the nodes before and after a rewrite).
+    """The times of a subgraph in both models.
 
     Attributes:
-        name: label of the common node, or of the neighbourhood's last node in BEFORE (in AFTER if BEFORE has none).
+        name: the name of the common node, or the label of the changed part's last node in BEFORE (in AFTER if BEFORE
+            has none).
         before_ops, after_ops: operators in the two files.
-        before_us, after_us: microseconds of one run; None if only BEFORE was run.
+        before_us: microseconds of one run of BEFORE.
+        after_us: microseconds of one run of AFTER; None if only BEFORE was run.
     """
 
     name: str
@@ -140,7 +146,7 @@ def profile_sides(
         file = Path(session.end_profiling())
         nodes = node_times(read_events(file.read_text(encoding="utf-8", errors="replace")))
         optimized = onnx.load(graph, load_external_data=False) if graph.exists() else None
-        times.append(attribute(nodes, optimized, side_subgraphs))
+        times.append(assign_subgraphs(nodes, optimized, side_subgraphs))
     return times
 
 
@@ -196,7 +202,9 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
     return found
 
 
-def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, subgraphs: Mapping[str, str]) -> list[NodeTime]:
+def assign_subgraphs(
+    nodes: list[NodeTime], optimized: onnx.ModelProto | None, subgraphs: Mapping[str, str]
+) -> list[NodeTime]:
     """Assigns a subgraph to each node.
 
     The runtime renames and fuses nodes, but keeps the names of remaining values, and names a convolution in the blocked
@@ -232,10 +240,10 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, subgraph
 
 
 def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
-    """Returns all nodes of a session on our provider, including the nodes inside its regions.
+    """Returns the nodes of a session that requests our provider, on any provider, and its copies (Memcpy).
 
-    A profile shows a region as one node, so the times of the nodes inside are unknown: nodes on our provider are
-    returned with time 0.
+    A profile shows a region of our provider as one node. Here the nodes inside a region are returned instead, with time
+    0, because their times are unknown.
 
     Args:
         session: a session with profiling enabled; its profiling ends.
@@ -280,7 +288,7 @@ def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
 
 
 def subgraph_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
-    """Returns for each model value name -> subgraph: the label of a neighbourhood, or the name of the node."""
+    """Returns one mapping per model, from value name to the name of the subgraph that produces the value."""
     sides = []
     for model, nodes_of in ((before, "removed"), (after, "added")):
         names = {o: n.name or n.output[0] for n in model.graph.node for o in n.output if o}

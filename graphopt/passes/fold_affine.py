@@ -1,17 +1,17 @@
 """Folds per-channel constant Mul, Add, Sub and Div into the weights of the preceding or following operator.
 
-    before: s * (L(X; W) + b) + t = L(X; s * W) + (s * b + t)
-    after:  L(s * X + t; W) + b   = L(X; W * s) + (b + L(t; W))
+    node after L:  s * (L(X; W) + b) + t = L(X; s * W) + (s * b + t)
+    node before L: L(s * X + t; W) + b   = L(X; W * s) + (b + L(t; W))
 
-L is Conv, ConvTranspose, Gemm or MatMul. The arithmetic is in float64 and cast once.
+L is Conv, ConvTranspose, Gemm or MatMul. New weights are computed in float64 and rounded once.
 
 Why it is legal: L is linear, and broadcasting applies one value to each channel.
 
-Conditions: the constant varies along the channel axis only and does not make the result larger (shapes align from the
-right, so a constant [C] varies along the last axis of a convolution's data, not along the channels); weight and bias
-are constants; the intermediate value is read once and is not a graph output; a shift is folded into a following Conv
+Conditions: the constant varies along the channel axis only (shapes align from the right, so a constant [C] varies along
+the last axis of a convolution's data, not along the channels); it does not broadcast the data; weight and bias are
+constants; the intermediate value is read once and is not a graph output; a shift is folded into a following Conv
 only if it has no padding, and never into a following ConvTranspose; the node is not part of a written-out activation or
-norm, which runtimes fuse as a whole. The bias Add of a MatMul is not a candidate, because folding would gain nothing.
+norm, which runtimes fuse as a whole. The bias Add of a MatMul is not a candidate: folding it saves no node.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Folds inference BatchNormalization into the weights of the preceding or following operator.
 
-    before: BN(L(X; W) + b) = L(X; scale * W) + (scale * b + shift)
-    after:  L(BN(X); W) + b = L(X; W * scale) + (b + L(shift; W))
+    BN after L:  BN(L(X; W) + b) = L(X; scale * W) + (scale * b + shift)
+    BN before L: L(BN(X); W) + b = L(X; W * scale) + (b + L(shift; W))
 
-L is Conv, ConvTranspose, Gemm or MatMul; scale = gamma / sqrt(var + epsilon), shift = beta - mean * scale, in float64,
-cast once (Ioffe and Szegedy, ICML 2015).
+L is Conv, ConvTranspose, Gemm or MatMul; scale = gamma / sqrt(var + epsilon), shift = beta - mean * scale (Ioffe and
+Szegedy, ICML 2015). New weights are computed in float64 and rounded once.
 
 Why it is legal: L is linear, and BatchNormalization is an affine map of each channel.
 

@@ -43,10 +43,10 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv", "FusedConv", "FusedConvTranspose")
-# Operator -> whether it can fuse a residual sum. Each can fuse an activation, and nothing after that.
-OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
-OPEN |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
-TAKES_SLOPES = frozenset(name for name in OPEN if name + SLOPED in OPS)
+# Operator -> whether it can fuse a residual sum. Each can fuse an activation; after an activation it fuses nothing.
+CAN_FUSE_SUM = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
+CAN_FUSE_SUM |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
+TAKES_SLOPES = frozenset(name for name in CAN_FUSE_SUM if name + SLOPED in OPS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
     name = "fuse_epilogue"
     equation = "act(ScaleShift(X) + R) -> ScaleShiftAdd<act>;  act(WinogradConv(X) + R) -> WinogradConvAdd<act>"
     numerics = Numerics.REASSOCIATED
-    anchors = frozenset((DOMAIN, name) for name in OPEN)
+    anchors = frozenset((DOMAIN, name) for name in CAN_FUSE_SUM)
 
     def match(self, node: ir.Node, editor: Editor) -> EpilogueMatch | None:
         y = node.outputs[0]
@@ -94,7 +94,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         for reader in y.consumers():
             if node.op_type in TAKES_SLOPES and is_op(reader, "PRelu") and reader.inputs[0] is y:
                 return EpilogueMatch(node, prelu=reader)
-        if not OPEN[node.op_type]:
+        if not CAN_FUSE_SUM[node.op_type]:
             return None
         for reader in y.consumers():
             if is_op(reader, "Add") and not any(editor.is_constant(v) for v in reader.inputs):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphopt.runtime.selftest import SelfTest
     from graphopt.verification.verify import VerifyReport
 
-MAX_SITE_ROWS = 15
+MAX_OPERATOR_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
 # Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
@@ -80,11 +80,11 @@ def print_all(
 
 
 def print_passes(report: Report, console: Console) -> None:
-    """Prints a line for the passes that rewrote something, and one for all others."""
+    """Prints a line for the passes that rewrote something, and one for the passes that had no candidate."""
     if worked := [p for p in report.passes if p.applied]:
         say(f"rewrites: {', '.join(f'{p.name} {p.applied}' for p in worked)}", console)
-    if idle := [p.name for p in report.passes if not p.applied]:
-        say(f"[dim]nothing to do for {', '.join(idle)}[/]", console)
+    if idle := [p.name for p in report.passes if not p.applied and not p.refused]:
+        say(f"[dim]no candidates of {', '.join(idle)}[/]", console)
 
 
 def print_refusals(remarks: Sequence[Remark], console: Console) -> None:
@@ -155,7 +155,7 @@ def print_verify(report: VerifyReport, console: Console) -> None:
 
 
 def _outputs(report: VerifyReport, omitted: Sequence[str]) -> Table:
-    columns = ["output", ">max abs", ">of RMS", ">allowed", ">SNR dB", "worst slice", ""]
+    columns = ["output", ">max abs", ">error / RMS", ">allowed", ">SNR dB", "worst slice", ""]
     kept = [i for i, column in enumerate(columns) if column.removeprefix(">") not in omitted]
     made = table([columns[i] for i in kept])
     for row in report.worst_outputs():
@@ -293,7 +293,7 @@ def _print_reason(before: str, reason: Reason, console: Console) -> None:
 
 def print_selftest(tested: SelfTest, console: Console) -> None:
     device = " ".join(dict.fromkeys(filter(None, (tested.device.name, tested.device.arch, tested.device.driver))))
-    columns = ["kernels", "type", ">passed", ">inputs", ">worst of RMS", ">limit"]
+    columns = ["kernels", "type", ">passed", ">inputs", ">largest error / RMS", ">limit"]
     say(f"[bold]self-test: {plain(tested.provider)} on {plain(device)}[/]", console)
     shown = table(columns)
     for family, dtype, results in tested.families():
@@ -314,7 +314,7 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
     share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"
-    say(f"sessions of mixed nodes, ours between the runtime's: {share} passed", console)
+    say(f"sessions that mix our nodes with the runtime's: {share} passed", console)
     for s in tested.failed_sessions:
         say(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", console)
 
@@ -391,7 +391,7 @@ def _print_profile(profile: Profile, console: Console) -> None:
     say(f"[bold]time by operators ({plain(str(profile.setting))})[/]", console)
     shown_table = table(columns)
     kinds = by_operators(profile.subgraphs)
-    shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
+    shown, rest = kinds[:MAX_OPERATOR_ROWS], kinds[MAX_OPERATOR_ROWS:]
     if rest:
         sums = (sum(k.count for k in rest), sum(k.before_us for k in rest), sum(k.after_us for k in rest))
         shown.append(TimedOperators(f"{len(rest)} more kinds", "", *sums))

@@ -113,8 +113,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
         lambda m: m.functions[0].node[0].attribute.add(name="alpha", type=1, ref_attr_name="slope"),
         "the function own.F reads an attribute 'slope'",
     ),
-    "an IR version without weights": (lambda m: set_(m, "ir_version", 3), "IR version 3 lists every initializer"),
-    "an IR version without functions": (lambda m: set_(m, "ir_version", 7), "IR version 7 has no functions"),
+    "an IR version without weights": (
+        lambda m: set_(m, "ir_version", 3),
+        "an initializer is not a graph input, which IR version 3 requires",
+    ),
+    "an IR version without functions": (
+        lambda m: set_(m, "ir_version", 7),
+        "the model has functions, which IR version 7 lacks",
+    ),
     "no opset of a domain": (lambda m: m.opset_import.pop(1), "no opset of 'own' is imported"),
     "no opset of ONNX": (lambda m: m.opset_import.pop(0), "no opset of '' is imported for the graph"),
     "no opset in a function": (

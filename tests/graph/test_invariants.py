@@ -129,8 +129,8 @@ def list_initializer_no_longer(model: ir.Model) -> None:
         (raise_opset, "the model's opsets changed", 8),
         (fix_initializer, "the model's inputs changed", 8),
         (add_foreign_function, "the model's functions changed", 8),
-        (add_function, "IR version 7 has no functions", 7),
-        (list_initializer_no_longer, "IR version 3 lists every initializer as an input", 3),
+        (add_function, "the model has functions, which IR version 7 lacks", 7),
+        (list_initializer_no_longer, "an initializer is not a graph input, which IR version 3 requires", 3),
     ],
 )
 def test_each_invariant_refuses(break_it: Callable[[ir.Model], None], words: str, ir_version: int) -> None:

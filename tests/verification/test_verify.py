@@ -1053,7 +1053,7 @@ def test_branches_and_loops_inside_others(opset: int) -> None:
 
 
 def listed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in the form of IR version 3, which lists every initializer as an input."""
+    """The model in the form of IR version 3, which requires every initializer to be a graph input."""
     model.ir_version = 3
     model.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in model.graph.initializer

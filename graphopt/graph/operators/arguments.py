@@ -15,16 +15,18 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# First opsets where an operator with the same arguments has another meaning.
-# GroupNormalization has a scale for each channel instead of each group.
+# The opsets of Attention that graphopt supports.
+ATTENTION_OPSETS = range(23, 27)
+# The first opset of a changed meaning or type that the names of the arguments (`signature`) do not show:
+# scale and bias of GroupNormalization have an element for each channel instead of each group;
 GROUP_NORM_OF_CHANNELS_OPSET = 21
-# Attention pads a mask that is shorter than the keys; opsets with an Attention that graphopt supports.
-ATTENTION_PADS_MASK_OPSET, ATTENTION_OPSETS = 24, range(23, 27)
-# Max and Min support integers.
+# Attention pads a mask that is shorter than the keys;
+ATTENTION_PADS_MASK_OPSET = 24
+# Max and Min support integers;
 MAX_OF_INTEGERS_OPSET = 12
-# DequantizeLinear may have a scale for each channel; a scale for each block.
+# DequantizeLinear supports a scale for each channel, and later for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
-# Names of inputs that are axes, and of inputs that are sizes or counts, in every ONNX operator with such a name.
+# In every ONNX operator, inputs with these names are axes, or sizes and counts.
 AXES_ARGUMENTS = frozenset(("axes", "axis"))
 SIZE_ARGUMENTS = frozenset(
     "M block_shape delta depth dft_length ends frame_length frame_step image_shape limit max_output_boxes_per_class "
@@ -117,7 +119,7 @@ class Arguments(abc.ABC):
         """The version of the node's domain."""
 
     @abc.abstractmethod
-    def integers(self, i: int) -> list[int] | None:
+    def integer_input(self, i: int) -> list[int] | None:
         """The elements of input `i`, an integer tensor; None if unknown."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
@@ -135,11 +137,11 @@ class Arguments(abc.ABC):
         """Returns whether the node has the argument, as an input or an attribute."""
         return self.position(name) is not None or name in self.node.attributes.data
 
-    def ints(self, name: str) -> list[int] | None:
-        """Returns an argument of integers; None if it is absent or unknown."""
+    def integer_argument(self, name: str) -> list[int] | None:
+        """Returns an input or attribute of integers by its name; None if it is absent or unknown."""
         index = self.position(name)
         if index is not None:
-            return self.integers(index)
+            return self.integer_input(index)
         given = self.attribute(name)
         return given if given is None else list(given)
 
@@ -149,7 +151,7 @@ class Arguments(abc.ABC):
         Raises:
             ValueError: an axis beyond the rank.
         """
-        axes = self.ints("axes")
+        axes = self.integer_argument("axes")
         if axes is None:
             return None
         if any(not -rank <= a < rank for a in axes):
@@ -194,8 +196,8 @@ class Span:
 
 def spans(arguments: Arguments) -> list[Span] | None:
     """Returns the slice along each axis of a Slice node; None if the axes are unknown."""
-    starts, ends, steps = (arguments.ints(name) for name in ("starts", "ends", "steps"))
-    axes: Sequence[int] | None = arguments.ints("axes")
+    starts, ends, steps = (arguments.integer_argument(name) for name in ("starts", "ends", "steps"))
+    axes: Sequence[int] | None = arguments.integer_argument("axes")
     known = next((n for n in (axes, starts, ends, steps) if n is not None), None)
     if not arguments.is_given("axes") and known is not None:
         axes = range(len(known))

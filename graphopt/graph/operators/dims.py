@@ -126,7 +126,7 @@ def _flatten(known: NodeFacts) -> Dims | None:
 
 
 def _unsqueeze(known: NodeFacts) -> Dims | None:
-    dims, given = known.dims(0), known.ints("axes")
+    dims, given = known.dims(0), known.integer_argument("axes")
     if dims is None or given is None:
         length = known.length(1) if len(known.node.inputs) > 1 else None
         return None if dims is None or length is None else [None] * (len(dims) + length)
@@ -161,7 +161,7 @@ def _concat(known: NodeFacts) -> Dims | None:
 
 def _split(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     along, parts = known.axis(len(dims)), len(known.node.outputs)
-    sizes = known.ints("split")
+    sizes = known.integer_argument("split")
     part: Size | None = None
     if sizes is not None:
         part = Size.of(sizes[known.index])
@@ -241,12 +241,12 @@ def _arg_reduce(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
 
 def _top_k(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
     along, k = known.axis(len(dims), -1), known.attribute("k")
-    counts = known.integers(1) if k is None else [k]
+    counts = known.integer_input(1) if k is None else [k]
     return [(Size.of(counts[0]) if counts else None) if axis == along else d for axis, d in enumerate(dims)]
 
 
 def _one_hot(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
-    depth, axis = known.integers(1), known.attribute("axis", -1)
+    depth, axis = known.integer_input(1), known.attribute("axis", -1)
     axis = axis + len(dims) + 1 if axis < 0 else axis
     return [*dims[:axis], Size.of(depth[0]) if depth else None, *dims[axis:]]
 
@@ -268,7 +268,7 @@ def _expand(known: NodeFacts, have: tuple[Size, ...]) -> Dims | None:
 
 
 def _pad(known: NodeFacts, dims: tuple[Size, ...]) -> Dims | None:
-    pads = known.ints("pads")
+    pads = known.integer_argument("pads")
     axes = known.axes(len(dims)) if known.is_given("axes") else list(range(len(dims)))
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         return [None] * len(dims)

@@ -315,7 +315,7 @@ def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[NodeFacts], Ele
 
 
 def _filled(known: NodeFacts) -> Elements | None:
-    shape = known.integers(0)
+    shape = known.integer_input(0)
     fill = known.attribute("value")
     one = Elements(items([ZERO]), ir.DataType.FLOAT) if fill is None else constant(fill)
     if shape is None or one is None or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
@@ -326,7 +326,7 @@ def _filled(known: NodeFacts) -> Elements | None:
 def _part(known: NodeFacts) -> Elements | None:
     """Returns the part of a vector in one output of a Split."""
     data = known.elements(0)
-    sizes = known.ints("split")
+    sizes = known.integer_argument("split")
     if data is None or data.items.ndim != 1:
         return None
     if sizes is None:

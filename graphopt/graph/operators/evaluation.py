@@ -68,7 +68,7 @@ class FoldableNode(Arguments):
     def optional(self, i: int) -> Array | None:
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def integers(self, i: int) -> list[int] | None:
+    def integer_input(self, i: int) -> list[int] | None:
         array = self.optional(i)
         return None if array is None else [int(n) for n in array.reshape(-1)]
 
@@ -203,7 +203,7 @@ def _squeeze(c: FoldableNode) -> Array:
 
 def _unsqueeze(c: FoldableNode) -> Array:
     data = c.input(0)
-    axes = c.axes(data.ndim + len(c.ints("axes") or ()))
+    axes = c.axes(data.ndim + len(c.integer_argument("axes") or ()))
     if axes is None:
         raise CannotEvaluateError
     return np.expand_dims(data, tuple(sorted(axes)))

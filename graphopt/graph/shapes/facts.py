@@ -146,7 +146,7 @@ class NodeFacts(Arguments):
         inputs = self.node.inputs
         return self.facts[fact].get(inputs[i]) if i < len(inputs) else None
 
-    def integers(self, i: int) -> list[int] | None:
+    def integer_input(self, i: int) -> list[int] | None:
         elements = self.elements(i)
         return None if elements is None else elements.integers
 

@@ -104,7 +104,7 @@ def _slices_everything(node: ir.Node, editor: Editor) -> bool:
 
 
 def _pads_nothing(node: ir.Node, editor: Editor) -> bool:
-    pads = editor.arguments(node).ints("pads")
+    pads = editor.arguments(node).integer_argument("pads")
     return pads is not None and not any(pads)
 
 
