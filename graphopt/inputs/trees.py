@@ -1,8 +1,8 @@
-"""Rows that reach each decision of a tree ensemble, at its threshold and next to it.
+"""Test input rows that reach the decisions of a tree ensemble, at their thresholds and next to them.
 
-Random rows rarely satisfy all decisions above a deep decision. In the rows for a decision, the features that the
-decisions above it compare have values between their thresholds. The feature that the decision itself compares is the
-threshold, one of its two neighbours in float32, or halfway to the next threshold of either model.
+Random rows rarely reach a deep decision, because they must satisfy all decisions above it. Each row here satisfies the
+decisions above one decision. The feature of that decision is its threshold, one of the threshold's two neighbours in
+float32, or halfway to the next threshold of either model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphopt.graph.operators.traits import ARITHMETIC
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_int
 
-# The columns of wider inputs are not followed.
+# Inputs with more columns get no such rows.
 MOST_COLUMNS = 4096
 # The most decisions with rows; if there are more, every nth one gets rows.
 MOST_DECISIONS = 512
@@ -102,7 +102,7 @@ def columns_of(value: ir.Value) -> Columns:
     return [Column(str(value.name), i) for i in range(width)]
 
 
-def moved_columns(node: ir.Node, columns: Sequence[Columns], constant: npt.NDArray[Any] | None) -> Columns | None:
+def output_columns(node: ir.Node, columns: Sequence[Columns], constant: npt.NDArray[Any] | None) -> Columns | None:
     """Returns the columns of a node's output.
 
     Args:
@@ -210,7 +210,13 @@ def _decisions(nodes: Mapping[int, _Node], roots: Sequence[int]) -> Sequence[Dec
 
 
 def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]:
-    """Returns rows, (input, column) -> element: three or more for each decision of these ensembles."""
+    """Returns test rows: three or more for each of at most `MOST_DECISIONS` decisions of these ensembles.
+
+    Decisions on unknown columns get no rows.
+
+    Returns:
+        For each row, (input, column) -> element; the caller draws the other elements.
+    """
     thresholds: dict[tuple[str, int], set[float]] = {}
     for trees in ensembles:
         for decision in trees.decisions:
@@ -240,7 +246,11 @@ def _around(number: float, thresholds: Sequence[float]) -> Sequence[float]:
 
 
 def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float]:
-    """Returns values that satisfy every decision above this one."""
+    """Returns elements that satisfy the comparisons of the decisions above this one: (input, column) -> element.
+
+    BRANCH_MEMBER, a BRANCH_EQ that must fail and a BRANCH_NEQ that must hold exclude or list single values: they do
+    not restrict the elements here.
+    """
     bounds: dict[int, tuple[float, float]] = {}
     exact: dict[int, float] = {}
     for feature, mode, threshold, holds in decision.path:
@@ -248,7 +258,7 @@ def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float
         if mode in _BELOW | _ABOVE:
             below = (mode in _BELOW) == holds
             bounds[feature] = (low, min(high, threshold)) if below else (max(low, threshold), high)
-        elif (mode == "BRANCH_EQ") == holds:
+        elif (mode, holds) in (("BRANCH_EQ", True), ("BRANCH_NEQ", False)):
             exact[feature] = threshold
     row = {}
     for feature, column in trees.columns.items():

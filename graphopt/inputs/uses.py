@@ -20,7 +20,7 @@ from graphopt.graph.operators.traits import ARITHMETIC, COMPARISONS, LOGIC, MOVE
 from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import bodies, is_external, tensor_array, tensor_dims
 from graphopt.graph.view import GraphView, attribute_float, attribute_int
-from graphopt.inputs.trees import MOST_COLUMNS, Columns, Ensemble, attributes_of, columns_of, ensemble, moved_columns
+from graphopt.inputs.trees import MOST_COLUMNS, Columns, Ensemble, attributes_of, columns_of, ensemble, output_columns
 from graphopt.targets.target import Target
 
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
@@ -236,8 +236,8 @@ class _Tracer:
                 self.uses[name].trees.append(trees)
         elif any(columns):
             second = self._constant(node.inputs[1]) if len(node.inputs) > 1 else None
-            if (moved := moved_columns(node, columns, second)) is not None:
-                self.columns[node.outputs[0]] = moved
+            if (result := output_columns(node, columns, second)) is not None:
+                self.columns[node.outputs[0]] = result
 
     def _follow_floats(self, node: ir.Node) -> None:
         """Follows integers that are converted to floats and back."""

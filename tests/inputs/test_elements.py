@@ -13,6 +13,7 @@ import graphopt
 from graphopt.inputs.declared import deserialized
 from graphopt.inputs.filling import ABOUT
 from graphopt.inputs.plan import Case
+from graphopt.inputs.trees import Column, Decision, Ensemble, rows_of
 from graphopt.inputs.uses import only_compared, uses_of
 from tests.inputs.cases import make_cases
 from tests.rewriting import Array, model_from_text
@@ -162,6 +163,15 @@ def test_a_decision_of_the_newer_operator(other: tuple[float, int]) -> None:
     rows = _by_name(_tree_of_version_5(3.25, 0))["tree thresholds"].feeds["x"][:, 1]
     assert {3.25, float(np.nextafter(np.float32(3.25), np.float32(9)))} <= set(rows.tolist())
     assert not graphopt.verify(_tree_of_version_5(3.25, 0), _tree_of_version_5(*other), effort="quick")
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_decisions_without_an_order_restrict_no_element(holds: bool) -> None:
+    """The split of BRANCH_MEMBER has no meaning, because the operator compares with a list of values."""
+    columns = {0: Column("x", 0), 1: Column("x", 1)}
+    decision = Decision(1, 2.0, "BRANCH_LEQ", ((0, "BRANCH_MEMBER", 3.0, holds),))
+    rows = rows_of([Ensemble(columns, [decision])])
+    assert len(rows) == 3 and all(row.keys() == {("x", 1)} for row in rows)
 
 
 @pytest.mark.parametrize("path", ["Scaler", "Concat", "Sub"])
