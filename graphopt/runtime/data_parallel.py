@@ -68,11 +68,13 @@ class DataParallel:
         """Runs the model like `InferenceSession.run`; a batch of n items uses at most n sessions.
 
         Raises:
-            GraphoptError: the inputs have different batch sizes.
+            GraphoptError: no input has the batch axis, or the inputs have different batch sizes.
 
         """
         split = {name: x for name, x in feeds.items() if self._inputs[name][:1] == [self.batch]}
         sizes = {name: len(x) for name, x in split.items()}
+        if not split:
+            raise GraphoptError(f"no input with the batch axis {self.batch} is given")
         if len(set(sizes.values())) != 1:
             raise GraphoptError(f"the inputs have different batch sizes: {sizes}")
         count = min(len(self.sessions), max(1, next(iter(sizes.values()))))

@@ -50,6 +50,8 @@ def test_batches_that_differ() -> None:
     both = DataParallel(model_from_text(PAIR).SerializeToString(), [CPU] * 2)
     with pytest.raises(GraphoptError, match="different batch sizes"):
         both.run(None, {"a": x, "b": x[:1], "w": np.zeros((3, 2), np.float32)})
+    with pytest.raises(GraphoptError, match="no input with the batch axis"):
+        both.run(None, {"w": np.zeros((3, 2), np.float32)})
 
 
 def _on_the_device(model: bytes, feeds: dict[str, Array]) -> list[Array]:
