@@ -170,6 +170,8 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(70, 1200, 8, heads=2, window=(20, 5), bad=3),
         Problem(60, 40, 16, window=(2, 1), bias="HST", guard=True, bad=2),
         Problem(20, 1100, 16, window=(40, 60), bad=1),
+        Problem(70, 132, 64, B=2, heads=2, bias="HST", mask="BT", mask_value=-65504.0, guard=True),
+        Problem(66, 128, 40, mask="ST", guard=True, hidden_rows=5, bad=2, causal=True),
     ),
     128: (
         Problem(17, 45, 128),
@@ -191,6 +193,7 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(40, 33, 128, window=(4, 2), mask="T", mask_value=-1e4, guard=True),
         Problem(130, 40, 72, causal=True, guard=True, bad=2),
         Problem(130, 40, 72, causal=True, guard=True, bad=2, softcap=5.0),
+        Problem(50, 100, 128, bias="ST", mask="ST", guard=True, hidden_rows=3, bad=2),
     ),
     256: (
         Problem(5, 9, 256),
@@ -208,6 +211,7 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(8, 31, 224, Dv=160, scale=-0.1),
         Problem(10, 65, 256, softcap=50.0, guard=True, causal=True, heads=2, kv_heads=1),
         Problem(20, 70, 144, window=(9, 1), heads=2, kv_heads=1),
+        Problem(20, 72, 144, bias="HST", mask="ST", mask_value=-9.0, guard=True, heads=2),
         Problem(130, 40, 136, causal=True, guard=True, bad=2),
         Problem(130, 40, 136, causal=True, guard=True, bad=2, softcap=5.0),
     ),

@@ -34,7 +34,9 @@ enum AttentionFlags : int32_t {
   kAttentionMask = 512,
   kAttentionSoftcap = 1024,
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
-  kAttentionFound = 4096,  // fused_attention_values_* has run
+  // fused_attention_values_* has run. Without this flag and with kAttentionGuard, a work-group with a NaN softmax searches
+  // V itself.
+  kAttentionFound = 4096,
   kAttentionWindow = 8192,
   // The number of keys differs between batch elements, whose keys and queries end at the same position. A query that
   // sees no key gives zeros.
@@ -43,6 +45,9 @@ enum AttentionFlags : int32_t {
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
+  // Groups of kAttentionKeysTogether keys are aligned in every row of the bias or mask.
+  kAttentionVectorBias = 1 << 18,
+  kAttentionVectorMask = 1 << 19,
 };
 
 struct AttentionScores {
@@ -83,6 +88,7 @@ struct AttentionArgs : Arguments<9, 336> {
 
 // The probabilities of fused_attention_*_f16 are scaled by 2^kAttentionRaised (softmax.h).
 constexpr float kAttentionRaised = 10.0f;
+constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys in the scores of a work-item
 
 constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts

@@ -24,8 +24,8 @@
 //
 // A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. In two cases the kernel does not read
 // such keys: if causality or a window hides them, and if the softmax of a row is NaN, so that the guard replaces the
-// row by 0 V. For these cases, fused_attention_values_* first finds the non-finite values. Launch:
-// operators/attention/attention/plan.cpp.
+// row by 0 V. In the first case, and if the keys are split, fused_attention_values_* first finds the non-finite values.
+// In the second case, a work-group with such a row searches V. Launch: operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 #include "operators/attention/attention/loading.h"
@@ -81,10 +81,39 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
   }
 }
 
-// Assembles the output of a part of the rows in LDS and stores it, in entire vectors if kAttentionVectorO is set.
+// Returns whether a work-group searches V if the softmax of a row is NaN.
+DEVICE bool searches_values(int32_t flags) {
+  return (flags & (kAttentionGuard | kAttentionFound | kAttentionLengths)) == kAttentionGuard;
+}
+
+// Sets `last` to 0 for the columns of V with non-finite values. Only rows with a NaN softmax read this value.
 template <class T, class P>
-DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
-                         const AttentionSoftmax<P>& softmax, int part) {
+DEVICE void search_values(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
+  const AttentionSizes& sizes = place.layout.sizes;
+  const AttentionStrides& strides = place.layout.v;
+  const auto head = static_cast<int>(place.all_heads) - place.b * static_cast<int>(place.layout.heads.d);
+  const T* const v = static_cast<const T*>(args.v) + place.b * strides.b + head * strides.h;
+  const bool vectors = (place.layout.scores.flags & kAttentionVectorV) != 0;
+  constexpr int kDown = P::kThreads / P::kAcross;
+  const int d = thread_x() % P::kAcross * P::kSize;
+  NO_UNROLL for (int t = thread_x() / P::kAcross; t < sizes.T && d < sizes.Dv; t += kDown) {
+    const T* const from = v + int64_t{t} * strides.row + int64_t{d} * strides.column;
+    Pack<T> pack = {};
+    if (vectors) {
+      pack = load_pack(from);
+    } else {
+      for (int e = 0; e < min_int(P::kSize, sizes.Dv - d); ++e) pack.v[e] = from[int64_t{e} * strides.column];
+    }
+    UNROLL for (int e = 0; e < P::kSize; ++e) {
+      if (!is_finite(pack.v[e])) lds.last[d + e] = 0;
+    }
+  }
+}
+
+// Assembles the output of a part of the rows in LDS and stores it, in entire vectors if kAttentionVectorO is set.
+template <class T, class P, bool kPlain>
+DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                         const P& products, const AttentionSoftmax<P>& softmax, int part) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
   if constexpr (P::kOutputOverlaps) barrier();
@@ -109,7 +138,18 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
       lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
     }
   }
+  const bool searches = !kPlain && searches_values(flags);
+  if (searches && part == 0) {
+    for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) lds.last[d] = -1;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      if (P::keeps(slot) && !(softmax.sum[slot] > 0.0f)) lds.extras.is_nan = 1;
+    }
+  }
   barrier();
+  if (searches && part == 0 && lds.extras.is_nan != 0) {
+    search_values<T, P>(args, place, lds);
+    barrier();
+  }
   NO_UNROLL for (int at = thread_x(); at < P::kPartRows * P::kAcross; at += P::kThreads) {
     const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
     const int row_of_group = part * P::kPartRows + r;
@@ -118,7 +158,7 @@ DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, c
     const AttentionRow row = place.row_at(place.first_row + row_of_group);
     const int from = first_unread(lds.sum[r], row.query + place.ahead + 1, sizes.T, flags);
     if (from == 0) pack = {};
-    if ((flags & kAttentionFound) != 0) {
+    if ((flags & kAttentionFound) != 0 || searches) {
       UNROLL for (int e = 0; e < P::kSize; ++e) {
         if (d + e < sizes.Dv && lds.last[d + e] >= from) {
           pack.v[e] = from_float<T>(not_a_number());
@@ -174,12 +214,14 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     lds_barrier();
     typename P::Staged staged;  // kept from block to block, it would be copied
     keys.begin_values(staged, t, thread);
+    StagedExtras<T, P> extras;
+    if constexpr (!kPlain) extras.load_ahead(place, lds.extras, t);
     typename P::Scores scores;
     products.multiply_keys(lds, scores, layout.sizes.D);
     if constexpr (kPlain) {
       finish_plain_scores<P>(scores, place, t);
     } else {
-      finish_scores<T, P>(scores, place, lds.extras, t);
+      finish_scores<T, P>(scores, place, lds.extras, extras, t);
     }
     if constexpr (P::kLazily) {
       softmax.template add_lazily<T>(scores, products, layout.scores.exponent);
@@ -300,7 +342,7 @@ DEVICE void fused_attention(const AttentionArgs& args) {
     store_split<T, P>(place, lds.extras, products, softmax);
   } else {
     NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
-      store_output<T, P>(place, lds, products, softmax, part);
+      store_output<T, P, kPlain>(args, place, lds, products, softmax, part);
     }
   }
 }

@@ -266,7 +266,8 @@ DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& 
                 args.statistics,
                 args.found,
                 layout.o,
-                place.last_seen};
+                place.last_seen,
+                0};
 }
 
 }  // namespace graphopt::hip

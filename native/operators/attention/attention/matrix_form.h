@@ -127,6 +127,20 @@ struct MatrixAttention {
       keep_order();
     }
   }
+  // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
+  static constexpr int kKeysTogether = Instruction::kContiguous;
+  static constexpr int kKeyGroups = kN * Instruction::kSums / Instruction::kRows / kKeysTogether;
+  static constexpr bool kExtrasAhead = kKeysTogether > 1;  // otherwise there are too few registers
+  static_assert(kAttentionKeysTogether % kKeysTogether == 0, "aligned groups");
+  template <class F>
+  DEVICE static void each_group(int slot, const F& f) {
+    const int first = kCopiesToLds ? 0 : opaque(Instruction::column(0)) - Instruction::column(0);
+    UNROLL for (int n = 0; n < kN; ++n) {
+      UNROLL for (int i = 0; i < Instruction::kSums; i += kKeysTogether) {
+        if (Instruction::row_of(i) == slot % Instruction::kRows) f(first + n * 16 + Instruction::column(i));
+      }
+    }
+  }
   // value = f(slot, column, value)
   template <class F>
   DEVICE void each_output(const F& f) {

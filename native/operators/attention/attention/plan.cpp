@@ -112,8 +112,14 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   return c;
 }
 
+// Whether every row of a bias or mask has aligned groups of adjacent keys.
+bool has_groups(const Strides4& s, int64_t keys) {
+  const int64_t joined = s.b | s.h | s.row | keys;
+  return s.col == 1 && joined % hip::kAttentionKeysTogether == 0;
+}
+
 hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& choice, bool half,
-                               bool aligned) {
+                               bool aligned, bool is_split) {
   constexpr float kLog2E = 1.44269504f;
   const bool skips =
       p.window || (p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity()));
@@ -130,12 +136,16 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
       {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
       {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
-      {!p.has_lengths && (p.guard || p.window || (skips && p.S > 1)), hip::kAttentionFound},
+      {!p.has_lengths && ((p.guard && (is_split || choice.plain)) || p.window || (skips && p.S > 1)),
+       hip::kAttentionFound},
       {p.window, hip::kAttentionWindow},
       {p.has_lengths, hip::kAttentionLengths},
       {p.first, hip::kAttentionFirst},
       {p.ends_at_last_key, hip::kAttentionEndsAtLastKey},
       {p.sink, hip::kAttentionSink},
+      {is_split, hip::kAttentionSplit},
+      {aligned && p.has_bias && has_groups(p.bias, p.T), hip::kAttentionVectorBias},
+      {aligned && p.has_mask && has_groups(p.mask, p.T), hip::kAttentionVectorMask},
   };
   const bool scaled_in_exponent = choice.plain || (choice.few && p.softcap == 0.0f);
   hip::AttentionScores scores{
@@ -299,8 +309,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
   const Splits splits = choice.few ? split_few(p, choice, half, groups, device.compute_units)
                                    : split(p, shape, groups, device.compute_units);
-  hip::AttentionScores scores = scores_of(p, choice, half, aligned);
-  if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
+  const hip::AttentionScores scores = scores_of(p, choice, half, aligned, splits.count > 1);
   // Clamp the window to the sequence lengths: larger bounds do not change which keys it hides. The check keeps window +
   // query index below 2^31.
   if (p.window) to_i31(p.S + p.T);

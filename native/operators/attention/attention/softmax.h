@@ -6,11 +6,52 @@
 
 namespace graphopt::hip {
 
+// Bias and mask of the rows of a work-item at the keys of a block. If P::kExtrasAhead is set, they are loaded during the
+// multiplication by K, else one row at a time.
+template <class T, class P>
+struct StagedExtras {
+  static constexpr int kStaged = P::kExtrasAhead ? P::kSlots : 1;
+  ExtraRow<T, P> bias[kStaged];
+  ExtraRow<uint8_t, P> mask[kStaged];
+
+  // Loads a row at the keys from t on.
+  template <class E>
+  DEVICE static void load(const AttentionPlace<P>& place, const AttentionExtra<E>& extra, int32_t vectors,
+                          int t, int slot, ExtraRow<E, P>& to) {
+    const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));
+    to.load(extra.at(place.first_head + row.head, row.query, t), extra.column, opaque(place.end - t),
+            (place.layout.scores.flags & vectors) != 0, slot);
+  }
+  DEVICE void load_ahead(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, int t) {
+    if constexpr (P::kExtrasAhead) {
+      const int32_t flags = place.layout.scores.flags;
+      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+        if ((flags & kAttentionBias) != 0)
+          load(place, extras.bias, kAttentionVectorBias, t, slot, bias[slot]);
+        if ((flags & kAttentionMask) != 0)
+          load(place, extras.mask, kAttentionVectorMask, t, slot, mask[slot]);
+      }
+    }
+  }
+  DEVICE const ExtraRow<T, P>& bias_of(const AttentionPlace<P>& place, const AttentionExtras<T>& extras,
+                                       int t, int slot) {
+    if constexpr (P::kExtrasAhead) return bias[slot];
+    load(place, extras.bias, kAttentionVectorBias, t, slot, bias[0]);
+    return bias[0];
+  }
+  DEVICE const ExtraRow<uint8_t, P>& mask_of(const AttentionPlace<P>& place, const AttentionExtras<T>& extras,
+                                             int t, int slot) {
+    if constexpr (P::kExtrasAhead) return mask[slot];
+    load(place, extras.mask, kAttentionVectorMask, t, slot, mask[0]);
+    return mask[0];
+  }
+};
+
 // Converts the elements of Q K^T for the keys from t on to scores: applies scale, softcap, bias, causality, mask and
 // window.
 template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
-                          const AttentionExtras<T>& extras, int t) {
+                          const AttentionExtras<T>& extras, StagedExtras<T, P>& staged, int t) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
   const int next = t + P::kKeys;
@@ -24,25 +65,19 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
       P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
     }
     if ((flags & kAttentionBias) != 0) {
-      const AttentionExtra<T>& extra = extras.bias;
-      const T* bias = extra.at(place.first_head + row.head, row.query, t);
-      const int last = opaque(left) - 1, column = extra.column;
-      P::each_of(scores, slot, [&](int key, float s) {
-        return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
-      });
+      const ExtraRow<T, P>& bias = staged.bias_of(place, extras, t, slot);
+      int at = 0;
+      P::each_of(scores, slot, [&](int, float s) { return s + to_float(bias[at++]); });
     }
     if (place.causal() && next > place.first_hidden) {
       const int seen = row.query + place.ahead + 1 - t;
       P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
     }
     if ((flags & kAttentionMask) != 0) {
-      const AttentionExtra<uint8_t>& extra = extras.mask;
-      const uint8_t* mask = extra.at(place.first_head + row.head, row.query, t);
-      const int last = opaque(left) - 1, column = extra.column;
+      const ExtraRow<uint8_t, P>& mask = staged.mask_of(place, extras, t, slot);
       const float masked = extras.mask_value;
-      P::each_of(scores, slot, [&](int key, float s) {
-        return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
-      });
+      int at = 0;
+      P::each_of(scores, slot, [&](int, float s) { return mask[at++] != 0 ? s : masked; });
     }
     if ((flags & kAttentionWindow) != 0) {
       const int end = min_int(row.query + place.ahead, extras.last_seen) + 1 - t;

@@ -89,6 +89,14 @@ struct VectorAttention {
     }
     keep_order();
   }
+  // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
+  static constexpr int kKeysTogether = kGroup, kKeyGroups = kScores / kGroup;
+  static constexpr bool kExtrasAhead = false;
+  static_assert(kAttentionKeysTogether % kKeysTogether == 0, "aligned groups");
+  template <class F>
+  DEVICE static void each_group(int, const F& f) {
+    UNROLL for (int i = 0; i < kScores; i += kGroup) f(key_of(i, across()));
+  }
   template <class F>
   DEVICE void each_output(const F& f) {
     UNROLL for (int slot = 0; slot < kSlots; ++slot) {
