@@ -13,6 +13,18 @@ const char* kernel_of(const char* name, bool together, bool half) {
   return kernel_name({name, together ? "_together" : "", half ? "_f16" : "_f32"});
 }
 
+// Sets the sizes of a cache of `total` elements: the members that hip::GqaPastArgs and hip::GqaInt8Args share.
+template <class Args>
+void set_cache_sizes(const GqaProblem& p, int64_t total, Args& args) {
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.length = make_divisor(p.length);
+  args.heads = make_divisor(p.G);
+  args.S = to_i31(p.S);
+  args.past_length = to_i31(p.past_length);
+  args.first = p.first;
+}
+
 }  // namespace
 
 Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned) {
@@ -65,13 +77,7 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
   args.past = p.past_length > 0 ? input(0) : no_buffer();
   args.lengths = input(1);
   args.y = output(0);
-  args.total = to_u31(total);
-  args.head = make_divisor(p.H);
-  args.length = make_divisor(p.length);
-  args.heads = make_divisor(p.G);
-  args.S = to_i31(p.S);
-  args.past_length = to_i31(p.past_length);
-  args.first = p.first;
+  set_cache_sizes(p, total, args);
   const int64_t pack = pack_of(half);
   const bool together = aligned && p.H % pack == 0;
   return one_launch(kernel_of("gqa_past", together, half), together ? total / pack : total, hip::kGqaThreads,
@@ -88,13 +94,7 @@ Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels) {
   args.x = input(3);
   args.y = output(0);
   args.z = output(1);
-  args.total = to_u31(total);
-  args.head = make_divisor(p.H);
-  args.length = make_divisor(p.length);
-  args.heads = make_divisor(p.G);
-  args.S = to_i31(p.S);
-  args.past_length = to_i31(p.past_length);
-  args.first = p.first;
+  set_cache_sizes(p, total, args);
   args.channels = channels;
   return one_launch(float_kernel("gqa_int8", half), total, hip::kGqaThreads, args);
 }
