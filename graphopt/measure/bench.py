@@ -38,7 +38,7 @@ from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
 from graphopt.inputs.declared import required_inputs, symbols
 from graphopt.inputs.given import given_cases
-from graphopt.inputs.plan import accepted_feeds, accepted_sizes, normal_feeds
+from graphopt.inputs.plan import Case, accepted_feeds, accepted_sizes, normal_feeds
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import (
@@ -67,6 +67,8 @@ from graphopt.runtime.discovery import (
 )
 from graphopt.runtime.sessions import COMPILING_PROVIDERS
 from graphopt.strict_json import dumps
+from graphopt.verification.pair import may_divide_by_zero
+from graphopt.verification.run import Mode, run_isolated
 
 WARM_UP_RUNS = 3
 MIN_ROUNDS, MAX_ROUNDS = 9, 1000
@@ -352,20 +354,46 @@ def _usable(
     if not free:
         return grid
     with about(str(path)):
-        takes = _accepts(open_session(path, setting.provider, setting.threads))
+        takes = _accepts(path, setting)
         found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
 
 
-def _accepts(session: Any) -> Callable[[dict[str, Any]], bool]:
-    def takes(tried: dict[str, Any]) -> bool:
-        try:
-            session.run(None, tried)
-        except Exception:  # `_runner` reports the reason
-            return False
-        return True
+def trial_runner(path: Path, provider: str, threads: int, session: Any) -> Callable[[Mapping[str, Any]], str]:
+    """Returns a function that runs a model once on given inputs, before it is timed.
 
-    return takes
+    The function returns the runtime's message if it refuses the inputs; otherwise "". On the CPU, a model that may
+    divide integers by 0 runs in another process, because the runtime may crash there.
+
+    Args:
+        path: the model file.
+        provider: full name of the provider.
+        threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
+        session: a session of the model, from `open_session`.
+    """
+    if provider == CPU and may_divide_by_zero(path):
+        mode = Mode(library=True, optimized=True)
+
+        def run_elsewhere(feeds: Mapping[str, Any]) -> str:
+            (outputs,) = run_isolated(path, [Case("trial", dict(feeds))], mode, threads=threads).values()
+            return outputs if isinstance(outputs, str) else ""
+
+        return run_elsewhere
+
+    def run(feeds: Mapping[str, Any]) -> str:
+        try:
+            session.run(None, feeds)
+        except Exception as error:  # the runtime's exception classes share no public base
+            return runtime_message(error)
+        return ""
+
+    return run
+
+
+def _accepts(path: Path, setting: Setting) -> Callable[[dict[str, Any]], bool]:
+    session = open_session(path, setting.provider, setting.threads)
+    run = trial_runner(path, setting.provider, setting.threads, session)
+    return lambda tried: not run(tried)  # `_runner` reports the reason
 
 
 def _conditions(providers: Sequence[str]) -> list[str]:
@@ -407,18 +435,16 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
         feeds = normal_feeds(proto, setting.sizes)
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
             return feeds
-        session = open_session(path, setting.provider, setting.threads)
-        return accepted_feeds(inlined(proto), setting.sizes, _accepts(session)) or feeds
+        return accepted_feeds(inlined(proto), setting.sizes, _accepts(path, setting)) or feeds
 
 
 def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:
-    try:
-        session.run(None, feeds)
-    except Exception as error:  # the runtime's exception classes share no public base
+    failure = trial_runner(path, setting.provider, setting.threads, session)(feeds)
+    if failure:
         raise GraphoptError(
-            f"{path}: {setting}: the model does not run: {runtime_message(error)}; give sizes or inputs that it "
-            "accepts (--dim, --inputs)"
-        ) from None
+            f"{path}: {setting}: the model does not run: {failure}; give sizes or inputs that it accepts (--dim, "
+            "--inputs)"
+        )
     if setting.io == "host":
         return lambda: session.run(None, feeds)
     return bound_runner(session, feeds, memory_of(session))

@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files
-from graphopt.errors import GraphoptError, ModelLoadError, naming, runtime_message
+from graphopt.errors import GraphoptError, ModelLoadError, naming
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -37,6 +37,7 @@ from graphopt.measure.bench import (
     interleave,
     ratio,
     size_grid,
+    trial_runner,
     verdict,
 )
 from graphopt.measure.measured_session import open_session
@@ -336,14 +337,13 @@ class _Work:
         session = open_session(path, self.provider, self.threads, record=self._record)
         halves = {i.name for i in session.get_inputs() if i.type == "tensor(float16)"}
         feeds = {n: a.astype(np.float16) if n in halves else a for n, a in feeds.items()}
-        try:
-            session.run(None, feeds)
-        except Exception as error:  # the runtime's exception classes share no public base
+        failure = trial_runner(path, self.provider, self.threads, session)(feeds)
+        if failure:
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
             raise GraphoptError(
-                f"{path}: the model does not run with {sizes or 'fixed sizes'}: {runtime_message(error)}; give sizes "
-                "that it accepts (--dim)"
-            ) from None
+                f"{path}: the model does not run with {sizes or 'fixed sizes'}: {failure}; give sizes that it accepts "
+                "(--dim)"
+            )
         if self.provider == CPU:
             return lambda: session.run(None, feeds)
         return bound_runner(session, feeds, memory_of(session))

@@ -24,7 +24,8 @@ from graphopt.measure.bench import size_grid
 from graphopt.optimizer import optimize
 from graphopt.options import Options, Precision
 from graphopt.progress import Progress
-from graphopt.verification.run import Mode, Outputs, open_session, run_case
+from graphopt.verification.pair import may_divide_by_zero
+from graphopt.verification.run import Mode, Outputs, run_cases, run_isolated
 
 PRECISION: Precision = "bf16"
 # The passes that round; each node that they rewrite is a layer.
@@ -180,8 +181,8 @@ class _ErrorMeasurement:
         Raises:
             GraphoptError: the model does not run.
         """
-        session = open_session(path, Mode(library))
-        outputs = [run_case(session, case) for case in self._cases]
+        run = run_isolated if may_divide_by_zero(path) else run_cases
+        outputs = list(run(path, self._cases, Mode(library)).values())
         for one in outputs:
             if isinstance(one, str):
                 raise GraphoptError(f"{self._called} does not run: {one}; give sizes that it accepts (--dim)")

@@ -253,6 +253,13 @@ def _read(model: Any) -> ComparedModel:
     return ComparedModel(proto, proto, source.model)
 
 
+def may_divide_by_zero(path: Path) -> bool:
+    """Returns `ComparedModel.may_divide_by_zero` for a model file."""
+    model = _read(path)
+    inference.infer(model.model)
+    return model.may_divide_by_zero
+
+
 def _notes_on_windows(before: ir.Model, after: ir.Model) -> list[str]:
     """Returns notes on GroupQueryAttention nodes that this runtime's kernel computes unlike their definition."""
     version = import_onnxruntime().__version__

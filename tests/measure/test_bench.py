@@ -31,6 +31,7 @@ from graphopt.measure.bench import (
 from graphopt.measure.measured_session import open_session
 from graphopt.measure.memory import PeakMemory
 from graphopt.measure.profiling import WARM_UP_RUNS, NodeTime, node_times, placement, placement_line
+from graphopt.precision.limit_error import limit_error
 from graphopt.report.tables import print_bench
 from graphopt.runtime.machine import device_memory_used
 from models import ZOO
@@ -234,6 +235,20 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
         bench(model, inputs={"i": np.ones(5, np.int64)}, seconds=0.0, memory=False)
     with pytest.raises(OptionError, match="inputs determine the sizes"):
         bench(model, inputs=tmp_path / "zeros.npz", batch=(1,))
+
+
+@pytest.mark.parametrize("inputs", [None, {"x": np.ones(2, np.float32)}], ids=["generated", "given"])
+def test_integer_divisions_that_end_the_process(inputs: dict[str, Any] | None, tmp_path: Path) -> None:
+    """ONNX Runtime's Div faults (SIGFPE) on a zero divisor; `bench`, `tune` and an error limit report it."""
+    text = "g (float[2] x) => (int64[2] y) { c = Cast <to = 7> (x) z = Sub(c, c) y = Div(c, z) }"
+    model = model_from_text(text, {})
+    with pytest.raises(GraphoptError, match=r"the model does not run: .*(SIGFPE|by zero)"):
+        bench(model, inputs=inputs, seconds=0.0, memory=False)
+    if inputs is None:
+        with pytest.raises(GraphoptError, match=r"does not run with fixed sizes: .*(SIGFPE|by zero)"):
+            graphopt.tune(model, target="cpu", cache=tmp_path / "cache.json")
+        with pytest.raises(GraphoptError, match=r"does not run: .*(SIGFPE|by zero)"):
+            limit_error(model, 0.1)
 
 
 def test_inputs_that_a_model_takes_are_looked_for(tmp_path: Path) -> None:
