@@ -189,6 +189,15 @@ def test_graph_outputs_keep_their_names() -> None:
     assert sorted(clean(model_from_text(text, {"c": draw(2, 3)}), {"x": draw(2, 3)})) == ["Identity"] * 4 + ["Relu"]
 
 
+def test_an_identity_of_a_shared_weight() -> None:
+    """TorchScript writes one Identity of a weight for each further use; a copy would enlarge the file."""
+    text = "g (float[2, 3] x) => (float[2, 3] y) { v = Identity(w)\n t = MatMul(x, w)\n y = MatMul(t, v) }"
+    model = model_from_text(text, {"w": draw(3, 3)})
+    after = rewrite(model, [CleanUp()]).proto
+    assert [i.name for i in after.graph.initializer] == ["w"]
+    assert_same_outputs(model, after, {"x": draw(2, 3)})
+
+
 # -- constants -------------------------------------------------------------------------------------------------
 
 

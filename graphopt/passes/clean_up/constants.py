@@ -19,8 +19,9 @@ from graphopt.ops.schema import Array
 MAX_CONSTANT_BYTES = 64 * 1024
 # Larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
-# Operators that can be computed.
-COMPUTED = ELEMENTS.keys() | EVALUATED | {"CastLike"}
+# Operators that can be computed. The readers of an Identity read its input instead: a computed copy of a weight that
+# several nodes share would enlarge the file, and passes would take it for another weight.
+COMPUTED = (ELEMENTS.keys() | EVALUATED | {"CastLike"}) - {"Identity"}
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
 
