@@ -328,19 +328,20 @@ def require_readers(value: ir.Value, readers: Collection[ir.Node], producer: ir.
             raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", producer, reader)
 
 
-def require_contained(nodes: Sequence[ir.Node], result: ir.Value) -> None:
-    """Checks that `result` is the only output of `nodes` with uses outside of them.
+def require_contained(nodes: Sequence[ir.Node], *results: ir.Value) -> None:
+    """Checks that `results` are the only outputs of `nodes` with uses outside of them.
 
     Raises:
         Refusal: GRAPH_OUTPUT or OTHER_USES.
     """
+    inside, allowed = set(nodes), set(results)
     for node in nodes:
         for output in node.outputs:
-            if output is result:
+            if output in allowed:
                 continue
             if output.is_graph_output():
                 raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
-            outside = [u for u in output.consumers() if u not in nodes]
+            outside = [u for u in output.consumers() if u not in inside]
             if outside:
                 raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
 

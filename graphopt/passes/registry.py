@@ -17,6 +17,7 @@ from graphopt.passes.fold_batch_norm import FoldBatchNorm
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
+from graphopt.passes.fuse_lstm import FuseLstm
 from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_activation import FusedActivation
@@ -43,6 +44,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # known length).
     Contrib(),
     CleanUp(),
+    # Before the passes that fuse a Gemm of a time step with its neighbours.
+    FuseLstm(),
     # Before folding and ScaleShift, which would fuse the scale and shift of a norm.
     FuseGroupNorm(),
     FuseRowNorm(),

@@ -329,3 +329,29 @@ def swinv2() -> Case:
         return self.layer(x, (8, 8))[0]
 
     return Case(Call(call, layer=layer), {"x": torch.randn(2, 64, 16)}, {"x": {0: "batch"}})
+
+
+# -- LSTM
+
+
+@form
+def lstm_cells() -> Case:
+    """A loop over LSTMCell in each direction."""
+
+    class Both(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.forwards, self.backwards = nn.LSTMCell(6, 5), nn.LSTMCell(6, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sides = []
+            for cell, steps in ((self.forwards, range(4)), (self.backwards, range(3, -1, -1))):
+                h = c = x.new_zeros(x.shape[0], 5)
+                states = {}
+                for t in steps:
+                    h, c = cell(x[:, t], (h, c))
+                    states[t] = h
+                sides.append(torch.stack([states[t] for t in range(4)], 1))
+            return torch.cat(sides, -1)
+
+    return Case(Both(), {"x": torch.randn(2, 4, 6)}, {"x": {0: "batch"}})
