@@ -115,6 +115,9 @@ MASKED = """g (float[B, 2, S, 8] q, float[B, 2, 8, S] k, float[B, 2, S, 8] v, %s
 }"""
 ADDITIVE = MASKED % ("int64[B, 1, 1, S]", "f = Cast<to=1>(m)  n = Sub(one, f)  bias = Mul(n, low)")
 WHERE = MASKED % ("bool[B, 1, 1, S]", "bias = Where(m, zero, low)")
+CONSTANT_BIAS = """g (float[2, 6, 8] q, float[2, 8, 6] k, float[2, 6, 8] v) => (float[2, 6, 8] y) {
+    s = MatMul(q, k)  b = Add(s, bias)  p = Softmax<axis=-1>(b)  y = MatMul(p, v)
+}"""
 
 
 @pytest.mark.parametrize("target", ["rocm", "portable", "cpu"])
@@ -143,13 +146,38 @@ def test_a_row_that_is_masked_everywhere_stays_what_it_was(graph: str, low: floa
             np.testing.assert_allclose(got[1], np.broadcast_to(v[1].mean(axis=1, keepdims=True), v[1].shape), atol=0.01)
 
 
+@pytest.mark.parametrize("branches", ["zero, low", "low, zero"])
+def test_a_bias_that_only_hides_becomes_its_condition(branches: str) -> None:
+    graph = MASKED % ("bool[B, 1, S, S]", f"bias = Where(m, {branches})")
+    before = model_from_text(graph, {"zero": np.float32(0), "low": np.float32(LOWEST)})
+    after, _ = convert(before, ignore_cost_model=True)
+    (fused,) = (n for n in after.graph.node if n.domain == DOMAIN)
+    assert fused.op_type == "FusedAttentionMask"
+    assert ("Not" in {n.op_type for n in after.graph.node}) == (branches == "low, zero")
+    assert "Where" not in {n.op_type for n in after.graph.node}
+    mask = np.random.default_rng(0).random((2, 1, 5, 5)) < 0.6
+    mask[0, 0, 2] = branches[0] == "l"
+    feeds = {"q": weight(2, 2, 5, 8), "k": weight(2, 2, 8, 5, seed=1), "v": weight(2, 2, 5, 8, seed=2), "m": mask}
+    for library in (False, True):
+        np.testing.assert_allclose(run(after, feeds, library=library)[0], run(before, feeds)[0], atol=0.01)
+
+
+def test_a_constant_bias_that_only_hides_becomes_a_mask() -> None:
+    hidden = np.where(np.random.default_rng(0).random((6, 6)) < 0.5, 0, LOWEST).astype(np.float32)
+    hidden[2] = LOWEST
+    before = model_from_text(CONSTANT_BIAS, {"bias": hidden})
+    after, _ = convert(before, ignore_cost_model=True)
+    (fused,) = (n for n in after.graph.node if n.domain == DOMAIN)
+    assert fused.op_type == "FusedAttentionMask"
+    feeds = {"q": weight(2, 6, 8), "k": weight(2, 8, 6, seed=1), "v": weight(2, 6, 8, seed=2)}
+    for library in (False, True):
+        np.testing.assert_allclose(run(after, feeds, library=library)[0], run(before, feeds)[0], atol=0.01)
+
+
 def test_a_constant_bias_that_hides_becomes_a_mask() -> None:
     causal = np.where(np.tril(np.ones((6, 6), bool)), weight(6, 6), LOWEST).astype(np.float32)
     causal[2] = LOWEST
-    graph = """g (float[2, 6, 8] q, float[2, 8, 6] k, float[2, 6, 8] v) => (float[2, 6, 8] y) {
-        s = MatMul(q, k)  b = Add(s, bias)  p = Softmax<axis=-1>(b)  y = MatMul(p, v)
-    }"""
-    before = model_from_text(graph, {"bias": causal})
+    before = model_from_text(CONSTANT_BIAS, {"bias": causal})
     after, report = convert(before, ignore_cost_model=True)
     fused = next(n for n in after.graph.node if n.domain == DOMAIN)
     assert fused.op_type == "FusedAttentionBiasMask"

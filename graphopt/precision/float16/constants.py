@@ -111,15 +111,15 @@ class HalfConstants:
         self.in_half[value] = None
         return self.editor.initializer_like(value, half, "half")
 
-    def without_hidden(self, bias: ir.Value, array: Array) -> tuple[ir.Value, ir.Value]:
+    def without_hidden(self, bias: ir.Value, array: Array) -> tuple[ir.Value | None, ir.Value]:
         """Splits an attention bias into a float16 bias and a boolean mask.
 
         Returns:
-            The bias with 0 instead of finite elements <= -65504, and a mask that is false at these. -inf is kept.
+            The bias with 0 instead of finite elements <= -65504, or None if all elements would be 0; a mask that is
+            false at these elements. -inf is kept.
         """
         keep = ~(np.isfinite(array) & (array <= -LARGEST))
         self.in_half[bias] = None
-        half = ir.Tensor(to_half(np.where(keep, array, 0)))
-        return self.editor.initializer_like(bias, half, "half"), self.editor.initializer_like(
-            bias, ir.Tensor(keep), "keep"
-        )
+        rest = np.where(keep, array, 0)
+        half = self.editor.initializer_like(bias, ir.Tensor(to_half(rest)), "half") if rest.any() else None
+        return half, self.editor.initializer_like(bias, ir.Tensor(keep), "keep")

@@ -58,7 +58,7 @@ class Conversion:
         self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted, ranges)
         # (value, type, saturated) -> the value in that type, and bias -> its split form. Each is made once.
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
-        self.hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        self.hidden: dict[ir.Value, tuple[ir.Value | None, ir.Value]] = {}
         self.stays: dict[tuple[Code, str], list[ir.Node]] = {}
         # Casts to float16 with a source that has become float16.
         self.idle: list[ir.Node] = []
@@ -237,6 +237,8 @@ class Conversion:
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
         """Replaces a FusedAttention bias that hides keys by a bias and a mask with the value -65504.
 
+        There is no bias if all its elements would be 0.
+
         A Cast of -3.4e38 would be -inf, and the softmax of a row without visible keys would be NaN. Adding -65504 would
         not cancel the score; the mask replaces it.
         """
@@ -246,7 +248,8 @@ class Conversion:
             self.hidden[bias] = self._split_bias(bias)
         half, keep = self.hidden[bias]
         inputs = [v for v in node.inputs if v is not None]
-        inputs[index] = half
+        inputs[index : index + 1] = [] if half is None else [half]
+        index += len(inputs) - sum(v is not None for v in node.inputs)
         attributes = {a.name: a.value for a in node.attributes.values()} | {"mask_value": -LARGEST}
         name = node.op_type
         if "mask_value" in node.attributes:
@@ -256,15 +259,24 @@ class Conversion:
         else:
             inputs.append(keep)
             name = name.replace("Bias", "BiasMask")
+        if half is None:
+            name = name.replace("Bias", "")
         new = Builder(self.editor, node).emit(name, inputs, attributes)
         self.editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
         return new
 
-    def _split_bias(self, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Splits an attention bias as `HalfConstants.without_hidden`, with nodes if it is not a constant."""
+    def _split_bias(self, bias: ir.Value) -> tuple[ir.Value | None, ir.Value]:
+        """Splits an attention bias as `HalfConstants.without_hidden`, with nodes if it is not a constant.
+
+        Returns:
+            The bias, or None if all its elements would be 0; the mask.
+        """
         array = self.editor.constant(bias)
         if array is not None:
             return self.constants.without_hidden(bias, array)
+        keep = self._kept_by_where(bias)
+        if keep is not None:
+            return None, keep
         anchor = bias.producer() or next(iter(bias.graph or ()))
         lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
         zero = self.editor.initializer(anchor, np.array(0, np.float32), "zero_bias")
@@ -275,6 +287,22 @@ class Conversion:
         kept = b.op("Where", keep, bias, zero, _like=bias, _dtype=FLOAT)
         self.editor.add_after(bias, b.nodes)
         return self._cast(kept, bias, HALF), keep
+
+    def _kept_by_where(self, bias: ir.Value) -> ir.Value | None:
+        """Returns the condition of a bias where(condition, 0, c), negated for where(condition, c, 0); else None."""
+        where = producer_of(bias, "Where")
+        if where is None:
+            return None
+        condition, *numbers = where.inputs[0], *(self.editor.shapes.number(v) for v in where.inputs[1:])
+        hides = [n is not None and -math.inf < n <= -LARGEST for n in numbers]
+        if condition is None or 0.0 not in numbers or not any(hides):
+            return None
+        if hides[1]:
+            return condition
+        b = Builder(self.editor, where, f"{bias.name}/hides")
+        keep = b.op("Not", condition, _hint=f"{b.label}/keep", _like=condition, _dtype=ir.DataType.BOOL)
+        self.editor.add_after(condition, b.nodes)
+        return keep
 
     def _convert_cast(self, node: ir.Node) -> None:
         source, result = node.inputs[0], node.outputs[0]

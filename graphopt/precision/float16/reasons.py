@@ -272,7 +272,7 @@ class Reasons:
 
 def _family(node: ir.Node) -> str:
     """Returns a key that the nodes of one function body share, also if a bias becomes a mask; "" for other domains."""
-    return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
+    return node.op_type.replace("BiasMask", "Bias").replace("Mask", "Bias") if node.domain == DOMAIN else ""
 
 
 def _takes_half(node: ir.Node) -> bool:
