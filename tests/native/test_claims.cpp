@@ -154,5 +154,38 @@ TEST_CASE("a node is on the device if its estimated time there, with copies, is 
   CHECK(refusal(product(64)) != "");
 }
 
+// Node `number` of a chain: reads "v<number>" and writes "v<number + 1>".
+class ChainNode final : public TestNode {
+ public:
+  ChainNode(const char* type, const Value& value, size_t number) : TestNode({}) {
+    op = type;
+    version = 13;
+    inputs = outputs = {value};
+    input_names_ = {"v" + std::to_string(number)};
+    output_names_ = {"v" + std::to_string(number + 1)};
+    constant_ = {false};
+  }
+};
+
+// Returns the refusal of the first node of a chain that is a subgraph of a node.
+std::string refusal_in_subgraph(const Value& value, size_t count, size_t min_nodes = 0) {
+  std::vector<ChainNode> chain;
+  for (size_t i = 0; i < count; ++i) chain.emplace_back("Sqrt", value, i);
+  std::vector<const NodeInGraph*> nodes;
+  for (const ChainNode& node : chain) nodes.push_back(&node);
+  const provider::Claims claims(provider_claims());
+  return provider::choose(claims, nodes, {"Loop", {chain.back().output_names()[0]}}, {min_nodes, {}})[0];
+}
+
+TEST_CASE("a subgraph is on the device unless the CPU is faster even with copies of its inputs and outputs") {
+  const Value number = {true, ElementType::kFloat, Shape{1}};
+  const Value million = {true, ElementType::kFloat, Shape{1000, 1000}};
+  CHECK(refusal_in_subgraph(number, 10) == "");
+  CHECK(refusal_in_subgraph(number, 20) ==
+        "the subgraph takes an estimated 80 us on the device, 70 us on the CPU with copies");
+  CHECK(refusal_in_subgraph(number, 20, 1) == "");
+  CHECK(refusal_in_subgraph(million, 20) == "");
+}
+
 }  // namespace
 }  // namespace graphopt::test

@@ -237,6 +237,26 @@ void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const
   refusals = std::move(left);
 }
 
+// Refuses the nodes of a subgraph if the device needs longer for them than the CPU with copies of their inputs and
+// outputs. The node that contains the subgraph is on the device if a node of the subgraph is, so execution on the
+// device needs no copies. Each node is estimated once, because the number of iterations of a Loop is unknown.
+void refuse_subgraph_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body,
+                                   size_t min_nodes, std::vector<std::string>& refusals) {
+  if (min_nodes > 0) return;
+  double device = 0, cpu = 0;
+  for (const Group& group : groups_of(claims, nodes, body, refusals)) {
+    if (group.fixed) return;
+    device += group.time.device - group.copies;
+    cpu += group.time.cpu + group.copies;
+  }
+  if (device <= cpu) return;
+  const std::string why = "the subgraph takes an estimated " + time_text(device) + " on the device, " +
+                          time_text(cpu) + " on the CPU with copies";
+  for (std::string& refusal : refusals) {
+    if (refusal.empty()) refusal = why;
+  }
+}
+
 }  // namespace
 
 Claims::Claims(Table table) : table_(std::move(table)), planning_(planning_kernels()) {
@@ -360,16 +380,17 @@ std::vector<Group> groups_of(const Claims& claims, const Nodes& nodes, const Bod
         continue;
       const std::string& name = node.input_names()[k];
       if (producer.count(name) == 0 && copied.emplace(n, name).second) {
-        group.time.device += copy_time(node.inputs[k]);
+        group.copies += copy_time(node.inputs[k]);
       }
     }
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const bool read = read_on_host.count(node.output_names()[k]) > 0;
       if (!node.outputs[k].present || claims.host_output(node, k) || is_cache_output(node, k) || !read)
         continue;
-      group.time.device += copy_time(node.outputs[k]);
+      group.copies += copy_time(node.outputs[k]);
     }
   }
+  for (Group& group : groups) group.time.device += group.copies;
   return groups;
 }
 
@@ -387,10 +408,12 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   const std::vector<bool> computed = refuse_shape_computations(claims, nodes, refusals);
   claim_data_made_of_shapes(claims, nodes, body, computed, refusals);
   refuse_integers_read_on_host(claims, nodes, body, refusals);
-  // The node that contains a subgraph is on the device if a node of the subgraph is. A small group in a
-  // subgraph then needs no copies.
-  if (body.parent.empty()) refuse_groups_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
-  if (body.parent.empty()) claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
+  if (!body.parent.empty()) {
+    refuse_subgraph_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
+    return refusals;
+  }
+  refuse_groups_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
+  claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
   return refusals;
 }
 

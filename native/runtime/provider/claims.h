@@ -62,6 +62,7 @@ struct Body {
 struct Group {
   std::vector<size_t> nodes;
   Estimate time;       // on the device with the copies of inputs and outputs
+  double copies = 0;   // seconds of these copies
   bool fixed = false;  // has nodes that are on the device already, or nodes with subgraphs that are
 };
 
