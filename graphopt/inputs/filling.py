@@ -75,8 +75,7 @@ ABOUT = {
     TIES: "operands of rounding are integers, or halfway between two integers",
     TREES: "elements are thresholds of tree ensembles and their neighbours",
 }
-# If a model refuses some indices of a table, indices are limited to its first rows: to the number of rows divided by
-# one of these.
+# If a model refuses some indices of a table, indices are limited to the first 1 / n of its rows, for these n in turn.
 NARROWER = (1, 4, 16)
 # If there are at most this many rows of a table, or keys, an input contains each of them before one is repeated.
 ALL_KEYS = 1 << 10
@@ -116,13 +115,15 @@ class Kind:
     @property
     def name(self) -> str:
         name = self.values or self.mask or self.integers
-        return name if self.trip_count is None else ", ".join(filter(None, (name, f"{self.trip_count} turns")))
+        return name if self.trip_count is None else ", ".join(filter(None, (name, f"{self.trip_count} iterations")))
 
     @property
     def about(self) -> str:
         """The description of the elements."""
         parts = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
-        return "; ".join([*parts, *([f"Loops take {self.trip_count} turns"] if self.trip_count is not None else [])])
+        return "; ".join(
+            [*parts, *([f"Loops run {self.trip_count} iterations"] if self.trip_count is not None else [])]
+        )
 
 
 NORMAL = Kind()
@@ -185,17 +186,17 @@ class Filler:
         kinds += [Kind(mask=m) for m in [*MASKS][:3] if self.has_masks]
         return kinds + [Kind(values=v) for v in PROBES if self.has_floats and probe_nan]
 
-    def more_kinds(self, *, decides: bool) -> list[Kind]:
+    def more_kinds(self, *, is_discontinuous: bool) -> list[Kind]:
         """Returns the other kinds of elements.
 
         Args:
-            decides: whether the model has discontinuous operators: comparisons, roundings, Mod, Where, If or Loop.
+            is_discontinuous: whether the model has discontinuous operators: comparisons, roundings, Mod, Where, If or Loop.
         """
         uses = self.uses.values()
-        decides = decides or any(u.low is not None or u.thresholds for u in uses)
-        kinds = [Kind(integers=BEYOND_FLOATS)] * any(map(self.passes_floats, self.inputs))
+        is_discontinuous = is_discontinuous or any(u.low is not None or u.thresholds for u in uses)
+        kinds = [Kind(integers=BEYOND_FLOATS)] * any(map(self.is_cast_through_float, self.inputs))
         kinds += [Kind(integers=TIES)] * (self.has_floats and any(u.ties for u in uses))
-        kinds += [Kind(integers=i) for i in INTEGERS if decides]
+        kinds += [Kind(integers=i) for i in INTEGERS if is_discontinuous]
         kinds += self.free_kinds()
         if any(u.is_trip_count or u.loops for u in uses):
             kinds += [Kind(values=v, trip_count=n) for n in TRIP_COUNTS for v in ("", "tiny", "unit")]
@@ -227,7 +228,7 @@ class Filler:
         bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
-    def passes_floats(self, value: Input) -> bool:
+    def is_cast_through_float(self, value: Input) -> bool:
         """Whether an integer is converted to a float that does not represent all integers of its type, and back."""
         bits = self.uses[value.name].bits
         return (
@@ -270,7 +271,7 @@ class Filler:
         if value.name in self.lengths:
             return self.lengths[value.name].fill(shape, attempt.sizes, kind.mask, rng).astype(dtype)
         free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
-            kind.integers == BEYOND_FLOATS and self.passes_floats(value)
+            kind.integers == BEYOND_FLOATS and self.is_cast_through_float(value)
         )
         if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
             mask = _mask(shape, LOW_MASKS.get(kind.mask, kind.mask), rng) ^ (value.name in self.hiding)
@@ -323,7 +324,7 @@ class Filler:
                 return np.full(shape, USUAL_TRIP_COUNTS[attempt.number % len(USUAL_TRIP_COUNTS)])
             return self._sizes(shape, use, attempt, rng)
         most = _largest_free(value)
-        if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
+        if kind.integers == BEYOND_FLOATS and self.is_cast_through_float(value):
             assert use.bits is not None
             odd = rng.integers(1 << use.bits, 1 << (use.bits + 1), shape) | 1
             return np.asarray(odd * rng.choice((1 if limits.min == 0 else -1, 1), shape))
@@ -473,7 +474,7 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
         values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if kind in PROBES and values.size:
-        # Few enough to keep most outputs finite.
+        # So few that most outputs remain finite.
         where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
         values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
     return np.asarray(values * FACTORS.get(kind, 1.0))

@@ -57,8 +57,8 @@ class RoleSizes(NamedTuple):
 # The sizes that are tried first.
 FIRST, SECOND = RoleSizes(1, 64, 64, 7), RoleSizes(2, 96, 96, 16)
 USUAL = RoleSizes(2, 64, 64, 16)
-# If both are refused, lengths that are constants of the model are tried, then growing sizes, then one size for all
-# symbols.
+# If the model refuses FIRST and SECOND: at most MOST_NAMED lengths that are constants of the model are tried, then sizes
+# that grow by GROWTH up to LONGEST_GROWN, then one size for all symbols.
 MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.
@@ -86,7 +86,7 @@ MORE_SIZES = (
 )
 # The kinds of masks that are used with these sizes and with random sizes, in turn.
 MASKS_OF_SIZES = ("padded both", "holes", "", "padded right", "one key")
-# The largest length, that of a frame of sound. The longest length up to this one with an allowed cost is tried.
+# The largest length that is tried: an audio frame. If its cost is not allowed, a shorter one is tried.
 LONGEST = 576
 # Long images of low cost.
 LONG_IMAGES = tuple(RoleSizes(1, *size, 7) for size in ((64, 512), (512, 64), (64, 2048), (2048, 64)))
@@ -97,8 +97,8 @@ PASTS = (17, 129, 1025)
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 # If only batches are symbolic, the number of cases with random sizes is divided by this factor.
 FEWER_BATCHES = 8
-# The largest share of random sizes in all work. Of a decoder's random sizes, the share with one new token, and the
-# share with one sequence.
+# The largest share of all work for random sizes. The share of a decoder's random sizes with one new token; equally many
+# have one sequence.
 DRAWN_SHARE, DECODING = 0.2, 0.3
 # If a model refuses random sizes and accepts multiples of GRAIN, only multiples are drawn after that. After
 # MOST_REFUSED refusals the sizes of a role are not drawn again.
@@ -345,20 +345,20 @@ class _Plan:
 
     def _link_masks(self) -> bool:
         """Makes masks as long as cached and new steps together; returns whether that adds a relation."""
-        kept = self._kept()
+        cached = self._cached_symbols()
         masks = [v for v in self.inputs if "mask" in v.name.lower() or self.uses[v.name].mask]
         caches = [v for v in self.inputs if is_past(v.name) or self.uses[v.name].cache]
         tokens = next((v for v in self.inputs if v not in masks and v not in caches), None)
-        if not kept or tokens is None or len(tokens.dims) < 2:
+        if not cached or tokens is None or len(tokens.dims) < 2:
             return False
         new = declared_size(tokens.dims[1])
-        free = {str(m.dims[-1]) for m in masks if m.dims} & {*self._free()} - {*kept, str(new)}
-        self.relations.sums |= {symbol: Size.symbol(kept[0]) + new for symbol in free}
+        free = {str(m.dims[-1]) for m in masks if m.dims} & {*self._free()} - {*cached, str(new)}
+        self.relations.sums |= {symbol: Size.symbol(cached[0]) + new for symbol in free}
         return bool(free)
 
-    def _kept(self) -> list[str]:
+    def _cached_symbols(self) -> list[str]:
         """Returns the symbols of cached steps of a decoder."""
-        return self.relations.kept or [s for s, role in self.roles.items() if role == "length" and is_past(s)]
+        return self.relations.cached or [s for s, role in self.roles.items() if role == "length" and is_past(s)]
 
     def _lengths(self) -> list[str]:
         """Returns the lengths that may be chosen."""
@@ -447,11 +447,11 @@ class _Plan:
 
     def _decode_steps(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Yields names and sizes of decoder steps with a short and a long past."""
-        kept, lengths = self._kept(), self._lengths()
-        new = [s for s in self.relations.new if s in lengths] or [s for s in lengths if s not in kept]
-        for past, length in ((0, FIRST.length), (FIRST.length, 1), *((p, 1) for p in PASTS)) if kept else ():
+        cached, lengths = self._cached_symbols(), self._lengths()
+        new = [s for s in self.relations.new if s in lengths] or [s for s in lengths if s not in cached]
+        for past, length in ((0, FIRST.length), (FIRST.length, 1), *((p, 1) for p in PASTS)) if cached else ():
             name = "empty past" if past == 0 else "decode step" if past == FIRST.length else f"decode step, past {past}"
-            yield name, {**dict.fromkeys(kept, past), **dict.fromkeys(new, length)}
+            yield name, {**dict.fromkeys(cached, past), **dict.fromkeys(new, length)}
 
     def _find_longest(self, lengths: Sequence[str], usual: RoleSizes, reserved: float) -> int:
         """Returns the longest length that the model accepts within the allowed work."""
@@ -495,8 +495,8 @@ class _Plan:
         return size
 
     def _more_kinds(self, usual: RoleSizes) -> Iterator[Callable[[], object]]:
-        decides = any(n.op_type in DECISIONS for n in self.model.graph)
-        trials = [_Trial(kind.name, usual, kind) for kind in self.filler.more_kinds(decides=decides)]
+        is_discontinuous = any(n.op_type in DECISIONS for n in self.model.graph)
+        trials = [_Trial(kind.name, usual, kind) for kind in self.filler.more_kinds(is_discontinuous=is_discontinuous)]
         if self.filler.has_masks and self.filler.has_floats:
             # Scores of this magnitude show a mask that adds -1000 instead of -10000.
             trials.append(_Trial("large, holes", usual, Kind(values="large", mask="holes")))
@@ -621,7 +621,7 @@ class _Plan:
             if alike is not None and low <= alike <= high:
                 size = alike
             own[symbol] = min(max(size, low), high)
-        if self.relations.kept and (chance := rng.random()) < 2 * DECODING:
+        if self.relations.cached and (chance := rng.random()) < 2 * DECODING:
             # One new token, or one sequence: some kernels support several tokens after a past only for a single
             # sequence.
             one = self.relations.new if chance < DECODING else [s for s in own if self.roles[s] == "batch"]

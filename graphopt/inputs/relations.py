@@ -37,22 +37,22 @@ class Length:
     """An input that holds numbers of keys of a GroupQueryAttention.
 
     Attributes:
-        kept, new: sizes of the cache and of the new steps.
-        last: whether it holds the index of the last key of each sequence, one less than the number of keys.
+        cached, new: sizes of the cache and of the new steps.
+        is_last_index: whether it holds the index of the last key of each sequence, one less than the number of keys.
     """
 
-    kept: Size
+    cached: Size
     new: Size
-    last: bool
+    is_last_index: bool
 
     def fill(
         self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
         """Returns lengths of sequences; if `mask` names a kind of mask, all but the first may be shorter."""
-        kept, new = (size.evaluate(sizes) or 0 for size in (self.kept, self.new))
-        array = np.full(shape, kept + new - self.last)
-        if self.last and mask and array.size > 1:
-            array.reshape(-1)[1:] = rng.integers(self.least(sizes), kept + new + 1, array.size - 1) - 1
+        cached, new = (size.evaluate(sizes) or 0 for size in (self.cached, self.new))
+        array = np.full(shape, cached + new - self.is_last_index)
+        if self.is_last_index and mask and array.size > 1:
+            array.reshape(-1)[1:] = rng.integers(self.least(sizes), cached + new + 1, array.size - 1) - 1
         return array
 
     def least(self, sizes: Mapping[str, int]) -> int:
@@ -60,7 +60,7 @@ class Length:
 
         With fewer keys the runtime's kernel reads outside of the cache, or does not terminate.
         """
-        return (self.new.evaluate(sizes) or 1) if self.kept.evaluate(sizes) else 1
+        return (self.new.evaluate(sizes) or 1) if self.cached.evaluate(sizes) else 1
 
     def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
         """Unhides the first hidden keys of each row of a mask with fewer than `least` keys."""
@@ -77,14 +77,14 @@ class Relations:
 
     Attributes:
         sums: symbol -> its value as a sum of other symbols.
-        kept: symbols of cached steps of a decoder.
+        cached: symbols of cached steps of a decoder.
         new: symbols of the steps that are appended to these.
         lengths: inputs that hold lengths.
         counted: masks that are summed to such lengths.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
-    kept: list[str] = field(default_factory=list)
+    cached: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     lengths: dict[str, Length] = field(default_factory=dict)
     counted: dict[str, Length] = field(default_factory=dict)
@@ -137,8 +137,8 @@ class _Reader:
                     self._equate(size, dim)
         self._solve(free)
         symbols = set(free) - self.found.sums.keys()
-        self.found.kept = [s for s in dict.fromkeys(self.found.kept) if s in symbols]
-        self.found.new = [s for s in dict.fromkeys(self.found.new) if s in symbols and s not in self.found.kept]
+        self.found.cached = [s for s in dict.fromkeys(self.found.cached) if s in symbols]
+        self.found.new = [s for s in dict.fromkeys(self.found.new) if s in symbols and s not in self.found.cached]
         return self.found
 
     def _node(self, node: ir.Node) -> None:
@@ -181,13 +181,13 @@ class _Reader:
         sources = [self._source(value, _MOVES) for value in node.inputs]
         given = [i for i, v in enumerate(sources) if v is not None and (v.is_graph_input() or v.is_initializer())]
         # The first operand that is an input or initializer is the cache; the others are appended to it as new steps.
-        if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
-            self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
+        if len(shapes[0]) > 1 and given and (cached := _symbol(shapes[given[0]][along])):
+            self._note_cache(cached, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 
-    def _keeps(self, kept: str, others: Sequence[Size]) -> None:
-        self.found.kept.append(kept)
+    def _note_cache(self, cached: str, others: Sequence[Size]) -> None:
+        self.found.cached.append(cached)
         self.found.new += [
-            symbol for size in others for symbols, _ in size.terms for symbol in symbols if symbol != kept
+            symbol for size in others for symbols, _ in size.terms for symbol in symbols if symbol != cached
         ]
 
     def _attention(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
@@ -225,8 +225,8 @@ class _Reader:
         for dims in known:
             self._equate(batch, dims[0])
             self._equate(known[0][2], dims[2])
-            if kept := _symbol(dims[2]):
-                self._keeps(kept, [new])
+            if cached := _symbol(dims[2]):
+                self._note_cache(cached, [new])
 
     def _grouped(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
         """Relates the sizes of a GroupQueryAttention, and finds the inputs with its lengths."""
@@ -235,21 +235,21 @@ class _Reader:
             return
         past, bias = (shapes[i] if i < len(shapes) else None for i in (PAST_KEYS[node.op_type], GQA_BIAS))
         ends, total_keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
-        kept = past[2] if past is not None and len(past) == 4 else Size.of(0)
+        cached = past[2] if past is not None and len(past) == 4 else Size.of(0)
         self._past(node, q[0], q[1])
-        for value, last in ((ends, True), (total_keys, False)):
+        for value, is_last_index in ((ends, True), (total_keys, False)):
             source = self._source(value)
             if source is not None and source.is_graph_input():
-                self.found.lengths[str(source.name)] = Length(kept, q[1], last)
+                self.found.lengths[str(source.name)] = Length(cached, q[1], is_last_index)
         if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
-            self.found.counted[str(source.name)] = Length(kept, q[1], last=True)
+            self.found.counted[str(source.name)] = Length(cached, q[1], is_last_index=True)
         if dims := self.shapes.dims(ends):
             self._equate(dims[0], q[0])
         elements = self.shapes.elements(total_keys)
         if elements is not None and elements.items.size == 1 and isinstance(size := elements.items.item(), Size):
-            self._equate(size, kept + q[1])
+            self._equate(size, cached + q[1])
         if bias:
-            self._equate(bias[-1], kept + q[1])
+            self._equate(bias[-1], cached + q[1])
 
     def _source(self, value: ir.Value | None, through: frozenset[str] = _SAME) -> ir.Value | None:
         """Follows a value back through casts, reshapes or the given operators to its source."""

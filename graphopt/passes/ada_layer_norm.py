@@ -1,7 +1,7 @@
-"""Fuses a LayerNorm and the scale and shift of each image that follow it (AdaLN of diffusion transformers).
+"""Fuses a LayerNorm with a computed scale A and shift B of each image (AdaLN of diffusion transformers).
 
     FusedLayerNorm[Add[Sum]](X, gamma, beta) A + B
-        = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A, B [N, 1, .., D], computed
+        = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A and B are [N, 1, .., D]
 
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", ICCV 2023: A = 1 + scale, B = shift.
 
@@ -52,7 +52,7 @@ class AdaMatch:
 
 class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
     name = "ada_layer_norm"
-    equation = "FusedLayerNorm(X) A + B -> FusedAdaLayerNorm(X, A, B), A and B of each image"
+    equation = "FusedLayerNorm(X) A + B -> FusedAdaLayerNorm(X, A, B) with one A and one B for each image"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset((DOMAIN, name) for name in NORMS)
 

@@ -70,7 +70,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
     def candidate(self, plan: ContribMatch, editor: Editor) -> Candidate | None:
         node, op = plan.node, plan.op
         if editor.target.device == "portable":
-            return None  # takes standard ONNX only
+            return None  # the target accepts standard ONNX only
         no_gain = op.kept_on_cpu if editor.target.device == "cpu" else op.kept_on_gpu
         if not no_gain and editor.target.device == "cpu" and _with_cache(op, node):
             no_gain = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"

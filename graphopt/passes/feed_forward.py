@@ -1,6 +1,8 @@
 """A fully connected layer and its activation or residual sum become one node, on GPUs and, if large, on CPUs.
 
-    act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R);  also of a Gemm
+    act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)
+
+MatMul may also be a Gemm.
 
 Why it is legal: the operators are defined by these equations.
 
@@ -11,8 +13,8 @@ Linear.
 
 Where it pays: on GPUs our provider runs bias, activation and residual sum as separate kernels, and written-out
 activations as several. Linear is the GEMM and one more kernel, or one call of the vendor's library. On CPUs ONNX
-Runtime fuses them itself; our GEMM is faster only in float32 with a large weight, or with many known rows of X
-(`linear_pays`).
+Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is known to have
+many rows (`linear_pays`).
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class LinearMatch:
     Attributes:
         product: the MatMul or Gemm.
         bias: the Add after a MatMul, or `product` itself.
-        b: the bias; None without one.
+        b: the bias, or None.
         form: the activation, or None.
         add: the Add of the residual, or None; never set together with `form`.
         precision: suffix of the operator's name.

@@ -109,7 +109,7 @@ def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     require_read_once(linear.Y, *linear.nodes)
     _, M = channels(linear, editor)
-    scale, shift = _numbers(match, output_rank(linear, editor), linear.channel_axis, M)
+    scale, shift = _scale_and_shift(match, output_rank(linear, editor), linear.channel_axis, M)
     return fold_after(linear, scale, shift, editor)
 
 
@@ -121,11 +121,12 @@ def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
         # The channel axis of X could have size 1 and be broadcast to the constant's C.
         raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {X.name} is not known", linear.node)
     rank = len(dims) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
-    scale, shift = _numbers(match, rank, linear.channel_axis, C)
+    scale, shift = _scale_and_shift(match, rank, linear.channel_axis, C)
     return fold_before(linear, scale, shift, editor)
 
 
-def _numbers(match: AffineMatch, rank: int | None, axis: int, count: int) -> tuple[Array, Array]:
+def _scale_and_shift(match: AffineMatch, rank: int | None, axis: int, count: int) -> tuple[Array, Array]:
+    """Returns the affine map of the node as two arrays [count] along `axis` of data of this rank."""
     node, affine = match.candidate.node, match.affine
     return per_channel(affine.scale, rank, axis, count, node), per_channel(affine.shift, rank, axis, count, node)
 

@@ -363,10 +363,13 @@ def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
 
 @dataclass(frozen=True)
 class _Placement:
-    """Brings the joined value of a group to the shape of the scores: an optional Expand, then a Reshape.
+    """How the joined value of a group gets the shape of the scores: by an Expand, if needed, and a Reshape.
 
-    Each target is constant (with at most one -1), or None, which means the target of the Reshape in the model that
-    creates the view (for `expand`) or restores the shape of the scores (for `reshape`).
+    Attributes:
+        expands: whether an Expand is needed.
+        expand: the target of the Expand, with at most one -1. None: the target of the Reshape that creates the view.
+        reshape: the target of the Reshape, with at most one -1. None: the target of the model's Reshape that restores
+            the shape of the scores.
     """
 
     expands: bool

@@ -2,7 +2,7 @@
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
     act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), also in bfloat16; FusedConvTranspose likewise
-    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s of each channel; FusedConv[Transpose] likewise
+    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), a slope s per channel; FusedConv[Transpose] likewise
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to

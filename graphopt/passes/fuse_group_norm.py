@@ -107,7 +107,7 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
         attributes = {"num_groups": plan.num_groups, "epsilon": plan.epsilon}
         fused = Builder(editor, anchor).emit("FusedGroupNorm", [plan.X, gamma, beta], attributes)
         editor.replace(list(plan.nodes), [fused], {plan.Y: fused.outputs[0]}, anchor=anchor)
-        return became(len(plan.nodes), f"one, {plan.num_groups} groups of {plan.gamma.size} channels")
+        return became(len(plan.nodes), f"FusedGroupNorm, {plan.gamma.size} channels in {plan.num_groups} groups")
 
 
 def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:

@@ -119,8 +119,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
             return _standard_candidate(plan, editor)
         # On CPUs our kernel takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
         alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
-        serves = alone and editor.target.device != "cpu"
-        no_gain = "ONNX Runtime's kernel is as fast" if serves else ""
+        no_gain = "ONNX Runtime's kernel is as fast" if alone and editor.target.device != "cpu" else ""
         op = plan.base + ("Add" if plan.residual is not None else "")
         return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], no_gain)
 
@@ -262,9 +261,9 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if factored is not None:
         tail.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
         tail.beta = _factored_parameter(factored.beta, "beta", core, D, editor)
-    while tail.take(core, D, editor.dtype(x), editor):
+    while tail.fuse_reader(core, D, editor.dtype(x), editor):
         pass
-    if not tail.casted:
+    if not tail.has_type_of_x:
         raise Refusal(Code.MIXED_DTYPE, "the result is float32, and X is float16", node)
     nodes = (*core.nodes, *tail.nodes)
     return RowNormMatch(
@@ -283,21 +282,28 @@ def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
 
 @dataclass
 class _Tail:
-    """The nodes after a norm that have been fused so far: a scale, a shift, and a Cast back to X's type."""
+    """The nodes after a norm that have been fused so far: a scale, a shift, and a Cast back to X's type.
+
+    Attributes:
+        y: the result of the last fused node.
+        gamma, beta: scale and shift, or None.
+        has_type_of_x: whether y has the type of X, possibly because of the Cast.
+        nodes: the fused nodes.
+    """
 
     y: ir.Value
     gamma: Array | None
     beta: Array | None
-    casted: bool
+    has_type_of_x: bool
     nodes: list[ir.Node] = field(default_factory=list)
 
-    def take(self, core: RowNorm, D: int, wanted: ir.DataType | None, editor: Editor) -> bool:
+    def fuse_reader(self, core: RowNorm, D: int, wanted: ir.DataType | None, editor: Editor) -> bool:
         """Fuses the only reader of y if possible, and makes its result y; returns whether it did."""
         user = sole_reader(self.y)
         if user is None:
             return False
-        if user.op_type == "Cast" and not self.casted and attribute_int(user, "to", 0) == wanted:
-            self.casted = True
+        if user.op_type == "Cast" and not self.has_type_of_x and attribute_int(user, "to", 0) == wanted:
+            self.has_type_of_x = True
         elif user.op_type == "Mul" and self.gamma is None and self.beta is None:
             self.gamma = _operand(user, self.y, D, core, editor)
         elif user.op_type == "Add" and self.beta is None and not core.rms:

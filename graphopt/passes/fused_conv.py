@@ -1,15 +1,15 @@
-"""On CPUs a convolution becomes FusedConv, which can include the residual sum and activation that follow.
+"""On CPUs a convolution becomes FusedConv, which can fuse the residual sum and activation that follow.
 
     Conv(X, W, B) -> FusedConv(X, W, B)                     and then, in fuse_epilogue, FusedConv[Add]<act>
 
-Why it is legal: the operator is defined by this equation; the kernel adds in another order.
+Why it is legal: the operator is defined by this equation; the kernel sums in another order.
 
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
 Where it pays: for groups with few channels, which ONNX Runtime runs one after the other, for few output channels, and
-for channels that do not fill the runtime's NCHWc layout. Other convolutions of ONNX Runtime run at peak, keep that
-layout from one to the next, and fuse most activations (fused_conv_cpu.md and conv_peak_cpu.md in docs/measurements).
+for channels that do not fill the runtime's NCHWc layout. ONNX Runtime runs other convolutions at the peak rate, keeps
+that layout between them and fuses most activations (fused_conv_cpu.md and conv_peak_cpu.md in docs/measurements).
 """
 
 from __future__ import annotations

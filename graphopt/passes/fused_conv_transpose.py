@@ -1,8 +1,8 @@
-"""On CPUs a transposed convolution becomes FusedConvTranspose, which can include the sum and activation that follow.
+"""On CPUs a transposed convolution becomes FusedConvTranspose, which can fuse the sum and activation that follow.
 
     ConvTranspose(X, W, B) -> FusedConvTranspose(X, W, B)       and then, in fuse_epilogue, FusedConvTranspose[Add]<act>
 
-Why it is legal: the operator is defined by this equation; the kernel adds in another order.
+Why it is legal: the operator is defined by this equation; the kernel sums in another order.
 
 Conditions: one to three spatial axes, float or float16, no negative pads or output_padding (auto_pad and output_shape
 are resolved), a constant weight, which the kernel packs once.

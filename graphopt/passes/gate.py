@@ -1,6 +1,6 @@
 """Fuses an activation times another value: gated feed-forward layers (SwiGLU, GEGLU, ReGLU, GLU).
 
-    act(A) B -> Gated<act>(A, B);  act(X[.., :D]) X[.., D:] -> GatedHalves<act>(X), or the halves the other way round
+    act(A) B -> Gated<act>(A, B);  act(X[.., :D]) X[.., D:] -> GatedHalves<act>(X), also with exchanged halves
 
 N. Shazeer, "GLU Variants Improve Transformer", 2020.
 
@@ -61,7 +61,7 @@ class GateMatch:
 
 class Gate(Pass[GateMatch, GateMatch]):
     name = "gate"
-    equation = "act(A) B -> Gated<act>(A, B);  of the halves of X: GatedHalves<act>(X)"
+    equation = "act(A) B -> Gated<act>(A, B);  GatedHalves<act>(X) if A and B are the halves of X"
     numerics = Numerics.REASSOCIATED
     anchors = WHOLE | {("", op) for op in ("Sigmoid", "Erf", "Tanh")}
 

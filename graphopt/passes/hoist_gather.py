@@ -99,8 +99,8 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
 
     def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
         taken, length = plan.rows
-        few = taken < length or (taken == length and _is_copy(plan.linear.X))
-        no_gain = "" if few else f"the Gather selects {taken} of {length} rows"
+        pays = taken < length or (taken == length and _is_copy(plan.linear.X))
+        no_gain = "" if pays else f"the Gather selects {taken} of {length} rows"
         return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, no_gain)
 
     def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:

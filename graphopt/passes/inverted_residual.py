@@ -4,8 +4,8 @@
 
 The convolutions are 1x1, depthwise and 1x1, as in MobileNetV2 (M. Sandler et al., CVPR 2018) and its successors.
 
-Why it is legal: the operator is defined by this equation; the kernel computes some rows of all three convolutions at a
-time, and adds in another order.
+Why it is legal: the operator is defined by this equation. The kernel computes all three convolutions for a few rows at
+a time, and sums in another order.
 
 Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no dilations and
 no negative pads; the same activation with the same attributes follows the first two; no other node reads a value
@@ -123,7 +123,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
 
 
 def _pointwise(node: ir.Node, editor: Editor) -> ConvMatch | None:
-    """Returns a node if it is a 1x1 Conv over two axes with one group, no stride and no pads, or None."""
+    """Returns the match of a 1x1 Conv over two axes with one group, no stride and no pads; None for other nodes."""
     if not is_op(node, "Conv"):
         return None
     sizes = editor.shapes.dims(node.inputs[1])

@@ -3,6 +3,8 @@
     windows(norm(X)) = FusedLayerNormIntoWindows(X);  windows(norm(X + R)) = FusedLayerNormAddSumIntoWindows(X, R)
     norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
 
+`windows` partitions images into windows, and `images` is its inverse.
+
 Why it is legal: the operators are defined by these equations. The pass runs the nodes on row indices and compares the
 result with `window_rows`, which defines the operators.
 

@@ -42,7 +42,7 @@ class PReluMatch:
 
 class PRelu(Pass[PReluMatch, PReluMatch]):
     name = "prelu"
-    equation = "PRelu(X, s) = Relu(X) + s min(X, 0), s of each channel"
+    equation = "PRelu(X, s) = Relu(X) + s min(X, 0) with a slope s for each channel"
     numerics = Numerics.EXACT
     anchors = frozenset({("", "PRelu")})
 

@@ -3,8 +3,8 @@
     act(Cast(MatMulInteger(Q(X), W, x_zero, w_zero)) * (x_scale * w_scale) + b)
         = QuantizedLinear<act>(X, W, w_scale, w_zero, b),       Q(X), x_scale, x_zero = DynamicQuantizeLinear(X)
 
-Why it is legal: QuantizedLinear is defined by this equation. The integers are the same; ONNX Runtime's MatMulInteger
-saturates sums of two products on processors without VNNI, our kernel never does.
+Why it is legal: QuantizedLinear is defined by this equation, and its integer sums are equal. On processors without VNNI
+ONNX Runtime's MatMulInteger saturates sums of two products; our kernel never does.
 
 Conditions: W is a constant int8 or uint8 matrix; w_scale, w_zero and b are constants with one element for all columns
 or one for each; no other node reads a value between MatMulInteger and the result. DynamicQuantizeLinear may have other

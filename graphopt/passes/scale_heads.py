@@ -4,8 +4,8 @@
 
 Z. Liu et al., "Swin Transformer V2", 2022: c = exp(min(s, ln 100)) with a learned s for each head.
 
-Why it is legal: c is constant in each row of Q K, so it can multiply the row of Q instead. In float32 the risk of
-overflow is that of FusedAttention, which also multiplies Q by its scale.
+Why it is legal: c is constant in each row of Q K, so it can multiply the row of Q instead. FusedAttention also
+multiplies Q by its scale, so the risk of an overflow in float32 is the same.
 
 Conditions: only the Mul reads the MatMul, and a Softmax follows; c has size 1 along rows and columns and does not
 broadcast Q to a larger shape; float32; c is not a known scalar, which would become the scale of FusedAttention.
@@ -39,7 +39,7 @@ class HeadScale:
 
 class ScaleHeads(Pass[HeadScale, HeadScale]):
     name = "scale_heads"
-    equation = "(Q K) c = (Q c) K, c of each head"
+    equation = "(Q K) c = (Q c) K with a factor c for each head"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "MatMul")})
 

@@ -1,4 +1,4 @@
-"""A written-out PRelu becomes the operator.
+"""A written-out PRelu becomes the operator PRelu.
 
     Relu(X) + s Relu(-X) = PRelu(X, -s);  Relu(X) - s Relu(-X) = PRelu(X, s)
 
@@ -43,7 +43,7 @@ class WrittenPReluMatch:
 
 class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
     name = "written_prelu"
-    equation = "Relu(X) + s Relu(-X) = PRelu(X, -s), s of each channel"
+    equation = "Relu(X) + s Relu(-X) = PRelu(X, -s) with a slope -s for each channel"
     numerics = Numerics.EXACT
     anchors = frozenset({("", "Add"), ("", "Sub")})
 

@@ -98,18 +98,18 @@ def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
 
 def absorb_operands(found: Attention, graph: GraphView) -> Attention:
     """Fuses Transposes, scalar factors and repeated heads of Q, K and V."""
-    taken = _Absorbed(found, graph)
-    q = taken.absorb(found.q, scaled=True)
-    k = taken.absorb(found.k, scaled=True)
-    v = taken.absorb(found.v, scaled=False)
+    absorbed = _Absorbed(found, graph)
+    q = absorbed.absorb(found.q, scaled=True)
+    k = absorbed.absorb(found.k, scaled=True)
+    v = absorbed.absorb(found.v, scaled=False)
     groups = _before_repeating(q, k, v, found.graph)
     if groups is not None:
         k, v, nodes = groups
-        taken.nodes += nodes
-        k, v = taken.absorb(k, scaled=True), taken.absorb(v, scaled=False)
+        absorbed.nodes += nodes
+        k, v = absorbed.absorb(k, scaled=True), absorbed.absorb(v, scaled=False)
     gqa = found.gqa or groups is not None
-    outer = tuple(taken.nodes)
-    return replace(found, q=q, k=k, v=v, gqa=gqa, scale=taken.scale, axes=taken.axes, outer=outer)
+    outer = tuple(absorbed.nodes)
+    return replace(found, q=q, k=k, v=v, gqa=gqa, scale=absorbed.scale, axes=absorbed.axes, outer=outer)
 
 
 def _before_repeating(

@@ -43,28 +43,28 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
         waiting.apply(scores)
     scores.require_keys_last()
     scores.follow_below(below)
-    return scores.read()
+    return scores.to_attention()
 
 
-def _hide_by(gate: ScoreFactor, term: Step, scores: Scores) -> None:
+def _hide_by(factor: ScoreFactor, term: Step, scores: Scores) -> None:
     """Adds s mask + c (1 - mask) to the scores as a mask; refuses a factor if `term` is not c (1 - mask)."""
     number = None
     if isinstance(term, Add):
-        number = hidden_number(gate.operand, term.operand, term.number, scores.graph)
+        number = hidden_number(factor.operand, term.operand, term.number, scores.graph)
     if number is None:
-        gate.apply(scores)
+        factor.apply(scores)
     else:
-        scores.hide(number, condition_of(gate.operand, gate.node, scores.view, scores.graph), term.node)
+        scores.hide(number, condition_of(factor.operand, factor.node, scores.view, scores.graph), term.node)
 
 
 def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | None:
     """Returns the refusal of a mask factor that may have elements other than 0 and 1, or None."""
-    for gate, term in itertools.pairwise(steps):
-        if not isinstance(gate, ScoreFactor) or gate.refusal is None or not isinstance(term, Add):
+    for factor, term in itertools.pairwise(steps):
+        if not isinstance(factor, ScoreFactor) or factor.refusal is None or not isinstance(term, Add):
             continue
-        constant = graph.is_constant(gate.operand)
-        if not constant and hidden_number(gate.operand, term.operand, term.number, graph):
-            return Refusal(Code.MASK_VALUES, f"{gate.operand.name} may have elements other than 0 and 1", gate.node)
+        constant = graph.is_constant(factor.operand)
+        if not constant and hidden_number(factor.operand, term.operand, term.number, graph):
+            return Refusal(Code.MASK_VALUES, f"{factor.operand.name} may have elements other than 0 and 1", factor.node)
     return None
 
 

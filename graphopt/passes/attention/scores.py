@@ -129,7 +129,7 @@ class Scores:
             why = "the probabilities do not have the shape of the scores"
             raise Refusal(Code.WRONG_SHAPE, why, self.view.reshape)
 
-    def read(self) -> Attention:
+    def to_attention(self) -> Attention:
         """Returns the attention with the collected steps."""
         return replace(
             self._found,

@@ -1,6 +1,6 @@
 """Clean-up: computes constants, removes identities, merges equal nodes, removes unused nodes.
 
-    f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  f(x), f(x) = f(x) once
+    f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  two nodes f(x) = one node f(x)
     If(true, f, g) = f
 
 Why it is legal: the results are equal bit for bit. Only operators that IEEE 754 and the ONNX operator specification
@@ -40,7 +40,7 @@ from graphopt.passes.clean_up.unused import remove_unused
 
 class CleanUp(ModelPass):
     name = "clean_up"
-    equation = "f(constants) = constant;  id(x) = x;  f(x), f(x) = one f(x);  unused nodes are removed"
+    equation = "f(constants) = constant;  id(x) = x;  two nodes f(x) = one node f(x);  unused nodes are removed"
     # Each node gives the same bits, but a runtime may sum in another order if a weight is a constant.
     numerics = Numerics.REASSOCIATED
 
@@ -73,7 +73,7 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
             inlined = True
         else:
             if op_type == "Range" and is_op(node) and constants.read_scalars(node):
-                done["one-element constants of a Range, made scalars"] += 1
+                done["one-element constants of Range, reshaped to scalars"] += 1
             same = unchanged(node, editor) if op_type in CANDIDATES else None
             if same is not None and editor.bypass(node, same):
                 done[f"{op_type} without effect, removed"] += 1
