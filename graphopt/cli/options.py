@@ -203,5 +203,5 @@ IgnoreCostModelOption = Annotated[
     bool, typer.Option("--ignore-cost-model", help="Also apply rewrites that may be slower.")
 ]
 GithubOption = Annotated[
-    bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")
+    bool, typer.Option("--github", help="Print annotations and write a step summary for GitHub Actions.")
 ]

@@ -35,7 +35,7 @@ def serve_config(
     ] = None,
     delay_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
-    threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0: the runtime decides.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of each instance; 0: the runtime decides.")] = 0,
     devices: Annotated[
         Numbers | None,
         typer.Option(parser=numbers_of("--devices"), metavar="0,1", help="The GPUs that the instances share."),
@@ -67,7 +67,11 @@ def serve_config(
         seen_at=seen_at,
     )
     console = screen.out()
-    merged = f"requests are merged to {deployment.max_batch} rows" if deployment.max_batch > 1 else "no merging"
+    merged = (
+        f"requests are merged into batches of at most {deployment.max_batch} rows"
+        if deployment.max_batch > 1
+        else "requests are not merged"
+    )
     serves = f"serves {plain(deployment.name)} version {deployment.version}; {merged}"
     say(f"[bold]{plain(str(out))}[/] {serves}", console)
     for note in notes:

@@ -121,9 +121,9 @@ class Kind:
     def about(self) -> str:
         """The description of the elements."""
         parts = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
-        return "; ".join(
-            [*parts, *([f"Loops run {self.trip_count} iterations"] if self.trip_count is not None else [])]
-        )
+        if self.trip_count is not None:
+            parts.append(f"Loops run {self.trip_count} iterations")
+        return "; ".join(parts)
 
 
 NORMAL = Kind()
@@ -190,7 +190,7 @@ class Filler:
         """Returns the other kinds of elements.
 
         Args:
-            is_discontinuous: whether the model has discontinuous operators: comparisons, roundings, Mod, Where, If or Loop.
+            is_discontinuous: whether the model has comparisons, roundings, Mod, Where, If or Loop.
         """
         uses = self.uses.values()
         is_discontinuous = is_discontinuous or any(u.low is not None or u.thresholds for u in uses)

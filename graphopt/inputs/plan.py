@@ -57,8 +57,8 @@ class RoleSizes(NamedTuple):
 # The sizes that are tried first.
 FIRST, SECOND = RoleSizes(1, 64, 64, 7), RoleSizes(2, 96, 96, 16)
 USUAL = RoleSizes(2, 64, 64, 16)
-# If the model refuses FIRST and SECOND: at most MOST_NAMED lengths that are constants of the model are tried, then sizes
-# that grow by GROWTH up to LONGEST_GROWN, then one size for all symbols.
+# If the model refuses FIRST and SECOND, `plan` tries at most MOST_NAMED lengths that are constants of the model, then
+# sizes that grow by GROWTH up to LONGEST_GROWN, then one size for all symbols.
 MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.

@@ -75,6 +75,7 @@ MIN_ROUNDS, MAX_ROUNDS = 9, 1000
 # The times of two sessions of the same file differ by up to this share, because of their memory addresses
 # (docs/measuring.md).
 NOISE_FLOOR = 0.02
+# The share of the best throughput that the smallest recommended batch must reach.
 KNEE = 0.95
 # Default sizes of symbolic dimensions, by role.
 DEFAULT_SIZES = {"batch": 1, "image": 224, "length": 128}
@@ -398,14 +399,14 @@ def _accepts(path: Path, setting: Setting) -> Callable[[dict[str, Any]], bool]:
 
 def _conditions(providers: Sequence[str]) -> list[str]:
     versions = f"{runtime_name()}, graphopt {graphopt.__version__}"
-    lines = [f"{versions}; all of the runtime's optimizations on, on both sides, interleaved"]
+    lines = [f"{versions}; all of the runtime's optimizations; models interleaved"]
     for provider in providers:
         line = f"{provider} on {device_of(provider).name}"
         if provider in COMPILING_PROVIDERS:
             line += "; without our library (the provider compiles the function bodies)"
         if provider in PROVIDER_OPTIONS:
             options = ", ".join(f"{k}={v}" for k, v in PROVIDER_OPTIONS[provider].items())
-            line += f"; both sides with {options}, tuned in the warm-up"
+            line += f"; both models with {options}, tuned in the warm-up"
         lines.append(line)
     return lines
 

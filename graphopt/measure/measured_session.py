@@ -13,8 +13,7 @@ from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
 
 # Options for the best performance of a provider; without them the comparison would favour our provider. The provider
-# tunes in
-# the warm-up.
+# tunes during the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     "ROCMExecutionProvider": {
         "miopen_conv_exhaustive_search": "1",

@@ -56,7 +56,7 @@ class Status(enum.Enum):
 
     COULD_GAIN = "refused, with a remedy"
     NO_GAIN = "legal, but not faster here"
-    REFUSED = "refused, and nothing to do"
+    REFUSED = "refused, without a remedy"
     LEFT = "no pass rewrites it"
     REWRITTEN = "rewritten"
 
@@ -377,12 +377,12 @@ def _subgraphs(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], r
         labels = dict.fromkeys(n.label for n in (*place.removed, *place.added))
         remarks = tuple(r for label in labels for r in remarks_at[label])
         into = operators(n.op_type for n in place.added)
-        yield _subgraph(old, into, _fate(remarks, changed=True), remarks)
+        yield _subgraph(old, into, _status(remarks, changed=True), remarks)
     for node in nodes.values():
         if node in rewritten:
             continue
         remarks = tuple(remarks_at[node_label(node)])
-        yield _subgraph([node], "", _fate(remarks, changed=False), remarks, "" if remarks else _why_left(node))
+        yield _subgraph([node], "", _status(remarks, changed=False), remarks, "" if remarks else _why_left(node))
 
 
 def _subgraph(
@@ -394,7 +394,7 @@ def _subgraph(
     return Subgraph(operators(n.op_type for n in nodes), into, labels, adds, bytes_, status, remarks, reason)
 
 
-def _fate(remarks: Iterable[Remark], *, changed: bool) -> Status:
+def _status(remarks: Iterable[Remark], *, changed: bool) -> Status:
     refused = [Code[r.code] for r in remarks if not r.applied]
     if any(code != Code.NO_GAIN and not code.advice.startswith("nothing") for code in refused):
         return Status.COULD_GAIN
@@ -451,7 +451,7 @@ def _why_left(node: ir.Node) -> str:
         if weight.is_graph_input() and not weight.is_initializer():
             return f"its weight is the graph input '{weight.name}' with unknown values"
         if weight.const_value is None and op_type in ("MatMul", "Gemm"):
-            return "both operands are computed, and no known form of attention contains it"
+            return "both operands are computed, and the node is in no known form of attention"
     if op_type == "Conv":
         kernel = attribute_ints(node, "kernel_shape", ())
         if kernel and kernel != (3, 3):

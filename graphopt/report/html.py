@@ -175,7 +175,9 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
         same = Tile("Result", "not compared", "--verify compares the outputs", "none")
     else:
         worst = accuracy.worst
-        allowed = f"allowed {small(worst.limit)} of RMS at {worst.name}" if worst is not None else accuracy.summary
+        allowed = (
+            f"error / RMS allowed at {worst.name}: {small(worst.limit)}" if worst is not None else accuracy.summary
+        )
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)
     rewrites = sum(p.applied for p in report.passes)

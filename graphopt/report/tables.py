@@ -387,7 +387,7 @@ def _print_profile(profile: Profile, console: Console) -> None:
     from graphopt.measure.profiling import TimedOperators, by_operators
 
     both = profile.after is not None
-    columns = (">before ms", ">after ms", ">places", "before", "after") if both else (">ms", ">nodes", "operator")
+    columns = (">before ms", ">after ms", ">count", "before", "after") if both else (">ms", ">nodes", "operator")
     say(f"[bold]time by operators ({plain(str(profile.setting))})[/]", console)
     shown_table = table(columns)
     kinds = by_operators(profile.subgraphs)

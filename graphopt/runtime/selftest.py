@@ -228,7 +228,7 @@ def _result(
     worst = max(range(len(cases)), key=errors.__getitem__)
     detail = ""
     if not errors[worst] <= limit:
-        detail = f"off by {errors[worst]:.1e} of RMS for inputs of {[x.shape for x in cases[worst].inputs]}"
+        detail = f"error / RMS {errors[worst]:.1e} for inputs of shapes {[x.shape for x in cases[worst].inputs]}"
     return KernelResult(spec.name, dtype, len(cases), errors[worst], limit, detail)
 
 
@@ -255,7 +255,7 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
     except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
         return SessionResult(family, dtype, nodes, math.inf, limit, one_line(error))
     worst = max(errors)
-    return SessionResult(family, dtype, nodes, worst, limit, "" if worst <= limit else f"off by {worst:.1e} of RMS")
+    return SessionResult(family, dtype, nodes, worst, limit, "" if worst <= limit else f"error / RMS {worst:.1e}")
 
 
 def implementations(provider: Provider) -> dict[str, list[str]]:
@@ -300,7 +300,7 @@ def _by(
             taken += 1
             error_of_case = case.error([next(outputs) for _ in case.spec.outputs])
             if not error_of_case <= limit:
-                detail = f"off by {error_of_case:.1e} of RMS for inputs of {[x.shape for x in case.inputs]}"
+                detail = f"error / RMS {error_of_case:.1e} for inputs of shapes {[x.shape for x in case.inputs]}"
             worst = max(worst, error_of_case)
     return KernelResult(
         spec.name,

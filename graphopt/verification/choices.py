@@ -299,7 +299,7 @@ def _suppression_mistake(
         return f"chooses indices of shape {indices.shape}"
     bounds = (*scores.shape[:2], boxes.shape[1])
     if len(indices) and ((indices < 0).any() or (indices >= bounds).any()):
-        return "chooses a box that is not there"
+        return "chooses a box beyond the last one"
     groups = indices[:, 0] * scores.shape[1] + indices[:, 1]
     if (np.diff(groups) < 0).any():
         return "does not order its indices by batch and class"

@@ -80,7 +80,8 @@ class _Judge:
         rows: the current judgement of each run.
         classes: class of rewrites -> indices of the compared outputs that are judged by rounding errors.
         approximation: case -> deviations of another implementation of approximating nodes.
-        overflown: (case, output, whether AFTER ran in half) for which BEFORE also leaves the range of half precision.
+        overflown: (case, output, whether AFTER ran in half precision) where BEFORE leaves the range of half precision,
+            as AFTER does.
         allowed: case -> a multiple of the limit; a difference up to it is inconclusive.
         nondeterministic: (case, output) for which runs of BEFORE differ.
     """
@@ -272,7 +273,7 @@ class _Judge:
         return True
 
     def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
-        """Returns (case, output, whether AFTER ran in half) if AFTER may leave the range of half precision there.
+        """Returns (case, output, whether AFTER ran in half precision) if AFTER may leave the range of that precision.
 
         AFTER may do so if BEFORE does in AFTER's precision, on generated inputs of unusual size. If BEFORE's own output
         is not finite, AFTER may also have the values that BEFORE has in float32.
@@ -350,8 +351,8 @@ class _Judge:
                 rows = next(rows for run, rows in self.rows.items() if run.case is case)
                 value, most = next(iter(beyond.items()))
                 why = (
-                    f"'{value}' reaches {most:.3g}, beyond float16, and no value of BEFORE comes near its limit: it is "
-                    "infinite on GPUs, which compute in float16"
+                    f"'{value}' reaches {most:.3g}, beyond float16's 65504, and no value of BEFORE comes near that: it "
+                    "becomes infinite on GPUs, which compute in float16"
                 )
                 rows[:] = [replace(row, equal=False, reason=why, slice_error=math.inf) for row in rows[:1]]
                 return

@@ -275,8 +275,8 @@ def _notes_on_windows(before: ir.Model, after: ir.Model) -> list[str]:
     counts = [sum(map(has_window, nodes)) for nodes in every]
     if counts[0] != counts[1]:
         notes.append(
-            f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
-            f"{version}, and BEFORE has {counts[0]} of them, AFTER {counts[1]}: the outputs may differ by that key"
+            f"GroupQueryAttention with local_window_size n attends to n + 1 keys in onnxruntime {version}, and to n in "
+            f"its definition; BEFORE has {counts[0]} such nodes, AFTER {counts[1]}: the outputs may differ by that key"
         )
     return notes
 
@@ -295,7 +295,7 @@ def modes_of_two(providers: Sequence[str] | None, provider: str | None) -> list[
     if len(providers) != 2 or isinstance(providers, str):
         raise OptionError(f"two providers are compared, not {len(providers)}: name BEFORE's and AFTER's")
     if provider is not None:
-        raise OptionError("provider adds one for AFTER, and providers names those of BEFORE and AFTER: give one option")
+        raise OptionError("provider adds one provider for AFTER, providers names both: give only one of these options")
     return [Mode(name != CPU, name) for name in map(provider_name, providers)]
 
 
@@ -409,7 +409,7 @@ def _fixed_sizes(before: ir.Model, after: ir.Model) -> dict[str, int]:
 
 # -- rewrites ----------------------------------------------------------------------------------------------------------
 
-BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs to bfloat16; attention also rounds the third
+BFLOAT16_SUFFIX = "Bf16"  # of operators that round their first two inputs to bfloat16; attention also rounds the third
 ATTENTION = "FusedAttention"
 _COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 # Operators that compute nothing in the type of their input or output.
@@ -461,7 +461,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
         used = {v.dtype for v in halves if _is_used(v)}
         halves = {v for v in halves if v.dtype in used}
         own = {n for n in nodes if n.domain == DOMAIN}
-        bf16 = {n for n in own if n.op_type.endswith(BRAIN_SUFFIX)}
+        bf16 = {n for n in own if n.op_type.endswith(BFLOAT16_SUFFIX)}
         numerics = max([Numerics.REASSOCIATED, *(_COARSE[v.dtype] for v in halves if v.dtype is not None)])
         if bf16:
             numerics = max(numerics, Numerics.BF16)

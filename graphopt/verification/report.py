@@ -164,7 +164,7 @@ def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
         noise = [row for row in rows if row.name == name and row.reason == NOISE]
         cases = dict.fromkeys(row.case for row in noise)
         moved = [row.noise for row in noise if row.noise is not None]
-        how = f" by up to {max(moved):.2g} of RMS" if moved else ""
+        how = f" by up to {max(moved):.2g} of its RMS" if moved else ""
         named = fitted([f"'{case}'" for case in cases])
         notes.append(f"output '{name}' is inconclusive on {named}: rounding alone moves BEFORE{how} there")
     return notes

@@ -234,9 +234,9 @@ def _summary(report: VerifyReport, cases: int) -> str:
         how = how if r.provider == CPU else f"on {r.provider}"
         how += ", at the runtime's default level" if r.optimized else ""
         text += f"; worst: output '{r.name}{r.slice}' on '{r.case}', {how}: {r.reason}"
-        error = "RMS of the error" if r.measure == "rms" else "largest error"
+        error = "RMS error" if r.measure == "rms" else "largest error"
         if math.isfinite(r.slice_error):
-            text += f", {error} {r.slice_error:.3g} of RMS (limit {r.slice_limit:.3g})"
+            text += f", {error} / RMS {r.slice_error:.3g} (limit {r.slice_limit:.3g})"
     return text
 
 

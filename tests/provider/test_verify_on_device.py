@@ -127,7 +127,7 @@ def test_two_providers_are_two() -> None:
     model = ZOO["resnet18"](small=True)
     with pytest.raises(OptionError, match="two providers are compared, not 1"):
         graphopt.verify(model, model, providers=["cpu"])
-    with pytest.raises(OptionError, match="give one option"):
+    with pytest.raises(OptionError, match="give only one of these options"):
         graphopt.verify(model, model, providers=["cpu", "cpu"], provider="cpu")
 
 
