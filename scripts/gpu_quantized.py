@@ -2,9 +2,10 @@
 
     python scripts/gpu_quantized.py [--models FOLDER] [--only MODEL[:BATCH] ...] [--trace COUNT] [--prepare]
 
-The models of the zoo in QDQ format: `onnxruntime.quantization` quantizes them statically, with uint8 activations and
-int8 weights for each channel. The calibration reads normal draws. The files are kept in FOLDER, because calibration
-takes a minute of the CPU; `--prepare` only writes them, without a GPU.
+The models of the zoo in QDQ format, with BatchNormalization folded into convolutions: `onnxruntime.quantization`
+quantizes them statically, with uint8 activations and int8 weights for each channel. The calibration reads normal draws.
+The files are kept in FOLDER, because calibration takes a minute of the CPU; `--prepare` only writes them, without a
+GPU.
 
 A row has the steps of the output's scale by which an output differs most from ONNX Runtime's CPU provider, the fraction
 of different outputs, the nodes on the CPU, copies (Memcpy nodes), the operators that run as one int8 kernel with their
@@ -32,7 +33,6 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import graphopt
 from graphopt.runtime.discovery import CPU
@@ -66,11 +66,11 @@ def quantized(name: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         model = ZOO[name]()
         with tempfile.TemporaryDirectory() as temporary:
-            source, prepared, written = (Path(temporary) / f"{part}.onnx" for part in ("float", "folded", "qdq"))
-            onnx.save(model, source)
-            quant_pre_process(source, prepared, skip_symbolic_shape=True)  # folds BatchNormalization
+            source, written = (Path(temporary) / f"{part}.onnx" for part in ("folded", "qdq"))
+            folded, _ = graphopt.optimize(model, target="cpu", only=["fold_batch_norm"])
+            onnx.save(folded, source)
             quantize_static(
-                prepared,
+                source,
                 written,
                 Calibration(model),
                 quant_format=QuantFormat.QDQ,

@@ -47,16 +47,31 @@ constexpr int kIntegerPack = 8;
 // Inverting these bits converts unsigned elements x to signed elements x - 128.
 constexpr uint32_t kUnsignedBits = 0x80808080;
 
+// What an int8 GEMM adds to its result.
+enum class IntegerResidual : int32_t {
+  kNone,
+  kToRounded,  // the residual is added to the result after its requantization and table
+  kToExact,    // the residual is added to the result before it is rounded
+};
+
+// y = left * x + right * r + shift, at least `least`, of the bytes of a result x and a residual r. The factors are
+// quotients of scales.
+struct IntegerSum {
+  IntegerResidual kind;
+  float left, right, shift, least;
+};
+
 // The operations on the sums s of an int8 GEMM, whose elements are signed. The exact sum of products is s + offset[n] -
 // zero[n] * (sum of row m of A). The scale of column n, an activation, and the scale and zero point of Y are applied to
-// it. With no activation or Relu, scale[n] includes the scale of Y. `whole_packs`: rows of
-// Y are multiples of kIntegerPack elements.
+// it. With no activation or Relu, scale[n] includes the scale of Y. Then a byte x of Y becomes table[x] if there is a
+// table, and `sum` adds a residual. `whole_packs`: rows of Y are multiples of kIntegerPack elements.
 struct IntegerEpilogue {
   IntegerOutput output;
   int32_t columns;  // padded
   int32_t whole_packs;
   uint32_t inverted_bits;  // kUnsignedBits if the elements of A are unsigned
   Activation act;
+  IntegerSum sum;
 };
 
 }  // namespace graphopt::hip

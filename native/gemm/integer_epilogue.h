@@ -24,71 +24,136 @@ DEVICE IntegerValues<T> load_values(const T* from) {
   return to;
 }
 
+// The bytes of kIntegerPack elements.
+struct IntegerBytes {
+  uint32_t v[kIntegerPack / 4];
+};
+
 // The epilogue of packs that cover the same columns, n to n + kIntegerPack - 1, and share the loads of their operands.
 // `inside` of these columns are less than N.
 struct IntegerColumns {
   const IntegerEpilogue& epilogue;
   const IntegerColumnsHeader* header;
-  const float* scales;  // of column n; the other arrays follow
+  const float* scales;              // of column n; the other arrays follow
+  const uint8_t *residual, *table;  // may be null
   void* y;
   int inside;
   bool has_zeros;  // whether the right operand has zero points
   IntegerValues<int32_t> offset;
 
-  // `matrix`: index of the matrix of the right operand.
-  DEVICE IntegerColumns(const IntegerEpilogue& of, const IntegerColumnsHeader* operands, uint32_t matrix,
-                        bool zeros, void* to, int n, int32_t N)
-      : epilogue(of), header(operands), y(to), inside(min_int(kIntegerPack, N - n)), has_zeros(zeros) {
+  // Args has the members columns, residual, table, y and epilogue. `matrix`: index of the matrix of the right operand.
+  template <class Args>
+  DEVICE IntegerColumns(const Args& args, uint32_t matrix, bool zeros, int n, int32_t N)
+      : epilogue(args.epilogue),
+        header(args.columns),
+        residual(args.residual),
+        table(args.table),
+        y(args.y),
+        inside(min_int(kIntegerPack, N - n)),
+        has_zeros(zeros) {
     scales = reinterpret_cast<const float*>(header + 1) +
              matrix * (static_cast<size_t>(epilogue.columns) * 4) + static_cast<size_t>(n);
     offset = load_values(reinterpret_cast<const int32_t*>(array(2)));
   }
 
-  // Makes the sums exact. `row_sum`: the sum of the row of A.
-  DEVICE void add(int32_t* sums, int32_t row_sum) const {
-    UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] += offset.v[i];
-    if (!has_zeros) return;
-    const auto zero = load_values(reinterpret_cast<const int32_t*>(array(3)));
-    UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] -= zero.v[i] * row_sum;
+  // Returns the residual of elements `at` to at + kIntegerPack - 1 of Y.
+  DEVICE IntegerBytes load_residual(size_t at) const {
+    IntegerBytes bytes = {};
+    if (epilogue.sum.kind == IntegerResidual::kNone) return bytes;
+    const uint8_t* const from = residual + at;
+    if (epilogue.whole_packs != 0) return bit_cast<IntegerBytes>(*reinterpret_cast<const uint64_t*>(from));
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) {
+      if (i < inside) bytes.v[i / 4] |= static_cast<uint32_t>(from[i]) << (8 * (i % 4));
+    }
+    return bytes;
   }
 
-  // Stores exact sums as elements `at` to at + kIntegerPack - 1 of Y.
-  DEVICE void store(size_t at, const int32_t* sums) const {
-    if (epilogue.output == IntegerOutput::kInt32) return store_words(static_cast<int32_t*>(y) + at, sums);
+  // Converts sums to the elements that `store` stores: int32, the bits of floats, or bytes in the first two values.
+  // `row_sum`: the sum of the row of A; `added`: the residual.
+  DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added) const {
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] += offset.v[i];
+    if (has_zeros) {
+      const auto zero = load_values(reinterpret_cast<const int32_t*>(array(3)));
+      UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] -= zero.v[i] * row_sum;
+    }
+    if (epilogue.output == IntegerOutput::kInt32) return;
     // Not kept in registers, which large tiles do not have.
     const auto scale = load_values(scales);
     float values[kIntegerPack];
     UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] = static_cast<float>(sums[i]) * scale.v[i];
     if (epilogue.output == IntegerOutput::kFloat) {
       const auto shift = load_values(array(1));
-      UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] += shift.v[i];
-      return store_words(static_cast<float*>(y) + at, values);
+      UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] = bit_cast<int32_t>(values[i] + shift.v[i]);
+      return;
     }
-    store_bytes(static_cast<uint8_t*>(y) + at, values);
+    const IntegerBytes bytes = requantize(values, added);
+    UNROLL for (int i = 0; i < kIntegerPack / 4; ++i) sums[i] = static_cast<int32_t>(bytes.v[i]);
+  }
+
+  // Stores finished elements `at` to at + kIntegerPack - 1 of Y.
+  DEVICE void store(size_t at, const int32_t* finished) const {
+    if (epilogue.output == IntegerOutput::kInt32 || epilogue.output == IntegerOutput::kFloat) {
+      return store_words(static_cast<int32_t*>(y) + at, finished);
+    }
+    uint8_t* const to = static_cast<uint8_t*>(y) + at;
+    if (epilogue.whole_packs != 0) {
+      const IntegerBytes bytes = {{static_cast<uint32_t>(finished[0]), static_cast<uint32_t>(finished[1])}};
+      *reinterpret_cast<uint64_t*>(to) = bit_cast<uint64_t>(bytes);
+      return;
+    }
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) {
+      if (i < inside) to[i] = static_cast<uint8_t>(finished[i / 4] >> (8 * (i % 4)));
+    }
   }
 
  private:
   DEVICE const float* array(int i) const { return scales + static_cast<size_t>(i * epilogue.columns); }
 
-  DEVICE void store_bytes(uint8_t* to, float (&values)[kIntegerPack]) const {
-    activate(epilogue.act, values);
-    if (epilogue.act.kind != ActivationKind::kNone && epilogue.act.kind != ActivationKind::kRelu) {
+  DEVICE IntegerBytes requantize(float (&values)[kIntegerPack], const IntegerBytes& added) const {
+    const bool is_signed = epilogue.output == IntegerOutput::kInt8;
+    const float y_zero = header->y_zero, least = is_signed ? -128.0f : 0.0f, most = least + 255;
+    const ActivationKind act = epilogue.act.kind;
+    if (act != ActivationKind::kNone && act != ActivationKind::kRelu) {
+      activate(epilogue.act, values);
       UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] /= header->y_scale;
     }
-    struct alignas(kIntegerPack) Bytes {
-      uint8_t v[kIntegerPack];
-    } bytes;
+    const IntegerSum& sum = epilogue.sum;
+    IntegerBytes bytes = {};
+    if (sum.kind != IntegerResidual::kToExact) {
+      // The zero point is added to integers, as a sum of floats could round to another integer.
+      const float low = act == ActivationKind::kRelu ? 0 : least - y_zero, high = most - y_zero;
+      UNROLL for (int i = 0; i < kIntegerPack; ++i) {
+        values[i] = min_float(max_float(values[i], low), high) + kToInteger;
+      }
+      if (sum.kind == IntegerResidual::kNone || table != nullptr) {
+        const uint32_t zeros = (bit_cast<uint32_t>(y_zero + kToInteger) & 0xff) * 0x01010101u;
+        UNROLL for (int i = 0; i < 2; ++i) bytes.v[i] = add_bytes(low_bytes(values + 4 * i), zeros);
+        if (table != nullptr) bytes = look_up(bytes);
+        if (sum.kind == IntegerResidual::kNone) return bytes;
+        UNROLL for (int i = 0; i < kIntegerPack; ++i) {
+          values[i] = byte_to_float(bytes.v[i / 4], i % 4, is_signed);
+        }
+      } else {
+        UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] = values[i] - kToInteger + y_zero;
+      }
+    }
+    const float low = max_float(sum.least, least);
     UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-      bytes.v[i] = saturate_to_byte(round_to_even(values[i]) + header->y_zero,
-                                    epilogue.output == IntegerOutput::kInt8);
+      const float other = byte_to_float(added.v[i / 4], i % 4, is_signed);
+      const float total =
+          fused_multiply_add(values[i], sum.left, fused_multiply_add(other, sum.right, sum.shift));
+      values[i] = min_float(max_float(total, low), most) + kToInteger;
     }
-    if (epilogue.whole_packs != 0) {
-      *reinterpret_cast<uint64_t*>(to) = bit_cast<uint64_t>(bytes);
-      return;
-    }
+    UNROLL for (int i = 0; i < 2; ++i) bytes.v[i] = low_bytes(values + 4 * i);
+    return bytes;
+  }
+
+  DEVICE IntegerBytes look_up(const IntegerBytes& bytes) const {
+    IntegerBytes found = {};
     UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-      if (i < inside) to[i] = bytes.v[i];
+      found.v[i / 4] |= static_cast<uint32_t>(table[bytes.v[i / 4] >> 8 * (i % 4) & 0xff]) << (8 * (i % 4));
     }
+    return found;
   }
 
   template <class T>
@@ -115,27 +180,37 @@ struct IntegerTileEpilogue {
   int32_t N;
   size_t first_row;
 
+  struct Loaded {
+    IntegerBytes residual;
+    int32_t row_sum, unused;
+  };
+
   DEVICE bool is_inside(int m) const { return has_column && m < rows; }
+  DEVICE size_t at(int m) const {
+    return (first_row + static_cast<size_t>(m)) * static_cast<size_t>(N) + static_cast<size_t>(n);
+  }
   DEVICE Bits128 prefetch(int m) const {
-    Pack<int32_t> loaded = {};
-    if (row_sums != nullptr && is_inside(m)) loaded.v[0] = global(row_sums)[m];
+    Loaded loaded = {};
+    if (is_inside(m)) {
+      loaded.residual = column.load_residual(at(m));
+      if (row_sums != nullptr) loaded.row_sum = global(row_sums)[m];
+    }
     return bit_cast<Bits128>(loaded);
   }
-  DEVICE void add(int32_t* sums, const Bits128& loaded) const {
-    column.add(sums, bit_cast<Pack<int32_t>>(loaded).v[0]);
+  DEVICE void add(int32_t* sums, const Bits128& bits) const {
+    const auto loaded = bit_cast<Loaded>(bits);
+    column.finish(sums, loaded.row_sum, loaded.residual);
   }
   template <int kCount>
   DEVICE void activate(int32_t (&)[kCount]) const {}
-  DEVICE void store(int m, const int32_t* sums) const {
-    if (!is_inside(m)) return;
-    column.store((first_row + static_cast<size_t>(m)) * static_cast<size_t>(N) + static_cast<size_t>(n),
-                 sums);
+  DEVICE void store(int m, const int32_t* finished) const {
+    if (is_inside(m)) column.store(at(m), finished);
   }
 };
 
 // Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
 // or stores partial sums of split `part`. `left` and `right`: indices of the matrices of the operands. Args has the
-// members M, N, columns, y, partial, splits and epilogue. row_sums: those of all matrices, or null.
+// members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: those of all matrices, or null.
 template <class P, class Args>
 DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
                                const int32_t* row_sums, uint32_t part, uint32_t z, uint32_t left,
@@ -152,8 +227,7 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
   }
   const int n = first_n + P::Product::template pack_column<kIntegerPack>();
   const bool has_column = n < N;
-  const IntegerColumns column(args.epilogue, args.columns, right, row_sums != nullptr, args.y,
-                              has_column ? n : 0, N);
+  const IntegerColumns column(args, right, row_sums != nullptr, has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   const size_t first_row = z * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   product.template apply_epilogue<kIntegerPack>(

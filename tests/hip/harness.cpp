@@ -921,12 +921,15 @@ IntegerColumnsProblem read_integer_columns(const int64_t* numbers, const float* 
   p.float_bias = p.y == ElementType::kFloat;
   p.alpha = floats[0];
   p.act = activation(static_cast<int32_t>(*numbers), floats[1], floats[2]);
+  p.has_table = floats[3] != 0;
+  p.sum = {static_cast<hip::IntegerResidual>(static_cast<int32_t>(floats[4])), floats[5], floats[6],
+           floats[7], floats[8]};
   return p;
 }
 
 }  // namespace
 
-// `floats`: alpha, and two parameters of the activation.
+// `floats`: alpha, two parameters of the activation, whether there is a table, and the members of IntegerSum.
 EXPORT Plan* graphopt_integer_columns_plan(const DeviceFacts*, const int64_t* numbers, const float* floats) {
   return guarded([&] { return integer_columns_plan(read_integer_columns(numbers, floats)); });
 }

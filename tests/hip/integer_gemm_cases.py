@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import c_float, c_int, c_int32
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tests.hip.integer_product_cases import PAIRS, random, wide, zero_points
 INT32, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 OUTPUTS: tuple[Any, ...] = (np.int32, np.float32, np.int8, np.uint8)
 COLUMN_PACK = 8  # kIntegerPack
+ROUNDED, EXACT = 1, 2  # IntegerResidual
 
 
 def packed(x: Array) -> Array:
@@ -45,6 +46,9 @@ class Numbers:
     kinds: tuple[int, int]
     alpha: float = 1
     act: str = ""
+    table: Array | None = None
+    # Kind of the residual, factors of the result and the residual, shift, least sum.
+    added: tuple[int, float, float, float, float] = (0, 0, 0, 0, 0)
 
     @property
     def scaled(self) -> bool:
@@ -89,7 +93,7 @@ class Numbers:
 
     def floats(self) -> Any:
         _, a, b = parameters(self.act)
-        return (c_float * 3)(self.alpha, a, b)
+        return (c_float * 9)(self.alpha, a, b, self.table is not None, *self.added)
 
     def scale(self) -> Array:
         """Returns the factor of the sums of each column, in the arithmetic of ONNX Runtime."""
@@ -118,8 +122,8 @@ class Numbers:
         header[4:6] = np.array([self.y_scale[0] if self.requantized else 1, self.y_zero[0]], np.float32).view(np.int32)
         return np.concatenate((header, words.ravel()))
 
-    def result(self, sums: Array) -> Array:
-        """Returns the output for exact sums [.., N]."""
+    def result(self, sums: Array, residual: Array | None = None) -> Array:
+        """Returns the output for exact sums [.., N] and a residual of the same shape."""
         if np.dtype(self.output) == FLOAT:
             return np.asarray(sums * self.scale().astype(np.float64) + self.bias)
         sums = (sums + self.bias).astype(np.int32)
@@ -129,7 +133,17 @@ class Numbers:
         if self.act:
             reals = apply(self.act, reals) / (1 if self.act == "Relu" else self.y_scale)
         ends = np.iinfo(self.output)
-        return np.asarray(np.clip(np.rint(reals) + self.y_zero, ends.min, ends.max))
+        kind, left, right, shift, least = self.added
+        if kind != EXACT:
+            reals = np.clip(np.rint(reals) + self.y_zero, ends.min, ends.max)
+            if self.table is not None:
+                reals = wide(self.table[reals.astype(self.output).view(np.uint8)])
+        if kind:
+            assert residual is not None
+            reals = np.clip(
+                np.maximum(np.rint(reals * left + wide(residual) * right + shift), least), ends.min, ends.max
+            )
+        return np.asarray(reals)
 
 
 # Matrices, lines, K.
@@ -223,7 +237,15 @@ def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1)
     # Zero points of the filters are 0: kinds[1] is 0 for a multiple of 3.
     numbers = Numbers.draw(rng, left, np.int8, output, M, K, 3 * i + 3, "HardSwish" if i % 4 == 2 else "")
     exact = convolve(wide(x) - wide(numbers.left_zero), wide(w), groups, strides, dilations, pads, out)
-    expected = numbers.result(np.moveaxis(exact, 1, -1).astype(np.int64))
+    residual = np.zeros((N, *out, M), np.int8)
+    if numbers.requantized:
+        # Sums of multiples of 1/8 are exact, so that they round equally in float and in double.
+        kind = i % 3 if groups > 1 else (i + OUTPUTS.index(output)) % 3
+        added = (kind, 1 if kind == EXACT else 0.625, 0.875, -3.125, float(numbers.y_zero[0]) if i % 2 else -np.inf)
+        table = None if kind == EXACT or i % 2 else random(rng, output, 256)
+        numbers = replace(numbers, added=added, table=table)
+        residual = random(rng, output, *residual.shape)
+    expected = numbers.result(np.moveaxis(exact, 1, -1).astype(np.int64), residual)
     taps = w.reshape(M, of_filter, -1).swapaxes(1, 2)
     rows = packed(taps[..., 0].T if groups > 1 else taps)
     operands = numbers.columns(wide(w).reshape(1, M, -1).sum(-1), K)
@@ -234,7 +256,8 @@ def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1)
         of_columns = int64s(numbers.plan_numbers(1, M, K))
         return harness.plan("integer_conv", facts, given, of_columns, numbers.floats(), c_int32(tile))
 
-    inputs = [np.ascontiguousarray(np.moveaxis(x, 1, -1)), rows, operands]
+    table = numbers.table if numbers.table is not None else np.zeros(256, np.int8)
+    inputs = [np.ascontiguousarray(np.moveaxis(x, 1, -1)), rows, operands, residual, table]
     tolerance = 1e-6 if output == np.float32 else 0
     return Case(name, "QLinearConv", inputs, [expected], plan, tolerance, output_dtype=output)
 

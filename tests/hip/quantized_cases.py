@@ -62,6 +62,17 @@ def elementwise(name: str, dtype: Any, op: str, kind: str, i: int) -> Case:
     return Case(name, "quantized", inputs, [rounded(exact, y_scale, y_zero)], plan, 0, output_dtype=dtype)
 
 
+def lookup(name: str, dtype: Any, i: int) -> Case:
+    rng = np.random.default_rng([i, 9])
+    x, table = random(rng, dtype, *SHAPES[i][0]), random(rng, dtype, 256)
+    shapes = int64s([len(x.shape), *x.shape, 0, len(x.shape), *x.shape])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("quantized", facts, c_int32(len(OPS)), c_int32(0), c_float(0), int64s([0] * 4), shapes)
+
+    return Case(name, "quantized", [x, table], [table[x.view(np.uint8)]], plan, 0, output_dtype=dtype)
+
+
 def lines(name: str, dtype: Any, softmax: bool, i: int) -> Case:
     outer, size, inner = LINES[i]
     rng = np.random.default_rng([*LINES[i], softmax])
@@ -105,6 +116,7 @@ def cases() -> Iterator[Case]:
     for i in range(len(SHAPES)):
         for dtype in (np.uint8, np.int8):
             of = np.dtype(dtype).name
+            yield lookup(f"quantized_lookup_{of}-{i}", dtype, i)
             for kind in ("", "Sigmoid", "LeakyRelu"):
                 yield elementwise(f"quantized_{kind or 'same'}_{of}-{i}", dtype, "activate", kind, i)
             for op in OPS[1:]:

@@ -1,21 +1,25 @@
 #include "runtime/provider/quantized_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
+#include "gemm/args.h"
 #include "operators/table.h"
+#include "runtime/provider/byte_functions.h"
+#include "runtime/provider/quantized_graph.h"
+#include "runtime/provider/sizes.h"
 #include "runtime/provider/tails.h"
 
 namespace graphopt::provider {
 namespace {
 
 using abi::GraphNode;
-
-// Inputs of DequantizeLinear and QuantizeLinear.
-enum : size_t { kX, kScale, kZero };
 
 // An input of a new node: an input of a replaced one, or nothing.
 struct Source {
@@ -35,8 +39,8 @@ class QuantizedNode final : public NodeInGraph {
  public:
   // `replaced`: the node with the attributes; `output`: the node that writes the output.
   QuantizedNode(const Operator& made, const GraphNode& replaced, std::vector<Source> from,
-                const GraphNode& output, const Activation& act)
-      : replaced_(replaced), from_(std::move(from)), act_(act) {
+                const GraphNode& output)
+      : replaced_(replaced), from_(std::move(from)) {
     op = made.name;
     domain_ = made.domain;
     version = made.version;
@@ -51,105 +55,100 @@ class QuantizedNode final : public NodeInGraph {
     }
   }
 
+  // Adds an attribute, which replaces one of the replaced node.
+  void set(const char* key, AttributeValue value) { attributes_[key] = std::move(value); }
+  void set(const Activation& act) {
+    set("activation", static_cast<int64_t>(act.kind));
+    set("activation_a", act.a);
+    set("activation_b", act.b);
+  }
+  // Adds an input with a constant table of bytes of the output's type.
+  void add_table(const std::array<uint8_t, 256>& table) {
+    table_ = table;
+    inputs.push_back({true, outputs[0].type, Shape{static_cast<int64_t>(table.size())}});
+    input_names_.push_back(output_names_[0] + ", table");
+    constant_.push_back(true);
+  }
+
   std::optional<Tensor> constant(size_t i) const override {
+    if (i == from_.size() && i < inputs.size()) {
+      Tensor tensor;
+      tensor.type = inputs[i].type;
+      tensor.shape = *inputs[i].shape;
+      tensor.data = const_cast<uint8_t*>(table_.data());
+      return tensor;
+    }
     if (i >= from_.size() || !from_[i].present()) return std::nullopt;
     return from_[i].node->constant(from_[i].input);
   }
   std::optional<AttributeValue> find(const char* key, AttributeType type) const override {
-    const std::string attribute = key;
-    if (attribute == "activation") return static_cast<int64_t>(act_.kind);
-    if (attribute == "activation_a") return act_.a;
-    if (attribute == "activation_b") return act_.b;
-    return replaced_.find(key, type);
+    const auto own = attributes_.find(key);
+    return own != attributes_.end() ? own->second : replaced_.find(key, type);
   }
 
  private:
   const GraphNode& replaced_;
   const std::vector<Source> from_;
-  const Activation act_;
+  std::map<std::string, AttributeValue> attributes_;
+  std::array<uint8_t, 256> table_ = {};
 };
 
-// Returns the values of a constant float tensor; empty if the input is something else.
-std::vector<float> floats(const GraphNode& node, size_t i) {
-  if (!node.has_input(i) || !node.is_constant(i) || node.inputs[i].type != ElementType::kFloat) return {};
-  const std::optional<Tensor> value = node.constant(i);
-  if (!value) return {};
-  const auto* first = value->as<const float>();
-  return {first, first + value->shape.elements()};
-}
+// A convolution whose output is quantized, and a function of the quantized elements.
+struct Convolution {
+  const GraphNode* conv;
+  const GraphNode* quantize;  // of the output of the convolution and its activation
+  Activation act;
+  std::optional<ByteFunction> function;
+  std::set<size_t> nodes;
+};
 
-// Returns true for a node of 8-bit integers with a constant scale and zero point for all elements.
-bool is_per_tensor(const GraphNode& node) {
-  if (floats(node, kScale).size() != 1 || node.get_int("block_size", 0) != 0) return false;
-  if (!node.has_input(kZero)) return true;
-  if (!node.is_constant(kZero)) return false;
-  const std::optional<Tensor> zero = node.constant(kZero);
-  return zero && is_byte(zero->type) && zero->shape.elements() == 1;
-}
+// An Add node with an optional Relu that ends with a QuantizeLinear node.
+struct Sum {
+  size_t add;
+  bool relu;
+  std::set<size_t> nodes;
+};
 
-bool is_equal(const GraphNode& a, const GraphNode& b, size_t i) {
-  if (a.has_input(i) != b.has_input(i)) return false;
-  if (!a.has_input(i) || a.input_names()[i] == b.input_names()[i]) return true;
-  const std::optional<Tensor> left = a.constant(i), right = b.constant(i);
-  return left && right && left->type == right->type && left->bytes() == right->bytes() &&
-         std::memcmp(left->data, right->data, left->bytes()) == 0;
-}
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 class Search {
  public:
   Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), outputs_(outputs) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const std::string& name : nodes[i].output_names()) {
-        if (!name.empty()) writers_[name] = i;
-      }
-      for (const std::string& name : nodes[i].input_names()) {
-        if (!name.empty()) readers_[name].push_back(i);
-      }
-    }
-  }
+      : nodes_(nodes), graph_(nodes, outputs), sizes_(nodes) {}
 
-  // Returns the replacement that ends with a QuantizeLinear node; nothing if there is none.
-  std::optional<Replacement> ending_with(size_t end) {
+  // Returns the replacements that end with a QuantizeLinear node, the best one first.
+  std::vector<Replacement> ending_with(size_t end) const {
+    std::vector<Replacement> found;
     const GraphNode& quantize = nodes_[end];
     if (quantize.op != "QuantizeLinear" || !quantize.domain().empty() || !is_per_tensor(quantize) ||
         !is_byte(quantize.outputs[0].type)) {
-      return std::nullopt;
+      return found;
     }
-    Group group{{end}, quantize, nullptr, {}};
-    std::optional<size_t> head = private_writer(quantize.input_names()[kX]);
-    if (!head) return std::nullopt;
-    if (const auto act = activation_of(nodes_[*head])) {
-      if (const auto before = private_writer(nodes_[*head].input_names()[0])) {
-        const std::string& op = nodes_[*before].op;
-        if (op == "Conv" || op == "MatMul" || op == "Gemm" ||
-            (op == "Add" && act->kind == ActivationKind::kRelu)) {
-          group.act = *act;
-          group.nodes.push_back(*head);
-          head = before;
-        }
-      }
+    add_sum_of_convolution(found, end);
+    if (const auto convolution = convolution_ending_with(end)) {
+      add(found, convolution->nodes, convolution_node(*convolution, quantize), end);
     }
-    group.head = &nodes_[*head];
-    group.nodes.push_back(*head);
-    if (!group.head->domain().empty()) return std::nullopt;
-    auto node = replacement_of(group);
-    if (!node) return std::nullopt;
-    std::reverse(group.nodes.begin(), group.nodes.end());
-    return Replacement{group.nodes, std::move(node)};
+    if (const auto function = byte_function_ending_with(graph_, end)) {
+      std::vector<Source> from = {{function->dequantize, kX}};
+      auto node = made(microsoft("QLinearLookup"), quantize, std::move(from), quantize);
+      node->add_table(function->table);
+      add(found, function->nodes, std::move(node), end);
+    }
+    add_operator(found, end);
+    return found;
   }
 
   // Adds the DequantizeLinear nodes to `found` that only replaced nodes read.
-  void add_dequantizations(std::vector<Replacement>& found) {
+  void add_dequantizations(std::vector<Replacement>& found) const {
     std::map<size_t, size_t> owner;  // replaced node -> index in `found`
     for (size_t r = 0; r < found.size(); ++r) {
       for (const size_t i : found[r].nodes) owner[i] = r;
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (nodes_[i].op != "DequantizeLinear" || !nodes_[i].domain().empty()) continue;
+      if (nodes_[i].op != "DequantizeLinear" || !nodes_[i].domain().empty() || owner.count(i) > 0) continue;
       const std::string& value = nodes_[i].output_names()[0];
-      if (is_output(value) || readers_.count(value) == 0) continue;
-      const std::vector<size_t>& readers = readers_.at(value);
+      const std::vector<size_t>& readers = graph_.readers(value);
+      if (graph_.is_output(value) || readers.empty()) continue;
       const bool all =
           std::all_of(readers.begin(), readers.end(), [&](size_t r) { return owner.count(r) > 0; });
       if (!all) continue;
@@ -160,29 +159,166 @@ class Search {
 
  private:
   struct Group {
-    std::vector<size_t> nodes;  // from the last one
     const GraphNode& quantize;
     const GraphNode* head;
     Activation act;
   };
 
-  bool is_output(const std::string& value) const {
-    return std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end();
+  static void add(std::vector<Replacement>& found, const std::set<size_t>& nodes,
+                  std::unique_ptr<NodeInGraph> node, size_t end) {
+    if (node == nullptr) return;
+    Replacement replacement{{}, std::move(node)};
+    for (const size_t i : nodes) {
+      if (i != end) replacement.nodes.push_back(i);
+    }
+    replacement.nodes.push_back(end);
+    found.push_back(std::move(replacement));
   }
-  // Returns the node that writes a value which only one node reads.
-  std::optional<size_t> private_writer(const std::string& value) const {
-    const auto writer = writers_.find(value);
-    if (writer == writers_.end() || is_output(value) || readers_.at(value).size() != 1) return std::nullopt;
-    if (nodes_[writer->second].output_names().size() != 1) return std::nullopt;
-    return writer->second;
+
+  // Adds the replacement of an operator with an optional activation.
+  void add_operator(std::vector<Replacement>& found, size_t end) const {
+    std::set<size_t> nodes = {end};
+    Group group{nodes_[end], nullptr, {}};
+    std::optional<size_t> head = graph_.private_writer(group.quantize.input_names()[kX]);
+    if (!head) return;
+    if (const auto act = activation_of(nodes_[*head])) {
+      if (const auto before = graph_.private_writer(nodes_[*head].input_names()[0])) {
+        const std::string& op = nodes_[*before].op;
+        if (op == "MatMul" || op == "Gemm" || (op == "Add" && act->kind == ActivationKind::kRelu)) {
+          group.act = *act;
+          nodes.insert(*head);
+          head = before;
+        }
+      }
+    }
+    group.head = &nodes_[*head];
+    nodes.insert(*head);
+    if (group.head->domain().empty()) add(found, nodes, replacement_of(group), end);
   }
+
+  // Returns the convolution that ends with a per-tensor QuantizeLinear node; nothing if there is none.
+  std::optional<Convolution> convolution_ending_with(size_t end) const {
+    if (auto found = plain_convolution_ending_with(end)) return found;
+    auto function = byte_function_ending_with(graph_, end);
+    if (!function) return std::nullopt;
+    const std::optional<size_t> before = graph_.writer(function->argument);
+    if (!before || graph_.is_output(function->argument) || !is_only_read_by(*function)) return std::nullopt;
+    if (nodes_[*before].op != "QuantizeLinear" || !is_per_tensor(nodes_[*before])) return std::nullopt;
+    // The epilogue has one type of elements.
+    if (nodes_[*before].outputs[0].type != nodes_[end].outputs[0].type) return std::nullopt;
+    auto found = plain_convolution_ending_with(*before);
+    if (!found) return std::nullopt;
+    found->nodes.insert(function->nodes.begin(), function->nodes.end());
+    found->function = std::move(function);
+    return found;
+  }
+
+  // Returns true if no other node reads the argument of a function.
+  bool is_only_read_by(const ByteFunction& function) const {
+    const auto all_in = [](const std::vector<size_t>& readers, const std::set<size_t>& nodes) {
+      return std::all_of(readers.begin(), readers.end(), [&](size_t r) { return nodes.count(r) > 0; });
+    };
+    const auto reads = [&](size_t i) {
+      const std::string& value = nodes_[i].output_names()[0];
+      return !graph_.is_output(value) && all_in(graph_.readers(value), function.nodes);
+    };
+    return all_in(graph_.readers(function.argument), function.dequantizations) &&
+           std::all_of(function.dequantizations.begin(), function.dequantizations.end(), reads);
+  }
+
+  std::optional<Convolution> plain_convolution_ending_with(size_t end) const {
+    Convolution found{nullptr, &nodes_[end], {}, {}, {end}};
+    std::optional<size_t> head = graph_.private_writer(nodes_[end].input_names()[kX]);
+    if (head) {
+      if (const auto act = activation_of(nodes_[*head])) {
+        found.act = *act;
+        found.nodes.insert(*head);
+        head = graph_.private_writer(nodes_[*head].input_names()[0]);
+      }
+    }
+    if (!head || nodes_[*head].op != "Conv" || !nodes_[*head].domain().empty()) return std::nullopt;
+    found.conv = &nodes_[*head];
+    found.nodes.insert(*head);
+    return found;
+  }
+
+  // Returns QLinearConv with the scale and zero point of convolution.quantize. `output`: the node that writes the
+  // output. `residual`: a DequantizeLinear node of a tensor like the output, or null.
+  std::unique_ptr<QuantizedNode> convolution_node(const Convolution& convolution, const GraphNode& output,
+                                                  const GraphNode* residual = nullptr) const {
+    std::vector<Source> from = conv_inputs(*convolution.conv, *convolution.quantize);
+    if (from.empty()) return nullptr;
+    if (residual != nullptr || convolution.function) from.push_back({residual, kX});
+    auto node = made(microsoft("QLinearConv"), *convolution.conv, std::move(from), output);
+    node->set(convolution.act);
+    if (convolution.function) node->add_table(convolution.function->table);
+    return node;
+  }
+
+  std::optional<Sum> sum_ending_with(size_t end) const {
+    std::optional<size_t> add = graph_.private_writer(nodes_[end].input_names()[kX]);
+    if (!add) return std::nullopt;
+    Sum sum{*add, false, {end, *add}};
+    if (nodes_[*add].op == "Relu" && nodes_[*add].domain().empty()) {
+      add = graph_.private_writer(nodes_[*add].input_names()[0]);
+      if (!add) return std::nullopt;
+      sum.relu = true;
+      sum.add = *add;
+      sum.nodes.insert(*add);
+    }
+    const GraphNode& node = nodes_[*add];
+    const bool is_sum = node.op == "Add" && node.domain().empty() && sizes_.are_alike(node);
+    return is_sum ? std::optional(sum) : std::nullopt;
+  }
+
+  // Adds convolutions with a residual, quantized or not before the sum. The last one of two convolutions is preferred,
+  // because the other one is then complete.
+  void add_sum_of_convolution(std::vector<Replacement>& found, size_t end) const {
+    const std::optional<Sum> sum = sum_ending_with(end);
+    if (!sum) return;
+    const GraphNode &add = nodes_[sum->add], &quantize = nodes_[end];
+    const size_t last = graph_.writer(add.input_names()[0]) < graph_.writer(add.input_names()[1]) ? 1 : 0;
+    for (const size_t side : {last, 1 - last}) {
+      const GraphNode* residual = per_tensor(add, 1 - side);
+      if (residual == nullptr || residual->inputs[kX].type != quantize.outputs[0].type) continue;
+      const Quantization y(quantize), r(*residual);
+      const float right = r.scale / y.scale;
+      const std::string& value = add.input_names()[side];
+      std::optional<Convolution> convolution;
+      float left = 1, shift = y.zero - right * r.zero;
+      const std::optional<size_t> before = graph_.private_quantization(value);
+      if (before) {
+        convolution = convolution_ending_with(*before);
+        const Quantization x(nodes_[*before]);
+        if (x.is_signed != y.is_signed) continue;
+        left = x.scale / y.scale;
+        shift = y.zero - (left * x.zero + right * r.zero);
+      } else if (const auto conv = graph_.private_writer(value, "Conv")) {
+        convolution = {&nodes_[*conv], &quantize, {}, {}, {*conv}};
+      }
+      if (!convolution) continue;
+      auto node = convolution_node(*convolution, quantize, residual);
+      if (node == nullptr) continue;
+      using hip::IntegerResidual;
+      const auto kind = before ? IntegerResidual::kToRounded : IntegerResidual::kToExact;
+      node->set("sum_kind", static_cast<int64_t>(kind));
+      node->set("sum_left", left);
+      node->set("sum_right", right);
+      node->set("sum_shift", shift);
+      node->set("sum_least", sum->relu ? y.zero : kLowest);
+      std::set<size_t> nodes = sum->nodes;
+      nodes.insert(convolution->nodes.begin(), convolution->nodes.end());
+      Search::add(found, nodes, std::move(node), end);
+    }
+  }
+
   // Returns the DequantizeLinear node of 8-bit elements that writes an input; null if there is none.
   const GraphNode* dequantization(const GraphNode& node, size_t i,
                                   ElementType type = ElementType::kUndefined) const {
     if (!node.has_input(i)) return nullptr;
-    const auto writer = writers_.find(node.input_names()[i]);
-    if (writer == writers_.end()) return nullptr;
-    const GraphNode& from = nodes_[writer->second];
+    const std::optional<size_t> writer = graph_.writer(node.input_names()[i]);
+    if (!writer) return nullptr;
+    const GraphNode& from = nodes_[*writer];
     if (from.op != "DequantizeLinear" || !from.domain().empty()) return nullptr;
     const ElementType is = from.inputs[kX].type;
     return (type == ElementType::kUndefined ? is_byte(is) : is == type) ? &from : nullptr;
@@ -194,14 +330,11 @@ class Search {
 
   std::unique_ptr<NodeInGraph> replacement_of(const Group& group) const {
     const std::string& op = group.head->op;
-    if (op == "Conv") return conv(group);
     if (op == "MatMul") return matmul(group);
     if (op == "Gemm") return gemm(group);
     if (op == "Add" || op == "Mul") return binary(group);
     if (op == "GlobalAveragePool") return unary("QLinearGlobalAveragePool", group);
     if (op == "AveragePool") return unary("QLinearAveragePool", group);
-    if (op == "LeakyRelu") return unary("QLinearLeakyRelu", group);
-    if (op == "Sigmoid") return unary("QLinearSigmoid", group);
     for (const char* moves : {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}) {
       if (op == moves) return moved(group);
     }
@@ -216,8 +349,14 @@ class Search {
     for (size_t i = kScale; i <= kZero; ++i) to.push_back({&from, i});
   }
 
+  static std::unique_ptr<QuantizedNode> made(const Operator& op, const GraphNode& replaced,
+                                             std::vector<Source> from, const GraphNode& output) {
+    return std::make_unique<QuantizedNode>(op, replaced, std::move(from), output);
+  }
   static std::unique_ptr<NodeInGraph> made(const Operator& op, const Group& group, std::vector<Source> from) {
-    return std::make_unique<QuantizedNode>(op, *group.head, std::move(from), group.quantize, group.act);
+    auto node = made(op, *group.head, std::move(from), group.quantize);
+    node->set(group.act);
+    return node;
   }
 
   // Returns true for constant weights with a scale for all elements, or for each index of `axis`. `symmetric`: zero
@@ -225,7 +364,7 @@ class Search {
   static bool are_weights(const GraphNode& w, int64_t axis, bool symmetric) {
     if (!w.is_constant(kX) || w.get_int("block_size", 0) != 0) return false;
     const std::optional<Tensor> x = w.constant(kX);
-    const size_t scales = floats(w, kScale).size();
+    const size_t scales = constant_floats(w, kScale).size();
     const auto rank = static_cast<int64_t>(x ? x->shape.rank() : 0);
     if (rank < 2) return false;
     if (axis < 0) axis += rank;
@@ -255,7 +394,8 @@ class Search {
       const auto* first = zero->as<const int32_t>();
       if (std::any_of(first, first + zero->shape.elements(), [](int32_t z) { return z != 0; })) return false;
     }
-    const std::vector<float> scales = floats(*b, kScale), of_x = floats(x, kScale), of_w = floats(w, kScale);
+    const std::vector<float> scales = constant_floats(*b, kScale), of_x = constant_floats(x, kScale),
+                             of_w = constant_floats(w, kScale);
     if (scales.empty() || (scales.size() != 1 && scales.size() != of_w.size())) return false;
     for (size_t k = 0; k < std::max(scales.size(), of_w.size()); ++k) {
       const float wanted = of_x[0] * of_w[of_w.size() == 1 ? 0 : k];
@@ -267,21 +407,22 @@ class Search {
     return true;
   }
 
-  std::unique_ptr<NodeInGraph> conv(const Group& group) const {
-    const GraphNode *x = per_tensor(*group.head, 0), *w = dequantization(*group.head, 1);
-    if (x == nullptr || w == nullptr || !are_weights(*w, 0, true)) return nullptr;
+  // Returns the inputs of QLinearConv; none if it cannot compute the convolution.
+  std::vector<Source> conv_inputs(const GraphNode& conv, const GraphNode& quantize) const {
+    const GraphNode *x = per_tensor(conv, 0), *w = dequantization(conv, 1);
+    if (x == nullptr || w == nullptr || !are_weights(*w, 0, true)) return {};
     const std::optional<Tensor> filters = w->constant(kX);
-    const int64_t groups = group.head->get_int("group", 1);
+    const int64_t groups = conv.get_int("group", 1);
     // Without kernels for other groups on matrix units, floats are faster.
-    if (groups != 1 && (filters->shape[1] != 1 || filters->shape[0] != groups)) return nullptr;
+    if (groups != 1 && (filters->shape[1] != 1 || filters->shape[0] != groups)) return {};
     Source bias;
-    if (!bias_of(*group.head, 2, *x, *w, bias)) return nullptr;
+    if (!bias_of(conv, 2, *x, *w, bias)) return {};
     std::vector<Source> from;
     add_all(from, *x);
     add_all(from, *w);
-    add_quantization(from, group.quantize);
+    add_quantization(from, quantize);
     from.push_back(bias);
-    return made(microsoft("QLinearConv"), group, std::move(from));
+    return from;
   }
 
   std::unique_ptr<NodeInGraph> matmul(const Group& group) const {
@@ -335,16 +476,16 @@ class Search {
   std::unique_ptr<NodeInGraph> moved(const Group& group) const {
     const GraphNode* x = per_tensor(*group.head, 0);
     if (x == nullptr || x->inputs[kX].type != group.quantize.outputs[0].type) return nullptr;
-    if (!is_equal(*x, group.quantize, kScale) || !is_equal(*x, group.quantize, kZero)) return nullptr;
+    if (!are_equal_inputs(*x, group.quantize, kScale) || !are_equal_inputs(*x, group.quantize, kZero))
+      return nullptr;
     std::vector<Source> from = {{x, kX}};
     for (size_t i = 1; i < group.head->inputs.size(); ++i) from.push_back({group.head, i});
     return made({group.head->op.c_str(), "", group.head->version}, group, std::move(from));
   }
 
   const std::vector<GraphNode>& nodes_;
-  const std::vector<std::string>& outputs_;
-  std::map<std::string, size_t> writers_;
-  std::map<std::string, std::vector<size_t>> readers_;
+  const QuantizedGraph graph_;
+  const Sizes sizes_;
 };
 
 }  // namespace
@@ -352,11 +493,20 @@ class Search {
 std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nodes,
                                                const std::vector<std::string>& outputs,
                                                const std::function<bool(const NodeInGraph&)>& takes) {
-  Search search(nodes, outputs);
+  const Search search(nodes, outputs);
   std::vector<Replacement> found;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    auto replacement = search.ending_with(i);
-    if (replacement && takes(*replacement->node)) found.push_back(std::move(*replacement));
+  std::set<size_t> replaced;
+  // From the last node on, because a node that ends a replacement may be inside a larger one.
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (replaced.count(i) > 0) continue;
+    for (Replacement& replacement : search.ending_with(i)) {
+      const std::vector<size_t>& of = replacement.nodes;
+      if (std::any_of(of.begin(), of.end(), [&](size_t k) { return replaced.count(k) > 0; })) continue;
+      if (!takes(*replacement.node)) continue;
+      replaced.insert(of.begin(), of.end());
+      found.push_back(std::move(replacement));
+      break;
+    }
   }
   search.add_dequantizations(found);
   return found;

@@ -71,10 +71,12 @@ struct IntegerColumnsArgs : Arguments<9, 136> {
   float alpha;
 };
 
+// In the arguments of int8 kernels, residual and table may be null. A residual has the shape and type of Y.
+
 // Y [z, M, N] = the int8 GEMM of a [.., M, K] and packed b [.., N, K], with K in pairs of elements and row-major
 // operands of whole packs. a_batch and b_batch are strides in matrices. The grid has `down` rows of `across` tiles.
-struct IntegerGemmArgs : Arguments<6, 208> {
-  In a, b, columns, row_sums;  // row_sums: [.., M] or null if b has no zero points
+struct IntegerGemmArgs : Arguments<8, 248> {
+  In a, b, columns, row_sums, residual, table;  // row_sums: [.., M] or null if b has no zero points
   Out y;
   Out partial;  // int32_t [matrices, splits, M, N]; null with one split
   int32_t M, N, K, down;
@@ -87,8 +89,8 @@ struct IntegerGemmArgs : Arguments<6, 208> {
 
 // Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C], with C and K in pairs of
 // elements and C in whole packs. The other members are those of ConvLastArgs and of IntegerGemmArgs.
-struct IntegerConvArgs : Arguments<5, 200> {
-  In x, w, columns;
+struct IntegerConvArgs : Arguments<7, 240> {
+  In x, w, columns, residual, table;
   Out y, partial;
   int32_t M, N, K, H, W, down;
   Divisor across, channels, kernel_w;
@@ -103,8 +105,8 @@ constexpr int kIntegerDepthwiseStrip = 4;  // adjacent pixels in a row of Y that
 
 // x [N, H, W, channels], w [taps, row], y [N, OH, OW, channels]. A work-item computes kIntegerPack channels of a strip
 // of y.
-struct IntegerDepthwiseArgs : Arguments<4, 152> {
-  In x, w, columns;
+struct IntegerDepthwiseArgs : Arguments<6, 192> {
+  In x, w, columns, residual, table;
   Out y;
   uint32_t total;
   int32_t channels, row;
@@ -118,8 +120,8 @@ constexpr int kIntegerSumThreads = 128;
 
 // Adds the partial sums of IntegerGemmArgs. One work-item for each pack of a row of Y: `packs` in total, `across` in a
 // row. A matrix has `rows` rows.
-struct IntegerSumArgs : Arguments<4, 184> {
-  In partial, columns, row_sums;
+struct IntegerSumArgs : Arguments<6, 224> {
+  In partial, columns, row_sums, residual, table;
   Out y;
   int32_t N, splits;
   uint32_t packs;

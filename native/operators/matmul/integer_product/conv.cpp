@@ -38,7 +38,10 @@ IntegerConv::IntegerConv(const Node& node, gpu::Device& device, Operands in, boo
       window_(node),
       groups_(node.get_int("group", 1)),
       last_(last || node.get_bool("channels_last")),
-      last_filters_(last) {}
+      last_filters_(last),
+      // Attributes of nodes that the provider makes (runtime/provider/quantized_groups.h).
+      sum_{static_cast<hip::IntegerResidual>(node.get_int("sum_kind", 0)), node.get_float("sum_left", 0),
+           node.get_float("sum_right", 0), node.get_float("sum_shift", 0), node.get_float("sum_least", 0)} {}
 
 void IntegerConv::prepare(const Node& node) {
   const auto w = node.constant(in_[kB]);
@@ -71,11 +74,17 @@ void IntegerConv::plan(Call& call, Program& program) const {
   if (call.has_input(in_[kBias]) && call.input(in_[kBias]).shape.elements() != p.y_channels()) {
     throw Error("B ", call.input(in_[kBias]).shape, " does not have one element for each output channel");
   }
+  if (shape.elements() == 0) return;
   const bool depthwise = gpu::refuse_integer_depthwise(p) == nullptr;
   const bool supported = depthwise || gpu::refuse_integer_conv(p, device_.facts()) == nullptr;
-  if (supported && is_prepared() && call.aligned() && shape.elements() > 0 && x.elements() > 0) {
+  const bool extended = call.has_input(in_[kResidual]) || call.has_input(in_[kTable]);
+  if (call.has_input(in_[kResidual]) && call.input(in_[kResidual]).shape != call.outputs[0].shape) {
+    throw Error("the residual ", call.input(in_[kResidual]).shape, " does not have the shape of Y");
+  }
+  if (supported && is_prepared() && (extended || (call.aligned() && x.elements() > 0))) {
     plan_last(call, program, p, depthwise, y);
   } else {
+    throw_if(extended, "no kernel adds a residual to this convolution or applies a table to it");
     plan_first(call, program, p, y);
   }
 }
@@ -89,10 +98,19 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   lines.taps = p.taps();
   const Right right =
       plan_right(call, program, lines, input_or_none(call, in_[kAScale]), input_or_none(call, in_[kAZero]));
-  Ref x = Ref::input(in_[kA]);
+  const auto aligned = [&](size_t i) {
+    const Ref from = input_or_none(call, i);
+    if (call.aligned() || !call.has_input(i)) return from;
+    const auto bytes = static_cast<int64_t>(call.input(i).bytes());
+    const Ref to = program.reserve(bytes);
+    program.copy(to, from, bytes);
+    return to;
+  };
+  Ref x = aligned(in_[kA]), residual = aligned(in_[kResidual]);
   if (!last_ && depthwise) {
+    const Ref from = x;
     x = program.reserve(p.N * C * p.in_size());
-    swap_axes(call, program, {p.N, C, p.in_size()}, 1, Ref::input(in_[kA]), x);
+    swap_axes(call, program, {p.N, C, p.in_size()}, 1, from, x);
   } else if (!last_ || (C % 16 != 0 && !depthwise)) {
     gpu::IntegerLines pixels;
     pixels.matrices = last_ ? 1 : p.N;
@@ -100,15 +118,28 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     pixels.K = C;
     pixels.across = !last_;
     pixels.is_signed = true;  // keeps the elements
+    const Ref from = x;
     x = program.reserve(pixels.packed_bytes());
-    program.launch(gpu::integer_lines_plan(pixels), {Ref::input(in_[kA])}, {x, Ref()});
+    program.launch(gpu::integer_lines_plan(pixels), {from}, {x, Ref()});
   }
-  const int64_t bytes = bytes_of(type_of_y(call));
-  const Ref result = last_ ? y : program.reserve(p.N * p.out_size() * filters * bytes);
-  program.launch(depthwise ? gpu::integer_depthwise_plan(p, right.columns_problem)
-                           : gpu::integer_conv_plan(p, right.columns_problem, device_.facts()),
-                 {x, right.lines, right.columns}, {result});
-  if (!last_) swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
+  const int64_t bytes = bytes_of(type_of_y(call)), size = p.N * p.out_size() * filters * bytes;
+  if (!last_ && call.has_input(in_[kResidual])) {
+    const Ref from = residual;
+    residual = program.reserve(size);
+    swap_axes(call, program, {p.N, filters, p.out_size()}, bytes, from, residual);
+  }
+  gpu::IntegerColumnsProblem columns = right.columns_problem;
+  columns.sum = sum_;
+  columns.has_table = call.has_input(in_[kTable]);
+  const Ref result = last_ && call.aligned() ? y : program.reserve(size);
+  program.launch(depthwise ? gpu::integer_depthwise_plan(p, columns)
+                           : gpu::integer_conv_plan(p, columns, device_.facts()),
+                 {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
+  if (!last_) {
+    swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
+  } else if (!call.aligned()) {
+    program.copy(y, result, size);
+  }
 }
 
 void IntegerConv::plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const {

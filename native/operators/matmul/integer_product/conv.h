@@ -17,7 +17,7 @@ class IntegerConv final : public IntegerMatMul {
  private:
   void plan(Call& call, Program& program) const override;
 
-  // Plans a convolution in channels last. X and Y in channels first are transposed.
+  // Plans a convolution in channels last. Tensors in channels first are transposed.
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
@@ -30,6 +30,7 @@ class IntegerConv final : public IntegerMatMul {
   Window window_;
   int64_t groups_;
   bool last_, last_filters_;
+  hip::IntegerSum sum_;  // of Y and the residual
 };
 
 }  // namespace graphopt::integer_product

@@ -77,11 +77,11 @@ using namespace graphopt::hip;
 #define INTEGER_CONV_KERNEL(name, dense, halo, packed, groups, ...)                                        \
   GEMM_ON_##dense(KERNEL_OF(integer_conv_##name##_i8, integer_conv<IntegerGemm<GemmTile::kAligned##name>>, \
                             (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerConvArgs, x, w,       \
-                            columns, y, partial))
+                            columns, residual, table, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_CONV_KERNEL)
 #endif
 
-KERNEL(integer_depthwise, kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x, w, columns, y) {
+KERNEL(integer_depthwise, kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x, w, columns, residual, table, y) {
   const uint8_t *x = args.x, *w = args.w;
   const IntegerColumnsHeader* header = args.columns;
   const ConvWindow& p = args.window;
@@ -114,12 +114,19 @@ KERNEL(integer_depthwise, kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x, w, 
       }
     }
   }
-  const IntegerColumns column(args.epilogue, header, 0, false, args.y, channel, args.channels);
+  const IntegerColumns column(args, 0, false, channel, args.channels);
+  const size_t first_pixel =
+      static_cast<size_t>(row_of_all) * static_cast<size_t>(args.OW) + static_cast<size_t>(first);
+  const auto at = [&](int k) {
+    return (first_pixel + static_cast<size_t>(k)) * channels + static_cast<size_t>(channel);
+  };
+  IntegerBytes added[kIntegerDepthwiseStrip] = {};
+  UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
+    if (first + k < args.OW) added[k] = column.load_residual(at(k));
+  }
   UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
     if (first + k >= args.OW) return;
-    const size_t pixel =
-        static_cast<size_t>(row_of_all) * static_cast<size_t>(args.OW) + static_cast<size_t>(first + k);
-    column.add(sums[k], 0);
-    column.store(pixel * channels + static_cast<size_t>(channel), sums[k]);
+    column.finish(sums[k], 0, added[k]);
+    column.store(at(k), sums[k]);
   }
 }

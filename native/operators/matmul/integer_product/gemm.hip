@@ -51,10 +51,10 @@ using namespace graphopt::hip;
 #define INTEGER_KERNEL(name, dense, halo, packed, groups, ...)                                             \
   GEMM_ON_##dense(KERNEL_OF(integer_gemm_##name##_i8, integer_gemm<IntegerGemm<GemmTile::kAligned##name>>, \
                             (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerGemmArgs, a, b,       \
-                            columns, row_sums, y, partial))
+                            columns, row_sums, residual, table, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_KERNEL)
 
-KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, row_sums, y) {
+KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, row_sums, residual, table, y) {
   const int32_t *from = args.partial, *row_sums = args.row_sums;
   const int32_t N = args.N;
   const Divisor &across = args.across, &rows = args.rows;
@@ -63,8 +63,9 @@ KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, r
   const uint32_t row = divide(i, across), z = divide(row, rows), m = row - z * rows.d;
   const auto n = static_cast<int>((i - row * across.d) * kIntegerPack);
   const size_t step = static_cast<size_t>(rows.d) * static_cast<size_t>(N);
-  const IntegerColumns column(args.epilogue, args.columns, offset_of(z, args.batch, args.b_batch),
-                              row_sums != nullptr, args.y, n, N);
+  const IntegerColumns column(args, offset_of(z, args.batch, args.b_batch), row_sums != nullptr, n, N);
+  const size_t at = row * static_cast<size_t>(N) + static_cast<size_t>(n);
+  const IntegerBytes added = column.load_residual(at);
   const int32_t row_sum =
       row_sums == nullptr
           ? 0
@@ -82,7 +83,7 @@ KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, r
     }
     from += step;
   }
-  column.add(sums, row_sum);
-  column.store(row * static_cast<size_t>(N) + static_cast<size_t>(n), sums);
+  column.finish(sums, row_sum, added);
+  column.store(at, sums);
 }
 #endif

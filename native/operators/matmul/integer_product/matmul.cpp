@@ -166,7 +166,7 @@ void IntegerMatMul::prepare_right(const Node& node, gpu::IntegerLines lines,
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     const auto given = node.constant(i);
     if (given) call.inputs[i] = *given;
-    if (node.has_input(i) && !given && i != in_[kA]) return;
+    if (node.has_input(i) && !given && i != in_[kA] && i != in_[kResidual]) return;
   }
   // A bias for each row is added on the vector unit.
   const bool biased_rows = call.has_input(in_[kBias]) && call.inputs[in_[kBias]].shape.rank() == 2 &&

@@ -11,7 +11,7 @@ namespace graphopt::integer_product {
 
 constexpr size_t kNone = SIZE_MAX;
 
-enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kRoles };
+enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kResidual, kTable, kRoles };
 enum class Kind {
   kProduct,
   kOfFloats,        // A is float and is quantized first

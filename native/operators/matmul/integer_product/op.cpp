@@ -1,4 +1,7 @@
 // MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's GEMMs of 8-bit and 16-bit integers.
+#include <algorithm>
+
+#include "gemm/loaders/im2col_args.h"
 #include "operators/kernel_bases.h"
 #include "operators/layout.h"
 #include "operators/matmul/integer_product/conv.h"
@@ -13,7 +16,8 @@ using namespace integer_product;
 constexpr Operands kMatMulInteger({kA, kB, kAZero, kBZero});
 constexpr Operands kMatMulInteger16({kA, kB});
 constexpr Operands kQLinearMatMul({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero});
-constexpr Operands kQLinearConv({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero, kBias},
+constexpr Operands kQLinearConv({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero, kBias, kResidual,
+                                 kTable},
                                 Kind::kWithBiasOfSums);
 constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYScale, kYZero},
                           Kind::kWithBiasOfSums);
@@ -43,6 +47,22 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   return "";
 }
 
+// The kernels on the matrix units and those of depthwise convolutions have the residual and the table of the nodes that
+// the provider makes (runtime/provider/quantized_groups.h).
+std::string refuse_convolution(const Node& node) {
+  const Operands& in = kQLinearConv;
+  if (node.has_input(in[kResidual]) || node.has_input(in[kTable])) {
+    const auto& w = node.inputs[in[kB]].shape;
+    const int64_t groups = node.get_int("group", 1);
+    if (!w || w->rank() != kLayoutRank) return "not two spatial axes";
+    if (groups != 1 && ((*w)[1] != 1 || (*w)[0] != groups || groups % hip::kIntegerPack != 0)) {
+      return "groups of several channels";
+    }
+    if (std::max((*w)[2], (*w)[3]) > hip::kConvLastTaps) return "the kernel is too large";
+  }
+  return refuse_integers(node, in);
+}
+
 std::string refuse_wide(const Node& node) {
   for (const Value& x : node.inputs) {
     if (x.type != ElementType::kInt16) return no_kernel(x.type);
@@ -68,7 +88,7 @@ void add_integer_product(Kernels& kernels) {
   refuse(kernels.add_onnx("QLinearMatMul", 10, 21, kernel<IntegerMatMul>, kQLinearMatMul), kQLinearMatMul);
   refuse(kernels.add_onnx("ConvInteger", 10, 10, kernel<IntegerConv>, kMatMulInteger), kMatMulInteger);
   const auto convolution = [&](Registration& r) {
-    refuse(r, kQLinearConv);
+    r.refused(refuse_convolution);
     r.with_layout([](const Node& node) { return layout_of(node, kQLinearConv); }).with_byte_layouts();
     kernels.has_channels_last(kernel<IntegerConv>, kQLinearConv);
   };

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "device/launch.h"
+#include "gemm/args.h"
 #include "gemm/planner.h"
 #include "operators/conv/convolution/problem.h"
 #include "operators/matmul/matmul/problem.h"
@@ -61,6 +62,9 @@ struct IntegerColumnsProblem {
   bool has_y_zero = false;
   float alpha = 1;
   Activation act;
+  // Applied to bytes of Y (gemm/args.h). The residual and the table are further inputs of the kernel.
+  bool has_table = false;
+  hip::IntegerSum sum = {};
 
   // Returns the bytes of the output.
   int64_t bytes() const;
@@ -83,8 +87,8 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan. Output
-// Y in channels last. Zero points of the packed filters must be 0. All pointers are multiples of 16. Throws
+// Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan, the
+// residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are multiples of 16. Throws
 // std::invalid_argument if a size is too large.
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);

@@ -161,7 +161,16 @@ hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_l
   e.whole_packs = p.columns % hip::kIntegerPack == 0;
   e.inverted_bits = unsigned_left ? hip::kUnsignedBits : 0;
   e.act = p.act;
+  e.sum = p.sum;
   return e;
+}
+
+// Sets the optional operands of the epilogue of a convolution.
+template <class Args>
+void fill_epilogue(Args& args, const IntegerColumnsProblem& p) {
+  args.residual = p.sum.kind != hip::IntegerResidual::kNone ? input(3) : no_buffer();
+  args.table = p.has_table ? input(4) : no_buffer();
+  args.epilogue = epilogue_of(p, p.left == ElementType::kUint8);
 }
 
 // Fills in the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch
@@ -181,6 +190,8 @@ void launch_integer(Plan& plan, const char* prefix, const AlignedTiling& tiling,
   plan.workspace = {batch * tiling.splits * M * N * 4};
   sum.partial = workspace(0);
   sum.columns = args.columns;
+  sum.residual = args.residual;
+  sum.table = args.table;
   sum.y = args.y;
   sum.N = args.N;
   sum.splits = to_i31(tiling.splits);
@@ -215,6 +226,7 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   args.b = input(1);
   args.columns = input(2);
   args.row_sums = has_row_sums ? input(3) : no_buffer();
+  args.residual = args.table = no_buffer();
   args.y = output(0);
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
@@ -264,7 +276,7 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
   args.per_image = make_divisor(p.out[1] * p.out[2]);
   args.columns_of_y = make_divisor(p.out[2]);
   args.window = window_of(p);
-  args.epilogue = epilogue_of(columns, columns.left == ElementType::kUint8);
+  fill_epilogue(args, columns);
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
 }
@@ -298,7 +310,7 @@ Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsPro
   args.W = to_i31(p.in[2]);
   args.OW = to_i31(p.out[2]);
   args.window = window_of(p);
-  args.epilogue = epilogue_of(columns, columns.left == ElementType::kUint8);
+  fill_epilogue(args, columns);
   return one_launch("integer_depthwise", total, hip::kIntegerDepthwiseThreads, args);
 }
 

@@ -13,11 +13,12 @@ enum class QuantizedOp : int32_t {
   kActivate,  // one input
   kAdd,
   kMul,
+  kTable,  // y = table[a]
 };
 
-// Zero points may be null: 0.
-struct QuantizedArgs : Arguments<9, 192> {
-  In a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero;
+// Zero points may be null: 0. Only kTable reads `table`, and it reads no scales.
+struct QuantizedArgs : Arguments<10, 200> {
+  In a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, table;
   Out y;
   uint32_t total;
   Axes axes;

@@ -88,7 +88,16 @@ struct SharedLine {
 using namespace graphopt::hip;
 
 KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero,
-       y) {
+       table, y) {
+  if (args.op == QuantizedOp::kTable) {
+    const uint8_t* table = args.table;
+    map_operands<kQuantizedThreads, uint8_t, uint8_t>(
+        args, [&](uint32_t, const auto& x, const auto&, auto& results) {
+          constexpr int kCount = sizeof(results);
+          UNROLL for (int j = 0; j < kCount; ++j) results[j] = table[x[j]];
+        });
+    return;
+  }
   const Quantization q(args);
   map_operands<kQuantizedThreads, uint8_t, uint8_t>(
       args, [&](uint32_t, const auto& left, const auto& right, auto& results) {

@@ -76,6 +76,16 @@ Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
   };
 }
 
+// Input 1 is a table with an element for each byte.
+void plan_quantized_table(Call& call, Program& program) {
+  QuantizedProblem p;
+  p.op = QuantizedOp::kTable;
+  p.a = p.y = call.input(0).shape;
+  throw_if(call.input(1).shape.elements() != 256, "the table must have 256 elements");
+  const Ref y = set_output(call, 0, p.y, call.input(1).type);
+  program.launch(gpu::quantized_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {y});
+}
+
 // QLinearAdd and QLinearMul, which have two inputs.
 Planner plan_quantized_binary(const Node& node, QuantizedOp op) {
   // The provider fuses Relu (runtime/provider/quantized_groups.h).
@@ -292,6 +302,8 @@ void add_quantized(Kernels& kernels) {
   };
   add_activation("QLinearSigmoid", ActivationKind::kSigmoid);
   add_activation("QLinearLeakyRelu", ActivationKind::kLeakyRelu);
+  // Only the provider makes such nodes (runtime/provider/quantized_groups.h).
+  treats_axes_alike(kernels.add_microsoft("QLinearLookup", plan_quantized_table));
   const auto add_binary = [&](const char* name, QuantizedOp op) {
     treats_axes_alike(kernels.add_microsoft(name, plan_quantized_binary, op).refused(refuse_binary));
   };

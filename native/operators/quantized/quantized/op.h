@@ -9,8 +9,8 @@ namespace graphopt::gpu {
 
 using hip::QuantizedOp;
 
-// y = quantize(act(op(dequantize(a), dequantize(b)))) with numpy broadcasting; kActivate has no b, kAdd only Relu, and
-// kMul no activation.
+// y = quantize(act(op(dequantize(a), dequantize(b)))) with numpy broadcasting; kActivate and kTable have no b, kAdd has
+// only Relu, kMul and kTable have no activation.
 struct QuantizedProblem {
   QuantizedOp op = QuantizedOp::kActivate;
   Activation act;
@@ -19,7 +19,8 @@ struct QuantizedProblem {
   Shape a, b, y;
 };
 
-// Inputs a, its scale and zero point, b, its scale and zero point, scale and zero point of y; output y. `aligned`:
+// Inputs a, its scale and zero point, b, its scale and zero point, scale and zero point of y; for kTable a and the
+// table. Output y. `aligned`:
 // all pointers are multiples of 16. Throws std::invalid_argument if a or b does not broadcast to y, if a size is too
 // large, or if too many axes cannot be merged.
 Plan quantized_plan(const QuantizedProblem& p, bool aligned);

@@ -36,18 +36,19 @@ void launch_lines(Plan& plan, const char* name, const Args& args) {
 
 Plan quantized_plan(const QuantizedProblem& p, bool aligned) {
   if (p.y.elements() == 0) return {};
-  const bool binary = p.op != QuantizedOp::kActivate;
+  const bool table = p.op == QuantizedOp::kTable, binary = p.op != QuantizedOp::kActivate && !table;
   hip::QuantizedArgs args = {};
   fill_operands(args, p.y, p.a, binary ? &p.b : nullptr, nullptr, kPack, aligned);
   const auto given = [](bool has, uint8_t i) { return has ? input(i) : no_buffer(); };
   args.a = input(0);
-  args.a_scale = input(1);
+  args.a_scale = given(!table, 1);
   args.a_zero = given(p.a_zero, 2);
   args.b = given(binary, 3);
   args.b_scale = given(binary, 4);
   args.b_zero = given(binary && p.b_zero, 5);
-  args.y_scale = input(6);
+  args.y_scale = given(!table, 6);
   args.y_zero = given(p.y_zero, 7);
+  args.table = given(table, 1);
   args.act = p.act;
   args.op = p.op;
   args.is_signed = p.is_signed;

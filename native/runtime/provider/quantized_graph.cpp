@@ -1,0 +1,107 @@
+#include "runtime/provider/quantized_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace graphopt::provider {
+
+using abi::GraphNode;
+
+std::vector<float> constant_floats(const NodeInGraph& node, size_t i) {
+  if (!node.has_input(i) || !node.is_constant(i) || node.inputs[i].type != ElementType::kFloat) return {};
+  const std::optional<Tensor> value = node.constant(i);
+  if (!value) return {};
+  const auto* first = value->as<const float>();
+  return {first, first + value->shape.elements()};
+}
+
+bool is_per_tensor(const NodeInGraph& node) {
+  if (constant_floats(node, kScale).size() != 1 || node.get_int("block_size", 0) != 0) return false;
+  if (!node.has_input(kZero)) return true;
+  if (!node.is_constant(kZero)) return false;
+  const std::optional<Tensor> zero = node.constant(kZero);
+  return zero && is_byte(zero->type) && zero->shape.elements() == 1;
+}
+
+Quantization::Quantization(const GraphNode& node)
+    : scale(constant_floats(node, kScale)[0]),
+      zero(0),
+      is_signed((node.op == "QuantizeLinear" ? node.outputs[0] : node.inputs[kX]).type ==
+                ElementType::kInt8) {
+  if (!node.has_input(kZero)) return;
+  const std::optional<Tensor> given = node.constant(kZero);
+  zero = is_signed ? static_cast<float>(*given->as<const int8_t>())
+                   : static_cast<float>(*given->as<const uint8_t>());
+}
+
+float Quantization::dequantize(uint8_t byte) const {
+  const float value = is_signed ? static_cast<float>(static_cast<int8_t>(byte)) : static_cast<float>(byte);
+  return (value - zero) * scale;
+}
+
+uint8_t Quantization::quantize(float x) const {
+  const float low = is_signed ? -128.0f : 0.0f, rounded = std::nearbyintf(x / scale) + zero;
+  const float limited = std::isnan(rounded) ? zero : std::clamp(rounded, low, low + 255.0f);
+  return static_cast<uint8_t>(static_cast<int>(limited));
+}
+
+QuantizedGraph::QuantizedGraph(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+    : nodes_(nodes), outputs_(outputs) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const std::string& name : nodes[i].output_names()) {
+      if (!name.empty()) writers_[name] = i;
+    }
+    for (const std::string& name : nodes[i].input_names()) {
+      if (!name.empty()) readers_[name].push_back(i);
+    }
+  }
+}
+
+bool QuantizedGraph::is_output(const std::string& value) const {
+  return std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end();
+}
+
+const std::vector<size_t>& QuantizedGraph::readers(const std::string& value) const {
+  static const std::vector<size_t> kNone;
+  const auto found = readers_.find(value);
+  return found != readers_.end() ? found->second : kNone;
+}
+
+std::optional<size_t> QuantizedGraph::writer(const std::string& value) const {
+  const auto found = writers_.find(value);
+  return found != writers_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+std::optional<size_t> QuantizedGraph::private_writer(const std::string& value) const {
+  const std::optional<size_t> found = writer(value);
+  if (!found || is_output(value) || readers(value).size() != 1) return std::nullopt;
+  return nodes_[*found].output_names().size() == 1 ? found : std::nullopt;
+}
+
+std::optional<size_t> QuantizedGraph::private_writer(const std::string& value, const char* op) const {
+  const std::optional<size_t> found = private_writer(value);
+  return found && nodes_[*found].op == op && nodes_[*found].domain().empty() ? found : std::nullopt;
+}
+
+std::optional<size_t> QuantizedGraph::private_quantization(const std::string& dequantized) const {
+  const std::optional<size_t> from = private_writer(dequantized, "DequantizeLinear");
+  if (!from || !is_per_tensor(nodes_[*from])) return std::nullopt;
+  const std::optional<size_t> found = private_writer(nodes_[*from].input_names()[kX], "QuantizeLinear");
+  if (!found || !is_per_tensor(nodes_[*found]) || !is_byte(nodes_[*found].outputs[0].type))
+    return std::nullopt;
+  for (const size_t i : {kScale, kZero}) {
+    if (!are_equal_inputs(nodes_[*from], nodes_[*found], i)) return std::nullopt;
+  }
+  return found;
+}
+
+bool are_equal_inputs(const GraphNode& a, const GraphNode& b, size_t i) {
+  if (a.has_input(i) != b.has_input(i)) return false;
+  if (!a.has_input(i) || a.input_names()[i] == b.input_names()[i]) return true;
+  const std::optional<Tensor> left = a.constant(i), right = b.constant(i);
+  return left && right && left->type == right->type && left->bytes() == right->bytes() &&
+         std::memcmp(left->data, right->data, left->bytes()) == 0;
+}
+
+}  // namespace graphopt::provider
