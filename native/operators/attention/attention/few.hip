@@ -18,14 +18,14 @@ constexpr int kKeysAtOnce = kAttentionFewKeys;
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
 constexpr int kStages = kCopiesToLds ? kAttentionFewStages : 2;
 
-template <class T, int kHead>
+template <class T, int kHead, int kRows>
 struct FewRows {
   static constexpr int kSize = Pack<T>::kSize, kLanes = kHead / kSize;
   static constexpr int kGroups = kAttentionThreads / kLanes, kWaves = kAttentionThreads / kWave;
   static_assert(kLanes <= kWave, "a group is a part of a wave");
   struct Merge {
-    float o[kWaves][kHead];
-    float highest[kWaves][kAttentionFewRows], sum[kWaves][kAttentionFewRows];
+    float o[kWaves][kRows][kHead];
+    float highest[kWaves][kRows], sum[kWaves][kRows];
   };
   union Lds {
     Merge merge;
@@ -35,9 +35,9 @@ struct FewRows {
 };
 
 // Loads K and V of one group, kKeysAtOnce keys in each iteration. `d` is the work-item's first element of a head.
-template <class T, int kHead>
+template <class T, int kHead, int kRows>
 struct FewKeys {
-  using Few = FewRows<T, kHead>;
+  using Few = FewRows<T, kHead, kRows>;
   typename Few::Lds& lds;
   const T *k, *v;  // addresses of the next iteration to load
   ptrdiff_t k_step, v_step;
@@ -106,7 +106,7 @@ struct FewKeys {
 // and key. It then adds up the parts of kOwn scores of one row, and computes the exponentials of these scores.
 template <class T, int kHead, int kRows>
 struct FewSoftmax {
-  static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead>::kLanes;
+  static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead, kRows>::kLanes;
   static constexpr int kScores = kRows * kKeysAtOnce;  // row-major
   static constexpr int kOwn = kScores > kLanes ? kScores / kLanes : 1;
   static constexpr int kOwners = kScores / kOwn;  // the other work-items of a group have the same scores
@@ -172,7 +172,7 @@ struct FewSoftmax {
     }
     float most = highest;
     UNROLL for (int i = 0; i < kOwn; ++i) {
-      const bool is = FewKeys<T, kHead>::inside(left, (first_own() + i) % kKeysAtOnce);
+      const bool is = FewKeys<T, kHead, kRows>::inside(left, (first_own() + i) % kKeysAtOnce);
       scores[i] = is ? scores[i] : -infinity();
       most = max_float(most, scores[i]);
     }
@@ -253,38 +253,42 @@ struct FewPlace {
   }
 };
 
-// Adds up row r of the waves' results in LDS. Stores the sum to O, or as a partial result for
-// fused_attention_combine_*.
-template <class T, int kHead>
+// Adds up the waves' results in LDS. Stores the sums to O, or as partial results for fused_attention_combine_*.
+template <class T, int kHead, int kRows>
 DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
-                      const typename FewRows<T, kHead>::Merge& waves, int r, float highest) {
+                      const typename FewRows<T, kHead, kRows>::Merge& waves) {
+  constexpr int kWaves = FewRows<T, kHead, kRows>::kWaves;
   const AttentionLayout& layout = args.layout;
-  const float shift = highest == -infinity() ? 0.0f : highest;
-  NO_UNROLL for (int column = thread_x(); column < layout.sizes.Dv; column += kAttentionThreads) {
-    float sum = 0, value = 0;
-    UNROLL for (int i = 0; i < FewRows<T, kHead>::kWaves; ++i) {
-      sum += waves.sum[i][r] * exp2_fast((waves.highest[i][r] - shift) * layout.scores.exponent);
-      value += waves.o[i][column];
+  const float exponent = layout.scores.exponent;
+  NO_UNROLL for (int at = thread_x(); at < place.rows * kHead; at += kAttentionThreads) {
+    const int r = at / kHead, column = at % kHead;
+    if (column >= layout.sizes.Dv) continue;
+    float highest = -infinity(), sum = 0, value = 0;
+    UNROLL for (int i = 0; i < kWaves; ++i) highest = max_float(highest, waves.highest[i][r]);
+    const float shift = highest == -infinity() ? 0.0f : highest;
+    UNROLL for (int i = 0; i < kWaves; ++i) {
+      const float factor = exp2_fast((waves.highest[i][r] - shift) * exponent);
+      sum = fused_multiply_add(waves.sum[i][r], factor, sum);
+      value = fused_multiply_add(waves.o[i][r][column], factor, value);
     }
     if ((layout.scores.flags & kAttentionSplit) == 0) {
       T* o = args.o;
       if ((layout.scores.flags & kAttentionSink) != 0) {
         const T* sinks = args.found;
         const uint32_t of = place.first_head + divide(static_cast<uint32_t>(r), layout.queries);
-        sum +=
-            sink_term(sinks != nullptr ? to_float(sinks[of]) : 0.0f, highest, layout.scores.exponent, 0.0f);
+        sum += sink_term(sinks != nullptr ? to_float(sinks[of]) : 0.0f, highest, exponent, 0.0f);
       }
       const bool is_empty = (layout.scores.flags & kAttentionLengths) != 0 && sum == 0.0f;
       o[place.row(r, layout.o) + int64_t{column} * layout.o.column] =
           from_float<T>(is_empty ? 0.0f : value / sum);
       continue;
     }
-    const size_t at = static_cast<size_t>(place.id) * kAttentionFewRows + static_cast<size_t>(r);
+    const size_t row = static_cast<size_t>(place.id) * kAttentionFewRows + static_cast<size_t>(r);
     float *partial = args.partial, *statistics = args.statistics;
-    partial[at * kHead + static_cast<size_t>(column)] = value;
+    partial[row * kHead + static_cast<size_t>(column)] = value;
     if (column == 0) {
-      statistics[2 * at] = highest;
-      statistics[2 * at + 1] = sum;
+      statistics[2 * row] = highest;
+      statistics[2 * row + 1] = sum;
     }
   }
 }
@@ -292,19 +296,18 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
 // kRows: 1, or kAttentionFewRows for any number of rows.
 template <class T, int kHead, int kRows>
 DEVICE void attention_few(const AttentionArgs& args) {
-  LARGE_SHARED(lds, typename FewRows<T, kHead>::Lds);
-  using Few = FewRows<T, kHead>;
+  using Few = FewRows<T, kHead, kRows>;
+  LARGE_SHARED(lds, typename Few::Lds);
   constexpr int kSize = Few::kSize;
   const T *q = args.q, *k = args.k, *v = args.v;
   const AttentionLayout& layout = args.layout;
-  const float exponent = layout.scores.exponent;
   const FewPlace place(layout, args.lengths());
   if (!place.is_used) return;
   const int group = thread_x() / Few::kLanes, d = thread_x() % Few::kLanes * kSize;
   const int first = place.begin + group;
-  FewKeys<T, kHead> ahead(lds, layout, k + place.batch * layout.k.b + place.head * layout.k.h,
-                          v + place.batch * layout.v.b + place.head * layout.v.h, d, first,
-                          place.end - first);
+  FewKeys<T, kHead, kRows> ahead(lds, layout, k + place.batch * layout.k.b + place.head * layout.k.h,
+                                 v + place.batch * layout.v.b + place.head * layout.v.h, d, first,
+                                 place.end - first);
 
   FewSoftmax<T, kHead, kRows> softmax;
   UNROLL for (int r = 0; r < kRows; ++r) {
@@ -329,24 +332,18 @@ DEVICE void attention_few(const AttentionArgs& args) {
   typename Few::Merge& waves = lds.merge;
   UNROLL for (int r = 0; r < kRows; ++r) {
     if (r >= place.rows) continue;
-    float highest_of_wave, sum;
-    softmax.merge(r, exponent, highest_of_wave, sum);
-    const bool first_group = lane_id() < Few::kLanes;
+    float highest, sum;
+    softmax.merge(r, layout.scores.exponent, highest, sum);
     if (lane_id() == 0) {
-      waves.highest[wave_id()][r] = highest_of_wave;
+      waves.highest[wave_id()][r] = highest;
       waves.sum[wave_id()][r] = sum;
     }
-    barrier();
-    float highest = -infinity();
-    UNROLL for (int i = 0; i < Few::kWaves; ++i) highest = max_float(highest, waves.highest[i][r]);
-    const float shift = highest == -infinity() ? 0.0f : highest;
-    const float factor = exp2_fast((highest_of_wave - shift) * exponent);
-    if (first_group) {
-      UNROLL for (int e = 0; e < kSize; ++e) waves.o[wave_id()][d + e] = softmax.o[r][e] * factor;
+    if (lane_id() < Few::kLanes) {
+      UNROLL for (int e = 0; e < kSize; ++e) waves.o[wave_id()][r][d + e] = softmax.o[r][e];
     }
-    barrier();
-    store_few<T, kHead>(args, place, waves, r, highest);
   }
+  barrier();
+  store_few<T, kHead, kRows>(args, place, waves);
 }
 
 }  // namespace graphopt::hip
