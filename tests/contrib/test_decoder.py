@@ -21,21 +21,21 @@ TOKENS = 64
 PROMPT = [[5, 17, 80, 3], [44, 2, 2, 61]]
 
 
-def generate(model: onnx.ModelProto, steps: int = TOKENS) -> list[list[int]]:
-    """Returns the tokens of a session on the CPU."""
+def generate(model: onnx.ModelProto, steps: int = TOKENS, held: int = 0) -> list[list[int]]:
+    """Returns the tokens of a session on the CPU; `held`: the size of a windowed cache."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.register_custom_ops_library(str(library_path()))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return tokens_of(session, steps)
+    return tokens_of(session, steps, held)
 
 
-def tokens_of(session: Any, steps: int = TOKENS) -> list[list[int]]:
+def tokens_of(session: Any, steps: int = TOKENS, held: int = 0) -> list[list[int]]:
     """Generates greedily, with the cache passed from step to step."""
     outputs = [o.name for o in session.get_outputs()]
     ids = np.array(PROMPT)
     B = len(ids)
-    cache = {i.name: np.zeros((B, 2, 0, 16), np.float32) for i in session.get_inputs() if "past" in i.name}
+    cache = {i.name: np.zeros((B, 2, held, 16), np.float32) for i in session.get_inputs() if "past" in i.name}
     tokens: list[list[int]] = []
     for step in range(steps):
         mask = np.ones((B, len(PROMPT[0]) + step), np.int64)

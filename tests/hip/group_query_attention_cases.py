@@ -1,4 +1,4 @@
-"""GroupQueryAttention on the GPU: new tokens, past tokens and the attention, with separate cases."""
+"""GroupQueryAttention on the GPU, with separate cases for new tokens, caches and the attention."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Setting:
     bias: tuple[int, int, int] = (0, 0, 0)
     softcap: float = 0.0
     epsilon: float = 0.0
+    capacity: int = 0
 
     def plan(self, harness: Harness, facts: int, dtype: Any, part: int) -> Plan:
         sizes = [
@@ -55,6 +56,7 @@ class Setting:
             self.half,
             POSITIONS,
             self.window,
+            self.capacity,
         ]
         flags = (
             self.first,
@@ -123,6 +125,18 @@ MANY = (
     Setting(2, 1, 7, 1, 128, 640, 640, (640, 9), bias=(2, 7, 640), smooth=True),
     Setting(1, 24, 2, 1, 256, 60, 60, (50,)),
     Setting(2, 1, 8, 1, 256, 520, 520, (520, 3), sink=True),
+)
+
+# Windowed caches: before and after the first token is evicted, and with steps longer than the cache.
+WINDOWED = (
+    Setting(1, 1, 2, 2, 16, 5, 4, (4,), window=4, capacity=4, half=8),
+    Setting(1, 1, 2, 2, 16, 5, 4, (5,), window=4, capacity=4),
+    Setting(2, 1, 2, 1, 12, 8, 7, (30, 7), window=4, capacity=7, half=6),
+    Setting(1, 3, 2, 2, 6, 10, 7, (10,), window=4, capacity=7, half=3),
+    Setting(1, 9, 2, 1, 8, 14, 5, (14,), window=5, capacity=5),
+    Setting(1, 9, 2, 1, 8, 14, 5, (9,), window=3, capacity=5, first=True, half=4),
+    Setting(2, 2, 4, 2, 64, 302, 300, (1000, 299), window=256, capacity=300),
+    Setting(1, 70, 1, 1, 4, 72, 2, (73,), window=1, capacity=2, half=2),
 )
 
 
@@ -208,6 +222,35 @@ def int8(name: str, dtype: Any, s: Setting, channels: bool) -> Case:
     return Case(name, "GroupQueryAttention", inputs, [y, z], plan, tolerance, output_dtype=(np.int8, dtype))
 
 
+def held_after(tokens: int, s: Setting) -> int:
+    """Returns the number of tokens that a windowed cache holds, as the schema of ONNX Runtime defines it."""
+    step = s.capacity - s.window + 1
+    return tokens if tokens <= s.capacity else tokens - step * -(-(tokens - s.capacity) // step)
+
+
+def windowed(name: str, dtype: Any, s: Setting, evicts: bool) -> Case:
+    """Makes a case for a windowed cache: its tokens in front of the new ones, or the last tokens after these."""
+    rng = np.random.default_rng([s.B, s.S, s.H, 3])
+    rows = s.length if evicts else s.capacity
+    held = signed(rng, s.B, s.G, rows, s.H, dtype=dtype)
+    inputs, plan = [held, lengths_of(s)], partial(s.plan, dtype=dtype, part=6 if evicts else 5)
+    y = np.zeros((s.B, s.G, s.capacity if evicts else s.length, s.H))
+    ends, ids = np.zeros(s.B, np.int32), np.zeros((s.B, s.S), np.int64)
+    for b, n in enumerate(s.lengths):
+        before = held_after(s.begins[b], s)
+        ends[b], ids[b] = before + s.S - 1, s.begins[b] + np.arange(s.S)
+        after = held_after(n, s)
+        first = before + s.S - after if evicts else 0
+        count = after if evicts else before
+        y[b, :, :count] = held[b, :, first : first + count]
+    if evicts:
+        return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
+    y[:, :, s.capacity :] = np.nan
+    wanted = [y, ends, ids] if s.half else [y, ends]  # without a rotation, positions are not needed
+    kinds = (dtype, np.int32, np.int64)[: len(wanted)]
+    return Case(name, "GroupQueryAttention", inputs, wanted, plan, tolerance_of(dtype), output_dtype=kinds)
+
+
 def attention(name: str, dtype: Any, s: Setting) -> Case:
     """Makes a case for the attention; the cache is NaN behind the keys of each sequence."""
     rng = np.random.default_rng([s.B, s.S, s.H])
@@ -251,6 +294,9 @@ def cases() -> Iterator[Case]:
                 yield past(f"gqa_past_{suffix}-{i}", dtype, s)
             yield attention(f"gqa_{suffix}-{i}", dtype, s)
             yield int8(f"gqa_int8_{suffix}-{i}", dtype, s, i % 2 == 1)
+        for i, s in enumerate(WINDOWED):
+            yield windowed(f"gqa_window_{suffix}-{i}", dtype, s, evicts=False)
+            yield windowed(f"gqa_evict_{suffix}-{i}", dtype, s, evicts=True)
         for i, s in enumerate(MANY):
             yield attention(f"gqa_many_{suffix}-{i}", dtype, s)
         for H in (64, 128, 256) if dtype == np.float16 else (64, 128):

@@ -140,15 +140,23 @@ def appends_in_place() -> dict[str, Any]:
 def generates_in_place() -> dict[str, Any]:
     """Generates tokens with the cache in one place; returns whether they are the CPU's, and the events.
 
-    With STAND_IN_MASK=fixed the attention mask has the length of the cache, else that of the tokens so far.
+    With STAND_IN_MASK=fixed the attention mask has the length of the cache, else that of the tokens so far. With
+    STAND_IN_MASK=windowed the cache only holds the last tokens.
     """
     import onnxruntime as ort
 
     from tests.contrib.test_decoder import PROMPT, generate
 
-    held, steps, B = 32, 10, len(PROMPT)
-    model, _ = graphopt.optimize(decoder(), target="cuda")
-    wanted = generate(model, steps)
+    kind, held, steps, B = os.environ["STAND_IN_MASK"], 32, 10, len(PROMPT)
+    source = decoder()
+    if kind == "windowed":
+        held = 6
+        for node in source.graph.node:
+            if node.op_type == "GroupQueryAttention":
+                window = {"local_window_size": held - 1, "sliding_window_cache": 1}
+                node.attribute.extend(helper.make_attribute(name, value) for name, value in window.items())
+    model, _ = graphopt.optimize(source, target="cuda")
+    wanted = generate(model, steps, held if kind == "windowed" else 0)
     options = {"min_nodes": "2"}
     session = graphopt.session(
         model.SerializeToString(), [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4
@@ -162,7 +170,7 @@ def generates_in_place() -> dict[str, Any]:
     ids, tokens, kept = np.array(PROMPT), [], {}
     for step in range(steps):
         length = len(PROMPT[0]) + step
-        mask = np.zeros((B, held if os.environ.get("STAND_IN_MASK") == "fixed" else length), np.int64)
+        mask = np.zeros((B, held if kind == "fixed" else length), np.int64)
         mask[:, :length] = 1
         for name, array in (("input_ids", ids), ("attention_mask", mask)):
             key = (name, array.shape)

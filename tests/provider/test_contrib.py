@@ -168,7 +168,7 @@ def test_int8_caches(kind: str, dtype: type, worker: ProcessPoolExecutor) -> Non
         inputs |= {name: (rng.random(shape) * 0.02 + 0.01).astype(np.float32) for name in ("k_scale", "v_scale")}
         attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G, "do_rotary": 1, "kv_cache_bit_width": 8}
         attributes |= {"k_quant_type": kind, "v_quant_type": kind}
-        model = int8_model(op, inputs, attributes)
+        model = cache_model(op, inputs, attributes)
         truth = run_node(model, inputs)
         assert not isinstance(truth, str), truth
         outcome = worker.submit(run, model.SerializeToString(), inputs, ALONE).result()
@@ -185,8 +185,8 @@ def test_int8_caches(kind: str, dtype: type, worker: ProcessPoolExecutor) -> Non
         assert error <= (2e-5 if dtype == np.float32 else 1e-2)
 
 
-def int8_model(op: ContribOp, inputs: dict[str, Array], attributes: Mapping[str, Any]) -> onnx.ModelProto:
-    """Returns a GroupQueryAttention with an int8 cache."""
+def cache_model(op: ContribOp, inputs: dict[str, Array], attributes: Mapping[str, Any]) -> onnx.ModelProto:
+    """Returns a GroupQueryAttention with a cache of the type of past_key."""
     names = [n.rstrip("?") for n in op.inputs]
     while names[-1] not in inputs:
         names.pop()
@@ -195,7 +195,8 @@ def int8_model(op: ContribOp, inputs: dict[str, Array], attributes: Mapping[str,
     values = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()
     ]
-    types = (values[0].type.tensor_type.elem_type, TensorProto.INT8, TensorProto.INT8)
+    cache = helper.np_dtype_to_tensor_dtype(inputs["past_key"].dtype)
+    types = (values[0].type.tensor_type.elem_type, cache, cache)
     returned = [helper.make_tensor_value_info(n, t, None) for n, t in zip(outputs, types, strict=True)]
     graph = helper.make_graph([node], "g", values, returned)
     imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
@@ -218,8 +219,54 @@ def test_other_quantized_caches_are_refused(attributes: dict[str, int | str], dt
     inputs |= {name: np.ones(1, np.float32) for name in ("k_scale", "v_scale")}
     kinds: dict[str, int | str] = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
-    model = int8_model(op, inputs, {"num_heads": 1, "kv_num_heads": 1} | kinds | attributes)
+    model = cache_model(op, inputs, {"num_heads": 1, "kv_num_heads": 1} | kinds | attributes)
     assert forecast(model, "graphopt", min_nodes=2).nodes[0].reason == reason
+
+
+@pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no windowed caches")
+@pytest.mark.parametrize("seed", range(60 if EVERY else 6))
+def test_windowed_caches(seed: int, worker: ProcessPoolExecutor) -> None:
+    """A prompt, parts of a prompt and tokens, until the window has moved, against ONNX Runtime's CPU kernel."""
+    op, rng = CONTRIB[DOMAIN, "GroupQueryAttention"], np.random.default_rng(seed)
+    dtype = np.float16 if seed % 3 == 2 else np.float32
+    N, G, H, W = 4, 2, 16, int(rng.integers(1, 7))
+    C = W + int(rng.integers(0, 4))
+    B = 1 + seed % 2
+    attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G, "local_window_size": W, "sliding_window_cache": 1}
+    if seed % 4 == 0:
+        attributes["softcap"] = 2.0
+    if seed % 5 == 0:
+        attributes["smooth_softmax"] = 1
+    fixed: dict[str, Array] = {}
+    if seed % 6:
+        attributes["do_rotary"] = 1
+        fixed = {name: rng.normal(size=(40, H // 2)).astype(dtype) for name in ("cos_cache", "sin_cache")}
+    if seed % 7 == 1:
+        fixed["head_sink"] = rng.normal(size=N).astype(dtype)
+    caches = [rng.normal(size=(B, G, C, H)).astype(dtype) for _ in range(2)]
+    # The sequences of a batch have different lengths, so they do not begin with a prompt.
+    total = 0 if B == 1 else 3
+    for S in (*([int(rng.integers(1, 9)), 3, 2] if B == 1 else []), *[1] * 8):
+        total += S
+        ends = np.array([total, total - 2][:B])
+        inputs = {n: rng.normal(size=(B, S, k * H)).astype(dtype) for n, k in (("query", N), ("key", G), ("value", G))}
+        inputs |= dict(zip(("past_key", "past_value"), caches, strict=True)) | fixed
+        inputs |= {"seqlens_k": (ends - 1).astype(np.int32), "total_sequence_length": np.array(total, np.int32)}
+        if seed % 3 == 1 and "cos_cache" in fixed:
+            inputs["position_ids"] = rng.integers(0, 30, (B, 1)) + np.arange(S)
+        model = cache_model(op, inputs, attributes)
+        truth = run_node(model, inputs)
+        assert not isinstance(truth, str), truth
+        outcome = worker.submit(run, model.SerializeToString(), inputs, ALONE).result()
+        assert outcome.on_device(op.name) == 1
+        caches = [truth["present_key"], truth["present_value"]]
+        step = C - W + 1
+        for b, end in enumerate(ends):
+            held = end - step * max(0, -(-(end - C) // step))
+            wanted = [truth["output"][b], *(cache[b, :, :held] for cache in caches)]
+            got = [outcome.outputs[0][b], *(cache[b, :, :held] for cache in outcome.outputs[1:])]
+            for actual, expected in zip(got, wanted, strict=True):
+                assert np.abs(actual - expected.astype(np.float64)).max() <= (2e-5 if dtype == np.float32 else 2e-2)
 
 
 def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:

@@ -44,6 +44,24 @@ struct GqaPastArgs : Arguments<3, 80> {
   int32_t first;  // 1 in the first call
 };
 
+// Copies the tokens of a windowed cache (sliding_window_cache) to a buffer that has more rows, for the new tokens. With
+// `evicts`, copies the last tokens of the buffer back to the cache. The cache has C rows for a window of W tokens. When
+// it is full, it evicts the first C - W + 1 tokens at once.
+struct GqaWindowArgs : Arguments<5, 128> {
+  In x;                           // [B, G, x_rows, H]
+  In lengths;                     // int32_t [B]
+  Out y;                          // [B, G, y_rows, H]
+  Out ends;                       // int32_t [B], the last row of each sequence in the buffer; null if evicts
+  Out ids;                        // int64_t [B, S], the positions of the new tokens; may be null
+  uint32_t total;                 // elements of C rows of all heads
+  Divisor head, capacity, heads;  // H, C, G
+  Divisor tokens, step;           // S; tokens that are evicted at once
+  int32_t batch;
+  int32_t x_rows, y_rows;
+  int32_t first;  // 1 in the first call
+  int32_t evicts;
+};
+
 // Fills an int8 cache Y [B, G, length, H] with past tokens, then the new tokens of X, then zeros, and dequantizes it to Z:
 // y = saturate(round(x / scale)), z = y scale.
 struct GqaInt8Args : Arguments<6, 104> {

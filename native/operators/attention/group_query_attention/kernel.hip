@@ -3,8 +3,9 @@
 //
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. Each work-item sums the squares of its
 // entire head, although the work-items of a head compute the same sum: for one new token, a separate launch would take
-// longer. gqa_past_* copies the past tokens from another buffer. Both are memory-bound; the kernels *_together move 16
-// bytes in each work-item. gqa_int8_* fills an int8 cache and dequantizes it. All arithmetic is float32.
+// longer. gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache. Both
+// are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* fills an int8 cache and
+// dequantizes it. All arithmetic is float32.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"
 #include "operators/attention/group_query_attention/args.h"
@@ -121,6 +122,53 @@ DEVICE void gqa_past(const GqaPastArgs& args) {
   store_vec(y + i, x);
 }
 
+// Returns the number of tokens that a windowed cache holds after this number of tokens.
+DEVICE int held_after(int tokens, const GqaWindowArgs& args) {
+  const auto capacity = static_cast<int>(args.capacity.d);
+  if (tokens <= capacity) return tokens;
+  const auto beyond = static_cast<uint32_t>(tokens - capacity);
+  return tokens - static_cast<int>(divide(beyond + args.step.d - 1, args.step) * args.step.d);
+}
+
+template <class T, int kWidth>
+DEVICE void gqa_window(const GqaWindowArgs& args) {
+  const T* x = args.x;
+  const int32_t* lengths = args.lengths;
+  T* y = args.y;
+  int32_t* ends = args.ends;
+  int64_t* ids = args.ids;
+  const auto S = static_cast<int>(args.tokens.d);
+  const uint32_t token = work_item(kGqaThreads),
+                 i = token * kWidth;  // a new token, and an element of the cache
+  const uint32_t sequence = divide(token, args.tokens);
+  if (ends != nullptr && sequence < static_cast<uint32_t>(args.batch)) {
+    const int begin = begin_of(lengths, sequence, S, args.first);
+    ends[sequence] = args.first != 0 ? lengths[sequence] : held_after(begin, args) + S - 1;
+    if (ids != nullptr) ids[token] = begin + static_cast<int>(token - sequence * args.tokens.d);
+  }
+  if (i >= args.total) return;
+  const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
+  const uint32_t row = divide(vector, args.capacity), b = divide(row, args.heads);
+  const auto place = static_cast<int>(vector - row * args.capacity.d);
+  const int begin = held_after(begin_of(lengths, b, S, args.first), args);
+  int held = begin, from = 0;
+  if (args.evicts != 0) {
+    const int tokens = max_int(min_int(lengths[b], 0x7ffffffe) + 1, 0);
+    const int end = args.first != 0 ? min_int(tokens, S) : begin + S;
+    held = min_int(held_after(tokens, args), end);
+    from = end - held;
+  }
+  Vec<T, kWidth> some = {};
+  if (place < held) {
+    const size_t line = static_cast<size_t>(row) * static_cast<size_t>(args.x_rows) +
+                        static_cast<size_t>(from) + static_cast<size_t>(place);
+    some = load_vec<kWidth>(x + line * args.head.d + at);
+  }
+  const size_t line =
+      static_cast<size_t>(row) * static_cast<size_t>(args.y_rows) + static_cast<size_t>(place);
+  store_vec(y + line * args.head.d + at, some);
+}
+
 template <class T>
 DEVICE void gqa_int8(const GqaInt8Args& args) {
   const int8_t* past = args.past;
@@ -158,4 +206,7 @@ FLOAT_KERNELS(gqa_new_together, (gqa_new<T, Pack<T>::kSize>), kGqaThreads, GqaNe
               lengths, ids, q_weight, k_weight, queries, keys, values)
 FLOAT_KERNELS(gqa_past, (gqa_past<T, 1>), kGqaThreads, GqaPastArgs, past, lengths, y)
 FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, GqaPastArgs, past, lengths, y)
+FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, lengths, y, ends, ids)
+FLOAT_KERNELS(gqa_window_together, (gqa_window<T, Pack<T>::kSize>), kGqaThreads, GqaWindowArgs, x, lengths, y,
+              ends, ids)
 FLOAT_KERNELS(gqa_int8, gqa_int8<T>, kGqaThreads, GqaInt8Args, past, lengths, scale, x, y, z)

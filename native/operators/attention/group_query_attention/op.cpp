@@ -31,8 +31,8 @@ enum : size_t {
 };
 
 // Returns the problem of a call. `p` has the values that the node's attributes determine. `rotates`: whether cos_cache
-// and sin_cache rotate the heads.
-GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
+// and sin_cache rotate the heads. `is_windowed`: whether the cache only holds the last tokens (sliding_window_cache).
+GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowed) {
   const Shape& q = call.input(kQuery).shape;
   throw_if(q.rank() != 3, "the query must have rank 3");
   p.packed = !call.has_input(kKey);
@@ -61,6 +61,11 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
   throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have one element for each sequence");
   p.first = total[0] == p.S;
   p.length = std::max(total[0], p.past_length);
+  if (is_windowed) {
+    throw_if(p.past_length < p.window, "a cache of ", p.past_length, " tokens for a window of ", p.window);
+    p.capacity = p.past_length;
+    p.length = p.capacity + p.S;
+  }
   if (rotates) {
     const Shape& cos = call.input(kCos).shape;
     throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "cos_cache and sin_cache ",
@@ -69,6 +74,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates) {
     p.half = cos[1];
     p.has_ids = call.has_input(kIds);
     throw_if(p.has_ids && call.input(kIds).shape.elements() != p.B * p.S, "position_ids must be [B, S]");
+    p.has_ids |= is_windowed;
   }
   if (call.has_input(kBias)) {
     const Shape& bias = call.input(kBias).shape;
@@ -98,29 +104,33 @@ struct Cache {
   Ref present;
 };
 
-Planner plan_group_query_attention(const Node& node) {
-  const bool rotates = node.get_bool("do_rotary");
-  GqaProblem of_node;
-  of_node.N = node.get_int("num_heads");
-  of_node.G = node.get_int("kv_num_heads");
-  throw_if(of_node.N <= 0 || of_node.G <= 0 || of_node.N % of_node.G != 0,
-           "num_heads must be a multiple of kv_num_heads");
-  of_node.causal = node.get_bool("causal", true);
-  of_node.smooth = node.get_int("smooth_softmax", -1) == 1;
-  of_node.interleaved = node.get_bool("rotary_interleaved");
+// Reads the attributes that do not depend on a call.
+GqaProblem problem_of(const Node& node) {
+  GqaProblem p;
+  p.N = node.get_int("num_heads");
+  p.G = node.get_int("kv_num_heads");
+  throw_if(p.N <= 0 || p.G <= 0 || p.N % p.G != 0, "num_heads must be a multiple of kv_num_heads");
+  p.causal = node.get_bool("causal", true);
+  p.smooth = node.get_int("smooth_softmax", -1) == 1;
+  p.interleaved = node.get_bool("rotary_interleaved");
   const int64_t window = node.get_int("local_window_size", -1);
-  of_node.window =
-      window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // such a window is larger than any cache
-  of_node.scale = node.get_float("scale", 0.0f);
-  of_node.softcap = node.get_float("softcap", 0.0f);
+  p.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // such a window is larger than any cache
+  p.scale = node.get_float("scale", 0.0f);
+  p.softcap = node.get_float("softcap", 0.0f);
   const float epsilon = node.get_float("qk_norm_epsilon", 1e-6f);
-  of_node.q_epsilon = node.get_float("q_norm_epsilon", epsilon);
-  of_node.k_epsilon = node.get_float("k_norm_epsilon", epsilon);
+  p.q_epsilon = node.get_float("q_norm_epsilon", epsilon);
+  p.k_epsilon = node.get_float("k_norm_epsilon", epsilon);
+  return p;
+}
+
+Planner plan_group_query_attention(const Node& node) {
+  const bool rotates = node.get_bool("do_rotary"), is_windowed = node.get_bool("sliding_window_cache");
+  const GqaProblem of_node = problem_of(node);
   return [=](Call& call, Program& program) {
     const Tensor& query = call.input(kQuery);
     const bool half = is_half(query);
-    const GqaProblem p = problem(call, of_node, rotates);
-    const Shape cache = {p.B, p.G, p.length, p.H};
+    const GqaProblem p = problem(call, of_node, rotates, is_windowed);
+    const Shape cache = {p.B, p.G, is_windowed ? p.capacity : p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };
     const bool quantized = call.has_input(kKeyScale);
@@ -128,16 +138,20 @@ Planner plan_group_query_attention(const Node& node) {
     // The cache is written to its output, or to the workspace if that output is absent.
     const auto present = [&](size_t i) {
       if (i < call.outputs.size()) return set_output(call, i, cache, type);
+      if (is_windowed) return Ref();
       return program.reserve(cache.elements() * bytes_of(type));
     };
-    const Ref lengths = Ref::input(kLengths);
-    // New tokens are written to the cache, or quantized from the workspace, which then has the dequantized cache.
+    Ref lengths = Ref::input(kLengths), ids = given(kIds);
+    // New tokens are written to the cache. With a quantized cache they are written to the workspace, which then gets the
+    // dequantized cache. With a windowed cache they follow its tokens in the workspace.
     const Cache caches[] = {{kPastKey, kKeyScale, present(1)}, {kPastValue, kValueScale, present(2)}};
     Ref written[2];
     for (size_t i = 0; i < 2; ++i) {
       const Cache& to = caches[i];
-      written[i] = quantized ? program.reserve(cache.elements() * bytes_of(query.type)) : to.present;
-      if (quantized) continue;
+      const bool elsewhere = quantized || is_windowed;
+      written[i] =
+          elsewhere ? program.reserve(p.B * p.G * p.length * p.H * bytes_of(query.type)) : to.present;
+      if (elsewhere) continue;
       const gpu::Plan plan = gpu::gqa_past_plan(p, half, call.aligned());
       if (p.length == p.past_length) {
         program.launch_unless_in_place(plan, {given(to.past), lengths}, {to.present});
@@ -145,11 +159,20 @@ Planner plan_group_query_attention(const Node& node) {
         program.launch(plan, {given(to.past), lengths}, {to.present});
       }
     }
+    if (is_windowed) {
+      lengths = program.reserve(p.B * bytes_of(ElementType::kInt32));
+      const Ref positions = rotates ? program.reserve(p.B * p.S * bytes_of(ElementType::kInt64)) : Ref();
+      if (!call.has_input(kIds)) ids = positions;
+      for (size_t i = 0; i < 2; ++i) {
+        program.launch(gpu::gqa_window_plan(p, half, call.aligned(), false),
+                       {Ref::input(caches[i].past), Ref::input(kLengths)}, {written[i], lengths, positions});
+      }
+    }
     const Ref keys = written[0], values = written[1];
     const Ref q = p.changes_queries() ? program.reserve(p.B * p.S * p.N * p.H * bytes_of(query.type)) : Ref();
     program.launch(gpu::gqa_new_plan(p, half, call.aligned()),
-                   {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), lengths,
-                    given(kIds), given(kQueryNorm), given(kKeyNorm)},
+                   {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), lengths, ids,
+                    given(kQueryNorm), given(kKeyNorm)},
                    {q, keys, values});
     for (size_t i = 0; i < 2 && quantized; ++i) {
       const Cache& to = caches[i];
@@ -164,6 +187,10 @@ Planner plan_group_query_attention(const Node& node) {
         {p.changes_queries() ? q : Ref::input(kQuery), keys, values, given(kBias), Ref(), lengths,
          given(kSink)},
         {y});
+    for (size_t i = 0; i < 2 && is_windowed && p.keeps_cache; ++i) {
+      program.launch(gpu::gqa_window_plan(p, half, call.aligned(), true), {written[i], Ref::input(kLengths)},
+                     {caches[i].present});
+    }
   };
 }
 
@@ -176,7 +203,9 @@ bool keeps_gqa_plan(const Call& call, size_t i, const Tensor& value) {
   const int64_t S = call.input(kQuery).shape[1],
                 past = call.has_input(kPastKey) ? call.input(kPastKey).shape[2] : 0;
   const int64_t before = *planned.as<int32_t>(), total = *value.as<int32_t>();
-  return total >= S && (total == S) == (before == S) && std::max(total, past) == std::max(before, past) &&
+  const bool is_windowed = before > past && call.outputs.size() > 1 && call.outputs[1].shape[2] == past;
+  return total >= S && (total == S) == (before == S) &&
+         (is_windowed ? total > past : std::max(total, past) == std::max(before, past)) &&
          (!call.has_input(kBias) || total <= call.input(kBias).shape[3]);
 }
 
@@ -192,7 +221,13 @@ std::string refuse_gqa(const Node& node) {
         return "a quantized cache that is not int8";
     }
   }
-  if (node.get_bool("sliding_window_cache")) return "sliding_window_cache";
+  if (node.get_bool("sliding_window_cache")) {
+    if (quantized) return "sliding_window_cache of a quantized cache";
+    if (node.has_input(kBias)) return "sliding_window_cache with attention_bias";
+    const int64_t window = node.get_int("local_window_size", -1);
+    if (window <= 0 || window > INT32_MAX) return "sliding_window_cache without local_window_size";
+    if (!node.has_input(kPastKey)) return "sliding_window_cache without past_key";
+  }
   if (node.get_int("local_window_size", -1) == 0) return "local_window_size 0";
   for (const size_t i : {size_t{kKeyScale}, size_t{kValueScale}}) {
     if (node.has_input(i) != quantized)

@@ -10,8 +10,11 @@ struct GqaProblem {
   int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // batch, new tokens, query heads, key heads, size of a head
   int64_t length = 1;                         // tokens in the cache that is written
   int64_t past_length = 0;                    // tokens in the cache that is read
-  bool first = true;                          // the cache is empty
-  bool packed = false;                        // Q, K and V are one tensor
+  // Rows of a windowed cache; 0: the cache holds all tokens. With a windowed cache, `length` is the size of a buffer that
+  // holds the tokens of the cache and the new ones.
+  int64_t capacity = 0;
+  bool first = true;    // the cache is empty
+  bool packed = false;  // Q, K and V are one tensor
   bool causal = true, smooth = false, interleaved = false;
   int64_t half = 0, positions = 0;  // sizes of the cos and sin caches; 0: no rotary embedding
   bool has_ids = false;
@@ -33,6 +36,11 @@ Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 
 // Fills the rest of a cache in another buffer than the past tokens: inputs past, lengths; output the cache.
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
+
+// Copies the tokens of a windowed cache to the buffer; if `evicts`, copies the last tokens of the buffer to the cache.
+// Inputs: the source, lengths. Outputs: the destination; without `evicts` also the last row of each sequence in the
+// buffer, int32 [B], and, if p.half > 0, the positions of the new tokens, int64 [B, S].
+Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts);
 
 // Fills an int8 cache, and dequantizes it. Inputs past, lengths, scales (one, or one for each head and element if
 // `channels`), and [B, G, length, H] with the new tokens; outputs the cache, and its values, which may replace input 3.

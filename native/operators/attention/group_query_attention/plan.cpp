@@ -84,6 +84,32 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
                     args);
 }
 
+Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts) {
+  const int64_t total = p.B * p.G * p.capacity * p.H;
+  hip::GqaWindowArgs args = {};
+  args.x = input(0);
+  args.lengths = input(1);
+  args.y = output(0);
+  args.ends = evicts ? no_buffer() : output(1);
+  args.ids = evicts || p.half == 0 ? no_buffer() : output(2);
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.capacity = make_divisor(p.capacity);
+  args.heads = make_divisor(p.G);
+  args.tokens = make_divisor(p.S);
+  args.step = make_divisor(p.capacity - p.window + 1);
+  args.batch = to_i31(p.B);
+  args.x_rows = to_i31(evicts ? p.length : p.capacity);
+  args.y_rows = to_i31(evicts ? p.capacity : p.length);
+  args.first = p.first;
+  args.evicts = evicts;
+  const int64_t pack = pack_of(half);
+  const bool together = aligned && p.H % pack == 0;
+  return one_launch(kernel_of("gqa_window", together, half),
+                    std::max(together ? total / pack : total, evicts ? 0 : p.B * p.S), hip::kGqaThreads,
+                    args);
+}
+
 Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels) {
   const int64_t total = p.B * p.G * p.length * p.H;
   if (total == 0) return {};
