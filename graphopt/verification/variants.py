@@ -109,7 +109,7 @@ IN_DOUBLE: dict[str, tuple[int, ...]] = dict.fromkeys(
     "CumSum LogSoftmax LpNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSum "
     "ReduceSumSquare Softmax".split(),
     (0,),
-) | {"Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1)}
+) | {"DFT": (0,), "Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1), "STFT": (0, 2)}
 # Operators without such kernels, which are written as elementary operators: means over the pixels of a channel or of a
 # group of channels,
 OF_PLANES = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))

@@ -19,6 +19,7 @@ AXES = "axes = Constant <value = int64[2] {1, 3}> ()"
 ROWS = "s = Constant <value = float[5] {1, 2, 3, 4, 5}> ()"
 CHANNELS = "s = Constant <value = float[6] {1, 2, 3, 4, 5, 6}> () b = Constant <value = float[6] {0, 1, 2, 3, 4, 5}> ()"
 GROUPS = "s = Constant <value = float[3] {1, 2, 3}> () b = Constant <value = float[3] {0, 1, 2}> ()"
+SIGNAL = "d = Constant <value = int64[3] {15, 16, 1}> () t = Reshape (x, d)"
 # Operator -> (opset, body that computes y from x [2, 6, 4, 5]).
 BODIES = [
     *((11, f"y = {op} <axes = [1, 3]> (x)") for op in IN_DOUBLE if op.startswith("Reduce")),
@@ -29,6 +30,8 @@ BODIES = [
     (14, 't = Transpose <perm = [0, 1, 3, 2]> (x) y = Einsum <equation = "abij,abjk->abik"> (x, t)'),
     (14, "t = Transpose <perm = [0, 1, 3, 2]> (x) y = MatMul (x, t)"),
     (14, f"{ROWS} f = Flatten <axis = 3> (x) y = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (f, f)"),
+    (17, f"{SIGNAL} y = DFT <axis = 1> (t)"),
+    (17, f"{SIGNAL} {ROWS} k = Constant <value = int64 {{3}}> () y = STFT (t, k, s)"),
     (11, "y = GlobalAveragePool (x)"),
     (18, "y = GlobalAveragePool (x)"),
     (14, f"{CHANNELS} y = InstanceNormalization <epsilon = 0.1> (x, s, b)"),
