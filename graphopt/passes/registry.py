@@ -33,6 +33,7 @@ from graphopt.passes.prelu import PRelu
 from graphopt.passes.quantized_linear import QuantizedLinear
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
+from graphopt.passes.stft_conv import StftConv
 from graphopt.passes.winograd_conv import WinogradConv
 from graphopt.passes.written_prelu import WrittenPRelu
 from graphopt.precision.bfloat16 import AttentionToBf16, ConvToBf16, LinearToBf16, MatMulToBf16
@@ -46,6 +47,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     CleanUp(),
     # Before the passes that fuse a Gemm of a time step with its neighbours.
     FuseLstm(),
+    StftConv(),
     # Before folding and ScaleShift, which would fuse the scale and shift of a norm.
     FuseGroupNorm(),
     FuseRowNorm(),

@@ -41,6 +41,8 @@ FEWEST_PRODUCTS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear pays with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
+# STFT as a Conv pays up to these lengths of a frame; for powers of two from these frames on.
+LONGEST_FRAME, LONGEST_FRAME_OF_TWO, FEWEST_FRAMES = 1200, 512, 8
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
 # rule for 16 would be wrong there.
@@ -201,6 +203,21 @@ def quantized_linear_no_gain(rows: int | None) -> str:
     if rows > FEW_QUANTIZED_ROWS:
         return f"ONNX Runtime's kernels are at least as fast for {rows} rows"
     return ""
+
+
+def stft_no_gain(length: int, frames: int | None) -> str:
+    """Returns why a Conv is slower than ONNX Runtime's STFT; "" if it is faster.
+
+    Args:
+        length: samples of a frame.
+        frames: number of frames; None if unknown.
+    """
+    if length & (length - 1):
+        return "" if length <= LONGEST_FRAME else f"frames of {length} samples are too long for a convolution"
+    if length > LONGEST_FRAME_OF_TWO:
+        return f"ONNX Runtime's fast Fourier transform is faster for frames of {length} samples"
+    few = frames is not None and frames < FEWEST_FRAMES
+    return f"{frames} frames are too few" if few else ""
 
 
 def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
