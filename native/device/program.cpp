@@ -29,7 +29,7 @@ void* resolve(const Ref& ref, const Call& call) {
 
 Program::Step& Program::add(std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs) {
   if (inputs.size() > kMaxInputs || outputs.size() > kMaxOutputs) {
-    throw std::logic_error("a step with too many tensors");
+    throw std::logic_error("a step has too many tensors");
   }
   Step& step = steps_.emplace_back();
   std::copy(inputs.begin(), inputs.end(), step.inputs);
@@ -60,7 +60,7 @@ void Program::launch_unless_in_place(Plan plan, std::initializer_list<Ref> input
 void Program::launch(Plan plan, const Call& call, Ref weights) {
   if (plan.launches.empty()) return;
   if (call.inputs.size() > kMaxInputs || call.outputs.size() > kMaxOutputs) {
-    throw std::logic_error("a step with too many tensors");
+    throw std::logic_error("a step has too many tensors");
   }
   Step& step = add({}, {});
   for (size_t i = 0; i < call.inputs.size(); ++i) step.inputs[i] = Ref::input(i);
@@ -103,7 +103,7 @@ bool Program::run(Call& call) const {
     } else {
       constexpr size_t kMost = 8;
       void* workspace[kMost] = {};
-      if (step.plan.workspace.size() > kMost) throw std::logic_error("a plan with too many buffers");
+      if (step.plan.workspace.size() > kMost) throw std::logic_error("a plan has too many buffers");
       auto* next = static_cast<char*>(call.workspace) + step.workspace;
       for (size_t i = 0; i < step.plan.workspace.size(); ++i) {
         workspace[i] = next;

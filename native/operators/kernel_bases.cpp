@@ -12,7 +12,7 @@ std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& hos
     if (!node.has_input(i) || std::count(host_inputs.begin(), host_inputs.end(), i) > 0) continue;
     const ElementType given = node.inputs[i].type;
     if (!is_float(given)) return no_kernel(given);
-    if (type != ElementType::kUndefined && given != type) return "float and float16 inputs";
+    if (type != ElementType::kUndefined && given != type) return "the inputs have types float and float16";
     type = given;
   }
   return "";
@@ -34,7 +34,8 @@ size_t axis_of(int64_t axis, size_t rank) {
 }
 
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
-  throw_if(!numbers.empty() && numbers.size() != count, numbers.size(), " values, expected ", count);
+  throw_if(!numbers.empty() && numbers.size() != count, "there are ", numbers.size(), " values, expected ",
+           count);
   for (const int64_t n : numbers) {
     throw_if(n < least || n > INT32_MAX, n, " is out of range");
   }

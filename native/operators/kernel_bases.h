@@ -420,7 +420,7 @@ class Kernels {
   // Adds an operator with a kernel for each layout (Layout::kFollows). After `args`, `make` receives whether
   // channels are last.
   template <class Make, class... Args>
-  Registration& add_following(const char* name, int first, int last, Make make, Args... args) {
+  Registration& add_with_both_layouts(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add_onnx(name, first, last, make, args..., false);
     has_channels_last(make, args...);
     return r.with_layout([](const Node&) { return Layout::kFollows; });

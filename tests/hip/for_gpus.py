@@ -44,7 +44,7 @@ def large_cases() -> Iterator[Case]:
             yield group_norm_cases.case(f"large_group_norm_{suffix}-{spatial}", dtype, 4, 256, 32, spatial, "Silu")
             yield group_norm_cases.case(f"one_group_norm_{suffix}-{spatial}", dtype, 1, 320, 32, spatial, "Silu")
         for norm in LAST_NORMS if dtype == np.float16 else ():
-            yield group_norm_cases.case(f"large_group_norm_last-{norm}", dtype, *norm, "Silu", last=True)
+            yield group_norm_cases.case(f"large_group_norm_channels_last-{norm}", dtype, *norm, "Silu", last=True)
         for D in (768, 4096, 5000, 32768):
             yield row_norm_cases.case(f"large_row_norm_{suffix}-{D}", dtype, 999, D, D == 4096, D != 768, D == 5000)
     Problem = fused_attention_cases.Problem

@@ -151,10 +151,10 @@ def cases() -> Iterator[Case]:
     for i, (N, C, groups, spatial) in enumerate((*LAST, *LAST_ODD, *LAST_CUT, *LAST_CUT_ODD)):
         act = activations.NAMES[i % len(activations.NAMES)]
         size = "x".join(str(d) for d in (N, *spatial, C))
-        name = f"group_norm_last_{act.lower() or 'none'}-g{groups}_{size}"
+        name = f"group_norm_channels_last_{act.lower() or 'none'}-g{groups}_{size}"
         yield case(name, np.float16, N, C, groups, spatial, act, last=True)
     # Deviations of two units in the last place, no deviations, and large and small values around zero.
     for kind, offset, spread in (("far", 3000.0, 4.0), ("equal", 30000.0, 0.0), ("large", 0.0, 9000.0)):
         for C, groups, spatial in ((80, 8, (9, 10)), (15, 5, (9, 10)), (264, 1, (9, 11)), (21, 3, (31, 32))):
-            name = f"group_norm_last_{kind}-g{groups}_{'x'.join(str(d) for d in (*spatial, C))}"
+            name = f"group_norm_channels_last_{kind}-g{groups}_{'x'.join(str(d) for d in (*spatial, C))}"
             yield case(name, np.float16, 1, C, groups, spatial, "", last=True, offset=offset, spread=spread)

@@ -4,7 +4,7 @@
 #include "gemm/planner.h"
 #include "operators/conv/winograd/args.h"
 #include "operators/conv/winograd/plan.h"
-#include "operators/normalization/group_norm/last_args.h"
+#include "operators/normalization/group_norm/channels_last_args.h"
 #include "operators/normalization/group_norm/op.h"
 #include "operators/normalization/row_norm/args.h"
 #include "operators/normalization/row_norm/op.h"
@@ -137,10 +137,10 @@ TEST_CASE("a group norm in channels last has each pixel and channel in one work-
     CHECK(pixels <= slabs * t.slab);
     CHECK((blocks - 1) * width < C);
     CHECK(C <= blocks * width);
-    CHECK(width <= hip::kGroupNormLastWidth);
-    CHECK(int64_t{t.rounds} * hip::kGroupNormLastSteps * t.rows >= t.slab);
+    CHECK(width <= hip::kGroupNormChannelsLastWidth);
+    CHECK(int64_t{t.rounds} * hip::kGroupNormChannelsLastSteps * t.rows >= t.slab);
     // Each channel of a pack has a row that merges it.
-    CHECK(int64_t{t.rows} * t.columns.d <= hip::kGroupNormLastThreads);
+    CHECK(int64_t{t.rows} * t.columns.d <= hip::kGroupNormChannelsLastThreads);
     CHECK(int64_t{t.rows} >= size);
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t first = block * width, last = std::min(C, first + width) - 1;
@@ -155,19 +155,19 @@ TEST_CASE("a group norm in channels last has each pixel and channel in one work-
                   C = groups * below(i % 2 == 0 ? 12 : 300), pixels = below(i % 5 == 0 ? 70000 : 400);
     const Plan plan = group_norm_plan(channels_last(N, C, pixels, groups), true, i % 7 != 0, device);
     if (plan.launches.size() == 1) {
-      const auto args = plan.launches[0].arguments<hip::GroupNormLastArgs>();
-      check_tiles(args.tiles, plan.launches[0], N, C, pixels, hip::kGroupNormLastGroups);
-      const bool wide = std::string(plan.launches[0].kernel) == "group_norm_last_8_f16";
+      const auto args = plan.launches[0].arguments<hip::GroupNormChannelsLastArgs>();
+      check_tiles(args.tiles, plan.launches[0], N, C, pixels, hip::kGroupNormChannelsLastGroups);
+      const bool wide = std::string(plan.launches[0].kernel) == "group_norm_channels_last_8_f16";
       CHECK(args.tiles.slabs.d == 1);
       CHECK(args.tiles.columns.d * (wide ? 8 : 1) % (C / groups) == 0);
       continue;
     }
-    const auto stats = plan.launches[0].arguments<hip::GroupNormLastStatsArgs>();
-    const auto apply = plan.launches[1].arguments<hip::GroupNormLastApplyArgs>();
+    const auto stats = plan.launches[0].arguments<hip::GroupNormChannelsLastStatsArgs>();
+    const auto apply = plan.launches[1].arguments<hip::GroupNormChannelsLastApplyArgs>();
     check_tiles(stats.tiles, plan.launches[0], N, C, pixels, stats.groups);
     check_tiles(apply.tiles, plan.launches[1], N, C, pixels, apply.groups);
     CHECK(stats.groups == apply.groups);
-    CHECK(int64_t{stats.groups} <= hip::kGroupNormLastGroups);
+    CHECK(int64_t{stats.groups} <= hip::kGroupNormChannelsLastGroups);
     CHECK(plan.workspace[0] == int64_t{plan.launches[0].grid.x} * stats.groups * 8);
   }
   CHECK_THROWS_AS(group_norm_plan(channels_last(1, 8, int64_t{1} << 28, 2), true, true, device),

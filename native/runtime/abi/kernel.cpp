@@ -128,7 +128,7 @@ void* Context::output(size_t i, const Shape& shape) const {
   if (value == nullptr) return nullptr;
   auto* data = get<void*>(api_, GetTensorMutableData, value);
   if (data == nullptr && shape.elements() > 0)
-    throw Error("no memory for an output of shape " + shape.text());
+    throw Error("cannot allocate an output of shape " + shape.text());
   return data;
 }
 
@@ -171,7 +171,7 @@ DeviceScratch::DeviceScratch(const Context& context, size_t bytes) : api_(contex
   if (status == nullptr && data_ != nullptr) return;
   ReleaseAllocator(api_, allocator_);
   check(api_, status);
-  throw Error("no scratch memory of " + std::to_string(bytes) + " bytes");
+  throw Error("cannot allocate " + std::to_string(bytes) + " bytes of scratch memory");
 }
 
 DeviceScratch::~DeviceScratch() {

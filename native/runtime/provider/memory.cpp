@@ -176,7 +176,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     abi::check(api, abi::GetTensorMutableData(api, to, &out));
     if (in == nullptr || out == nullptr) {
       const std::string reason = last_failure();
-      throw Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
+      throw Error(reason.empty() ? "cannot allocate " + std::to_string(bytes) + " bytes" : reason);
     }
     gpu::Device& device = gpu::device(source < 0 || (between_devices && from_pinned) ? target : source);
     const gpu::OnDevice on(device);

@@ -32,7 +32,7 @@ struct StepSource {
 
 // Returns true for a tensor that can be stored in channels first or last.
 bool has_layouts(const Value& value);
-// Returns true for one number for each channel, [C, 1, 1], which is [C] in channels last.
+// Returns true for a tensor [C, 1, 1], one element for each channel; in channels last it is [C].
 bool is_column(const Value& value);
 
 class NamedValues {
@@ -44,6 +44,7 @@ class NamedValues {
   bool is_output(const std::string& name) const { return outputs_.count(name) > 0; }
   // Returns true if the value is computed on the host during planning.
   bool is_computed_on_host(const std::string& name) const;
+  // Returns true if a step of the region writes the value in channels first.
   bool is_written(const std::string& name) const;
 
   // Adds an output of the next step, and returns its index among the values.
@@ -51,8 +52,9 @@ class NamedValues {
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool channels_last, const Value& value,
               std::vector<StepSource>& sources);
-  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] as a view: of its input in channels last, or as its
-  // output in channels last. Returns false for other nodes, and if the input is not known in that layout.
+  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] without a copy: its output is a view of its
+  // channels-last input, or its input is the channels-last form of its output. Returns false for other nodes, and
+  // if the input is not known in that layout.
   bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
   bool is_channels_last(const StepSource& source, const abi::GraphNode& written) const;

@@ -97,12 +97,13 @@ class Random final : public Kernel {
 
 std::string refuse(const Node& node, Distribution distribution) {
   const ElementType type = type_of(node, distribution.like);
-  if (type != ElementType::kFloat && type != ElementType::kHalf) return "only float and float16";
+  if (type != ElementType::kFloat && type != ElementType::kHalf)
+    return "the type is neither float nor float16";
   if (distribution.like) return "";
   const auto shape = node.find_ints("shape");
   if (!shape) return "no shape";
   for (const int64_t dim : *shape) {
-    if (dim < 0 || dim > INT32_MAX) return "an invalid shape";
+    if (dim < 0 || dim > INT32_MAX) return "the shape has an invalid size";
   }
   return "";
 }

@@ -103,7 +103,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
     }
   };
   replace(find_packed_products(nodes, outputs, takes));
-  // Without matrix units, 8-bit products are slower than those of floats.
+  // Without matrix units, 8-bit matrix multiplications are slower than those of floats.
   if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
     replace(find_quantized_groups(nodes, outputs, takes));
   }

@@ -187,7 +187,7 @@ std::string refuse_mixed_integers(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
   if (!is_integer(type)) return no_kernel(type);
   for (size_t i = first; i < node.inputs.size(); ++i) {
-    if (node.inputs[i].present && node.inputs[i].type != type) return "inputs of two types";
+    if (node.inputs[i].present && node.inputs[i].type != type) return "the inputs have different types";
   }
   return "";
 }
@@ -200,13 +200,13 @@ std::string refuse_selection(const Node& node) {
   const ElementType type = node.inputs[1].type;
   if (is_float(type)) return refuse_mixed_floats(node, {0});
   if (type == ElementType::kBool || type == ElementType::kDouble)
-    return node.inputs[2].type == type ? "" : "inputs of two types";
+    return node.inputs[2].type == type ? "" : "the inputs have different types";
   return refuse_mixed_integers(node, 1);
 }
 
 // For floats, ONNX only defines the remainder with the dividend's sign (fmod = 1).
 std::string refuse_remainder(const Node& node) {
-  if (is_float(node.type()) && !node.get_bool("fmod")) return "a remainder of floats without fmod";
+  if (is_float(node.type()) && !node.get_bool("fmod")) return "fmod is 0 for floats";
   return refuse_mixed(node);
 }
 

@@ -44,7 +44,7 @@ std::string refuse_unless(const Node& node, std::initializer_list<ElementType> t
     return no_kernel(type);
   }
   for (const Value& value : node.inputs) {
-    if (value.type != type) return "inputs of two types";
+    if (value.type != type) return "the inputs have different types";
   }
   return "";
 }
@@ -69,7 +69,7 @@ std::string refuse_floats(const Node& node) {
 
 std::string refuse_is_inf(const Node& node) {
   if (!node.get_bool("detect_negative", true) && !node.get_bool("detect_positive", true)) {
-    return "neither detect_negative nor detect_positive";
+    return "detect_negative and detect_positive are both 0";
   }
   return refuse_floats(node);
 }

@@ -26,13 +26,13 @@ DEVICE float source(const SourceAxis& a, int at) {
 
 DEVICE int nearest(const SourceAxis& a, float x, Interpolation mode) {
   float at = floor_of(x);
-  const float part = x - at;
+  const float fraction = x - at;
   if (mode == Interpolation::kCeil) {
-    at += part > 0 ? 1 : 0;
+    at += fraction > 0 ? 1 : 0;
   } else if (mode == Interpolation::kRoundPreferFloor) {
-    at += part > 0.5f ? 1 : 0;
+    at += fraction > 0.5f ? 1 : 0;
   } else if (mode == Interpolation::kRoundPreferCeil) {
-    at += part >= 0.5f ? 1 : 0;
+    at += fraction >= 0.5f ? 1 : 0;
   }
   return max_int(0, min_int(static_cast<int>(at), a.in - 1));
 }

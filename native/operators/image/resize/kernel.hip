@@ -8,23 +8,24 @@
 
 namespace graphopt::hip {
 
-struct Between {
+// Two neighbouring rows or columns of X, and the weight of the higher one.
+struct Neighbours {
   int low, high;
-  float part;
+  float weight;
 };
 
-DEVICE Between between(const SourceAxis& a, float x) {
+DEVICE Neighbours neighbours_of(const SourceAxis& a, float x) {
   x = x < 0 ? 0 : x;
   const int low = min_int(static_cast<int>(x), a.in - 1);
   const int high = min_int(low + 1, a.in - 1);
-  const float part = x - static_cast<float>(low);
-  return {low, high, part > 1 ? 1 : part};
+  const float weight = x - static_cast<float>(low);
+  return {low, high, weight > 1 ? 1 : weight};
 }
 
-// Returns the source of a row or column of y; without linear interpolation only `low` is used.
-DEVICE Between from_where(const SourceAxis& a, int at, Interpolation mode) {
+// Returns the sources of a row or column of y; without linear interpolation only `low` is used.
+DEVICE Neighbours sources_of(const SourceAxis& a, int at, Interpolation mode) {
   const float x = source(a, at);
-  if (mode == Interpolation::kLinear) return between(a, x);
+  if (mode == Interpolation::kLinear) return neighbours_of(a, x);
   const int low = nearest(a, x, mode);
   return {low, low, 0};
 }
@@ -45,40 +46,40 @@ DEVICE void resize(const ResizeArgs& args) {
   const uint32_t first = plane * static_cast<uint32_t>(rows.in) * width;
   T* const to = static_cast<T*>(args.y) +
                 static_cast<size_t>(plane) * static_cast<size_t>(rows.out) * static_cast<size_t>(columns.out);
-  Between c[kColumns];
+  Neighbours c[kColumns];
   UNROLL for (int k = 0; k < kColumns; ++k) {
-    c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.mode);
+    c[k] = sources_of(columns, min_int(first_column + k, columns.out - 1), args.mode);
   }
-  // The rows of X that `top` and `bottom` were interpolated from: a finer Y reuses most of them.
+  // The rows of X that `top` and `bottom` were interpolated from; upsampling reuses most of them.
   int top_row = -1, bottom_row = -1;
   float top[kColumns] = {}, bottom[kColumns] = {};
-  const auto between_columns = [&](int row, float (&out)[kColumns]) {
+  const auto interpolate_columns = [&](int row, float (&out)[kColumns]) {
     const uint32_t line = first + static_cast<uint32_t>(row) * width;
     UNROLL for (int k = 0; k < kColumns; ++k) {
       const float left = to_float(x[line + static_cast<uint32_t>(c[k].low)]),
                   right = to_float(x[line + static_cast<uint32_t>(c[k].high)]);
-      out[k] = left * (1 - c[k].part) + right * c[k].part;
+      out[k] = left * (1 - c[k].weight) + right * c[k].weight;
     }
   };
   const int end = min_int(first_row + args.rows_each, rows.out);
   NO_UNROLL for (int row = first_row; row < end; ++row) {
-    const Between r = from_where(rows, row, args.mode);
+    const Neighbours r = sources_of(rows, row, args.mode);
     Pack<T> out;
     if (args.mode == Interpolation::kLinear) {
       if (r.low != top_row) {
         if (r.low == bottom_row) {
           UNROLL for (int k = 0; k < kColumns; ++k) top[k] = bottom[k];
         } else {
-          between_columns(r.low, top);
+          interpolate_columns(r.low, top);
         }
         top_row = r.low;
       }
       if (r.high != bottom_row) {
-        between_columns(r.high, bottom);
+        interpolate_columns(r.high, bottom);
         bottom_row = r.high;
       }
       UNROLL for (int k = 0; k < kColumns; ++k) {
-        out.v[k] = from_float<T>(top[k] * (1 - r.part) + bottom[k] * r.part);
+        out.v[k] = from_float<T>(top[k] * (1 - r.weight) + bottom[k] * r.weight);
       }
     } else {
       const uint32_t line = first + static_cast<uint32_t>(r.low) * width;
@@ -112,15 +113,15 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
   const auto at = [&](int hh, int ww) {
     return load_channels<kSize>(x + static_cast<size_t>(hh * columns.in + ww) * args.channels);
   };
-  const Between r = from_where(rows, static_cast<int>(row), args.mode),
-                c = from_where(columns, static_cast<int>(column), args.mode);
+  const Neighbours r = sources_of(rows, static_cast<int>(row), args.mode),
+                   c = sources_of(columns, static_cast<int>(column), args.mode);
   Values out = at(r.low, c.low);
   if (args.mode == Interpolation::kLinear) {
     const Values right = at(r.low, c.high), below = at(r.high, c.low), high = at(r.high, c.high);
     UNROLL for (int j = 0; j < kSize; ++j) {
-      const float top = to_float(out.v[j]) * (1 - c.part) + to_float(right.v[j]) * c.part;
-      const float bottom = to_float(below.v[j]) * (1 - c.part) + to_float(high.v[j]) * c.part;
-      out.v[j] = from_float<half_t>(top * (1 - r.part) + bottom * r.part);
+      const float top = to_float(out.v[j]) * (1 - c.weight) + to_float(right.v[j]) * c.weight;
+      const float bottom = to_float(below.v[j]) * (1 - c.weight) + to_float(high.v[j]) * c.weight;
+      out.v[j] = from_float<half_t>(top * (1 - r.weight) + bottom * r.weight);
     }
   }
   store_channels(to, out);

@@ -72,7 +72,7 @@ uint64_t bits_of(float value, ElementType type) {
 // The region of interest, scales and sizes are inputs 1 to 3.
 class Resize final : public gpu::DeviceKernel {
  public:
-  Resize(const Node& node, gpu::Device& device, bool last)
+  Resize(const Node& node, gpu::Device& device, bool channels_last)
       : DeviceKernel(device),
         coordinates_(coordinates_of(node).value()),
         mode_(interpolation_of(node).value()),
@@ -82,7 +82,7 @@ class Resize final : public gpu::DeviceKernel {
         outside_(node.get_float("extrapolation_value", 0.0f)),
         antialias_(node.get_bool("antialias")),
         inside_only_(node.get_bool("exclude_outside")),
-        last_(last) {}
+        channels_last_(channels_last) {}
 
  private:
   // The axes of the attribute `axes`; by default all.
@@ -110,7 +110,8 @@ class Resize final : public gpu::DeviceKernel {
       set_scales(call.input(2), named, all);
     }
     for (const size_t d : named) {
-      throw_if(!(all[d].scale > 0) || !std::isfinite(all[d].scale), "a scale of ", all[d].scale);
+      throw_if(!(all[d].scale > 0) || !std::isfinite(all[d].scale),
+               "scales must be positive and finite, got ", all[d].scale);
     }
     if (coordinates_ == Coordinates::kCrop) set_crop(call, named, all);
     return all;
@@ -122,7 +123,8 @@ class Resize final : public gpu::DeviceKernel {
     float one = 0;  // common scale of all axes, unless kStretch
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
-      throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "a size of ", sizes[k]);
+      throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "size ", sizes[k],
+               " is not valid for an axis of size ", axis.in);
       axis.out = gpu::to_i31(sizes[k]);
       if (axis.out != axis.in) axis.scale = static_cast<float>(axis.out) / static_cast<float>(axis.in);
       one = k == 0                          ? axis.scale
@@ -148,7 +150,7 @@ class Resize final : public gpu::DeviceKernel {
       ResizeAxis& axis = all[named[k]];
       axis.scale = given.as<float>()[k];
       const float out = std::floor(static_cast<float>(axis.in) * axis.scale);
-      throw_if(!(out >= 0 && out < 2147483648.0f), "a scale of ", axis.scale);
+      throw_if(!(out >= 0 && out < 2147483648.0f), "scale ", axis.scale, " gives too many elements");
       axis.out = static_cast<int32_t>(out);
     }
   }
@@ -174,10 +176,10 @@ class Resize final : public gpu::DeviceKernel {
 
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
-    std::vector<ResizeAxis> all = axes(call, last_ ? to_channels_first(x.shape) : x.shape);
+    std::vector<ResizeAxis> all = axes(call, channels_last_ ? to_channels_first(x.shape) : x.shape);
     const size_t rank = all.size();
     // From here on, the axes are in memory order.
-    if (last_) std::rotate(all.begin() + 1, all.begin() + 2, all.end());
+    if (channels_last_) std::rotate(all.begin() + 1, all.begin() + 2, all.end());
     Shape y = x.shape;
     std::vector<size_t> changed;
     for (size_t d = 0; d < rank; ++d) {
@@ -198,8 +200,8 @@ class Resize final : public gpu::DeviceKernel {
   bool plan_at_once(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
                     const std::vector<size_t>& changed, Ref out) const {
     const Tensor& x = call.input(0);
-    const size_t rank = all.size(), rows = rank - (last_ ? 3 : 2);
-    if (!is_float(x.type) || rank < (last_ ? 4u : 3u)) return false;
+    const size_t rank = all.size(), rows = rank - (channels_last_ ? 3 : 2);
+    if (!is_float(x.type) || rank < (channels_last_ ? 4u : 3u)) return false;
     if (mode_ == Interpolation::kCubic || coordinates_ == Coordinates::kCrop ||
         (antialias_ && blends(mode_))) {
       return false;
@@ -211,8 +213,8 @@ class Resize final : public gpu::DeviceKernel {
     p.columns = all[rows + 1];
     p.coordinates = coordinates_;
     p.mode = mode_;
-    program.launch(last_ ? gpu::resize_channels_last_plan(p, x.shape[3], call.aligned())
-                         : gpu::resize_plan(p, is_half(x), call.aligned()),
+    program.launch(channels_last_ ? gpu::resize_channels_last_plan(p, x.shape[3], call.aligned())
+                                  : gpu::resize_plan(p, is_half(x), call.aligned()),
                    {Ref::input(0)}, {out});
     return true;
   }
@@ -254,13 +256,13 @@ class Resize final : public gpu::DeviceKernel {
   Aspect aspect_;
   std::vector<int64_t> axes_;
   float cubic_, outside_;
-  bool antialias_, inside_only_, last_;
+  bool antialias_, inside_only_, channels_last_;
 };
 
 std::string refuse_resize(const Node& node) {
   const auto mode = interpolation_of(node);
   if (!coordinates_of(node) || !mode || !aspect_of(node)) return "this mode is not known";
-  if (!is_float(node.type()) && blends(*mode)) return "interpolation of integers";
+  if (!is_float(node.type()) && blends(*mode)) return "the mode interpolates integers";
   const auto& x = node.inputs.front().shape;
   return !x ? "the rank is not known" : "";
 }
@@ -268,7 +270,7 @@ std::string refuse_resize(const Node& node) {
 }  // namespace
 
 void add_resize(Kernels& kernels) {
-  kernels.add_following("Resize", 11, 19, kernel<Resize>)
+  kernels.add_with_both_layouts("Resize", 11, 19, kernel<Resize>)
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3})
       .takes_rare_types();

@@ -35,14 +35,14 @@ Labels read_term(const std::string& text, int64_t ellipsis) {
   Labels labels;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text.compare(i, 3, "...") == 0) {
-      throw_if(ellipsis < 0, "an ellipsis twice in a term, or in the output only");
+      throw_if(ellipsis < 0, "an ellipsis occurs twice in a term, or only in the output");
       for (int64_t k = ellipsis; k-- > 0;) labels.push_back(kEllipsis + static_cast<int>(k));
       ellipsis = -1;
       i += 2;
     } else if ((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z')) {
       labels.push_back(text[i]);
     } else {
-      throw Error("an equation with '", text.substr(i, 1), "'");
+      throw Error("the equation contains '", text.substr(i, 1), "'");
     }
   }
   return labels;
@@ -65,7 +65,8 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
   const size_t arrow = text.find("->");
   const std::vector<std::string> terms = split(text.substr(0, arrow), ',');
-  throw_if(terms.size() != ranks.size(), "an equation of ", terms.size(), " terms");
+  throw_if(terms.size() != ranks.size(), "the equation has ", terms.size(), " terms, but there are ",
+           ranks.size(), " inputs");
   Equation e;
   int64_t widest = -1;
   std::map<int, int> count;
@@ -73,7 +74,7 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
     int64_t left = -1;
     if (terms[i].find("...") != std::string::npos) {
       left = static_cast<int64_t>(ranks[i]) - static_cast<int64_t>(terms[i].size()) + 3;
-      throw_if(left < 0, "a term of more labels than the tensor has axes");
+      throw_if(left < 0, "a term has more labels than the tensor has axes");
     }
     widest = std::max(widest, left);
     e.terms.push_back(read_term(terms[i], left));
@@ -89,11 +90,11 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
     }
   }
   for (const int label : e.output) {
-    throw_if(count[label] == 0, "a label of the output that no term has");
-    throw_if(std::count(e.output.begin(), e.output.end(), label) > 1, "a label of the output twice");
+    throw_if(count[label] == 0, "the output has a label that no term has");
+    throw_if(std::count(e.output.begin(), e.output.end(), label) > 1, "the output has a label twice");
   }
   for (const auto& [label, n] : count) {
-    throw_if(label >= kEllipsis && !contains(e.output, label), "an ellipsis that the output lacks");
+    throw_if(label >= kEllipsis && !contains(e.output, label), "the output lacks the ellipsis");
   }
   return e;
 }
@@ -114,7 +115,7 @@ class Sums {
     for (size_t d = 0; d < term.size(); ++d) {
       const auto [found, is_new] = sizes_.emplace(term[d], shape[d]);
       if (is_new || shape[d] == found->second || shape[d] == 1) continue;
-      throw_if(found->second != 1, "a label of two sizes");
+      throw_if(found->second != 1, "a label has two sizes");
       found->second = shape[d];
     }
   }
@@ -302,7 +303,7 @@ Planner plan_einsum(const Node& node) {
 }
 
 std::string refuse_einsum(const Node& node) {
-  if (node.inputs.size() > 2) return "a sum of products of more than two tensors";
+  if (node.inputs.size() > 2) return "the equation has more than two operands";
   std::vector<size_t> ranks;
   for (const Value& x : node.inputs) {
     if (!x.present || !x.shape) return "the rank of an input is not known";

@@ -92,7 +92,7 @@ Planner plan_matmul(const Node& node) {
 
 std::string refuse_fused_matmul(const Node& node) {
   if (node.get_bool("transBatchA") || node.get_bool("transBatchB")) {
-    return "batch axes between rows and columns (transBatchA, transBatchB)";
+    return "transBatchA or transBatchB moves the batch axes behind the rows";
   }
   return refuse_mixed_floats(node);
 }
@@ -134,7 +134,7 @@ void add_matmul(Kernels& kernels) {
   const auto refuse_gemm = [refuse_types](const Node& node) {
     const auto is_one = [&](const char* factor) { return node.get_float(factor, 1.0f) == 1.0f; };
     if (is_integer(node.type()) && !(is_one("alpha") && is_one("beta")))
-      return std::string("alpha or beta with integers");
+      return std::string("alpha or beta is not 1, and the type is an integer");
     return refuse_types(node);
   };
   kernels.add_onnx("MatMul", 1, 13, plan_matmul)

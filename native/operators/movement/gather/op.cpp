@@ -7,26 +7,27 @@
 
 namespace graphopt {
 void require_equal_ranks(const Call& call) {
-  throw_if(call.input(1).shape.rank() != call.input(0).shape.rank(), "indices of another rank than the data");
+  throw_if(call.input(1).shape.rank() != call.input(0).shape.rank(),
+           "indices must have the rank of the data");
 }
 
 std::string refuse_elements(const Node& node) {
   const auto& x = node.inputs[0].shape;
   if (!x) return "the rank is not known";
-  return x->rank() > gpu::kMaxAxes ? "rank above 5" : "";
+  return x->rank() > gpu::kMaxAxes ? "the rank is above 5" : "";
 }
 
 int64_t tuple_length(const Call& call) {
   const Shape& indices = call.input(1).shape;
-  throw_if(indices.rank() == 0, "indices without an axis");
+  throw_if(indices.rank() == 0, "indices must have rank 1 or more");
   return indices[indices.rank() - 1];
 }
 
 Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed) {
-  const size_t tuples = indices.rank() - 1;
-  Shape shape(tuples + x.rank() - indexed);
-  std::copy(indices.data(), indices.data() + tuples, shape.data());
-  std::copy(x.data() + indexed, x.data() + x.rank(), shape.data() + tuples);
+  const size_t axes = indices.rank() - 1;
+  Shape shape(axes + x.rank() - indexed);
+  std::copy(indices.data(), indices.data() + axes, shape.data());
+  std::copy(x.data() + indexed, x.data() + x.rank(), shape.data() + axes);
   return shape;
 }
 
@@ -42,7 +43,8 @@ std::string refuse_tuples(const Node& node) {
   const auto& index = node.inputs[1].shape;
   if (!index || index->rank() == 0) return "the rank of the indices is not known";
   const int64_t k = (*index)[index->rank() - 1];
-  return k < 0 || k > static_cast<int64_t>(gpu::kMaxAxes) ? "tuples of more than 5 indices" : "";
+  if (k < 0) return "the number of indices in a tuple is not known";
+  return k > static_cast<int64_t>(gpu::kMaxAxes) ? "a tuple has more than 5 indices" : "";
 }
 
 namespace {
@@ -80,21 +82,22 @@ Planner plan_gather_nd(const Node& node) {
   const int64_t batch_dims = node.get_int("batch_dims", 0);
   return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &index = call.input(1);
-    const size_t tuples = index.shape.rank();
+    const size_t rank = index.shape.rank();
     const int64_t k = tuple_length(call);
-    throw_if(batch_dims < 0 || batch_dims >= static_cast<int64_t>(tuples) || k < 0 ||
+    throw_if(batch_dims < 0 || batch_dims >= static_cast<int64_t>(rank) || k < 0 ||
                  batch_dims + k > static_cast<int64_t>(x.shape.rank()),
-             "tuples of ", k, " indices behind ", batch_dims, " axes do not fit ", x.shape);
+             "batch_dims ", batch_dims, " and tuples of ", k, " indices exceed the rank of the data, ",
+             x.shape, ", or of the indices, ", index.shape);
     const auto batch = static_cast<size_t>(batch_dims), first = batch + static_cast<size_t>(k);
     gpu::GatherNDProblem p;
     for (size_t d = 0; d < batch; ++d) {
-      throw_if(x.shape[d] != index.shape[d], "data and indices differ in an axis of the batch");
+      throw_if(x.shape[d] != index.shape[d], "data and indices must have equal batch axes");
     }
     p.batch = x.shape.elements(0, batch);
     p.sizes.assign(x.shape.data() + batch, x.shape.data() + first);
     p.inner = x.shape.elements(first);
     p.bytes = bytes_of(x.type);
-    p.rows = index.shape.elements(batch, tuples - 1);
+    p.rows = index.shape.elements(batch, rank - 1);
     const Ref out = set_output(call, 0, pointed_at(index.shape, x.shape, first));
     program.launch(gpu::gather_nd_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   };

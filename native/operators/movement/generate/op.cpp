@@ -23,7 +23,7 @@ gpu::RangeProblem float_range(const Call& call) {
   p.step = call.number(2, 0.0f);
   const double distance = static_cast<double>(call.number(1, 0.0f)) - static_cast<double>(p.start);
   const double steps = std::ceil(distance / static_cast<double>(p.step));
-  throw_if(p.step == 0 || !(steps <= INT32_MAX), "a range without end");
+  throw_if(p.step == 0 || !(steps <= INT32_MAX), "the step of the range is 0, or too small");
   p.total = steps > 0 ? static_cast<int64_t>(steps) : 0;
   return p;
 }
@@ -34,14 +34,14 @@ gpu::RangeProblem integer_range(const Call& call) {
   gpu::RangeProblem p;
   p.type = call.input(0).type;
   const int64_t start = integer_input(call, 0), limit = integer_input(call, 1), step = integer_input(call, 2);
-  throw_if(step == 0, "a range without end");
+  throw_if(step == 0, "the step of the range is 0");
   p.integer_start = start;
   p.integer_step = step;
   if (step > 0 ? start >= limit : start <= limit) return p;
   const auto bits = [](int64_t number) { return static_cast<uint64_t>(number); };
   const uint64_t distance = step > 0 ? bits(limit) - bits(start) : bits(start) - bits(limit);
   const uint64_t steps = (distance - 1) / (step > 0 ? bits(step) : 0 - bits(step)) + 1;
-  throw_if(steps > INT32_MAX, "a range without end");
+  throw_if(steps > INT32_MAX, "the range has too many elements");
   p.total = static_cast<int64_t>(steps);
   return p;
 }
@@ -62,9 +62,9 @@ Planner plan_constant_of_shape(const Node& node) {
     Shape shape(dims.size());
     int64_t total = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
-      throw_if(dims[d] < 0, "a dimension of ", dims[d]);
+      throw_if(dims[d] < 0, "dimensions must not be negative, got ", dims[d]);
       shape[d] = dims[d];
-      throw_if(__builtin_mul_overflow(total, dims[d], &total), "more elements than can be counted");
+      throw_if(__builtin_mul_overflow(total, dims[d], &total), "the shape has too many elements");
     }
     const Ref y = set_output(call, 0, shape, value.type);
     program.launch(gpu::fill_plan({total, bytes_of(value.type), value.bits}, call.aligned()), {}, {y});
@@ -142,7 +142,7 @@ std::string refuse_range(const Node& node) {
 
 std::string refuse_constant(const Node& node) {
   const ElementType type = node.outputs.empty() ? ElementType::kUndefined : node.outputs[0].type;
-  return bytes_of(type) > 0 ? "" : "no kernel for the type of its value";
+  return bytes_of(type) > 0 ? "" : "no kernel for the type of the value";
 }
 
 std::string refuse_one_hot(const Node& node) {

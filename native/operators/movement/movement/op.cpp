@@ -51,7 +51,7 @@ gpu::StridedCopy sliced(const Call& call) {
     throw_if(seen[axis], "the input axes names an axis twice");
     seen[axis] = true;
     const int64_t dim = x.shape[axis];
-    throw_if(steps[i] == 0, "a step of 0");
+    throw_if(steps[i] == 0, "a step is 0");
     // A step longer than the axis selects one element, as a step of the axis' length does.
     const int64_t step = std::clamp<int64_t>(steps[i], -dim - 1, dim + 1);
     const auto clamp = [dim, step](int64_t at) {
@@ -96,7 +96,7 @@ Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
   y[axis] = 0;
   for (size_t i = first; i < call.inputs.size(); i += step) {
     Shape x = call.input(i).shape;
-    throw_if(x.rank() != y.rank(), "inputs of different ranks");
+    throw_if(x.rank() != y.rank(), "the inputs must have one rank");
     y[axis] += x[axis];
     x[axis] = y[axis];
     throw_if(!(x == y), "inputs differ in another axis than the one that is joined");
@@ -236,7 +236,7 @@ Planner plan_block_move(const Node& node, bool to_space) {
 
 std::string refuse_block_move(const Node& node) {
   const int64_t block = node.get_int("blocksize", 0);
-  if (block < 1 || block > 1024) return "a block of this size";
+  if (block < 1 || block > 1024) return "blocksize is not between 1 and 1024";
   const std::string mode = node.get_string("mode", "DCR");
   if (mode != "DCR" && mode != "CRD") return "this mode is not known";
   return "";
@@ -263,13 +263,13 @@ Planner plan_layout_change(bool to_last) {
 }
 
 // Returns the attribute `axis`, which may be negative; in channels last the axis of that layout.
-int64_t layout_axis(const Node& node, bool last) {
+int64_t layout_axis(const Node& node, bool channels_last) {
   const int64_t axis = node.get_int("axis", 0);
-  return last ? static_cast<int64_t>(channels_last_axis(axis_of(axis, kLayoutRank))) : axis;
+  return channels_last ? static_cast<int64_t>(channels_last_axis(axis_of(axis, kLayoutRank))) : axis;
 }
 
-Planner plan_concat(const Node& node, bool last) {
-  const int64_t given = layout_axis(node, last);
+Planner plan_concat(const Node& node, bool channels_last) {
+  const int64_t given = layout_axis(node, channels_last);
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(0).shape.rank());
     const Shape y = joined(call, 0, 1, axis);
@@ -288,7 +288,8 @@ Planner plan_concat(const Node& node, bool last) {
 }
 
 void require_parts(const std::vector<int64_t>& sizes, size_t outputs, int64_t dim) {
-  throw_if(sizes.size() != outputs, sizes.size(), " sizes for ", outputs, " outputs");
+  throw_if(sizes.size() != outputs, "there must be a size for each output, got ", sizes.size(), " for ",
+           outputs);
   for (const int64_t size : sizes) {
     throw_if(size < 0 || size > dim, "the parts are larger than the axis");
     dim -= size;
@@ -298,8 +299,8 @@ void require_parts(const std::vector<int64_t>& sizes, size_t outputs, int64_t di
 
 // The sizes are input 1, or below opset 13 the attribute `split`. Without either, the parts are equal, except
 // that the last one may be smaller.
-Planner plan_split(const Node& node, bool last) {
-  const int64_t given_axis = layout_axis(node, last);
+Planner plan_split(const Node& node, bool channels_last) {
+  const int64_t given_axis = layout_axis(node, channels_last);
   const std::optional<int64_t> parts = node.find_int("num_outputs");
   const std::vector<int64_t> given = node.get_ints("split", {});
   return [=](Call& call, Program& program) {
@@ -375,7 +376,7 @@ Planner plan_pad(const Node& node) {
 std::string refuse_pad(const Node& node) {
   const auto& x = node.inputs.front().shape;
   if (!x) return "the rank is not known";
-  if (x->rank() > gpu::kMaxAxes) return "rank above 5";
+  if (x->rank() > gpu::kMaxAxes) return "the rank is above 5";
   return pad_mode(node) ? "" : "this mode is not known";
 }
 
@@ -396,8 +397,8 @@ void add_movement(Kernels& kernels) {
       .refused(refuse_block_move)
       .takes_rare_types();
   kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).takes_rare_types();
-  kernels.add_following("Concat", 4, 13, plan_concat).takes_rare_types();
-  kernels.add_following("Split", 2, 18, plan_split).reads_on_host({1}).takes_rare_types();
+  kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).takes_rare_types();
+  kernels.add_with_both_layouts("Split", 2, 18, plan_split).reads_on_host({1}).takes_rare_types();
   kernels.add_onnx("Pad", 11, 25, plan_pad).refused(refuse_pad).reads_on_host({1, 2, 3}).takes_rare_types();
 }
 

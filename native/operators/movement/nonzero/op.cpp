@@ -87,7 +87,7 @@ std::string refuse_compress(const Node& node) {
 
 std::string refuse_nonzero(const Node& node) {
   const auto& x = node.inputs[0].shape;
-  return x && x->rank() > hip::kNonzeroMaxAxes ? "rank above 8" : "";
+  return x && x->rank() > hip::kNonzeroMaxAxes ? "the rank is above 8" : "";
 }
 
 }  // namespace

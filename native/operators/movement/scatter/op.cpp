@@ -67,7 +67,7 @@ Planner plan_scatter_nd(const Node& node) {
 std::string refuse_scatter(const Node& node) {
   const auto reduction = reduction_of(node);
   if (!reduction) return "this reduction is not known";
-  if (node.inputs[2].type != node.type()) return "data and updates of two types";
+  if (node.inputs[2].type != node.type()) return "data and updates have different types";
   if (*reduction == ScatterReduction::kNone) return "";
   const ElementType type = node.type();
   const bool wide = is_unsigned(type) && bytes_of(type) >= 4;
@@ -75,7 +75,7 @@ std::string refuse_scatter(const Node& node) {
   return is_float(type) || wraps || is_byte(type) || type == ElementType::kInt32 ||
                  type == ElementType::kInt64
              ? ""
-             : std::string("no reduction of ") + element_type_name(type);
+             : std::string("no kernel for a reduction of ") + element_type_name(type);
 }
 
 std::string refuse_scatter_elements(const Node& node) {

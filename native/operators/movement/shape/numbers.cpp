@@ -67,7 +67,7 @@ T wrapped(Operation op, T a, T b) {
 // The quotient is rounded towards 0; the remainder has the sign of b.
 template <class T>
 T divided(Operation op, T a, T b) {
-  throw_if(b == 0, "a division by 0");
+  throw_if(b == 0, "an integer is divided by 0");
   if (b == -1) return op == Operation::kDiv ? wrapped<T>(Operation::kSub, 0, a) : 0;
   if (op == Operation::kDiv) return a / b;
   const T rest = a % b;
@@ -162,8 +162,7 @@ HostFunction binary(Operation op) {
 // sign (fmod = 0) have a kernel.
 std::string refuse_remainder(const Node& node) {
   const bool of_c = node.get_bool("fmod");
-  if (of_c != (node.type() == ElementType::kFloat))
-    return "fmod of integers, or a remainder of floats without fmod";
+  if (of_c != (node.type() == ElementType::kFloat)) return "fmod is 1 for integers, or 0 for floats";
   return refuse_bools(node);
 }
 
@@ -269,7 +268,7 @@ HostFunction reduce(const Node& node) {
         kOp == Operation::kAdd || kOp == Operation::kMul;  // the result is then 0 or 1
     const std::vector<bool> reduced = axes.of(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
-      throw_if(reduced[d] && x.shape[d] == 0 && !kHasIdentity, "nothing to reduce");
+      throw_if(reduced[d] && x.shape[d] == 0 && !kHasIdentity, "the reduced axes have no elements");
     }
     const auto write = [&x, reduced](const Tensor& y) {
       std::vector<int64_t> strides(x.shape.rank());  // strides in y

@@ -19,13 +19,13 @@ Planner plan_view(const Node& node) {
 }
 
 std::string refuse_dropout(const Node& node) {
-  if (node.outputs.size() > 1 && node.outputs[1].present) return "the mask output";
+  if (node.outputs.size() > 1 && node.outputs[1].present) return "the mask output is used";
   if (!node.has_input(2)) return "";
   const auto training = node.constant(2);
   if (!training || training->type != ElementType::kBool || training->shape.elements() != 1) {
     return "training_mode is not constant";
   }
-  return *training->as<bool>() ? "training_mode" : "";
+  return *training->as<bool>() ? "training_mode is set" : "";
 }
 
 // Writes to host memory; enqueues no work.

@@ -55,7 +55,7 @@ HostValue tile(const Call& call) {
   gpu::StridedCopy copy;
   copy.shape = Shape(2 * x.rank());
   for (size_t d = 0; d < x.rank(); ++d) {
-    throw_if(repeats[d] < 0, "a repeat of ", repeats[d]);
+    throw_if(repeats[d] < 0, "repeats must not be negative, got ", repeats[d]);
     y[d] *= repeats[d];
     copy.shape[2 * d] = repeats[d];
     copy.shape[2 * d + 1] = x[d];
@@ -66,7 +66,8 @@ HostValue tile(const Call& call) {
 
 std::string refuse_tile(const Node& node) {
   const auto& x = node.inputs[0].shape;
-  return x && 2 * x->rank() > Shape::kMaxRank ? "too many axes" : refuse_unless_arithmetic(node);
+  return x && 2 * x->rank() > Shape::kMaxRank ? "the rank is above " + std::to_string(Shape::kMaxRank / 2)
+                                              : refuse_unless_arithmetic(node);
 }
 
 HostFunction transpose(const Node& node) {
@@ -123,7 +124,7 @@ HostFunction constant_of_shape(const Node& node) {
     const std::vector<int64_t> dims = call.integers(0);
     Shape shape(dims.size());
     for (size_t d = 0; d < dims.size(); ++d) {
-      throw_if(dims[d] < 0, "a dimension of ", dims[d]);
+      throw_if(dims[d] < 0, "dimensions must not be negative, got ", dims[d]);
       shape[d] = dims[d];
     }
     const auto write = [value](const Tensor& y) {

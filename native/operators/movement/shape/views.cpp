@@ -41,7 +41,8 @@ Shape ReshapeShape::of(const Call& call) const {
     }
   }
   if (open < wanted.size()) {
-    throw_if(known == 0 || x.elements() % known != 0, "no size for -1 gives the number of elements of ", x);
+    throw_if(known == 0 || x.elements() % known != 0, "no size for -1 preserves the number of elements of ",
+             x);
     y[open] = x.elements() / known;
   }
   return checked(y, x);

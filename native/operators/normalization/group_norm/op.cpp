@@ -42,32 +42,33 @@ constexpr auto& kOwnGroupNorm = kOwn<GroupNormProblem, gpu::group_norm_plan>;
 
 class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
  public:
-  GroupNormGpu(const GroupNormOp& op, const Node& node, gpu::Device& device, bool last = false)
-      : GpuKernelOf(op, node, device), last_(last) {}
+  GroupNormGpu(const GroupNormOp& op, const Node& node, gpu::Device& device, bool channels_last = false)
+      : GpuKernelOf(op, node, device), channels_last_(channels_last) {}
   static Implementations implementations() { return described(kOwnGroupNorm); }
 
  private:
   void plan(Call& call, Program& program) const override {
     const Shapes inputs(call.inputs);
-    GroupNormProblem p = op_.problem(last_ ? to_channels_first(inputs[0]) : inputs[0], inputs[1], inputs[2]);
-    p.channels_last = last_;
+    GroupNormProblem p =
+        op_.problem(channels_last_ ? to_channels_first(inputs[0]) : inputs[0], inputs[1], inputs[2]);
+    p.channels_last = channels_last_;
     set_output(call, 0, inputs[0]);
     GpuWork<GroupNormProblem> work{p, half_, call, program};
     program.implementation = choice_.plan(kOwnGroupNorm, work, call);
   }
 
-  bool last_;
+  bool channels_last_;
 };
 
 // GroupNormalization and InstanceNormalization (a group for each channel). Inputs X, scale, B.
-Planner plan_standard_group_norm(const Node& node, bool instance, bool last) {
+Planner plan_standard_group_norm(const Node& node, bool instance, bool channels_last) {
   const int64_t groups = instance ? 0 : node.get_int("num_groups");
   const float epsilon = node.get_float("epsilon", 1e-5f);
   const bool by_group = !instance && node.version < 21;  // scale and B have an element per group
   throw_if(groups < 0 || (groups == 0 && !instance), "num_groups must be positive");
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const Shape shape = last ? to_channels_first(x.shape) : x.shape;
+    const Shape shape = channels_last ? to_channels_first(x.shape) : x.shape;
     throw_if(shape.rank() < 2, "X must be [N,C,D1,...], got ", shape);
     GroupNormProblem p;
     p.N = shape[0];
@@ -75,7 +76,7 @@ Planner plan_standard_group_norm(const Node& node, bool instance, bool last) {
     p.inner = shape.elements(2);
     p.groups = groups == 0 ? p.C : groups;
     p.epsilon = epsilon;
-    p.channels_last = last;
+    p.channels_last = channels_last;
     const Ref y = set_output(call, 0, x.shape);
     if (p.C == 0) return;
     throw_if(p.C % p.groups != 0, p.C, " channels do not divide into ", p.groups, " groups");
@@ -103,8 +104,10 @@ void add_group_norm(Kernels& kernels) {
   kernels.add_cpu<GroupNormOp, GroupNormKernel>(Reuse::kInplace);
   kernels.add_gpu<GroupNormOp, GroupNormGpu>(Where::kGpu, Reuse::kInplace);
   kernels.have_channels_last<GroupNormOp, GroupNormGpu>([](const Node&) { return Layout::kFollows; });
-  kernels.add_following("InstanceNormalization", 6, 22, plan_standard_group_norm, true).refused(refuse_mixed);
-  kernels.add_following("GroupNormalization", 18, 21, plan_standard_group_norm, false).refused(refuse_mixed);
+  kernels.add_with_both_layouts("InstanceNormalization", 6, 22, plan_standard_group_norm, true)
+      .refused(refuse_mixed);
+  kernels.add_with_both_layouts("GroupNormalization", 18, 21, plan_standard_group_norm, false)
+      .refused(refuse_mixed);
 }
 
 }  // namespace graphopt

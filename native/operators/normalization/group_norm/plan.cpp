@@ -2,14 +2,14 @@
 #include <numeric>
 
 #include "operators/normalization/group_norm/args.h"
-#include "operators/normalization/group_norm/last_args.h"
+#include "operators/normalization/group_norm/channels_last_args.h"
 #include "operators/normalization/group_norm/op.h"
 
 namespace graphopt::gpu {
 
 namespace {
 
-constexpr int64_t kLastThreads = hip::kGroupNormLastThreads;
+constexpr int64_t kChannelsLastThreads = hip::kGroupNormChannelsLastThreads;
 constexpr int64_t kMomentsBytes = 8;
 
 // Fills in the arguments of kernels that write Y.
@@ -24,13 +24,13 @@ void fill(Args& args, const GroupNormProblem& p) {
 }
 
 // X in channels last, and its division into blocks of channels and slabs of pixels.
-struct LastCut {
+struct ChannelsLastSplit {
   int64_t images, pixels, channels, of_group;
   int64_t size;                  // elements per pack
   int64_t columns = 1;           // packs per block
   int64_t rounds = 1, slab = 0;  // rounds and pixels of a work-group
 
-  LastCut(const GroupNormProblem& p, bool aligned)
+  ChannelsLastSplit(const GroupNormProblem& p, bool aligned)
       : images(p.N),
         pixels(p.inner),
         channels(p.C),
@@ -38,8 +38,8 @@ struct LastCut {
         size(aligned && p.C % 8 == 0 ? 8 : 1) {}
 
   int64_t width() const { return columns * size; }
-  int64_t rows() const { return kLastThreads / columns; }
-  int64_t round_pixels() const { return rows() * hip::kGroupNormLastSteps; }
+  int64_t rows() const { return kChannelsLastThreads / columns; }
+  int64_t round_pixels() const { return rows() * hip::kGroupNormChannelsLastSteps; }
   int64_t blocks() const { return divide_up(channels, width()); }
   int64_t slabs() const { return divide_up(pixels, slab); }
   int64_t work_groups() const { return images * blocks() * slabs(); }
@@ -59,12 +59,13 @@ struct LastCut {
   // of the compute units, and be wide enough to use full memory sectors. A cache compensates for partial
   // sectors of smaller blocks.
   bool take_whole_groups(const DeviceFacts& device) {
-    constexpr int64_t kLeast = kLastThreads, kFew = 4 * kLastThreads, kMost = 16 * kLastThreads;  // packs
-    constexpr int64_t kNarrow = 32;                                                               // channels
+    constexpr int64_t kLeast = kChannelsLastThreads, kFew = 4 * kChannelsLastThreads,
+                      kMost = 16 * kChannelsLastThreads;       // packs
+    constexpr int64_t kNarrow = 32;                            // channels
     const int64_t together = size / std::gcd(of_group, size);  // fewest groups that consist of complete packs
     const int64_t unit = together * of_group / size;
-    const int64_t most = std::min({hip::kGroupNormLastWidth / (unit * size),
-                                   hip::kGroupNormLastGroups / together, kMost / (unit * pixels)});
+    const int64_t most = std::min({hip::kGroupNormChannelsLastWidth / (unit * size),
+                                   hip::kGroupNormChannelsLastGroups / together, kMost / (unit * pixels)});
     if (most == 0) return false;
     int64_t units = std::clamp<int64_t>(std::max(kLeast / pixels, kNarrow / size) / unit, 1, most);
     const auto fills = [&] {
@@ -79,19 +80,19 @@ struct LastCut {
   // Chooses blocks that span a cache line, or less if a cache line has too many groups. There are enough
   // slabs to fill the device. But each work-group of a group reads the moments of all slabs, so there must be
   // few slabs compared with the elements of a work-group.
-  void cut_groups(const DeviceFacts& device) {
+  void split_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t most = size == 8 ? 8 : 32;
     do {
       columns = divide_up(packs, divide_up(packs, most));
       most = columns / 2;
-    } while (groups() > hip::kGroupNormLastGroups);
+    } while (groups() > hip::kGroupNormChannelsLastGroups);
     const int64_t all_rounds = divide_up(pixels, round_pixels());
     const int64_t crossed = (of_group - 1) / width() + 1;  // blocks of a group
     int64_t each =
-        divide_up(images * blocks() * all_rounds, device.compute_units * hip::kGroupNormLastSharing);
+        divide_up(images * blocks() * all_rounds, device.compute_units * hip::kGroupNormChannelsLastSharing);
     const auto moments = [&] { return divide_up(all_rounds, each) * crossed * groups() * kMomentsBytes; };
-    const int64_t bytes = kLastThreads * hip::kGroupNormLastSteps * size * 2;
+    const int64_t bytes = kChannelsLastThreads * hip::kGroupNormChannelsLastSteps * size * 2;
     while (each < all_rounds && moments() * 4 > each * bytes) ++each;
     // All slabs get about the same number of pixels.
     set_slab(std::min(pixels, round_up(divide_up(pixels, divide_up(all_rounds, each)), rows())));
@@ -113,35 +114,35 @@ struct LastCut {
   }
 };
 
-Plan last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& device) {
+Plan channels_last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& device) {
   Plan plan;
-  LastCut cut(p, aligned);
-  const bool wide = cut.size == 8;
-  if (cut.take_whole_groups(device)) {
-    hip::GroupNormLastArgs args = {};
+  ChannelsLastSplit split(p, aligned);
+  const bool wide = split.size == 8;
+  if (split.take_whole_groups(device)) {
+    hip::GroupNormChannelsLastArgs args = {};
     fill(args, p);
-    args.tiles = cut.tiles();
-    plan.launch(wide ? "group_norm_last_8_f16" : "group_norm_last_1_f16", {to_u31(cut.work_groups())},
-                hip::kGroupNormLastThreads, args);
+    args.tiles = split.tiles();
+    plan.launch(wide ? "group_norm_channels_last_8_f16" : "group_norm_channels_last_1_f16",
+                {to_u31(split.work_groups())}, hip::kGroupNormChannelsLastThreads, args);
     return plan;
   }
 
-  cut.cut_groups(device);
-  plan.workspace.push_back(cut.work_groups() * cut.groups() * kMomentsBytes);
-  hip::GroupNormLastStatsArgs stats = {};
+  split.split_groups(device);
+  plan.workspace.push_back(split.work_groups() * split.groups() * kMomentsBytes);
+  hip::GroupNormChannelsLastStatsArgs stats = {};
   stats.x = input(0);
   stats.partial = workspace(0);
-  stats.tiles = cut.tiles();
-  stats.groups = to_u31(cut.groups());
-  plan.launch(wide ? "group_norm_last_stats_8_f16" : "group_norm_last_stats_1_f16",
-              {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, stats);
-  hip::GroupNormLastApplyArgs apply = {};
+  stats.tiles = split.tiles();
+  stats.groups = to_u31(split.groups());
+  plan.launch(wide ? "group_norm_channels_last_stats_8_f16" : "group_norm_channels_last_stats_1_f16",
+              {to_u31(split.work_groups())}, hip::kGroupNormChannelsLastThreads, stats);
+  hip::GroupNormChannelsLastApplyArgs apply = {};
   fill(apply, p);
   apply.partial = workspace(0);
-  apply.tiles = cut.tiles();
-  apply.groups = to_u31(cut.groups());
-  plan.launch(wide ? "group_norm_last_apply_8_f16" : "group_norm_last_apply_1_f16",
-              {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, apply);
+  apply.tiles = split.tiles();
+  apply.groups = to_u31(split.groups());
+  plan.launch(wide ? "group_norm_channels_last_apply_8_f16" : "group_norm_channels_last_apply_1_f16",
+              {to_u31(split.work_groups())}, hip::kGroupNormChannelsLastThreads, apply);
   return plan;
 }
 
@@ -153,7 +154,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   Plan plan;
   const int64_t groups = p.N * p.groups, channels = p.C / p.groups, size = channels * p.inner;
   if (groups * size == 0) return plan;
-  if (p.channels_last) return last_plan(p, aligned, device);
+  if (p.channels_last) return channels_last_plan(p, aligned, device);
   const int64_t pack = half ? 8 : 4;
   const bool vectors = aligned && size % pack == 0;
   const auto elements = to_u31(size);

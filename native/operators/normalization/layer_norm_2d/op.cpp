@@ -22,9 +22,9 @@ using LayerNorm2dKernel =
     CpuKernelOf<LayerNorm2dOp, T, 3, cpu::layer_norm_2d<T>, cpu::layer_norm_2d_workspace<T>>;
 
 // In channels last, the channels of a pixel are a row.
-class LayerNorm2dLastGpu final : public GpuKernelOf<LayerNorm2dOp> {
+class LayerNorm2dChannelsLastGpu final : public GpuKernelOf<LayerNorm2dOp> {
  public:
-  LayerNorm2dLastGpu(const LayerNorm2dOp& op, const Node& node, gpu::Device& device, bool)
+  LayerNorm2dChannelsLastGpu(const LayerNorm2dOp& op, const Node& node, gpu::Device& device, bool)
       : GpuKernelOf(op, node, device) {}
 
  private:
@@ -47,7 +47,8 @@ void add_layer_norm_2d(Kernels& kernels) {
   kernels.add_cpu<LayerNorm2dOp, LayerNorm2dKernel>(Reuse::kInplace);
   kernels.add_gpu<LayerNorm2dOp, OwnGpuKernel<LayerNorm2dOp, gpu::layer_norm_2d_plan>>(Where::kGpu,
                                                                                        Reuse::kInplace);
-  kernels.have_channels_last<LayerNorm2dOp, LayerNorm2dLastGpu>([](const Node&) { return Layout::kFollows; });
+  kernels.have_channels_last<LayerNorm2dOp, LayerNorm2dChannelsLastGpu>(
+      [](const Node&) { return Layout::kFollows; });
 }
 
 }  // namespace graphopt

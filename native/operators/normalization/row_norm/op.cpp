@@ -84,7 +84,7 @@ void RowNormWindowsOp::read_sizes(const Attributes& node) {
   throw_if(down_ >= height_ || right_ >= width_, "attribute 'shift' must be less than 'image'");
   throw_if(add_ && into_ && (height_ % window_height_ != 0 || width_ % window_width_ != 0),
            "attribute 'window' must divide 'image'");
-  throw_if(rows_of_image() > INT32_MAX, "2^31 rows or more in an image");
+  throw_if(rows_of_image() > INT32_MAX, "an image has 2^31 rows or more");
 }
 
 void RowNormWindowsOp::read(const Node& node) {
@@ -111,7 +111,7 @@ int64_t RowNormWindowsOp::images(const Shape& x) const {
 RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
-  throw_if(N > INT32_MAX / rows, "2^31 rows or more");
+  throw_if(N > INT32_MAX / rows, "there are 2^31 rows or more");
   if (add_) {
     require_shape("R", inputs[1], into_ ? x : Shape{N * windows(), window_height_ * window_width_, D});
   }

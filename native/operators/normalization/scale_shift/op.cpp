@@ -38,9 +38,9 @@ void pixels_to_images(ScaleShiftProblem& p) {
   p.inner = 1;
 }
 
-class ScaleShiftLastGpu final : public GpuKernelOf<ScaleShiftOp> {
+class ScaleShiftChannelsLastGpu final : public GpuKernelOf<ScaleShiftOp> {
  public:
-  ScaleShiftLastGpu(const ScaleShiftOp& op, const Node& node, gpu::Device& device, bool)
+  ScaleShiftChannelsLastGpu(const ScaleShiftOp& op, const Node& node, gpu::Device& device, bool)
       : GpuKernelOf(op, node, device) {}
 
  private:
@@ -57,18 +57,18 @@ class ScaleShiftLastGpu final : public GpuKernelOf<ScaleShiftOp> {
 };
 
 // Inputs X, scale, B, mean, variance, in inference mode.
-Planner plan_batch_normalization(const Node& node, bool last) {
+Planner plan_batch_normalization(const Node& node, bool channels_last) {
   const float epsilon = node.get_float("epsilon", 1e-5f);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     ScaleShiftProblem p;
-    const Shape shape = last ? to_channels_first(x.shape) : x.shape;
+    const Shape shape = channels_last ? to_channels_first(x.shape) : x.shape;
     const size_t rank = shape.rank();
     throw_if(rank == 0, "X must have an axis");
     p.N = shape[0];
     p.C = rank == 1 ? 1 : shape[1];
     p.inner = rank == 1 ? 1 : shape.elements(2);
-    if (last) pixels_to_images(p);
+    if (channels_last) pixels_to_images(p);
     for (size_t i = 1; i < 5; ++i) {
       throw_if(call.input(i).shape != Shape{p.C},
                "scale, B, mean and variance must have one element for each of ", p.C, " channels");
@@ -80,15 +80,15 @@ Planner plan_batch_normalization(const Node& node, bool last) {
 }
 
 std::string refuse_batch_norm(const Node& node) {
-  if (node.get_bool("training_mode")) return "training mode";
-  if (node.version < 9 && !node.get_bool("spatial", true)) return "spatial = 0";
+  if (node.get_bool("training_mode")) return "training_mode is set";
+  if (node.version < 9 && !node.get_bool("spatial", true)) return "spatial is 0";
   for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "outputs other than Y";
+    if (node.outputs[i].present) return "outputs other than Y are used";
   }
   const ElementType x = node.type(), parameters = node.inputs[1].type;
   if (!is_float(x)) return no_kernel(x);
   for (size_t i = 1; i < node.inputs.size(); ++i) {
-    if (node.inputs[i].type != parameters) return "parameters of different element types";
+    if (node.inputs[i].type != parameters) return "the parameters have different element types";
   }
   return parameters == x || parameters == ElementType::kFloat
              ? ""
@@ -101,8 +101,9 @@ void add_scale_shift(Kernels& kernels) {
   kernels.add_cpu<ScaleShiftOp, ScaleShiftKernel>(Reuse::kInplace);
   kernels.add_gpu<ScaleShiftOp, OwnGpuKernel<ScaleShiftOp, gpu::scale_shift_plan>>(Where::kGpu,
                                                                                    Reuse::kInplace);
-  kernels.have_channels_last<ScaleShiftOp, ScaleShiftLastGpu>([](const Node&) { return Layout::kFollows; });
-  kernels.add_following("BatchNormalization", 7, 15, plan_batch_normalization)
+  kernels.have_channels_last<ScaleShiftOp, ScaleShiftChannelsLastGpu>(
+      [](const Node&) { return Layout::kFollows; });
+  kernels.add_with_both_layouts("BatchNormalization", 7, 15, plan_batch_normalization)
       .refused(refuse_batch_norm)
       .reuses(Reuse::kInplace);
 }

@@ -40,12 +40,12 @@ Planner plan_lp_normalization(const Node& node) {
 }
 
 std::string refuse_softmax(const Node& node) {
-  return is_float(node.inputs.front().type) ? "" : "only float and float16";
+  return is_float(node.inputs.front().type) ? "" : "the type is neither float nor float16";
 }
 
 std::string refuse_lp_norm(const Node& node) {
   const int64_t p = node.get_int("p", 2);
-  return p == 1 || p == 2 ? refuse_softmax(node) : "a norm of order " + std::to_string(p);
+  return p == 1 || p == 2 ? refuse_softmax(node) : "p is " + std::to_string(p);
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ void MaxPoolOp::read(const Node& node) {
   strides_ = get_sizes(node, "strides", 2, 1);
   dilations_ = get_sizes(node, "dilations", 2, 1);
   for (size_t i = 0; i < 4; ++i) {
-    throw_if(pads_[i] >= (kernel_[i % 2] - 1) * dilations_[i % 2] + 1, "pads as wide as the window");
+    throw_if(pads_[i] >= (kernel_[i % 2] - 1) * dilations_[i % 2] + 1,
+             "pads must be smaller than the window");
   }
 }
 

@@ -14,14 +14,14 @@ PoolWindows::PoolWindows(const Node& node, bool average) : window_(node), ceil_(
   }
 }
 
-gpu::PoolProblem PoolWindows::place(const Shape& x, bool last, Shape& y) const {
+gpu::PoolProblem PoolWindows::place(const Shape& x, bool channels_last, Shape& y) const {
   const size_t axes = x.rank() - 2;
-  throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "only one to three spatial axes");
-  throw_if(window_.kernel().empty(), "without kernel_shape");
+  throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "the number of spatial axes is not 1, 2 or 3");
+  throw_if(window_.kernel().empty(), "kernel_shape is missing");
   window_.check(axes, window_.kernel());
-  const size_t first = last ? 1 : 2;
+  const size_t first = channels_last ? 1 : 2;
   gpu::PoolProblem p;
-  p.planes = last ? x[0] : x[0] * x[1];
+  p.planes = channels_last ? x[0] : x[0] * x[1];
   p.mode = mode_;
   y = x;
   for (size_t i = 0; i < axes; ++i) {
@@ -61,14 +61,15 @@ int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Win
 
 std::string refuse_pool_windows(const Node& node) {
   const auto& x = node.inputs.front().shape;
-  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
+  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes)
+    return "the number of spatial axes is not 1, 2 or 3";
   const std::string padding = node.get_string("auto_pad", "NOTSET");
-  if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
+  if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads are both set";
   if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
     // Runtimes interpret these attributes differently when combined with dilations or ceil_mode.
     const auto dilations = node.get_ints("dilations", {});
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
-    if (dilated || node.get_bool("ceil_mode")) return "auto_pad with dilations or ceil_mode";
+    if (dilated || node.get_bool("ceil_mode")) return "auto_pad is combined with dilations or ceil_mode";
   }
   return "";
 }
@@ -89,14 +90,14 @@ gpu::PoolProblem over_pixels(const gpu::PoolProblem& p, int64_t channels) {
   return result;
 }
 
-Planner plan_pool(const Node& node, bool average, bool last) {
+Planner plan_pool(const Node& node, bool average, bool channels_last) {
   const PoolWindows windows(node, average);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     Shape y;
-    const gpu::PoolProblem p = windows.place(x.shape, last, y);
+    const gpu::PoolProblem p = windows.place(x.shape, channels_last, y);
     const Ref to = set_output(call, 0, y);
-    program.launch(!last             ? gpu::pool_plan(p, x.type, call.aligned())
+    program.launch(!channels_last    ? gpu::pool_plan(p, x.type, call.aligned())
                    : is_byte(x.type) ? gpu::pool_plan(over_pixels(p, x.shape[3]), x.type, call.aligned())
                                      : gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()),
                    {Ref::input(0)}, {to});
@@ -107,9 +108,9 @@ std::string refuse_pool(const Node& node, bool average) {
   const ElementType x = node.inputs.front().type;
   if (!is_float(x) && (average || !is_byte(x))) return no_kernel(x);
   for (size_t i = 1; i < node.outputs.size(); ++i) {
-    if (node.outputs[i].present) return "no indices";
+    if (node.outputs[i].present) return "the output of indices is used";
   }
-  if (node.get_bool("storage_order")) return "storage_order";
+  if (node.get_bool("storage_order")) return "storage_order is set";
   return refuse_pool_windows(node);
 }
 
@@ -132,15 +133,17 @@ Planner plan_lrn(const Node& node) {
   };
 }
 
-std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "only float and float16"; }
+std::string refuse_lrn(const Node& node) {
+  return is_float(node.type()) ? "" : "the type is neither float nor float16";
+}
 
 }  // namespace
 
 void add_pool(Kernels& kernels) {
-  kernels.add_following("MaxPool", 1, 22, plan_pool, false)
+  kernels.add_with_both_layouts("MaxPool", 1, 22, plan_pool, false)
       .refused([](const Node& node) { return refuse_pool(node, false); })
       .with_byte_layouts();
-  kernels.add_following("AveragePool", 1, 22, plan_pool, true).refused([](const Node& node) {
+  kernels.add_with_both_layouts("AveragePool", 1, 22, plan_pool, true).refused([](const Node& node) {
     return refuse_pool(node, true);
   });
   kernels.add_onnx("LRN", 1, 13, plan_lrn).refused(refuse_lrn);

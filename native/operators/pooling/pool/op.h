@@ -43,7 +43,7 @@ class PoolWindows {
   PoolWindows(const Node& node, bool average);
   // Returns the problem for x [N, C, ..], or if `last` for x [N, .., C], and sets the shape of y. Throws
   // Error.
-  gpu::PoolProblem place(const Shape& x, bool last, Shape& y) const;
+  gpu::PoolProblem place(const Shape& x, bool channels_last, Shape& y) const;
   // Returns true if one window covers all of x [N, C, ..], without padding.
   bool cover(const Shape& x) const;
 

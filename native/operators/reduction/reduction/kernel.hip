@@ -68,32 +68,32 @@ DEVICE FloatAccumulator log_sum_exp_with(const FloatAccumulator& accumulator, co
 }
 
 template <int kCount>
-DEVICE FloatAccumulator accumulate(Combiner combiner, FloatAccumulator accumulator,
-                                   const float (&values)[kCount]) {
+DEVICE FloatAccumulator combine_all(Combiner combiner, FloatAccumulator accumulator,
+                                    const float (&values)[kCount]) {
   UNROLL for (int k = 0; k < kCount; ++k) accumulator = combine(combiner, accumulator, {values[k], 0.0f});
   return accumulator;
 }
 
 // The operator is the same for all work-items, so a work-item branches once for all its values.
 template <int kCount>
-DEVICE FloatAccumulator join_values(Combiner combiner, const FloatAccumulator& accumulator,
-                                    const float (&values)[kCount]) {
+DEVICE FloatAccumulator reduce_values(Combiner combiner, const FloatAccumulator& accumulator,
+                                      const float (&values)[kCount]) {
   switch (combiner) {
     case Combiner::kSum:
-      return accumulate(Combiner::kSum, accumulator, values);
+      return combine_all(Combiner::kSum, accumulator, values);
     case Combiner::kProduct:
-      return accumulate(Combiner::kProduct, accumulator, values);
+      return combine_all(Combiner::kProduct, accumulator, values);
     case Combiner::kMax:
-      return accumulate(Combiner::kMax, accumulator, values);
+      return combine_all(Combiner::kMax, accumulator, values);
     case Combiner::kMin:
-      return accumulate(Combiner::kMin, accumulator, values);
+      return combine_all(Combiner::kMin, accumulator, values);
     default:
       return log_sum_exp_with(accumulator, values);
   }
 }
 
 template <int kCount>
-DEVICE void before_joining(ElementFunction before, float (&values)[kCount]) {
+DEVICE void apply_to_elements(ElementFunction before, float (&values)[kCount]) {
   if (before == ElementFunction::kSquare) {
     UNROLL for (int k = 0; k < kCount; ++k) values[k] *= values[k];
   } else if (before == ElementFunction::kAbsolute) {
@@ -111,8 +111,8 @@ DEVICE float result_of(const ReduceFunctions& functions, const FloatAccumulator&
                                                    : value;
 }
 
-// Joins the values of neighbouring work-items; each of them gets the result.
-DEVICE FloatAccumulator join_row_items(Combiner combiner, FloatAccumulator x, int row_items) {
+// Reduces the accumulators of the `row_items` neighbouring work-items of a row; each of them gets the result.
+DEVICE FloatAccumulator reduce_row_items(Combiner combiner, FloatAccumulator x, int row_items) {
   if (combiner == Combiner::kLogSumExp) {
     float largest = x.value;
     for (int mask = row_items / 2; mask > 0; mask /= 2) {
@@ -134,8 +134,8 @@ struct FloatLds {
   float values[kReduceThreads];
 };
 
-// Joins the values of all threads; the result is valid in thread 0.
-DEVICE FloatAccumulator join_group(Combiner combiner, FloatAccumulator x, FloatLds& lds) {
+// Reduces the accumulators of all threads; the result is valid in thread 0.
+DEVICE FloatAccumulator reduce_group(Combiner combiner, FloatAccumulator x, FloatLds& lds) {
   switch (combiner) {
     case Combiner::kSum:
       return {group_sum(x.value, lds.first, kReduceThreads), 0.0f};
@@ -159,10 +159,10 @@ DEVICE FloatAccumulator join_group(Combiner combiner, FloatAccumulator x, FloatL
   return {lds.values[thread_x()], 0.0f};
 }
 
-// Joins the elements with the indices from, from + step, ... below end.
+// Reduces the elements with the indices from, from + step, ... below end.
 template <class From>
-DEVICE FloatAccumulator join_strided(const ReduceFunctions& functions, const From* x, size_t from, size_t end,
-                                     size_t step) {
+DEVICE FloatAccumulator reduce_strided(const ReduceFunctions& functions, const From* x, size_t from,
+                                       size_t end, size_t step) {
   constexpr int kCount = kLoadsInFlight<From>;
   const FloatAccumulator none = float_identity(functions.combiner);
   FloatAccumulator accumulator = none;
@@ -175,16 +175,16 @@ DEVICE FloatAccumulator join_strided(const ReduceFunctions& functions, const Fro
         values[k] = at + k * step < end ? to_float(x[at + k * step]) : none.value;
       }
     }
-    before_joining(functions.before, values);
-    accumulator = join_values(functions.combiner, accumulator, values);
+    apply_to_elements(functions.before, values);
+    accumulator = reduce_values(functions.combiner, accumulator, values);
   }
   return accumulator;
 }
 
 // Reduces a row of R elements, read in adjacent packs by `row_items` work-items.
 template <class From>
-DEVICE FloatAccumulator join_packs(const ReduceFunctions& functions, const From* x, uint32_t item, uint32_t R,
-                                   uint32_t row_items) {
+DEVICE FloatAccumulator reduce_packs(const ReduceFunctions& functions, const From* x, uint32_t item,
+                                     uint32_t R, uint32_t row_items) {
   constexpr int kSize = Pack<From>::kSize, kCount = kLoadsInFlight<From>, kPacks = kCount / kSize;
   const FloatAccumulator none = float_identity(functions.combiner);
   FloatAccumulator accumulator = none;
@@ -197,8 +197,8 @@ DEVICE FloatAccumulator join_packs(const ReduceFunctions& functions, const From*
         values[p * kSize + e] = from < R ? to_float(pack.v[e]) : none.value;
       }
     }
-    before_joining(functions.before, values);
-    accumulator = join_values(functions.combiner, accumulator, values);
+    apply_to_elements(functions.before, values);
+    accumulator = reduce_values(functions.combiner, accumulator, values);
   }
   return accumulator;
 }
@@ -225,12 +225,12 @@ DEVICE void reduce_row(const ReduceRowsArgs& args) {
   FloatAccumulator accumulator = float_identity(functions.combiner);
   if (at.row < args.rows) {
     const From* const row = x + static_cast<size_t>(at.row) * args.R;
-    accumulator = args.packs != 0 ? join_packs(functions, row, at.item, args.R, args.row_items)
-                                  : join_strided(functions, row, at.item, args.R, args.row_items);
+    accumulator = args.packs != 0 ? reduce_packs(functions, row, at.item, args.R, args.row_items)
+                                  : reduce_strided(functions, row, at.item, args.R, args.row_items);
   }
   accumulator = args.row_items == kReduceThreads
-                    ? join_group(functions.combiner, accumulator, lds)
-                    : join_row_items(functions.combiner, accumulator, static_cast<int>(args.row_items));
+                    ? reduce_group(functions.combiner, accumulator, lds)
+                    : reduce_row_items(functions.combiner, accumulator, static_cast<int>(args.row_items));
   if (at.item == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(functions, accumulator));
 }
 
@@ -243,8 +243,8 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const FloatAccumulator accumulator =
-      join_strided(args.functions, x + static_cast<size_t>(outer) * args.block, column,
-                   static_cast<size_t>(args.block), stride.d);
+      reduce_strided(args.functions, x + static_cast<size_t>(outer) * args.block, column,
+                     static_cast<size_t>(args.block), stride.d);
   y[i] = from_float<To>(result_of(args.functions, accumulator));
 }
 
@@ -256,7 +256,7 @@ DEVICE T flip_of(const ReduceFunctions& functions) {
 }
 
 template <class T, class Unsigned>
-DEVICE T join_integers(Combiner combiner, T a, T b, T flip) {
+DEVICE T combine_integers(Combiner combiner, T a, T b, T flip) {
   const auto ua = static_cast<Unsigned>(a), ub = static_cast<Unsigned>(b);
   switch (combiner) {
     case Combiner::kProduct:
@@ -284,7 +284,7 @@ DEVICE T integer_identity(Combiner combiner, T flip) {
 }
 
 template <class T, class Unsigned>
-DEVICE T before_joining_integers(ElementFunction before, T x) {
+DEVICE T apply_to_integer(ElementFunction before, T x) {
   const auto u = static_cast<Unsigned>(x);
   if (before == ElementFunction::kSquare) return static_cast<T>(u * u);
   return before == ElementFunction::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
@@ -346,13 +346,13 @@ struct IntegerLds {
 };
 
 template <class T, class Unsigned>
-DEVICE T join_strided_integers(const ReduceFunctions& functions, const T* x, size_t from, size_t end,
-                               size_t step) {
+DEVICE T reduce_strided_integers(const ReduceFunctions& functions, const T* x, size_t from, size_t end,
+                                 size_t step) {
   const T flip = flip_of<T, Unsigned>(functions);
   T accumulator = integer_identity<T, Unsigned>(functions.combiner, flip);
   for (size_t at = from; at < end; at += step) {
-    const T value = before_joining_integers<T, Unsigned>(functions.before, x[at]);
-    accumulator = join_integers<T, Unsigned>(functions.combiner, accumulator, value, flip);
+    const T value = apply_to_integer<T, Unsigned>(functions.before, x[at]);
+    accumulator = combine_integers<T, Unsigned>(functions.combiner, accumulator, value, flip);
   }
   return accumulator;
 }
@@ -368,14 +368,14 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args) {
   T accumulator = integer_identity<T, Unsigned>(functions.combiner, flip);
   if (at.row < args.rows) {
     const T* row = x + static_cast<size_t>(at.row) * args.R;
-    accumulator = join_strided_integers<T, Unsigned>(functions, row, at.item, args.R, args.row_items);
+    accumulator = reduce_strided_integers<T, Unsigned>(functions, row, at.item, args.R, args.row_items);
   }
   lds.values[thread_x()] = accumulator;
   for (uint32_t half = args.row_items / 2; half > 0; half /= 2) {
     barrier();
     if (at.item < half) {
-      lds.values[thread_x()] = join_integers<T, Unsigned>(functions.combiner, lds.values[thread_x()],
-                                                          lds.values[thread_x() + half], flip);
+      lds.values[thread_x()] = combine_integers<T, Unsigned>(functions.combiner, lds.values[thread_x()],
+                                                             lds.values[thread_x() + half], flip);
     }
   }
   if (at.item == 0 && at.row < args.rows) {
@@ -392,8 +392,8 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   if (i >= args.total) return;
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const T accumulator =
-      join_strided_integers<T, Unsigned>(args.functions, x + static_cast<size_t>(outer) * args.block, column,
-                                         static_cast<size_t>(args.block), stride.d);
+      reduce_strided_integers<T, Unsigned>(args.functions, x + static_cast<size_t>(outer) * args.block,
+                                           column, static_cast<size_t>(args.block), stride.d);
   y[i] = result_of_integers<T, Unsigned>(args.functions, accumulator);
 }
 

@@ -31,12 +31,12 @@ Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const 
 
 namespace {
 
-Planner plan_reduce(const Node& node, gpu::Reduction reduction, bool last) {
+Planner plan_reduce(const Node& node, gpu::Reduction reduction, bool channels_last) {
   const ReducedAxes axes(node);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     gpu::ReduceProblem p = {x.shape, axes.of(call), reduction, x.type};
-    if (last) std::rotate(p.reduced.begin() + 1, p.reduced.begin() + 2, p.reduced.end());
+    if (channels_last) std::rotate(p.reduced.begin() + 1, p.reduced.begin() + 2, p.reduced.end());
     program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
                    {set_output(call, 0, axes.left(x.shape, p.reduced))});
   };
@@ -47,7 +47,7 @@ std::string refuse_axes(const Node& node) {
     const bool named = !node.get_ints("axes", {}).empty();
     const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
     if (!named && (!given || given->shape.elements() == 0))
-      return "noop_with_empty_axes, with axes that may be empty";
+      return "noop_with_empty_axes is set, and axes may be empty";
   }
   return "";
 }
@@ -55,7 +55,7 @@ std::string refuse_axes(const Node& node) {
 // For LogSumExp. ONNX Runtime's CPU kernel rounds each exponential of an integer down before adding it, so
 // only the largest element counts. This contradicts the standard, but models were made with that kernel.
 std::string refuse_whole(const Node& node) {
-  return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
+  return is_float(node.type()) ? refuse_axes(node) : "the type is neither float nor float16";
 }
 
 std::string refuse_numbers(const Node& node) {
@@ -75,12 +75,12 @@ gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Red
 }
 
 // Reduces all axes except batch and channels.
-Planner plan_global_pool(const Node&, gpu::Reduction reduction, bool last) {
+Planner plan_global_pool(const Node&, gpu::Reduction reduction, bool channels_last) {
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     throw_if(x.shape.rank() < 2, "X must have rank 2 or more");
     Shape y = x.shape;
-    const size_t first = last ? 1 : 2, end = last ? y.rank() - 1 : y.rank();
+    const size_t first = channels_last ? 1 : 2, end = channels_last ? y.rank() - 1 : y.rank();
     int64_t pixels = 1;
     for (size_t d = first; d < end; ++d) {
       pixels *= y[d];
@@ -88,8 +88,8 @@ Planner plan_global_pool(const Node&, gpu::Reduction reduction, bool last) {
     }
     const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
-    program.launch(gpu::reduce_plan(middle_axis(last ? images : images * channels, pixels,
-                                                last ? channels : 1, reduction, x.type),
+    program.launch(gpu::reduce_plan(middle_axis(channels_last ? images : images * channels, pixels,
+                                                channels_last ? channels : 1, reduction, x.type),
                                     call.aligned()),
                    {Ref::input(0)}, {out});
   };
@@ -97,15 +97,15 @@ Planner plan_global_pool(const Node&, gpu::Reduction reduction, bool last) {
 
 std::string refuse_global_pool(const Node& node) {
   const auto& x = node.inputs.front().shape;
-  if (!is_float(node.inputs.front().type)) return "only float and float16";
-  return !x || x->rank() < 3 ? "rank below 3" : "";
+  if (!is_float(node.inputs.front().type)) return "the type is neither float nor float16";
+  return !x || x->rank() < 3 ? "the rank is below 3" : "";
 }
 
 }  // namespace
 
 void add_reduction(Kernels& kernels) {
   const auto reduce = [&](const char* name, gpu::Reduction reduction, std::string (*refuse)(const Node&)) {
-    kernels.add_following(name, 1, 28, plan_reduce, reduction)
+    kernels.add_with_both_layouts(name, 1, 28, plan_reduce, reduction)
         .refused(refuse)
         .reads_on_host({1})
         .takes_rare_types();
@@ -121,7 +121,7 @@ void add_reduction(Kernels& kernels) {
   reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
   reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
   const auto pool = [&](const char* name, gpu::Reduction reduction) {
-    kernels.add_following(name, 1, 22, plan_global_pool, reduction).refused(refuse_global_pool);
+    kernels.add_with_both_layouts(name, 1, 22, plan_global_pool, reduction).refused(refuse_global_pool);
   };
   pool("GlobalAveragePool", gpu::Reduction::kMean);
   pool("GlobalMaxPool", gpu::Reduction::kMax);

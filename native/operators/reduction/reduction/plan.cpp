@@ -74,8 +74,8 @@ class Steps {
     divisor_ = std::max<int64_t>(reduced, 1);
   }
 
-  // Reduces x [outer, R, inner] over R. `last`: writes the operator's output.
-  void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
+  // Reduces x [outer, R, inner] over R. `is_last`: writes the operator's output.
+  void reduce(int64_t outer, int64_t R, int64_t inner, bool is_last) {
     for (;;) {
       const int64_t slices = choose_slices(outer, R, inner, hip::kReduceThreads);
       if (slices == 1) break;
@@ -83,18 +83,18 @@ class Steps {
       R = slices;
     }
     if (inner == 1) {
-      rows(outer, R, last);
+      rows(outer, R, is_last);
     } else {
-      columns(outer, R * inner, inner, last);
+      columns(outer, R * inner, inner, is_last);
     }
   }
 
   Plan take() && { return std::move(plan_); }
 
  private:
-  void rows(int64_t rows, int64_t R, bool last) {
+  void rows(int64_t rows, int64_t R, bool is_last) {
     const ElementType from = from_;
-    const Buffer x = x_, y = next_buffer(rows, last);
+    const Buffer x = x_, y = next_buffer(rows, is_last);
     if (rows == 0) return;
     hip::ReduceRowsArgs args = {};
     args.functions = functions_;
@@ -115,9 +115,9 @@ class Steps {
   }
 
   // x [outer, block], y [outer, stride].
-  void columns(int64_t outer, int64_t block, int64_t stride, bool last) {
+  void columns(int64_t outer, int64_t block, int64_t stride, bool is_last) {
     const ElementType from = from_;
-    const Buffer x = x_, y = next_buffer(outer * stride, last);
+    const Buffer x = x_, y = next_buffer(outer * stride, is_last);
     if (outer * stride == 0) return;
     hip::ReduceColumnsArgs args = {};
     args.x = x;
@@ -132,9 +132,9 @@ class Steps {
   }
 
   // Returns the buffer to which a step writes this number of elements and from which the next step reads.
-  Buffer next_buffer(int64_t elements, bool last) {
-    from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
-    if (last) {
+  Buffer next_buffer(int64_t elements, bool is_last) {
+    from_ = is_last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
+    if (is_last) {
       functions_.after = after_;
       functions_.scale = scale_;
       functions_.divisor = divisor_;

@@ -71,7 +71,7 @@ Planner plan_arg_extreme(const Node& node, bool smallest) {
 
 std::string refuse_ordered(const Node& node) {
   const auto& x = node.inputs.front();
-  if (!ordered(x.type)) return std::string("no order for ") + element_type_name(x.type);
+  if (!ordered(x.type)) return std::string("no kernel for ") + element_type_name(x.type);
   return x.shape && x.shape->rank() == 0 ? "a scalar has no axis" : "";
 }
 

@@ -28,7 +28,7 @@ Planner plan_dft(const Node& node) {
     p.complex = holds_pairs(x);
     const int64_t width = p.complex ? 2 : 1;
     p.L = call.has_input(1) ? call.integer(1, "the length") : x[axis];
-    throw_if(p.L < 1, "a transform of ", p.L, " elements");
+    throw_if(p.L < 1, "the length of the transform must be 1 or more, got ", p.L);
     p.N = std::min(p.L, x[axis]);
     p.K = onesided ? p.L / 2 + 1 : p.L;
     p.inverse = inverse;
@@ -46,7 +46,7 @@ Planner plan_dft(const Node& node) {
 
 std::string refuse_dft(const Node& node) {
   if (node.get_bool("inverse") && node.get_bool("onesided")) {
-    return "onesided with inverse";
+    return "onesided is combined with inverse";
   }
   return refuse_mixed_floats(node, {1, 2});
 }
@@ -64,7 +64,8 @@ Planner plan_stft(const Node& node) {
     p.L = call.has_input(3) ? call.integer(3, "the length of a frame") : call.input(2).shape.elements();
     throw_if(p.window && call.input(2).shape != Shape{p.L}, "the window must be as long as a frame");
     const int64_t step = call.integer(1, "the step"), T = x[1], width = p.complex ? 2 : 1;
-    throw_if(p.L < 1 || p.L > T || step < 1, "frames of ", p.L, ", ", step, " apart, in a signal of ", T);
+    throw_if(p.L < 1 || p.L > T || step < 1, "frames of ", p.L, " elements with a step of ", step,
+             " do not fit a signal of ", T);
     p.N = p.L;
     p.K = onesided ? p.L / 2 + 1 : p.L;
     const int64_t frames = (T - p.L) / step + 1;

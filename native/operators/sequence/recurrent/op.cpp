@@ -87,15 +87,16 @@ std::string refuse_recurrent(const Node& node, const std::vector<const char*>& u
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {
     return "this direction is not known";
   }
-  if (node.get_bool("input_forget")) return "coupled input and forget gates";
+  if (node.get_bool("input_forget")) return "input_forget couples the input and forget gates";
   if (const auto names = node.find_strings("activations")) {
     for (size_t i = 0; i < names->size(); ++i) {
       std::string name = (*names)[i];
       for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (name != usual[i % usual.size()]) return "other activations than sigmoid and tanh";
+      if (name != usual[i % usual.size()]) return "the activations are not the default ones";
     }
   }
-  if (node.has_input(4) && node.inputs[4].type != ElementType::kInt32) return "lengths that are not int32";
+  if (node.has_input(4) && node.inputs[4].type != ElementType::kInt32)
+    return "the sequence lengths are not int32";
   return refuse_mixed_floats(node, {4});
 }
 

@@ -1,4 +1,4 @@
-// Arguments of group_norm_last_*: float16 in channels last.
+// Arguments of group_norm_channels_last_*: float16 in channels last.
 #pragma once
 
 #include "device/args.h"
@@ -6,18 +6,18 @@
 
 namespace graphopt::hip {
 
-constexpr int kGroupNormLastThreads = 256;
-constexpr int kGroupNormLastSteps = 4;    // concurrent loads of a work-item
-constexpr int kGroupNormLastSharing = 4;  // work-groups that share a compute unit
-constexpr int kGroupNormLastWidth = 256;  // the most channels of a work-group
-constexpr int kGroupNormLastGroups = 16;  // the most groups that these channels belong to
+constexpr int kGroupNormChannelsLastThreads = 256;
+constexpr int kGroupNormChannelsLastSteps = 4;    // concurrent loads of a work-item
+constexpr int kGroupNormChannelsLastSharing = 4;  // work-groups that share a compute unit
+constexpr int kGroupNormChannelsLastWidth = 256;  // the most channels of a work-group
+constexpr int kGroupNormChannelsLastGroups = 16;  // the most groups that these channels belong to
 
 // X [images, pixels, channels] is divided into slabs of pixels and blocks of channels, which may divide groups. A
 // work-item processes a pack of channels (8 or one) of every rows-th pixel of its slab.
 struct GroupNormTiles {
   uint32_t channels, pixels;  // per image
   uint32_t slab;              // pixels per slab
-  uint32_t rounds;            // rounds of a work-item, each of kGroupNormLastSteps pixels
+  uint32_t rounds;            // rounds of a work-item, each of kGroupNormChannelsLastSteps pixels
   uint32_t rows;              // work-items per column of packs
   Divisor columns;            // packs per block
   Divisor blocks, slabs;      // per image
@@ -25,7 +25,7 @@ struct GroupNormTiles {
 };
 
 // One work-group for each block and image: a slab has all pixels, and no block divides a group.
-struct GroupNormLastArgs : Arguments<4, 120> {
+struct GroupNormChannelsLastArgs : Arguments<4, 120> {
   In x;
   Constant gamma, beta;
   Out y;
@@ -35,14 +35,14 @@ struct GroupNormLastArgs : Arguments<4, 120> {
 };
 
 // One work-group for each block of each slab of each image.
-struct GroupNormLastStatsArgs : Arguments<2, 88> {
+struct GroupNormChannelsLastStatsArgs : Arguments<2, 88> {
   In x;
   Out partial;  // [images blocks][groups][slabs][2]: mean and sum of squared deviations
   GroupNormTiles tiles;
   uint32_t groups;  // the most groups of a block
 };
 
-struct GroupNormLastApplyArgs : Arguments<5, 128> {
+struct GroupNormChannelsLastApplyArgs : Arguments<5, 128> {
   In x;
   Constant gamma, beta;
   In partial;

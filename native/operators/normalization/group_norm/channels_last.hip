@@ -8,19 +8,19 @@
 // J. LeVeque, 1983).
 //
 // If there is little work in all pixels of a block of groups, one work-group processes it
-// (group_norm_last_*). The work-group reads the pixels that are not kept in registers a second time, from a
-// cache. Otherwise group_norm_last_stats_* reads X once and writes the moments of the groups in each slab and
-// block of channels. group_norm_last_apply_* joins them and reads X a second time, mostly from the cache.
+// (group_norm_channels_last_*). The work-group reads the pixels that are not kept in registers a second time, from a
+// cache. Otherwise group_norm_channels_last_stats_* reads X once and writes the moments of the groups in each slab and
+// block of channels. group_norm_channels_last_apply_* joins them and reads X a second time, mostly from the cache.
 // About 15 FLOPs per element. Launch: operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
-#include "operators/normalization/group_norm/last_args.h"
+#include "operators/normalization/group_norm/channels_last_args.h"
 
 namespace graphopt::hip {
 
-constexpr int kLastSteps = kGroupNormLastSteps;
+constexpr int kSteps = kGroupNormChannelsLastSteps;
 
 // The mean of some values, and the sum of squared deviations from the mean.
 struct alignas(8) Moments {
@@ -29,19 +29,19 @@ struct alignas(8) Moments {
 
 // The statistics of the groups of a block.
 struct GroupScales {
-  float mean[kGroupNormLastGroups], scale[kGroupNormLastGroups];
+  float mean[kGroupNormChannelsLastGroups], scale[kGroupNormChannelsLastGroups];
 };
 
 template <int kSize>
-struct GroupNormLastLds {
+struct GroupNormChannelsLastLds {
   // Moments for the channels of each work-item. The 8 additional elements place the moments of a column in different
   // banks.
-  Moments own[kSize][kGroupNormLastThreads + 8];
-  float pixels[kGroupNormLastThreads];  // pixels of each row of work-items
+  Moments own[kSize][kGroupNormChannelsLastThreads + 8];
+  float pixels[kGroupNormChannelsLastThreads];  // pixels of each row of work-items
   // For a channel and a slice of the rows: moments, number of values, index of the group in the block.
-  Moments slice[kGroupNormLastThreads];
-  float count[kGroupNormLastThreads];
-  int group[kGroupNormLastThreads];
+  Moments slice[kGroupNormChannelsLastThreads];
+  float count[kGroupNormChannelsLastThreads];
+  int group[kGroupNormChannelsLastThreads];
   GroupScales scales;
 };
 
@@ -51,7 +51,7 @@ struct ChannelRange {
 
 // The position of a work-item.
 template <int kSize>
-struct LastPlace {
+struct Place {
   const GroupNormTiles& tiles;
   uint32_t image, block, slab;
   uint32_t row, column;
@@ -61,7 +61,7 @@ struct LastPlace {
   uint32_t own_pixels;           // pixels of the work-item
   size_t offset;                 // offset of its first element
 
-  DEVICE explicit LastPlace(const GroupNormTiles& of) : tiles(of) {
+  DEVICE explicit Place(const GroupNormTiles& of) : tiles(of) {
     const auto id = static_cast<uint32_t>(block_x()), t = static_cast<uint32_t>(thread_x());
     const uint32_t slabs = divide(id, of.blocks);
     block = id - slabs * of.blocks.d;
@@ -85,7 +85,7 @@ struct LastPlace {
   }
   // Distance of a step's pixel from the work-item's first pixel.
   DEVICE uint32_t step(uint32_t round, int i) const {
-    return (round * kLastSteps + static_cast<uint32_t>(i)) * tiles.rows;
+    return (round * kSteps + static_cast<uint32_t>(i)) * tiles.rows;
   }
   // The channels of a group that belong to a block.
   DEVICE ChannelRange channels_of(uint32_t one_block, uint32_t group) const {
@@ -103,16 +103,16 @@ struct LastPlace {
 
 // A work-item's pixels of a round, stored as bits: 16-bit elements would take a register each.
 template <int kSize>
-struct LastRound {
+struct RoundPixels {
   using Bits = typename Select<kSize == 8, Bits128, OneChannel>::Type;
-  Bits step[kLastSteps];
+  Bits step[kSteps];
 
   DEVICE Channels<kSize> at(int i) const { return bit_cast<Channels<kSize>>(step[i]); }
 
   // Loads the pixels and returns their number.
-  DEVICE int load(const LastPlace<kSize>& place, const half_t* x, uint32_t round) {
+  DEVICE int load(const Place<kSize>& place, const half_t* x, uint32_t round) {
     int found = 0;
-    UNROLL for (int i = 0; i < kLastSteps; ++i) {
+    UNROLL for (int i = 0; i < kSteps; ++i) {
       const uint32_t at = place.step(round, i);
       if (at < place.own_pixels) {
         const Channels<kSize> loaded = load_channels<kSize>(x + place.offset + at * place.tiles.channels);
@@ -127,8 +127,8 @@ struct LastRound {
 // Computes the moments of the work-item's channels and writes them to LDS. Afterwards `round` holds the
 // pixels that were loaded last.
 template <int kSize>
-DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, LastRound<kSize>& round,
-                             GroupNormLastLds<kSize>& lds) {
+DEVICE void compute_channel_moments(const Place<kSize>& place, const half_t* x, RoundPixels<kSize>& round,
+                                    GroupNormChannelsLastLds<kSize>& lds) {
   Moments own[kSize] = {};
   float count = 0;
   for (uint32_t r = 0; r < place.tiles.rounds; ++r) {
@@ -140,11 +140,11 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
       // of the sum. Equal values have deviations of exactly 0.
       const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
       float sum = 0, deviations = 0;
-      UNROLL for (int i = 0; i < kLastSteps; ++i) {
+      UNROLL for (int i = 0; i < kSteps; ++i) {
         if (i < found) sum += to_float(round.at(i).v[j]) - pivot;
       }
       const float away = sum * inverse, mean = pivot + away;
-      UNROLL for (int i = 0; i < kLastSteps; ++i) {
+      UNROLL for (int i = 0; i < kSteps; ++i) {
         const float d = to_float(round.at(i).v[j]) - mean;
         if (i < found) deviations += d * d;
       }
@@ -173,7 +173,7 @@ DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
 
 // Each work-item of a column joins the rows of a slice for one of the pack's channels.
 template <int kSize>
-DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& lds) {
+DEVICE void join_rows(const Place<kSize>& place, GroupNormChannelsLastLds<kSize>& lds) {
   const uint32_t slices = place.tiles.rows / kSize, slice = place.row / kSize,
                  columns = place.tiles.columns.d;
   const auto j = static_cast<int>(place.row % kSize);
@@ -208,15 +208,15 @@ DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& ld
 // A wave computes the moments of each group of the block in its slab. Calls f(index of the group in the block,
 // number of values, moments).
 template <int kSize, class F>
-DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kSize>& lds, const F& f) {
+DEVICE void join_groups(const Place<kSize>& place, const GroupNormChannelsLastLds<kSize>& lds, const F& f) {
   const uint32_t columns = place.tiles.columns.d;
-  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormLastThreads / kWave) {
+  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormChannelsLastThreads / kWave) {
     const auto [low, high] = place.channels_of(place.block, place.first_group + static_cast<uint32_t>(g));
     const uint32_t from = low - place.first;
     const float pivot = lds.slice[from % kSize * columns + from / kSize].mean;  // mean of slice 0
     const float count = static_cast<float>(place.pixels) * static_cast<float>(high - low);
     f(g, count, join_in_wave(pivot, count, [&](const auto& add) {
-        UNROLL for (int k = 0; k < kGroupNormLastThreads; k += kWave) {
+        UNROLL for (int k = 0; k < kGroupNormChannelsLastThreads; k += kWave) {
           const int t = k + lane_id();
           if (lds.group[t] == g) add(lds.slice[t], lds.count[t]);
         }
@@ -227,11 +227,10 @@ DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kS
 // Computes the moments of each group of the block over the entire image, from the moments of all slabs and
 // blocks. Calls f like join_groups.
 template <int kSize, class F>
-DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, uint32_t most_groups,
-                       const F& f) {
+DEVICE void join_slabs(const Place<kSize>& place, const Moments* partial, uint32_t most_groups, const F& f) {
   const GroupNormTiles& tiles = place.tiles;
   partial += place.first_of_image(most_groups);
-  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormLastThreads / kWave) {
+  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormChannelsLastThreads / kWave) {
     const uint32_t group = place.first_group + static_cast<uint32_t>(g),
                    begin = group * tiles.group_channels.d, begin_block = divide(begin / kSize, tiles.columns),
                    last_block = divide((begin + tiles.group_channels.d - 1) / kSize, tiles.columns);
@@ -254,10 +253,10 @@ DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, ui
 
 // The parameters of a work-item's channels, loaded before the statistics are known.
 template <int kSize>
-struct LastParameters {
+struct ChannelParameters {
   Channels<kSize> gamma = {}, beta = {};
 
-  DEVICE LastParameters(const LastPlace<kSize>& place, const half_t* of_gamma, const half_t* of_beta) {
+  DEVICE ChannelParameters(const Place<kSize>& place, const half_t* of_gamma, const half_t* of_beta) {
     if (place.own_pixels == 0) return;
     gamma = load_channels<kSize>(of_gamma + place.channel(0));
     beta = load_channels<kSize>(of_beta + place.channel(0));
@@ -267,8 +266,8 @@ struct LastParameters {
 // Normalizes the rounds from the last one, which is already loaded, to the first, because caches hold the most
 // recently read pixels. Y may be X, because no other work-item reads these pixels afterwards.
 template <int kSize>
-DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y, LastRound<kSize>& round,
-                      const LastParameters<kSize>& parameters, const GroupScales& scales,
+DEVICE void normalize(const Place<kSize>& place, const half_t* x, half_t* y, RoundPixels<kSize>& round,
+                      const ChannelParameters<kSize>& parameters, const GroupScales& scales,
                       const Activation& act) {
   if (place.own_pixels == 0) return;
   float mean[kSize], scale[kSize];
@@ -279,14 +278,14 @@ DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y,
   }
   for (uint32_t r = place.tiles.rounds - 1;; --r) {
     // Not unrolled, because each step would have a copy of all activations.
-    NO_UNROLL for (int i = 0; i < kLastSteps; ++i) {
+    NO_UNROLL for (int i = 0; i < kSteps; ++i) {
       const uint32_t at = place.step(r, i);
       if (at >= place.own_pixels) break;
       float value[kSize];
       UNROLL for (int j = 0; j < kSize; ++j) {
         value[j] = (to_float(round.at(0).v[j]) - mean[j]) * scale[j] + to_float(parameters.beta.v[j]);
       }
-      UNROLL for (int next = 1; next < kLastSteps; ++next) round.step[next - 1] = round.step[next];
+      UNROLL for (int next = 1; next < kSteps; ++next) round.step[next - 1] = round.step[next];
       activate(act, value);
       Channels<kSize> out;
       UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<half_t>(value[j]);
@@ -298,36 +297,36 @@ DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y,
 }
 
 // Stores the mean and the scale of a group in LDS. normalize() may read them after the next barrier.
-DEVICE void keep(GroupScales& scales, int group, float count, const Moments& all, float epsilon) {
+DEVICE void store_scale(GroupScales& scales, int group, float count, const Moments& all, float epsilon) {
   if (lane_id() != 0) return;
   scales.mean[group] = all.mean;
   scales.scale[group] = rsqrt_exact(all.deviations / count + epsilon);
 }
 
 template <int kSize>
-DEVICE void group_norm_last(const GroupNormLastArgs& args) {
-  SHARED(lds, GroupNormLastLds<kSize>);
+DEVICE void group_norm_channels_last(const GroupNormChannelsLastArgs& args) {
+  SHARED(lds, GroupNormChannelsLastLds<kSize>);
   const half_t* const x = args.x;
-  const LastPlace<kSize> place(args.tiles);
-  const LastParameters<kSize> parameters(place, args.gamma, args.beta);
-  LastRound<kSize> round;
-  find_own_moments(place, x, round, lds);
+  const Place<kSize> place(args.tiles);
+  const ChannelParameters<kSize> parameters(place, args.gamma, args.beta);
+  RoundPixels<kSize> round;
+  compute_channel_moments(place, x, round, lds);
   barrier();
   join_rows(place, lds);
   barrier();
   join_groups(place, lds, [&](int group, float count, const Moments& all) {
-    keep(lds.scales, group, count, all, args.epsilon);
+    store_scale(lds.scales, group, count, all, args.epsilon);
   });
   barrier();
   normalize(place, x, args.y, round, parameters, lds.scales, args.act);
 }
 
 template <int kSize>
-DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args) {
-  SHARED(lds, GroupNormLastLds<kSize>);
-  const LastPlace<kSize> place(args.tiles);
-  LastRound<kSize> round;
-  find_own_moments(place, args.x, round, lds);
+DEVICE void group_norm_channels_last_stats(const GroupNormChannelsLastStatsArgs& args) {
+  SHARED(lds, GroupNormChannelsLastLds<kSize>);
+  const Place<kSize> place(args.tiles);
+  RoundPixels<kSize> round;
+  compute_channel_moments(place, args.x, round, lds);
   barrier();
   join_rows(place, lds);
   barrier();
@@ -339,16 +338,17 @@ DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args) {
 }
 
 template <int kSize>
-DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args) {
+DEVICE void group_norm_channels_last_apply(const GroupNormChannelsLastApplyArgs& args) {
   SHARED(scales, GroupScales);
   const half_t* const x = args.x;
-  const LastPlace<kSize> place(args.tiles);
-  const LastParameters<kSize> parameters(place, args.gamma, args.beta);
-  LastRound<kSize> round;
+  const Place<kSize> place(args.tiles);
+  const ChannelParameters<kSize> parameters(place, args.gamma, args.beta);
+  RoundPixels<kSize> round;
   round.load(place, x, args.tiles.rounds - 1);
-  join_slabs(
-      place, static_cast<const Moments*>(args.partial), args.groups,
-      [&](int group, float count, const Moments& all) { keep(scales, group, count, all, args.epsilon); });
+  join_slabs(place, static_cast<const Moments*>(args.partial), args.groups,
+             [&](int group, float count, const Moments& all) {
+               store_scale(scales, group, count, all, args.epsilon);
+             });
   barrier();
   normalize(place, x, args.y, round, parameters, scales, args.act);
 }
@@ -357,17 +357,17 @@ DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL_OF(group_norm_last_8_f16, group_norm_last<8>, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta,
-          y)
-KERNEL_OF(group_norm_last_1_f16, group_norm_last<1>, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta,
-          y)
-KERNEL_OF(group_norm_last_stats_8_f16, group_norm_last_stats<8>, kGroupNormLastThreads,
-          GroupNormLastStatsArgs, x, partial)
-KERNEL_OF(group_norm_last_stats_1_f16, group_norm_last_stats<1>, kGroupNormLastThreads,
-          GroupNormLastStatsArgs, x, partial)
-KERNEL_OF(group_norm_last_apply_8_f16, group_norm_last_apply<8>,
-          LaunchBounds(kGroupNormLastThreads, kGroupNormLastSharing), GroupNormLastApplyArgs, x, gamma, beta,
-          partial, y)
-KERNEL_OF(group_norm_last_apply_1_f16, group_norm_last_apply<1>,
-          LaunchBounds(kGroupNormLastThreads, kGroupNormLastSharing), GroupNormLastApplyArgs, x, gamma, beta,
-          partial, y)
+KERNEL_OF(group_norm_channels_last_8_f16, group_norm_channels_last<8>, kGroupNormChannelsLastThreads,
+          GroupNormChannelsLastArgs, x, gamma, beta, y)
+KERNEL_OF(group_norm_channels_last_1_f16, group_norm_channels_last<1>, kGroupNormChannelsLastThreads,
+          GroupNormChannelsLastArgs, x, gamma, beta, y)
+KERNEL_OF(group_norm_channels_last_stats_8_f16, group_norm_channels_last_stats<8>,
+          kGroupNormChannelsLastThreads, GroupNormChannelsLastStatsArgs, x, partial)
+KERNEL_OF(group_norm_channels_last_stats_1_f16, group_norm_channels_last_stats<1>,
+          kGroupNormChannelsLastThreads, GroupNormChannelsLastStatsArgs, x, partial)
+KERNEL_OF(group_norm_channels_last_apply_8_f16, group_norm_channels_last_apply<8>,
+          LaunchBounds(kGroupNormChannelsLastThreads, kGroupNormChannelsLastSharing),
+          GroupNormChannelsLastApplyArgs, x, gamma, beta, partial, y)
+KERNEL_OF(group_norm_channels_last_apply_1_f16, group_norm_channels_last_apply<1>,
+          LaunchBounds(kGroupNormChannelsLastThreads, kGroupNormChannelsLastSharing),
+          GroupNormChannelsLastApplyArgs, x, gamma, beta, partial, y)
