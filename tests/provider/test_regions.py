@@ -11,7 +11,7 @@ import gc
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -248,8 +248,8 @@ def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
     assert worker.submit(_in_use, model, sizes).result() <= 4 * largest
 
 
-def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
-    """Runs with inputs and outputs bound on the device, at the same addresses, at others, and at changing ones."""
+def _bound(model: bytes, pairs: Sequence[tuple[int, int]]) -> tuple[float, dict[str, int]]:
+    """Runs with inputs and outputs bound on the device: a pair is the index of the input and that of the output."""
     import onnxruntime as ort
 
     before = counts()
@@ -262,7 +262,7 @@ def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
     inputs = [ort.OrtValue.ortvalue_from_numpy(x, *where) for x in xs]
     outputs = [ort.OrtValue.ortvalue_from_shape_and_type((8, 8), np.float32, *where) for _ in range(3)]
     worst = 0.0
-    for pair in [(0, 0)] * 4 + [(1, 1)] * 3 + [(i % 3, i % 2) for i in range(rounds)]:
+    for pair in pairs:
         binding = session.io_binding()
         binding.bind_ortvalue_input("x", inputs[pair[0]])
         binding.bind_ortvalue_output("y", outputs[pair[1]])
@@ -282,12 +282,20 @@ def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
 
 
 def test_addresses_of_callers(worker: ProcessPoolExecutor) -> None:
-    worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), 12).result()
+    pairs = [(0, 0)] * 4 + [(1, 1)] * 3 + [(i % 3, i % 2) for i in range(12)]
+    worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), pairs).result()
     assert worst < 1e-6
     assert events["launched"] == 1
     # The first and the second pair of addresses get a graph each; runs at other addresses use a third, with copies.
     assert events["captured"] == 3
     assert events["replayed"] >= 5 and events["copied"] >= 8
+
+
+def test_two_pairs_of_addresses_in_turn(worker: ProcessPoolExecutor) -> None:
+    worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), [(0, 0), (1, 1)] * 6).result()
+    assert worst < 1e-6
+    # The second run is captured with copies. Then both pairs get a graph, which the following runs replay.
+    assert events["replayed"] >= 10
 
 
 def _threads(model: bytes) -> tuple[float, dict[str, int]]:

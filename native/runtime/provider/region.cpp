@@ -351,7 +351,7 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
 
 // Returns the graph for these addresses or the graph with copies, and captures it if needed; null if there is none.
 Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
-                                 const std::vector<void*>& addresses, bool needs_copies, bool same_addresses,
+                                 const std::vector<void*>& addresses, bool needs_copies, bool known_addresses,
                                  void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
     // Altered inputs must be copies.
@@ -368,7 +368,7 @@ Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
       captured.used = plan.runs;
       return &captured;
     }
-    if (same_addresses && plan.direct_captures < kMaxDirectCaptures) {
+    if (known_addresses && plan.direct_captures < kMaxDirectCaptures) {
       Captured captured;
       captured.addresses = addresses;
       captured.arena = lease.arena(plan.arena_bytes);
@@ -463,13 +463,17 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std:
       needs_copies = needs_copies || overlap(addresses[i], plan.bytes[i], addresses[o], plan.bytes[o]);
     }
   }
-  const bool same_addresses = plan.previous_addresses == addresses;
-  plan.previous_addresses = addresses;
+  auto& [last, earlier] = plan.recent_addresses;
+  const bool known_addresses = addresses == last || addresses == earlier;
+  if (addresses != last) {
+    earlier = std::move(last);
+    last = addresses;
+  }
   // The null stream cannot be captured.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMaxRefusals &&
       refusals_ < kMaxRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
     if (const Captured* found =
-            captured_graph(plan, lease, addresses, needs_copies, same_addresses, stream)) {
+            captured_graph(plan, lease, addresses, needs_copies, known_addresses, stream)) {
       const bool staged = found == &plan.staged;
       if (staged) copy(plan, found->addresses, addresses, 0, steps_.inputs, stream);
       found->graph->launch(stream);

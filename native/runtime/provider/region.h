@@ -12,8 +12,8 @@
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
 // first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
 // driver, which later runs replay. A graph contains addresses. It is captured with the caller's addresses if
-// they repeat in consecutive runs. Otherwise it is captured with copies of inputs and outputs in the arena.
-// Work that cannot be captured is enqueued node by node.
+// they are those of one of the last two sets of addresses. Otherwise it is captured with copies of inputs and
+// outputs in the arena. Work that cannot be captured is enqueued node by node.
 #pragma once
 
 #include <atomic>
@@ -126,9 +126,9 @@ class Region final : public abi::OrtNodeComputeInfo {
   // Returns for each input, then each output, whether it is bound in place: to the memory of an output or input that a
   // step reads and writes there.
   std::vector<bool> in_place(const RegionPlan& plan, const std::vector<void*>& addresses) const;
-  // `needs_copies`: an output overlaps an input. `same_addresses`: the addresses are those of the previous run.
+  // `needs_copies`: an output overlaps an input. `known_addresses`: the addresses are recent ones.
   Captured* captured_graph(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,
-                           bool needs_copies, bool same_addresses, void* stream) const;
+                           bool needs_copies, bool known_addresses, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
   // `kept`: inputs and outputs that are not copied.
   Captured* staged(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,

@@ -86,13 +86,15 @@ struct RegionPlan {
   size_t peak_step = 0;  // the step that needs the most memory
 
   uint64_t runs = 0, used = 0;
-  int refusals = 0;                       // refused captures, by a driver or a library
-  int direct_captures = 0;                // graphs captured with caller addresses so far
-  std::vector<ElementType> types;         // of the inputs
-  bool verified = false;                  // its graph and its launches gave the same results
-  std::vector<void*> previous_addresses;  // of inputs and outputs in the previous run
-  std::vector<Captured> captured;         // graphs with caller addresses
-  Captured staged;                        // the graph with copies of inputs and outputs in the arena
+  int refusals = 0;                // refused captures, by a driver or a library
+  int direct_captures = 0;         // graphs captured with caller addresses so far
+  std::vector<ElementType> types;  // of the inputs
+  bool verified = false;           // its graph and its launches gave the same results
+  // The last two sets of addresses of inputs and outputs, latest first. A caller may alternate between two sets of
+  // buffers, and a value between two regions between two blocks of memory.
+  std::vector<void*> recent_addresses[2];
+  std::vector<Captured> captured;  // graphs with caller addresses
+  Captured staged;                 // the graph with copies of inputs and outputs in the arena
 };
 
 // One for each session. Thread-safe. The cache of a stream is destroyed with the stream (gpu::StreamContext).
