@@ -379,11 +379,12 @@ class Kernels {
     }
   }
 
-  // The same on a GPU. A KernelOfOp is constructed from an Op, a node and the device.
+  // The same on a GPU. A KernelOfOp is constructed from an Op, a node and the device. `slices`: Registration::slices.
   template <class Op, class KernelOfOp>
-  void add_gpu(Where where, Reuse reuse = Reuse::kNone) {
+  void add_gpu(Where where, Reuse reuse = Reuse::kNone, size_t slices = 0) {
     for (const Op& op : Op::all()) {
       Registration& r = describe(op, where, reuse);
+      r.slices = slices;
       r.implementations = KernelOfOp::implementations();
       r.create = [op, device = device_](const Node& node) {
         return std::make_unique<KernelOfOp>(op, node, device());

@@ -53,6 +53,7 @@ struct Registration {
   bool rare_types = false;    // also accepts types that are is_rare
   bool packed_types = false;  // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
+  size_t slices = 0;  // number of first inputs that can be slices (operators/input_slice.h)
   // Indices of inputs with the lengths of sequences. Nodes that compute only lengths, from a mask that grows with each
   // token, become a separate region: the graph of the other nodes then remains valid.
   std::vector<size_t> length_inputs;

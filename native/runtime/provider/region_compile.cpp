@@ -10,6 +10,7 @@
 #include "operators/layout.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
+#include "runtime/provider/input_slices.h"
 #include "runtime/provider/named_values.h"
 #include "runtime/provider/packed_products.h"
 #include "runtime/provider/quantized_groups.h"
@@ -107,6 +108,10 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
   if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
     replace(find_quantized_groups(nodes, outputs, takes));
   }
+  replace(find_input_slices(nodes, outputs, [this](const NodeInGraph& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr ? op->slices : 0;
+  }));
   const auto takes_tail = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->create_with_tail &&

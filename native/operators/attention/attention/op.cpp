@@ -32,14 +32,13 @@ struct Operand4 {
   Strides4 stride;
 };
 
-Operand4 view(const char* name, const Shape& shape, const std::vector<int64_t>& perm) {
+Operand4 view(const char* name, const StridedShape& operand, const std::vector<int64_t>& perm) {
   const size_t rank = perm.size();
+  const auto& [shape, stride, offset] = operand;
   if (shape.rank() != rank) throw Error(name, " ", shape, " does not have the rank of its perm ", text(perm));
-  int64_t stride[4] = {};
-  int64_t elements = 1;
-  for (size_t i = rank; i-- > 0; elements *= shape[i]) stride[i] = elements;
   const auto axis = [&](size_t from_right) { return static_cast<size_t>(perm[rank - 1 - from_right]); };
   Operand4 v;
+  v.stride.offset = offset;
   v.col = shape[axis(0)];
   v.stride.col = stride[axis(0)];
   v.row = shape[axis(1)];
@@ -119,6 +118,7 @@ std::vector<Operand> FusedAttentionOp::inputs() const {
 
 void FusedAttentionOp::read(const Node& node) {
   scale_ = node.get_float("scale");
+  for (size_t i = 0; i < 3; ++i) slices_[i] = InputSlice::read(node, i);
   q_perm_ = read_perm(node, "q_perm");
   k_perm_ = read_perm(node, "k_perm");
   v_perm_ = read_perm(node, "v_perm");
@@ -150,9 +150,9 @@ struct FusedAttentionOp::Resolved {
 };
 
 FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const {
-  const Operand4 q = view("Q", inputs[0], q_perm_);
-  const Operand4 k = view("K", inputs[1], k_perm_);  // [b, h, D, T]
-  const Operand4 v = view("V", inputs[2], v_perm_);
+  const Operand4 q = view("Q", strided(inputs[0], slices_[0]), q_perm_);
+  const Operand4 k = view("K", strided(inputs[1], slices_[1]), k_perm_);  // [b, h, D, T]
+  const Operand4 v = view("V", strided(inputs[2], slices_[2]), v_perm_);
   throw_if(q.col != k.row, "Q has head size ", q.col, ", K has ", k.row);
   throw_if(k.col != v.row, "K has ", k.col, " keys, V has ", v.row, " rows");
   Resolved r;
@@ -177,7 +177,7 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const
     p.H = broadcast(scores[1], v.h, "heads of the scores and V");
   }
   p.q = q.stride;
-  p.k = {k.stride.b, k.stride.h, k.stride.col, k.stride.row};
+  p.k = {k.stride.b, k.stride.h, k.stride.col, k.stride.row, k.stride.offset};
   p.v = v.stride;
   size_t next = 3;
   if (bias_) p.bias = broadcast_to_scores("bias", inputs[next++], scores, score_rank);
@@ -434,7 +434,7 @@ void add_attention(Kernels& kernels) {
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>();
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
                                                        FusedAttentionOp::all_bfloat16());
-  kernels.add_gpu<FusedAttentionOp, OwnGpuKernel<FusedAttentionOp, plan_of>>(Where::kGpu);
+  kernels.add_gpu<FusedAttentionOp, OwnGpuKernel<FusedAttentionOp, plan_of>>(Where::kGpu, Reuse::kNone, 3);
   kernels.add_onnx("Attention", 23, 25, kernel<Attention>).refused(refuse_attention);
 }
 

@@ -13,6 +13,7 @@
 #include "cpu/parallel.h"
 #include "device/launch.h"
 #include "operators/attention/attention/shape.h"
+#include "operators/input_slice.h"
 #include "operators/operator.h"
 
 namespace graphopt {
@@ -20,6 +21,7 @@ namespace graphopt {
 // Element strides of an operand as [B, H, rows, cols]; 0 for a broadcast dim.
 struct Strides4 {
   int64_t b = 0, h = 0, row = 0, col = 0;
+  int64_t offset = 0;  // the first element; on a GPU Q, K and V can be slices
 };
 
 // The problem without pointers. The strides include the node's Transpose perms and broadcasts: Q [B, H, S, D], K [B,
@@ -70,6 +72,7 @@ class FusedAttentionOp final : public Operator<AttentionProblem> {
   float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
   int64_t left_ = 0, right_ = 0;
   std::vector<int64_t> q_perm_, k_perm_, v_perm_, o_perm_;
+  std::optional<InputSlice> slices_[3];  // Q, K, V
 };
 
 }  // namespace graphopt

@@ -21,8 +21,8 @@ constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
-  return width > 0 && s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 &&
-         s.b % pack == 0 && s.row < (int64_t{1} << 31) / rows;
+  return width > 0 && s.col == 1 && width % pack == 0 && (s.row | s.h | s.b | s.offset) % pack == 0 &&
+         s.row < (int64_t{1} << 31) / rows;
 }
 
 // The selected kernel and the shape of its work-groups.
@@ -258,7 +258,7 @@ void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLa
   int32_t across = 1;
   while (across * pack < p.Dv) across *= 2;
   hip::AttentionValuesArgs args = {};
-  args.v = input(2);
+  args.v = offset_by(input(2), p.v.offset * (half ? 2 : 4));
   args.found = found;
   args.strides = layout.v;
   args.keys = layout.sizes.T;
@@ -341,9 +341,10 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     scratch.statistics = take(groups * splits.count * choice.block_rows() * 2 * 4);
   }
   hip::AttentionArgs args = {};
-  args.q = input(0);
-  args.k = input(1);
-  args.v = input(2);
+  const int64_t bytes = half ? 2 : 4;
+  args.q = offset_by(input(0), p.q.offset * bytes);
+  args.k = offset_by(input(1), p.k.offset * bytes);
+  args.v = offset_by(input(2), p.v.offset * bytes);
   args.bias = p.has_bias ? input(3) : no_buffer();
   args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : lengths_of(p);
   args.o = output(0);

@@ -13,6 +13,7 @@ std::vector<FusedRotaryOp> FusedRotaryOp::all() {
 }
 
 void FusedRotaryOp::read(const Node& node) {
+  slice_ = InputSlice::read(node, 0);
   perm_ = node.get_ints("perm");
   const size_t rank = perm_.size();
   throw_if(rank < 2 || rank > 4 || !is_permutation(perm_) || static_cast<size_t>(perm_.back()) != rank - 1,
@@ -24,23 +25,26 @@ void FusedRotaryOp::require_rank(size_t rank) const {
 }
 
 Shape FusedRotaryOp::output(const Shapes& inputs) const {
+  const Shape x = strided(inputs[0], slice_).shape;
   Shape y(perm_.size());
-  for (size_t i = 0; i < perm_.size(); ++i) y[i] = inputs[0][static_cast<size_t>(perm_[i])];
+  for (size_t i = 0; i < perm_.size(); ++i) y[i] = x[static_cast<size_t>(perm_[i])];
   return y;
 }
 
 FusedRotaryProblem FusedRotaryOp::problem(const Shapes& inputs) const {
-  const Shape& x = inputs[0];
+  const auto [x, x_strides, x_offset] = strided(inputs[0], slice_);
   require_rank(x.rank());
   const Shape y = output(inputs);
   const size_t outer = y.rank() - 1;
   FusedRotaryProblem p;
   p.D = y[outer];
+  p.x_offset = x_offset;
+  throw_if(x_strides[outer] != 1, "the elements of a head must be adjacent");
   p.interleaved = interleaved_;
   throw_if(p.D % 2 != 0, "the last axis must have an even size, got ", x);
   for (size_t i = 0; i < outer; ++i) {
     p.n[3 - outer + i] = y[i];
-    p.x[3 - outer + i] = x.elements(static_cast<size_t>(perm_[i]) + 1);
+    p.x[3 - outer + i] = x_strides[static_cast<size_t>(perm_[i])];
   }
   const auto steps = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& step) {
     const auto refuse = [&] { throw Error(name, " ", angles, " does not match ", y); };
@@ -136,7 +140,8 @@ std::string refuse_onnx_rotary(const Node& node) {
 
 void add_rotary(Kernels& kernels) {
   kernels.add_cpu<FusedRotaryOp, FusedRotaryKernel>();
-  kernels.add_gpu<FusedRotaryOp, OwnGpuKernel<FusedRotaryOp, gpu::fused_rotary_plan>>(Where::kGpu);
+  kernels.add_gpu<FusedRotaryOp, OwnGpuKernel<FusedRotaryOp, gpu::fused_rotary_plan>>(Where::kGpu,
+                                                                                      Reuse::kNone, 1);
   kernels.add_microsoft("RotaryEmbedding", plan_rotary_embedding, kOfMicrosoft).refused(refuse_rotary);
   kernels.add_onnx("RotaryEmbedding", 23, 23, plan_rotary_embedding, kOfOnnx).refused(refuse_onnx_rotary);
 }

@@ -9,6 +9,7 @@
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
 #include "device/launch.h"
+#include "operators/input_slice.h"
 #include "operators/operator.h"
 
 namespace graphopt {
@@ -17,6 +18,7 @@ namespace graphopt {
 struct FusedRotaryProblem {
   std::array<int64_t, 3> n = {1, 1, 1};
   std::array<int64_t, 3> x = {}, cos = {}, sin = {};  // strides in elements; 0: broadcast
+  int64_t x_offset = 0;                               // the first element; on a GPU X can be a slice
   int64_t D = 0;
   bool interleaved = false;  // the two elements of a pair are adjacent, else D / 2 apart
 
@@ -38,6 +40,7 @@ class FusedRotaryOp final : public Operator<FusedRotaryProblem> {
 
   bool interleaved_ = false;
   std::vector<int64_t> perm_;
+  std::optional<InputSlice> slice_;  // X
 };
 
 }  // namespace graphopt

@@ -45,7 +45,7 @@ Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned) {
   const int64_t total = p.rows() * p.D;
   if (total == 0) return plan;
   hip::FusedRotaryArgs args = {};
-  args.x = input(0);
+  args.x = offset_by(input(0), p.x_offset * (half ? 2 : 4));
   args.cos = input(1);
   args.sin = input(2);
   args.y = output(0);
@@ -53,7 +53,7 @@ Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned) {
   args.D = make_divisor(p.D);
   args.n2 = make_divisor(p.n[2]);
   args.n1 = make_divisor(p.n[1]);
-  bool several = aligned && together(p.D, p.D / 2, p.interleaved);
+  bool several = aligned && together(p.D, p.D / 2, p.interleaved) && p.x_offset % hip::kRotaryTogether == 0;
   for (size_t i = 0; i < 3; ++i) {
     for (const int64_t step : {p.x[i], p.cos[i], p.sin[i]})
       several = several && step % hip::kRotaryTogether == 0;

@@ -1,0 +1,247 @@
+#include "runtime/provider/input_slices.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "operators/input_slice.h"
+#include "operators/kernel_bases.h"
+
+namespace graphopt::provider {
+namespace {
+
+using abi::GraphNode;
+
+// An input of a node that is a slice of input 0 of another node.
+struct Found {
+  InputSlice slice;
+  const GraphNode* source = nullptr;
+  std::vector<size_t> path;  // the nodes that compute the slice
+};
+
+class SlicingNode final : public NodeInGraph {
+ public:
+  SlicingNode(const GraphNode& node, std::vector<std::optional<Found>> found)
+      : node_(node), found_(std::move(found)) {
+    op = node.op;
+    name = node.name;
+    version = node.version;
+    domain_ = node.domain();
+    inputs = node.inputs;
+    outputs = node.outputs;
+    input_names_ = node.input_names();
+    output_names_ = node.output_names();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      constant_.push_back(node.is_constant(i));
+      if (i >= found_.size() || !found_[i]) continue;
+      inputs[i] = found_[i]->source->inputs[0];
+      input_names_[i] = found_[i]->source->input_names()[0];
+      constant_[i] = found_[i]->source->is_constant(0);
+    }
+  }
+
+  std::optional<Tensor> constant(size_t i) const override {
+    return i < found_.size() && found_[i] ? found_[i]->source->constant(0) : node_.constant(i);
+  }
+  std::optional<AttributeValue> find(const char* key, AttributeType type) const override {
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (std::string(key) != InputSlice::kAttributes[i]) continue;
+      if (!found_[i] || type != AttributeType::kInts) return std::nullopt;
+      const InputSlice& slice = found_[i]->slice;
+      std::vector<int64_t> values = {slice.axis, slice.index};
+      values.insert(values.end(), slice.axes.begin(), slice.axes.end());
+      return values;
+    }
+    return node_.find(key, type);
+  }
+  std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
+
+ private:
+  const GraphNode& node_;
+  const std::vector<std::optional<Found>> found_;
+};
+
+bool is_op(const GraphNode& node, const char* op) { return node.op == op && node.domain().empty(); }
+
+// Returns the elements of a constant input of integers; nothing if the input is something else.
+std::optional<std::vector<int64_t>> integers(const GraphNode& node, size_t i) {
+  if (!node.has_input(i) || !node.is_constant(i)) return std::nullopt;
+  const std::optional<Tensor> value = node.constant(i);
+  if (!value) return std::nullopt;
+  const int64_t count = value->shape.elements();
+  if (value->type == ElementType::kInt64) {
+    const auto* first = value->as<const int64_t>();
+    return std::vector<int64_t>(first, first + count);
+  }
+  if (value->type != ElementType::kInt32) return std::nullopt;
+  const auto* first = value->as<const int32_t>();
+  return std::vector<int64_t>(first, first + count);
+}
+
+// The same for a constant with one element.
+std::optional<int64_t> integer(const GraphNode& node, size_t i) {
+  const std::optional<std::vector<int64_t>> values = integers(node, i);
+  return values && values->size() == 1 ? std::optional(values->front()) : std::nullopt;
+}
+
+class Search {
+ public:
+  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+      : nodes_(nodes), outputs_(outputs.begin(), outputs.end()) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const std::string& name : nodes[i].output_names()) {
+        if (!name.empty()) writers_[name] = i;
+      }
+      for (size_t k = 0; k < nodes[i].input_names().size(); ++k) {
+        const std::string& name = nodes[i].input_names()[k];
+        if (!name.empty()) readers_[name].emplace_back(i, k);
+      }
+      for (const std::string& name : nodes[i].implicit_names()) outputs_.insert(name);
+    }
+  }
+
+  // Returns the slice that a value is.
+  std::optional<Found> slice_of(const std::string& value) const {
+    Found found;
+    std::string name = value;
+    std::optional<int64_t> squeezed;
+    const GraphNode* node = writer(name, found);
+    if (node != nullptr && is_op(*node, "Squeeze")) {
+      squeezed = axis_of_squeeze(*node);
+      if (!squeezed) return std::nullopt;
+      name = node->input_names()[0];
+      node = writer(name, found);
+    }
+    if (node == nullptr || !node->has_input(0) || !node->inputs[0].shape) return std::nullopt;
+    const auto rank = static_cast<int64_t>(node->inputs[0].shape->rank());
+    const auto selected = squeezed ? part_of_size_one(*node, name) : index_of_gather(*node);
+    if (rank < 3 || !selected) return std::nullopt;
+    const auto positive = [&](int64_t axis) { return axis < 0 ? axis + rank : axis; };
+    found.slice.axis = positive(selected->first);
+    found.slice.index = selected->second;
+    if (squeezed && positive(*squeezed) != found.slice.axis) return std::nullopt;
+    for (int64_t i = 0; i < rank; ++i) {
+      if (i != found.slice.axis) found.slice.axes.push_back(i);
+    }
+    found.source = node;
+    if (!is_last_kept(found.slice)) return std::nullopt;
+    return before_transpose(found).value_or(found);
+  }
+
+  // Returns the nodes of `path` with results that are read only by these inputs, or by other such nodes.
+  std::set<size_t> unused(const std::set<size_t>& path,
+                          const std::set<std::pair<size_t, size_t>>& inputs) const {
+    std::set<size_t> found;
+    for (auto at = path.rbegin(); at != path.rend(); ++at) {
+      const std::vector<std::string>& names = nodes_[*at].output_names();
+      const bool is_unused = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+        const auto readers = readers_.find(name);
+        return outputs_.count(name) == 0 &&
+               (readers == readers_.end() ||
+                std::all_of(readers->second.begin(), readers->second.end(), [&](const auto& reader) {
+                  return inputs.count(reader) > 0 || found.count(reader.first) > 0;
+                }));
+      });
+      if (is_unused) found.insert(*at);
+    }
+    return found;
+  }
+
+ private:
+  // Returns the node that writes a value, and adds it to the path; null if the region does not write the value.
+  const GraphNode* writer(const std::string& value, Found& found) const {
+    const auto at = writers_.find(value);
+    if (at == writers_.end()) return nullptr;
+    found.path.push_back(at->second);
+    return &nodes_[at->second];
+  }
+
+  // Kernels read the elements along the last axis in vectors.
+  static bool is_last_kept(const InputSlice& slice) {
+    return slice.axes.back() == static_cast<int64_t>(slice.axes.size());
+  }
+
+  // Returns the same slice of the input of a Transpose; nothing if there is no Transpose, or if it moves the last axis.
+  std::optional<Found> before_transpose(Found found) const {
+    const GraphNode* transpose = writer(found.source->input_names()[0], found);
+    if (transpose == nullptr || !is_op(*transpose, "Transpose")) return std::nullopt;
+    const std::vector<int64_t> perm = transpose->get_ints("perm", {});
+    if (perm.size() != found.slice.axes.size() + 1 || !is_permutation(perm)) return std::nullopt;
+    found.slice.axis = perm[static_cast<size_t>(found.slice.axis)];
+    for (int64_t& axis : found.slice.axes) axis = perm[static_cast<size_t>(axis)];
+    found.source = transpose;
+    return is_last_kept(found.slice) ? std::optional(found) : std::nullopt;
+  }
+
+  static std::optional<int64_t> axis_of_squeeze(const GraphNode& node) {
+    if (node.has_input(1)) return integer(node, 1);
+    const std::vector<int64_t> axes = node.get_ints("axes", {});
+    return axes.size() == 1 ? std::optional(axes[0]) : std::nullopt;
+  }
+
+  // Returns the axis and the index of a Gather of one index.
+  static std::optional<std::pair<int64_t, int64_t>> index_of_gather(const GraphNode& node) {
+    if (!is_op(node, "Gather") || !node.has_input(1) || !node.is_constant(1)) return std::nullopt;
+    const std::optional<Tensor> indices = node.constant(1);
+    const std::optional<int64_t> index = integer(node, 1);
+    if (!index || indices->shape.rank() != 0) return std::nullopt;
+    return std::pair(node.get_int("axis", 0), *index);
+  }
+
+  // Returns the axis of a Slice or Split and the index of its output, if the output has size 1 along this axis.
+  static std::optional<std::pair<int64_t, int64_t>> part_of_size_one(const GraphNode& node,
+                                                                     const std::string& output) {
+    if (is_op(node, "Slice")) {
+      const std::optional<int64_t> start = integer(node, 1), end = integer(node, 2), axis = integer(node, 3);
+      if (!start || !end || !axis || *end != *start + 1 || *end == 0) return std::nullopt;
+      if (node.has_input(4) && integer(node, 4) != 1) return std::nullopt;
+      return std::pair(*axis, *start);
+    }
+    if (!is_op(node, "Split")) return std::nullopt;
+    const std::vector<std::string>& names = node.output_names();
+    const auto which = std::find(names.begin(), names.end(), output) - names.begin();
+    const int64_t axis = node.get_int("axis", 0);
+    for (const Value& part : node.outputs) {
+      if (!part.present || !part.shape || part.shape->rank() == 0) return std::nullopt;
+      const auto rank = static_cast<int64_t>(part.shape->rank());
+      if ((*part.shape)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] != 1) return std::nullopt;
+    }
+    return std::pair(axis, static_cast<int64_t>(which));
+  }
+
+  const std::vector<GraphNode>& nodes_;
+  std::set<std::string> outputs_;
+  std::map<std::string, size_t> writers_;
+  std::map<std::string, std::vector<std::pair<size_t, size_t>>> readers_;
+};
+
+}  // namespace
+
+std::vector<Replacement> find_input_slices(const std::vector<GraphNode>& nodes,
+                                           const std::vector<std::string>& outputs,
+                                           const std::function<size_t(const NodeInGraph&)>& slices) {
+  const Search search(nodes, outputs);
+  std::vector<Replacement> replacements;
+  std::set<size_t> path;
+  std::set<std::pair<size_t, size_t>> inputs;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    std::vector<std::optional<Found>> found(std::min(slices(nodes[i]), InputSlice::kInputs));
+    bool any = false;
+    for (size_t k = 0; k < found.size(); ++k) {
+      found[k] = search.slice_of(nodes[i].input_names()[k]);
+      if (!found[k]) continue;
+      any = true;
+      path.insert(found[k]->path.begin(), found[k]->path.end());
+      inputs.emplace(i, k);
+    }
+    if (any) replacements.push_back({{i}, std::make_unique<SlicingNode>(nodes[i], std::move(found))});
+  }
+  if (replacements.empty()) return replacements;
+  // The first replacement covers the nodes that are not computed.
+  const std::set<size_t> unused = search.unused(path, inputs);
+  replacements.front().nodes.insert(replacements.front().nodes.begin(), unused.begin(), unused.end());
+  return replacements;
+}
+
+}  // namespace graphopt::provider

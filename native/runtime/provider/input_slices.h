@@ -1,0 +1,23 @@
+// Finds inputs that are slices of a larger tensor, for kernels that read a slice in the tensor itself:
+//
+//   [Transpose] -> Gather of one index, or Slice or Split to size 1 and Squeeze -> input
+//
+// Example: Q, K and V after one layer for all three. Nodes whose results have no other reader are not computed.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/abi/graph.h"
+#include "runtime/provider/replacement.h"
+
+namespace graphopt::provider {
+
+// `slices`: number of first inputs of a node that can be slices. `outputs`: names of the region's outputs, all of which
+// must be written.
+std::vector<Replacement> find_input_slices(const std::vector<abi::GraphNode>& nodes,
+                                           const std::vector<std::string>& outputs,
+                                           const std::function<size_t(const NodeInGraph&)>& slices);
+
+}  // namespace graphopt::provider
