@@ -395,7 +395,39 @@ def contrib() -> Iterator[Case]:
         yield Case(f"{call.split()[0]} [{sizes}]", graph, used, **options)
 
 
+# -- 8-bit integers ----------------------------------------------------------------------------------------------------
+
+
+def quantized_conv() -> Iterator[Case]:
+    """Quantized convolutions (QDQ, uint8, int8 weights) before a global average: channels of X and Y, size, window."""
+    for C, M, H, k, stride, group in (
+        *((3, 64, 224, 7, 2, 1), (3, 32, 224, 3, 2, 1), (3, 16, 416, 3, 1, 1), (16, 32, 208, 3, 1, 1)),
+        *((64, 64, 56, 3, 1, 1), (256, 256, 14, 3, 1, 1), (64, 256, 56, 1, 1, 1), (1024, 256, 14, 1, 1, 1)),
+        *((96, 96, 112, 3, 2, 96), (144, 144, 56, 3, 1, 144), (384, 384, 14, 3, 1, 384), (120, 120, 28, 5, 1, 120)),
+    ):
+        name = f"{C} to {M}, {H}x{H}, {k}x{k}, stride {stride}, {group} groups"
+        x_scale, w_scale = np.float32(0.02), rng.uniform(0.005, 0.01, M).astype(np.float32)
+        weights = {
+            "s": x_scale,
+            "z": np.uint8(120),
+            "ws": w_scale,
+            "wz": np.zeros(M, np.int8),
+            "bs": x_scale * w_scale,
+            "t": np.float32(0.02 * (C // group * k * k) ** 0.5),
+            "w": rng.integers(-127, 128, (M, C // group, k, k)).astype(np.int8),
+            "b": rng.integers(-900, 900, M).astype(np.int32),
+        }
+        graph = f"""g (uint8[1, {C}, {H}, {H}] x) => (uint8[1, {M}, 1, 1] y) {{
+            d = DequantizeLinear (x, s, z) v = DequantizeLinear <axis = 0> (w, ws, wz)
+            a = DequantizeLinear <axis = 0> (b, bs)
+            c = Conv <pads = {[k // 2] * 4}, strides = {[stride] * 2}, group = {group}> (d, v, a)
+            q = QuantizeLinear (c, t, z) e = DequantizeLinear (q, t, z)
+            p = GlobalAveragePool (e) y = QuantizeLinear (p, t, z) }}"""
+        yield Case(name, graph, weights)
+
+
 CONVOLUTIONS = (winograd, fused_conv, inverted_residual, conv_transpose)
 GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
-    group.__name__: group for group in (*CONVOLUTIONS, linear, matmul, attention, norms, planes, contrib)
+    group.__name__: group
+    for group in (*CONVOLUTIONS, linear, matmul, attention, norms, planes, contrib, quantized_conv)
 }

@@ -1,4 +1,4 @@
-"""Models quantized by ONNX Runtime's tool: quantized nodes are kept with a remark, the others are rewritten."""
+"""Models quantized by ONNX Runtime's tool: convolutions become QuantizedConv, other quantized nodes are kept."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ def quantized(name: str, form: QuantFormat, folder: Path) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator], ids=["QDQ", "QOperator"])
 @pytest.mark.parametrize("name", ["resnet18", "unet", "bert"])
-def test_quantized_nodes_stay_and_the_rest_is_rewritten(name: str, form: QuantFormat, tmp_path: Path) -> None:
+def test_quantized_models(name: str, form: QuantFormat, tmp_path: Path) -> None:
     model = quantized(name, form, tmp_path)
     after, report = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     counts = [Counter(n.op_type for n in m.graph.node) for m in (model, after)]
     assert counts[0]["QuantizeLinear"] > 0
-    assert {op: counts[1][op] for op in QUANTIZED_OPS} == {op: counts[0][op] for op in QUANTIZED_OPS}
+    made = sum(n for op, n in counts[1].items() if op.startswith("QuantizedConv"))
+    replaced = {"QuantizeLinear" if form == QuantFormat.QDQ else "QLinearConv": made}
+    left = {op: counts[0][op] - replaced.get(op, 0) for op in QUANTIZED_OPS if op != "DequantizeLinear"}
+    assert {op: counts[1][op] for op in left} == left and (made >= 4) == (name != "bert")
     said = Counter((r.pass_name, r.code) for r in report.remarks)
     if name != "bert":
         kept = [n for n in model.graph.node if n.op_type == "QLinearConv"]

@@ -116,6 +116,7 @@ class Builder:
         for i, output in enumerate(node.outputs):
             output.name = editor.unique_name(f"{label}_out{i}")
             dtype = ir.DataType.BFLOAT16 if spec.outputs[i] in spec.bfloat16 else T
+            dtype = editor.dtype(inputs[0]) if spec.outputs_like_x else dtype
             output.type = None if dtype is None else ir.TensorType(dtype)
         editor.import_op(name, inputs, self.anchor)
         self.nodes.append(node)

@@ -135,7 +135,8 @@ def _check_types(node: ir.Node, after: str) -> None:
         if shape is not None and any(isinstance(d, int) and d < 0 for d in shape.dims):
             raise InvariantError(f"after {after}: '{value.name}' has a negative dimension; please report this")
     values = [inputs[i] for i in spec.inputs_of_T]
-    values += [v for v, name in zip(outputs, spec.outputs) if name not in spec.bfloat16]
+    if not spec.outputs_like_x:
+        values += [v for v, name in zip(outputs, spec.outputs) if name not in spec.bfloat16]
     inner = [v for v in values if v is not None and not v.is_graph_output()]
     types = {d for v in inner if (d := v.dtype) is not None} - {ir.DataType.UNDEFINED}
     if len(types) > 1:

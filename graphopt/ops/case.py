@@ -118,6 +118,7 @@ def mixed_model_of(case: NodeCase, opset: int, *, bodies: bool) -> tuple[onnx.Mo
 
     The first input passes through Neg and a MatMul with minus the identity matrix, or a Conv if it has rank 4. Each
     output passes through Neg. These nodes are exact, and run element-wise kernels and the vendor's GEMM or convolution.
+    They compute with floats, which Casts convert from and to 8-bit integers.
 
     Returns:
         The model and its feeds, name -> array. The outputs are the negated outputs of the case.
@@ -125,21 +126,33 @@ def mixed_model_of(case: NodeCase, opset: int, *, bodies: bool) -> tuple[onnx.Mo
     model, feeds = model_of([case], opset, bodies=bodies)
     own = list(model.graph.node)  # the node and Casts of its inputs and outputs
     x, name = case.inputs[0], own[0].input[0]
+    is_byte, dtype = x.dtype.kind in "iu", x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
     channels = x.shape[1] if x.ndim == 4 else x.shape[-1]
-    minus = -np.eye(channels, dtype=x.dtype)
+    minus = -np.eye(channels, dtype=dtype)
     weights = numpy_helper.from_array(minus.reshape(channels, channels, 1, 1) if x.ndim == 4 else minus, "minus_one")
     negated, again = f"{name}_negated", f"{name}_again"
     before = [
         helper.make_node("Neg", [name], [negated], negated),
         helper.make_node("Conv" if x.ndim == 4 else "MatMul", [negated, weights.name], [again], again),
     ]
+    if is_byte:
+        feeds = {**feeds, name: x.astype(dtype)}
+        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        before.append(helper.make_node("Cast", [again], [f"{again}_byte"], to=helper.np_dtype_to_tensor_dtype(x.dtype)))
+        again = f"{again}_byte"
     own[0].input[0] = again
     after = []
     for node in own:
         for i, output in enumerate(node.output):
             if output in [value.name for value in model.graph.output]:
-                node.output[i] = f"{output}_negated"
-                after.append(helper.make_node("Neg", [node.output[i]], [output], output))
+                node.output[i] = last = f"{output}_negated"
+                if is_byte:
+                    last = f"{output}_float"
+                    after.append(helper.make_node("Cast", [node.output[i]], [last], to=onnx.TensorProto.FLOAT))
+                after.append(helper.make_node("Neg", [last], [output], output))
+    if is_byte:
+        for value in model.graph.output:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     nodes = [*before, *own, *after]
     del model.graph.node[:]
     model.graph.node.extend(nodes)

@@ -252,6 +252,39 @@ def _quantized_linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCa
         yield NodeCase(spec, inputs, {}, constant_weights=i % 2 == 1)
 
 
+def _quantized_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
+    # N, H, W, C; M, group, KH, KW; pads, stride, dilation. W has 7 bits, because ONNX Runtime saturates sums.
+    geometries = [
+        ((1, 5, 6, 4), (7, 1, 1, 1), (0, 0, 0, 0), 1, 1),
+        ((2, 9, 11, 3), (16, 1, 3, 3), (1, 1, 1, 1), 2, 1),
+        ((1, 8, 9, 10), (10, 10, 3, 3), (1, 1, 1, 1), 1, 1),
+        ((1, 13, 12, 70), (70, 70, 5, 5), (2, 2, 2, 2), 2, 1),
+        ((1, 10, 7, 33), (40, 1, 3, 2), (0, 1, 2, 0), 1, 2),
+        ((0, 4, 4, 8), (8, 1, 1, 1), (0, 0, 0, 0), 1, 1),
+    ]
+    for i, (shape, (M, group, *kernel), pads, stride, dilation) in enumerate(geometries):
+        byte = (np.uint8, np.int8)[i % 2]
+        limits = np.iinfo(byte)
+        C = shape[3] // group
+        zeros = rng.integers(limits.min, limits.max + 1, 2).astype(byte)
+        # Scales are powers of two. Float32 is then exact, and kernel, body and reference round the same values.
+        scales: Array = 2.0 ** rng.integers(-13, -9, M)
+        y_scale = 2.0 ** np.rint(np.log2(0.002 * np.sqrt(C * np.prod(kernel))))
+        inputs: list[Array] = [
+            rng.integers(limits.min, limits.max + 1, shape).astype(byte),
+            np.array(0.25),
+            np.asarray(zeros[0]),
+            rng.integers(-64, 65, (M, C, *kernel)).astype(np.int8),
+            scales,
+            np.array(y_scale),
+            np.asarray(zeros[1]),
+            rng.integers(-3000, 3000, M).astype(np.int32),
+        ]
+        attributes = {"pads": list(pads), "strides": [stride] * 2, "dilations": [dilation] * 2, "group": group}
+        attributes |= _activation_attributes(spec.name)
+        yield NodeCase(spec, inputs, attributes, constant_weights=i % 2 == 1)
+
+
 def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
     # A, a_perm, B, b_perm
     for i, (a, a_perm, b, b_perm) in enumerate(
@@ -432,6 +465,7 @@ FAMILIES = {
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,
     "MatMul": _matmul,
+    "QuantizedConv": _quantized_conv,
     "QuantizedLinear": _quantized_linear,
     "InvertedResidual": _inverted_residual,
 }

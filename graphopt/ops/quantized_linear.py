@@ -51,7 +51,7 @@ def _spec(activation: Activation) -> OpSpec:
         summary=f"Y = {activation.suffix or 'id'}(Q(X) W + b) in 8-bit integers",
         gpu_kernel=False,
         float32_only=True,
-        bytes=("W", "w_zero_point"),
+        integers=("W", "w_zero_point"),
     )
 
 

@@ -24,6 +24,7 @@ AXES_INPUT_OPSET = 13  # Squeeze, Unsqueeze, Split and ReduceSum take axes or si
 REDUCE_AXES_INPUT_OPSET = 18  # the other reductions take axes as an input
 CAST_BFLOAT16_OPSET = 13  # Cast converts from and to bfloat16
 CAST_LIKE_OPSET = 15
+AXIS_OF_SCALES_OPSET = 13  # DequantizeLinear has the attribute axis
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class OpSpec:
         keeps_shape: whether the first output always has the shape of the first input.
         bfloat16: formal names of bfloat16 outputs; a node of such an operator may omit the other outputs.
         X_types: element types of input X, if they differ from the other inputs'; R may then be bfloat16 as well.
-        bytes: formal names of inputs that are int8 or uint8, all of the same type.
+        integers: formal names of inputs of integers, such as 8-bit weights and zero points.
+        outputs_like_x: whether the outputs have the type of X, one of X_types.
     """
 
     name: str
@@ -82,7 +84,8 @@ class OpSpec:
     keeps_shape: bool = False
     bfloat16: tuple[str, ...] = ()
     X_types: tuple[str, ...] = ()
-    bytes: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
+    outputs_like_x: bool = False
 
     def function_proto(self, dialect: Dialect) -> onnx.FunctionProto:
         """Returns the model-local function that defines the operator in standard ONNX."""
@@ -99,8 +102,8 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: no masks or bytes, nor X and R with X_types."""
-        others = ("mask", *self.bytes, *(("X", "R") if self.X_types else ()))
+        """The indices of the inputs with the operator's element type: no masks or integers, nor X and R of X_types."""
+        others = ("mask", *self.integers, *(("X", "R") if self.X_types else ()))
         return [i for i, name in enumerate(self.inputs) if name not in others]
 
     def function(self, dialect: Dialect) -> ir.Function:

@@ -30,6 +30,7 @@ from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.norm_windows import NormWindows
 from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
+from graphopt.passes.quantized_conv import QuantizedConv
 from graphopt.passes.quantized_linear import QuantizedLinear
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
@@ -79,6 +80,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FeedForward(),
     # After FuseRowNorm, which fuses residual sums.
     QuantizedLinear(),
+    QuantizedConv(),
     # After the passes that fuse an activation with its neighbours.
     FusedActivation(),
 )

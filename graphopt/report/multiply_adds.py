@@ -76,6 +76,7 @@ _OURS: Mapping[str, _Formula] = {
     "FusedAttention": (_attention, (0, 1)),
     "Linear": (_matmul, (0,)),
     "MatMulBf16": (_matmul, (0,)),
+    "QuantizedConv": (_conv, (3,)),
     "QuantizedLinear": (_matmul, (0,)),
 }
 # Operators that passes rewrite into some of those above; no formula counts their multiply-adds.

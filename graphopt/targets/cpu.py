@@ -40,6 +40,8 @@ FEWEST_PIXELS = 100
 FEWEST_PRODUCTS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear pays with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
+# QuantizedConv pays with at most these input channels, or for depthwise windows of at least these elements.
+FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 # STFT as a Conv pays up to these lengths of a frame; for powers of two from these frames on.
 LONGEST_FRAME, LONGEST_FRAME_OF_TWO, FEWEST_FRAMES = 1200, 512, 8
@@ -218,6 +220,23 @@ def stft_no_gain(length: int, frames: int | None) -> str:
         return f"ONNX Runtime's fast Fourier transform is faster for frames of {length} samples"
     few = frames is not None and frames < FEWEST_FRAMES
     return f"{frames} frames are too few" if few else ""
+
+
+def quantized_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
+    """Returns why QuantizedConv is not faster than ONNX Runtime's QLinearConv; "" if it is.
+
+    The limits are from docs/measurements/cpu_models.md. Smaller depthwise windows gain with VNNI only.
+
+    Args:
+        C: input channels of a group.
+        M: output channels.
+        group: the number of groups.
+        taps: elements of the window.
+    """
+    gains = taps >= QUANTIZED_DEPTHWISE_TAPS if group > 1 else taps > 1 and C <= FEW_QUANTIZED_CHANNELS
+    if gains:
+        return ""
+    return f"ONNX Runtime's kernel is as fast for {C} to {M} channels and a window of {taps}"
 
 
 def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:

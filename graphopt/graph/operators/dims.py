@@ -369,6 +369,23 @@ def _linear(known: NodeFacts, x: tuple[Size, ...]) -> Dims | None:
     return [*x[:-1], w[-1] if w else None]
 
 
+def _channels_last_windows(known: NodeFacts) -> Dims | None:
+    """Infers the windows of QuantizedConv: X [N, H, W, C] and the weight, input 3."""
+    x, weight = known.dims(0), known.dims(3)
+    if x is None or weight is None:
+        return None
+    result: list[Size | None] = [x[0]]
+    pads, strides, dilations = (known.attribute(name) for name in ("pads", "strides", "dilations"))
+    for i in range(2):
+        kernel = weight[2 + i].value
+        if kernel is None:
+            result.append(None)
+            continue
+        steps = x[1 + i] + Size.of(pads[i] + pads[2 + i] - dilations[i] * (kernel - 1) - 1)
+        result.append(steps.floor_divided_by(strides[i]) + ONE)
+    return [*result, weight[0]]
+
+
 def _winograd(known: NodeFacts, x: tuple[Size, ...]) -> Dims | None:
     w, (top, left, bottom, right) = known.dims(1), known.attribute("pads")
     return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
@@ -507,6 +524,7 @@ DIMS_OWN = _own(
         "FusedRotary": Rule(_transpose, dims=FIRST),
         "GatedHalves": Rule(_of_first_input(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),
         "Linear": Rule(_of_first_input(_linear), dims=(0, 1)),
+        "QuantizedConv": Rule(_channels_last_windows, dims=(0, 3)),
         "QuantizedLinear": Rule(_of_first_input(_linear), dims=(0, 1)),
         "WinogradConv": Rule(_of_first_input(_winograd), dims=(0, 1)),
     },
