@@ -12,10 +12,13 @@ questions are answered:
 In a quantized model, rounding may change an early value by one quantization level, which changes the outputs as much as
 a fault may. If all quantized values before a value are equal in both models, rounding changes that value by at most one
 level: its input differs by a few units in the last place, and a level is thousands of units wide (`level_difference`).
+If outputs look different, a copy of BEFORE takes AFTER's quantized values as inputs. It must compute nearly the same
+levels, and the outputs of AFTER (`levels_agree`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -492,6 +495,9 @@ class _GivenChoices:
 
 # Operator -> largest change of its result by rounding, in levels. DynamicQuantizeLinear also rounds its zero point.
 ROUNDING_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
+# Rounding moves at most this share of the elements of a value by one level. Most sums are a few units in the last place
+# off, and a level is thousands of units wide.
+LEVELS_MOVED = 1e-3
 
 
 def has_levels(model: ir.Model) -> bool:
@@ -507,12 +513,10 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
         mode: of AFTER.
         case: the inputs.
     """
-    before, after = (_quantizers(model.model) for model in (pair.before, pair.after))
-    made = {value.name for node in pair.after.model.graph for value in node.outputs}
-    shared = [name for name in before if name in made]
-    # A value that the two models quantize differently cannot be compared.
-    if not shared or any(after.get(name, before[name]) != before[name] for name in shared):
+    before, shared = _shared_levels(pair)
+    if not shared:
         return ""
+    made = {value.name for node in pair.after.model.graph for value in node.outputs}
     try:
         want = values_of(pair.before, pair.reference, shared, case)
         got = values_of(pair.after, mode, shared, case)
@@ -534,6 +538,74 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
         if doubtful or node.op_type in ROUNDING_LEVELS:
             unsure.update(node.outputs)
     return ""
+
+
+def levels_agree(pair: Pair, run: ComparedRun, compared: Collection[str]) -> bool:
+    """Returns whether BEFORE, given AFTER's quantized values, computes AFTER's quantized values and outputs.
+
+    Of the elements of a quantized value, a share of LEVELS_MOVED may differ by the levels that rounding explains.
+
+    Args:
+        pair: both models.
+        run: of AFTER.
+        compared: names of outputs.
+    """
+    _, shared = _shared_levels(pair)
+    if not shared or isinstance(run.found, str):
+        return False
+    try:
+        given = values_of(pair.after, run.mode, shared, run.case)
+        feeds = {f"{_PREFIX}_{i}": given[name] for i, name in enumerate(shared)}
+        types = {name: ir.DataType.from_numpy(given[name].dtype) for name in shared}
+        session = open_session(with_levels_as_inputs(pair.before.model, types))
+        got = run_case(session, Case(run.case.name, {**run.case.feeds, **feeds}))
+        after = run_case(open_session(pair.after.source, run.mode), run.case, half_io=pair.half_io)
+    except VerifyError:
+        return False
+    if isinstance(got, str) or isinstance(after, str):
+        return False
+    outputs, levels = got[: len(pair.names)], got[len(pair.names) :]
+    for name, want in zip(shared, levels, strict=True):
+        moved = np.count_nonzero(want != given[name]) if want.shape == given[name].shape else want.size
+        if _levels(want, given[name]) > 1 or moved > max(1, LEVELS_MOVED * want.size):
+            return False
+    found = deviations(outputs, after)
+    if isinstance(found, str):
+        return False
+    limits = {name: LIMITS[pair.rewritten.classes[name]] for name in compared}
+    return all(not d.structure and d.relative <= limits.get(name, math.inf) for name, d in zip(pair.names, found))
+
+
+def with_levels_as_inputs(before: ir.Model, types: Mapping[str, ir.DataType]) -> ir.Model:
+    """Returns a copy of BEFORE whose nodes read quantized values from new inputs; it also outputs its own values.
+
+    Args:
+        before: the model.
+        types: name of a quantized value -> its type.
+    """
+    editor = editor_of_copy(before)
+    made = {value.name: value for node in editor.model.graph for value in node.outputs}
+    for i, (name, dtype) in enumerate(types.items()):
+        value = made[name]
+        producer = value.producer()
+        assert producer is not None
+        b = Builder(editor, producer)
+        own = b.op("Identity", value, _dtype=dtype)
+        given = b.op("Identity", editor.add_input(f"{_PREFIX}_{i}", dtype), _dtype=dtype)
+        editor.interpose(value, b.nodes, given)
+        editor.add_graph_output(editor.model.graph, own)
+    return editor.model
+
+
+def _shared_levels(pair: Pair) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
+    """Returns BEFORE's quantized values, and the names of those in both models.
+
+    No name is returned if the models quantize a value differently, because its levels cannot be compared.
+    """
+    before, after = (_quantizers(model.model) for model in (pair.before, pair.after))
+    made = {value.name for node in pair.after.model.graph for value in node.outputs}
+    shared = [name for name in before if name in made]
+    return before, shared if all(after.get(name, before[name]) == before[name] for name in shared) else []
 
 
 def _quantizers(model: ir.Model) -> dict[str, tuple[Any, ...]]:

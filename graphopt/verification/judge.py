@@ -15,7 +15,7 @@ from graphopt.metadata import Numerics
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import MARGIN
 from graphopt.runtime.discovery import CPU
-from graphopt.verification.choices import RunGroup, grouped, has_levels, level_difference
+from graphopt.verification.choices import RunGroup, grouped, has_levels, level_difference, levels_agree
 from graphopt.verification.compare import LIMITS, NAN_EVERYWHERE, Deviation, Judgement, deviation, deviations, judge
 from graphopt.verification.modes import ComparedRun, at_default_level, farthest, is_usual, runner_of_before
 from graphopt.verification.pair import Effort, Pair, Tolerance
@@ -84,6 +84,7 @@ class _Judge:
             as AFTER does.
         allowed: case -> a multiple of the limit; a difference up to it is inconclusive.
         nondeterministic: (case, output) for which runs of BEFORE differ.
+        by_levels: runs of a quantized model whose levels and outputs agree with BEFORE's, given AFTER's levels.
     """
 
     group: RunGroup
@@ -96,6 +97,7 @@ class _Judge:
     overflown: set[tuple[str, str, bool]] = field(default_factory=set)
     allowed: dict[str, float] = field(default_factory=dict)
     nondeterministic: set[tuple[str, str]] = field(default_factory=set)
+    by_levels: set[ComparedRun] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.pair, self.errors = self.group.pair, self.group.errors
@@ -122,6 +124,8 @@ class _Judge:
             row = OutputComparison(name, case, *mode, *numbers, **vars(self._judged(run, found, i)))
             if (row.case, row.name) in self.nondeterministic:
                 continue
+            if run in self.by_levels:
+                row = replace(row, equal=True, reason="", slice="", slice_error=0.0)
             if (row.case, row.name, run.mode.in_half) in self.overflown:
                 row = replace(row, equal=True, reason=NOISE, slice_error=0.0)
             excused = 1 < row.severity <= self.allowed.get(row.case, 1.0)
@@ -207,6 +211,10 @@ class _Judge:
                 bad = self.update(run)
             elif not bad:
                 continue
+            if self._agrees_by_levels(run):
+                self.by_levels.add(run)
+                self.update(run)
+                continue
             if not (_is_certain(bad) and not self.errors.has_choices and not run.mode.in_half):
                 self.overflown |= self._overflows(run, bad)
                 decided = self._draw_again(run, self.budget if again else None)
@@ -221,6 +229,13 @@ class _Judge:
         for run in self.rows:
             if run.case.name in measured:
                 self.update(run)
+
+    def _agrees_by_levels(self, run: ComparedRun) -> bool:
+        """Returns whether other levels of quantized values explain a difference completely (`levels_agree`)."""
+        coarse = any(self.pair.rewritten.classes[name] > Numerics.APPROXIMATE for name in self.compared)
+        if coarse or run.mode.optimized or run.mode.in_half or not has_levels(self.pair.before.model):
+            return False
+        return levels_agree(self.pair, run, self.compared)
 
     def _measure_fixed(self, run: ComparedRun) -> None:
         for numerics in self.classes:

@@ -1,4 +1,4 @@
-"""Copies of a model with other arithmetic: exact sums, Winograd's algorithm, float16 rounded or replaced by float32.
+"""Copies of a model with other arithmetic: exact sums, Winograd's algorithm, QLinearConv by its definition, float16.
 
 Exact sums measure the rounding error of BEFORE's own sums, which is the same in every run. A kernel that adds n values
 one by one rounds n times. If the values are alike, it may round in the same direction each time, for example in the
@@ -14,6 +14,7 @@ for any AFTER. The last term is not AFTER's error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from graphopt.graph.operators.arguments import GROUP_NORM_OF_CHANNELS_OPSET, sli
 from graphopt.graph.traversal import tensor_array, tensor_dims, with_subgraphs
 from graphopt.graph.view import attribute_float, attribute_int
 from graphopt.ops import DOMAIN
+from graphopt.ops.schema import AXIS_OF_SCALES_OPSET
 from graphopt.targets.target import Target
 
 FLOAT, DOUBLE, HALF = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16
@@ -100,6 +102,39 @@ def widened(model: ir.Model) -> ir.Model:
             if value.dtype in NARROW:
                 inference.retype(editor.model, value, FLOAT)
     return editor.model
+
+
+# -- quantized convolutions --------------------------------------------------------------------------------------------
+
+
+def with_defined_convolutions(model: ir.Model) -> ir.Model | None:
+    """Returns a copy with QLinearConv by its definition, Q(Conv(D(x), D(w), D(b))); None if there is no such node.
+
+    ONNX Runtime's QLinearConv saturates sums of products on processors with AVX2 but without VNNI. Noise reaches the
+    rounding of QuantizeLinear, and not that inside a QLinearConv.
+    """
+    editor = editor_of_copy(model)
+    nodes = [node for node in editor.nodes({("", "QLinearConv")}) if _is_definable(node, editor)]
+    for node in nodes:
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.inputs
+        b = Builder(editor, node)
+        axis: dict[str, Any] = {"axis": 0} if b.opset >= AXIS_OF_SCALES_OPSET else {}
+        operands = [b.op("DequantizeLinear", x, x_scale, x_zero), b.op("DequantizeLinear", w, w_scale, w_zero, **axis)]
+        if bias and bias[0] is not None:
+            operands.append(b.op("DequantizeLinear", bias[0], b.op("Mul", x_scale, w_scale), **axis))
+        attributes: dict[str, Any] = dict(node.attributes)
+        sums = b.op("Conv", *operands, **attributes)
+        y = b.op("QuantizeLinear", sums, y_scale, y_zero, _like=node.outputs[0])
+        editor.replace([node], b.nodes, {node.outputs[0]: y}, anchor=node)
+    return editor.model if nodes else None
+
+
+def _is_definable(node: ir.Node, editor: Editor) -> bool:
+    """Returns whether DequantizeLinear accepts the scales of a QLinearConv, which must be constants."""
+    scales, zeros = editor.constant(node.inputs[4]), editor.constant(node.inputs[5])
+    if scales is None or zeros is None or scales.shape != zeros.shape:
+        return False
+    return scales.size == 1 or editor.opset_at(node) >= AXIS_OF_SCALES_OPSET
 
 
 # -- exact sums --------------------------------------------------------------------------------------------------------
