@@ -96,12 +96,14 @@ class FoldCandidate:
         X: its input.
         before: the linear operator that produces X, or None.
         after: the linear operator that is the only reader of the result, or None.
+        transpose: the Transpose between `before` and the node, or None.
     """
 
     node: ir.Node
     X: ir.Value
     before: Linear | None
     after: Linear | None
+    transpose: ir.Node | None = None
 
     def fold(self, into_before: Callable[[Linear], Folded], into_after: Callable[[Linear], Folded]) -> FoldPlan:
         """Folds the node into the operator before it, or else into the one after it.
@@ -136,9 +138,9 @@ class FoldPlan:
         kind = linear.node.op_type  # before a MatMul becomes a Gemm
         if linear is self.candidate.before:
             new = rewire(linear, folded, linear.X, editor)
-            if len(new) > 1:
-                product = linear.node.outputs[0]  # renamed, because its elements change
-                product.name = editor.unique_name(f"{product.name}_folded")
+            new += () if self.candidate.transpose is None else (self.candidate.transpose,)
+            for changed in new[:-1]:  # renamed, because its elements change
+                changed.outputs[0].name = editor.unique_name(f"{changed.outputs[0].name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {kind} before it"
         new = rewire(linear, folded, self.candidate.X, editor)

@@ -3,7 +3,8 @@
     node after L:  s * (L(X; W) + b) + t = L(X; s * W) + (s * b + t)
     node before L: L(s * X + t; W) + b   = L(X; W * s) + (b + L(t; W))
 
-L is Conv, ConvTranspose, Gemm or MatMul. New weights are computed in float64 and rounded once.
+L is Conv, ConvTranspose, Gemm or MatMul. A Transpose may be between L and the node after it, as for the layer scale of
+ConvNeXt. New weights are computed in float64 and rounded once.
 
 Why it is legal: L is linear, and broadcasting applies one value to each channel.
 
@@ -37,7 +38,7 @@ from graphopt.forms.linear import (
 )
 from graphopt.forms.row_statistics import fused_by_runtimes
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import require_read_once
+from graphopt.graph.view import attribute_ints, producer_of, require_one_graph, require_read_once
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -60,7 +61,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
 
     def match(self, node: ir.Node, editor: Editor) -> AffineMatch | None:
         following = linear_after(node.outputs[0])
-        if following is None and not any(linear_before(v, editor) for v in node.inputs if v is not None):
+        if following is None and not any(_preceding(v, editor)[0] for v in node.inputs if v is not None):
             return None
         if following is None and _is_a_bias(node, editor):
             return None  # a cheap test first: most constant Adds next to a MatMul are its bias
@@ -72,7 +73,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             raise
         if affine is None:
             return None
-        before, after = linear_before(affine.X, editor), following
+        (before, transpose), after = _preceding(affine.X, editor), following
         if before is not None and before.node.op_type == "MatMul" and before.add is None and not _scales(affine):
             before = None  # this node is the bias
         if after is not None and after.node.op_type == "MatMul" and not _plain_scale(affine):
@@ -84,7 +85,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             raise Refusal(Code.NO_GAIN, f"the node is part of {form.suffix}, which runtimes fuse as a whole", node)
         if (norm := fused_by_runtimes(node, editor)) is not None:
             raise Refusal(Code.NO_GAIN, f"the node is part of {norm}, which runtimes fuse as a whole", node)
-        return AffineMatch(affine, FoldCandidate(node, affine.X, before, after))
+        return AffineMatch(affine, FoldCandidate(node, affine.X, before, after, transpose))
 
     def legal(self, match: AffineMatch, editor: Editor) -> FoldPlan:
         return match.candidate.fold(
@@ -95,9 +96,16 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
         return plan.rewrite(editor)
 
 
+def _preceding(value: ir.Value, editor: Editor) -> tuple[Linear | None, ir.Node | None]:
+    """Returns the linear operator that produces a value, directly or with a Transpose after it, and this Transpose."""
+    transpose = producer_of(value, "Transpose")
+    x = value if transpose is None else transpose.inputs[0]
+    return None if x is None else linear_before(x, editor), transpose
+
+
 def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
     """Returns whether the linear neighbours of an Add are MatMuls without bias, where folding gains nothing."""
-    before = [linear for v in node.inputs if v is not None and (linear := linear_before(v, editor)) is not None]
+    before = [found for v in node.inputs if v is not None and (found := _preceding(v, editor)[0]) is not None]
     after = linear_after(node.outputs[0])
     return (
         node.op_type == "Add"
@@ -109,7 +117,14 @@ def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     require_read_once(linear.Y, *linear.nodes)
     _, M = channels(linear, editor)
-    scale, shift = _scale_and_shift(match, output_rank(linear, editor), linear.channel_axis, M)
+    rank, axis = output_rank(linear, editor), linear.channel_axis
+    if (transpose := match.candidate.transpose) is not None:
+        require_one_graph([transpose], match.candidate.node)
+        require_read_once(transpose.outputs[0], transpose)
+        if rank is None:
+            raise Refusal(Code.UNKNOWN_RANK, "the rank of the data is not known", linear.node)
+        axis = list(attribute_ints(transpose, "perm", range(rank)[::-1])).index(axis % rank)
+    scale, shift = _scale_and_shift(match, rank, axis, M)
     return fold_after(linear, scale, shift, editor)
 
 

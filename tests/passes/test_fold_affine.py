@@ -71,6 +71,52 @@ def test_after_matmul(rank: int) -> None:
     check(model_from_text(text, weights), {"x": draw(*[2] * (rank - 1), 4)}, ["MatMul", "Add"])
 
 
+@pytest.mark.parametrize("node", ["Mul(t, k)", "Mul(k, t)", "Div(t, k)"])
+@pytest.mark.parametrize("shape", [(), (5, 1, 1), (1, 5, 1, 1)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_after_a_transpose(node: str, shape: tuple[int, ...], bias: bool) -> None:
+    """The layer scale of ConvNeXt multiplies the transposed result of a MatMul."""
+    text = f"""g (float[2, 3, 7, 4] x) => (float[2, 5, 3, 7] y) {{
+        {"p" if bias else "s"} = MatMul(x, W)
+        {"s = Add(p, c)" if bias else ""}
+        t = Transpose <perm = [0, 3, 1, 2]> (s)
+        y = {node} }}"""
+    weights = {"W": draw(4, 5), "k": draw(*shape)} | ({"c": draw(5)} if bias else {})
+    check(
+        model_from_text(text, weights),
+        {"x": draw(2, 3, 7, 4)},
+        ["MatMul", "Add", "Transpose"] if bias else ["MatMul", "Transpose"],
+    )
+
+
+def test_after_a_transpose_of_conv() -> None:
+    text = """g (float[2, 6, 7, 8] x) => (float[2, 7, 8, 9] y) {
+        s = Conv(x, W)
+        t = Transpose <perm = [0, 2, 3, 1]> (s)
+        m = Mul(t, k)
+        y = Add(m, c) }"""
+    weights = {"W": draw(9, 6, 1, 1), "k": draw(9), "c": draw(1, 9)}
+    check(model_from_text(text, weights), {"x": draw(2, 6, 7, 8)}, ["Conv", "Transpose"])
+
+
+@pytest.mark.parametrize(
+    ("constant", "tail", "code"),
+    [("k", "", "WRONG_AXIS"), ("c", "z = Abs(t)", "OTHER_USES"), ("c", "z = Abs(s)", "OTHER_USES")],
+)
+def test_refused_after_a_transpose(constant: str, tail: str, code: str) -> None:
+    output = ", float[2, 3, 8] z" if tail else ""
+    text = f"""g (float[2, 3, 4] x) => (float[2, 8, 3] y{output}) {{
+        p = MatMul(x, W)
+        s = Add(p, b)
+        t = Transpose <perm = [0, 2, 1]> (s)
+        y = Mul(t, {constant})
+        {tail} }}"""
+    constants = {"k": draw(3), "c": draw(8, 1)}
+    weights = {"W": draw(4, 8), "b": draw(8), constant: constants[constant]}
+    model = model_from_text(text, weights, check=False)
+    assert rewrite(model, [FoldAffine()]).codes() == [code]
+
+
 @pytest.mark.parametrize("node", ["Mul(x, k)", "Add(x, k)", "Sub(k, x)", "Div(x, k)"])
 def test_ahead_of_an_unpadded_conv(node: str) -> None:
     text = f"""g (float[N, 6, 7, 8] x) => (float[N, 8, 5, 6] y) {{
