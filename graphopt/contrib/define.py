@@ -36,7 +36,7 @@ def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
     inputs = dict(_named(op.inputs, node.inputs, node))
     missing = [n for n in op.inputs if n[-1] not in "?*" and n not in inputs]
     if missing:
-        raise Refusal(Code.UNSUPPORTED_OP, f"its input {missing[0]} is absent", node)
+        raise Refusal(Code.UNSUPPORTED_OP, f"input {missing[0]} is absent", node)
     used = [v if use_count(v) or v.is_graph_output() else None for v in node.outputs]
     return Call(inputs, attributes, frozenset(dict(_named(op.outputs, used, node))))
 
@@ -71,7 +71,7 @@ def define(op: ContribOp, node: ir.Node, editor: Editor) -> tuple[Writer, dict[i
             name = formal(op.outputs[i])
             if name in call.outputs:
                 if name not in values:
-                    raise Refusal(Code.UNSUPPORTED_OP, f"its output {name} has no definition", node)
+                    raise Refusal(Code.UNSUPPORTED_OP, f"output {name} has no definition", node)
                 outputs[output] = values[name]
     except BaseException:
         writer.discard()

@@ -26,9 +26,9 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     kind, T = w.dtype(call["data"]), w.dtype(scales)
     bits, size = 4 if kind in FOUR_BITS else call.attribute("bits"), call.attribute("block_size")
     if kind not in (*FOUR_BITS, ir.DataType.UINT8):
-        raise w.refuse(Code.WRONG_DTYPE, f"its data has the type {kind.name}")
+        raise w.refuse(Code.WRONG_DTYPE, f"the data has the type {kind.name}")
     if bits not in BITS or size < 1:
-        raise w.refuse(Code.ATTRIBUTE, f"its data has {bits} bits and blocks of {size}")
+        raise w.refuse(Code.ATTRIBUTE, f"the data has {bits} bits and blocks of {size}")
     codes = _constant(w, call["data"], bits)
     axis, gather_axis = call.attribute("quantize_axis"), call.attribute("gather_axis")
     for given in (axis, gather_axis):

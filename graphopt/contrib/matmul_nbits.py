@@ -26,9 +26,9 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     A, B, scales = call["A"], call["B"], call["scales"]
     K, bits, size = (call.attribute(n) for n in ("K", "bits", "block_size"))
     if bits not in BITS:
-        raise w.refuse(Code.ATTRIBUTE, f"its weights have {bits} bits")
+        raise w.refuse(Code.ATTRIBUTE, f"the weights have {bits} bits")
     if call.attribute("weight_prepacked"):
-        raise w.refuse(Code.ATTRIBUTE, "its weights have the layout of one GPU kernel")
+        raise w.refuse(Code.ATTRIBUTE, "the weights have the layout of one GPU kernel")
     T, blocks = w.dtype(scales, A), -(-K // size)
     _check_sizes(w, call, blocks)
     packed, points = w.constant(B), w.constant(call.get("zero_points"))

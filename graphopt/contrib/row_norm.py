@@ -48,7 +48,7 @@ def _define_simplified(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     if axis != -1 and axis != w.rank(x) - 1:
         raise w.refuse(Code.WRONG_AXIS, f"axis is {axis}; the definition covers the last axis only")
     if w.dtype(x) != w.dtype(scale):
-        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, but its scale is {w.dtype(scale)}")
+        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, and the scale is {w.dtype(scale)}")
     if call.attribute("stash_type") != 1:
         raise w.refuse(Code.ATTRIBUTE, "statistics are not in float32")
     outputs = {"Y": w.rms_norm(x, scale, call.attribute("epsilon"))}

@@ -25,7 +25,7 @@ class Writer(Builder):
     def __init__(self, editor: Editor, anchor: ir.Node) -> None:
         super().__init__(editor, anchor)
         if self.opset < MIN_OPSET:
-            raise Refusal(Code.OPSET, f"its definition needs opset {MIN_OPSET}, but the model has {self.opset}", anchor)
+            raise Refusal(Code.OPSET, f"the definition needs opset {MIN_OPSET}, but the model has {self.opset}", anchor)
 
     # -- queries of the node's inputs ----------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class Writer(Builder):
         """
         known = next((d for v in values if (d := self.editor.dtype(v)) is not None), None)
         if known is None:
-            raise self.refuse(Code.WRONG_DTYPE, "the element type of its inputs is not known")
+            raise self.refuse(Code.WRONG_DTYPE, "the element type of the inputs is not known")
         return known
 
     def rank(self, value: ir.Value) -> int:

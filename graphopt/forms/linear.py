@@ -238,7 +238,7 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     shifted = bool(shift.any())
     if shifted and node.op_type == "ConvTranspose":
         raise Refusal(
-            Code.PADDED, "a shift is added before a transposed convolution, and its borders have fewer taps", node
+            Code.PADDED, "a shift is added before a transposed convolution, which uses fewer taps at its borders", node
         )
     if shifted and node.op_type == "Conv":
         auto_pad = attribute_string(node, "auto_pad", "NOTSET")
@@ -299,7 +299,7 @@ def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array |
     _, M = channels(linear, editor)
     if node.op_type == "Gemm":
         if bias.ndim > 2 or (bias.ndim > 0 and bias.shape[-1] not in (1, M)):
-            raise Refusal(Code.WRONG_SHAPE, f"C has shape {bias.shape}, and the product has {M} columns", node)
+            raise Refusal(Code.WRONG_SHAPE, f"C has shape {bias.shape}, and the result has {M} columns", node)
         bias = bias * attribute_float(node, "beta", 1.0)
     elif node.op_type == "MatMul":
         bias = per_channel(bias, editor.shapes.rank(node.outputs[0]), -1, M, node)

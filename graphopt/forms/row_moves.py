@@ -92,7 +92,11 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
     for images in () if split else firsts:
         if all((count := first.divided_by(images)) is not None and count.value is not None for first in firsts):
             return dims, images
-    raise Refusal(Code.UNKNOWN_SHAPE, f"the first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
+    raise Refusal(
+        Code.UNKNOWN_SHAPE,
+        f"the values have different first dimensions: {', '.join(sorted(map(str, firsts)))}",
+        nodes[-1],
+    )
 
 
 def _along_first(node: ir.Node, editor: Editor) -> bool:

@@ -114,7 +114,10 @@ class GraphView:
                 raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
             overridable = value is not None and value.is_initializer()
             code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
-            raise Refusal(code, f"{what} is {value.name if value is not None else 'absent'}", *nodes)
+            if value is None:
+                raise Refusal(code, f"{what} is absent", *nodes)
+            problem = f"callers may override {what}" if overridable else f"{what} is not constant"
+            raise Refusal(code, f"{problem}: {value.name}", *nodes)
         return array
 
     def scalar(self, value: ir.Value | None) -> float | None:
@@ -132,7 +135,8 @@ class GraphView:
         """
         dtype = self.dtype(value)
         if dtype is None or dtype not in (dtypes or FLOATS):
-            raise Refusal(Code.WRONG_DTYPE, f"{value.name} is {dtype}", node)
+            kind = "unknown" if dtype is None else dtype.name
+            raise Refusal(Code.WRONG_DTYPE, f"the element type of {value.name} is {kind}", node)
         return dtype
 
     def require_dims(self, value: ir.Value, node: ir.Node, *, least: int = 0) -> tuple[Size, ...]:
@@ -160,7 +164,9 @@ class GraphView:
         """
         known = self.known_types(values)
         if len(known) > 1:
-            raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", *nodes)
+            raise Refusal(
+                Code.MIXED_DTYPE, f"the operands have types {' and '.join(sorted(d.name for d in known))}", *nodes
+            )
 
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """Returns the dimensions (int, symbol or None) that the model declares or onnx inferred; None without a shape.
@@ -354,7 +360,7 @@ def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
     """
     for node in nodes:
         if node.graph is not anchor.graph:
-            raise Refusal(Code.ESCAPES, "a part of it is in another graph", node)
+            raise Refusal(Code.ESCAPES, "a part of the candidate is in another graph", node)
 
 
 def is_float(value: ir.Value | None) -> TypeGuard[ir.Value]:

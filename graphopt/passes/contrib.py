@@ -64,7 +64,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
         why = _contradiction(writer)
         writer.discard()
         if why:
-            raise Refusal(Code.WRONG_SHAPE, f"its operands do not fit its definition: {why}", match.node)
+            raise Refusal(Code.WRONG_SHAPE, f"the operands do not fit the definition: {why}", match.node)
         return match
 
     def candidate(self, plan: ContribMatch, editor: Editor) -> Candidate | None:

@@ -125,7 +125,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
                 if attribute_float(product, name, 1.0) != wanted:
-                    raise Refusal(Code.ATTRIBUTE, f"its {name} is {attribute_float(product, name, 1.0)}", product)
+                    raise Refusal(Code.ATTRIBUTE, f"{name} is {attribute_float(product, name, 1.0)}", product)
             if attribute_int(product, "transA", 0):
                 raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
             if attribute_int(product, "transB", 0):

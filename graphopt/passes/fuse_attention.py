@@ -254,7 +254,7 @@ def _typed(match: Attention, graph: GraphView) -> Attention:
     foreign = not known <= {*FLOATS}
     if foreign or (len(known) > 1 and not widened):
         code = Code.WRONG_DTYPE if foreign else Code.MIXED_DTYPE
-        raise Refusal(code, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
+        raise Refusal(code, f"the operands have types {' and '.join(sorted(d.name for d in known))}", match.scores)
     dtype = next(iter(second or known))
     for cast, node in match.casts:
         if cast not in (ir.DataType.FLOAT, dtype):

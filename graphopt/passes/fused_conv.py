@@ -142,9 +142,13 @@ def require_floats(match: ConvMatch, editor: Editor) -> None:
     """
     dtype = editor.dtype(match.W) or editor.dtype(match.X)
     if dtype not in FLOATS:
-        raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+        raise Refusal(
+            Code.WRONG_DTYPE,
+            f"the element type of {match.W.name} is {'unknown' if dtype is None else dtype.name}",
+            match.node,
+        )
     if editor.dtype(match.X) not in (None, dtype):
-        raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {editor.dtype(match.X)}", match.node)
+        raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} and {match.W.name} have different element types", match.node)
 
 
 def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:

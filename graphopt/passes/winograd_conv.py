@@ -46,9 +46,9 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
             raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {w.name} is not known", node)
         for name, default in (("strides", (1, 1)), ("dilations", (1, 1))):
             if attribute_ints(node, name, default) != (1, 1):
-                raise Refusal(Code.ATTRIBUTE, f"its {name} are {list(attribute_ints(node, name, default))}", node)
+                raise Refusal(Code.ATTRIBUTE, f"the {name} are {list(attribute_ints(node, name, default))}", node)
         if attribute_int(node, "group", 1) != 1:
-            raise Refusal(Code.ATTRIBUTE, f"its group is {attribute_int(node, 'group', 1)}", node)
+            raise Refusal(Code.ATTRIBUTE, f"the group is {attribute_int(node, 'group', 1)}", node)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         ones = (1, 1)
         return ConvMatch(node, x, w, bias, M, C, kernel, {"pads": resolved_pads(node, kernel, ones, ones, editor)})
@@ -60,7 +60,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
         if producer is not None and producer.op_type == "DequantizeLinear":
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)
         if min(match.attributes["pads"], default=0) < 0:
-            raise Refusal(Code.ATTRIBUTE, f"its pads are {list(match.attributes['pads'])}", node)
+            raise Refusal(Code.ATTRIBUTE, f"the pads are {list(match.attributes['pads'])}", node)
         require_floats(match, editor)
         return match
 

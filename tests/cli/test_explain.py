@@ -104,7 +104,7 @@ def test_layers_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     shown = graphopt_command("explain", tmp_path / "m.onnx", "--target", "cpu").stdout
     assert "Conv in 12 layers: /encoder/layer.{0-11}/Conv\n" in shown
-    assert shown.count("its strides are [2, 2]") == 1
+    assert shown.count("the strides are [2, 2]") == 1
 
 
 def test_options(graphopt_command: Command, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
 # Operators that are kept on GPUs and have no kernel in our provider, with the reason.
 WITHOUT_OURS = {"QLinearReduceMean": "the runtime has only a schema, so no file with it runs; `lower` replaces it"}
 # Operators without a definition, with the reason.
-UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
+UNDEFINED = {"GemmFloat8": "no matrix multiplication of the standard takes its types"}
 
 
 def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:

@@ -103,7 +103,7 @@ def test_verify_names_the_key_that_windows_differ_by() -> None:
     standard, refused = lowered(model)
     assert not refused
     report = verify(model, standard, inputs={n: x for n, x in case.inputs.items() if n not in case.constants})
-    told = [n for n in report.notes if "sees n keys" in n]
+    told = [n for n in report.notes if "attends to n + 1 keys" in n]
     assert report.equal == (RUNTIME >= (1, 31)) and len(told) == (RUNTIME < (1, 31))
 
 
