@@ -102,7 +102,10 @@ DEVICE void search_values(const AttentionArgs& args, const AttentionPlace<P>& pl
     if (vectors) {
       pack = load_pack(from);
     } else {
-      for (int e = 0; e < min_int(P::kSize, sizes.Dv - d); ++e) pack.v[e] = from[int64_t{e} * strides.column];
+      // A loop of unknown length would keep the pack in scratch memory.
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (d + e < sizes.Dv) pack.v[e] = from[int64_t{e} * strides.column];
+      }
     }
     UNROLL for (int e = 0; e < P::kSize; ++e) {
       if (!is_finite(pack.v[e])) lds.last[d + e] = 0;
