@@ -12,7 +12,7 @@ import numpy as np
 from tests.hip import tiles
 from tests.hip.activations import apply, parameters
 from tests.hip.case import Case
-from tests.hip.channels_last_cases import DEPTHWISE
+from tests.hip.channels_last_cases import DEPTHWISE, square_depthwise
 from tests.hip.convolution_cases import convolve
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 from tests.hip.integer_product_cases import PAIRS, random, wide, zero_points
@@ -271,6 +271,11 @@ def convolutions() -> Iterator[Case]:
     for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
         sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
         yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])
+    for side, stride in ((3, 1), (3, 2), (5, 1), (5, 2)):
+        for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(square_depthwise(side, stride)):
+            sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
+            name = f"integer_depthwise_{side}x{side}" + ("_stride_2" if stride == 2 else "")
+            yield conv(f"{name}-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])
 
 
 def cases() -> Iterator[Case]:

@@ -213,6 +213,25 @@ def test_one_step_from_the_definition(name: str, dtype: Any, worker: ProcessPool
         assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01
 
 
+@pytest.mark.parametrize(
+    ("C", "kernel", "strides", "pads"),
+    [(3, 7, [2, 2], [3] * 4), (3, 3, [2, 2], [1] * 4), (4, 5, [2, 2], [1, 2, 2, 0]), (1, 4, [4, 3], [0, 5, 1, 0]),
+     (5, 3, [1, 3], [2, 1, 0, 1]), (2, 1, [2, 2], [0] * 4)],
+)  # fmt: skip
+def test_few_channels(C: int, kernel: int, strides: list[int], pads: list[int], worker: ProcessPoolExecutor) -> None:
+    """Blocks of pixels become channels."""
+    x = np.random.default_rng(1).standard_normal((2, C, 17, 14)).astype(np.float32)
+    net = Network(np.uint8, x)
+    w, scales = net.weights(24, C, kernel, kernel, scale=0.01)
+    net.apply("Conv", 0.05, w, net.bias(scales), strides=strides, pads=pads)
+    (wanted,) = worker.submit(on_cpu, net.model(), {"x": x}).result()
+    for layout in LAYOUTS:
+        [(got,)], events = worker.submit(runs, net.model(), [{"x": x}], {"min_nodes": "2", **layout}).result()
+        assert events["fused"] == 1 and got.shape == wanted.shape
+        steps = np.abs(got - wanted) / 0.05
+        assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01
+
+
 def test_integers_stay_in_channels_last(worker: ProcessPoolExecutor) -> None:
     """Both layouts give the same integers. Only the first and the last image change their layout."""
     x = np.random.default_rng(1).standard_normal((2, 3, 17, 15)).astype(np.float32)

@@ -56,6 +56,17 @@ struct IntegerLinesArgs : Arguments<3, 80> {
   Divisor groups;     // work-groups of a matrix
 };
 
+// Converts images to blocks of stride_h x stride_w pixels with at most 16 bytes. packed: [images, rows, columns, 16], the
+// pixels of a block with C channels each; pixels outside of X are equal to its zero point. A work-item writes a block.
+struct IntegerBlocksArgs : Arguments<3, 88> {
+  In x, columns;
+  Out packed;
+  uint32_t total;
+  Divisor across, down;  // blocks of a row, rows of blocks of an image
+  int32_t C, H, W, stride_h, stride_w;
+  int32_t x_channel, x_row, x_column, x_image;  // strides
+};
+
 // Computes the operands of the epilogue of an int8 GEMM. sums: [matrices, N] of the packed right operand; bias: int32_t
 // [N] or float [N] if is_float_bias. All inputs except `sums` may be null. Zero points of unsigned elements are
 // converted like the elements. The grid has a work-item for each padded column of all matrices.
@@ -101,7 +112,8 @@ struct IntegerConvArgs : Arguments<7, 240> {
 };
 
 constexpr int kIntegerDepthwiseThreads = 128;
-constexpr int kIntegerDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
+// Adjacent pixels in a row of Y that a work-item computes, with any window and with a square one.
+constexpr int kIntegerDepthwiseStrip = 4, kIntegerDepthwiseSquareStrip = 2;
 
 // x [N, H, W, channels], w [taps, row], y [N, OH, OW, channels]. A work-item computes kIntegerPack channels of a strip
 // of y.

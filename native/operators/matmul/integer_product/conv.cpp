@@ -54,7 +54,11 @@ void IntegerConv::prepare(const Node& node) {
   lines.K = s[1];
   lines.taps = s.elements(2);
   lines.taps_first = last_filters_;
-  if (groups_ == 1) return prepare_right(node, lines);
+  if (groups_ == 1) {
+    const std::vector<uint8_t> filters = filters_of_blocks(*w, s);
+    has_blocks_ = !filters.empty();
+    return prepare_right(node, lines, nullptr, filters);
+  }
   if (s[0] != groups_ || s[1] != 1) return;
   // A row for each tap, with an element of each channel.
   gpu::IntegerLines rows;
@@ -62,6 +66,20 @@ void IntegerConv::prepare(const Node& node) {
   rows.K = lines.lines;
   rows.across = true;
   prepare_right(node, lines, &rows);
+}
+
+std::vector<uint8_t> IntegerConv::filters_of_blocks(const Tensor& w, const Shape& s) {
+  // The padding that auto_pad sets depends on the size of X.
+  if (s.rank() != kLayoutRank || (window_.auto_pad() != "NOTSET" && window_.auto_pad() != "VALID")) return {};
+  const Shape image = {1, s[1], window_.span(0, s[2]), window_.span(1, s[3])};
+  ConvolutionProblem p;
+  place(image, s, p);
+  if (!gpu::over_blocks(p)) return {};
+  std::vector<uint8_t> bytes(w.bytes());
+  const gpu::WorkStream stream(device_);
+  device_.copy(bytes.data(), w.data, bytes.size(), stream.get());
+  stream.synchronize();
+  return gpu::pack_filters_of_blocks(p, bytes.data(), last_filters_, w.type == ElementType::kInt8);
 }
 
 void IntegerConv::plan(Call& call, Program& program) const {
@@ -111,6 +129,11 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     const Ref from = x;
     x = program.reserve(p.N * C * p.in_size());
     swap_axes(call, program, {p.N, C, p.in_size()}, 1, from, x);
+  } else if (has_blocks_) {
+    const Ref from = x;
+    const ConvolutionProblem blocks = gpu::over_blocks(p).value();
+    x = program.reserve(p.N * blocks.in_size() * 16);
+    program.launch(gpu::integer_blocks_plan(p, last_), {from, right.columns}, {x});
   } else if (!last_ || (C % 16 != 0 && !depthwise)) {
     gpu::IntegerLines pixels;
     pixels.matrices = last_ ? 1 : p.N;
@@ -132,9 +155,10 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   columns.sum = sum_;
   columns.has_table = call.has_input(in_[kTable]);
   const Ref result = last_ && call.aligned() ? y : program.reserve(size);
-  program.launch(depthwise ? gpu::integer_depthwise_plan(p, columns)
-                           : gpu::integer_conv_plan(p, columns, device_.facts()),
-                 {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
+  program.launch(
+      depthwise ? gpu::integer_depthwise_plan(p, columns)
+                : gpu::integer_conv_plan(has_blocks_ ? *gpu::over_blocks(p) : p, columns, device_.facts()),
+      {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
   if (!last_) {
     swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
   } else if (!call.aligned()) {

@@ -1,6 +1,8 @@
 // The kernel of integer convolutions, which op.cpp registers.
 #pragma once
 
+#include <vector>
+
 #include "operators/matmul/integer_product/matmul.h"
 #include "operators/window.h"
 
@@ -21,6 +23,10 @@ class IntegerConv final : public IntegerMatMul {
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
+  // Returns the filters for a convolution over blocks; none if X has too many channels. `w`, `s`: the filters, and their
+  // shape in channels first.
+  std::vector<uint8_t> filters_of_blocks(const Tensor& w, const Shape& s);
+
   // Plans a convolution in channels first. Tensors in channels last are transposed.
   void plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const;
 
@@ -30,7 +36,8 @@ class IntegerConv final : public IntegerMatMul {
   Window window_;
   int64_t groups_;
   bool last_, last_filters_;
-  hip::IntegerSum sum_;  // of Y and the residual
+  bool has_blocks_ = false;  // the packed filters are those of a convolution over blocks
+  hip::IntegerSum sum_;      // of Y and the residual
 };
 
 }  // namespace graphopt::integer_product

@@ -1,9 +1,10 @@
 // Convolutions of int8 elements in channels last.
 //
 // integer_conv_*: implicit GEMMs on the matrix units, like conv_last_* in float16 (operators/conv/convolution/channels_last.hip)
-// with the operands and the epilogue of gemm.hip. Compute-bound. integer_depthwise: one filter for each channel, on the
+// with the operands and the epilogue of gemm.hip. Compute-bound. integer_depthwise*: one filter for each channel, on the
 // vector unit. Bound by memory: x is read once (overlaps of windows come from the cache) and y is written once, 8 bytes
 // for each work-item and instruction. Launch: plan.cpp.
+#include "blocks/gpu/bytes.h"
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/kernels.h"
@@ -58,15 +59,127 @@ DEVICE void integer_conv(const IntegerConvArgs& args) {
   store_integer_tile<P>(args, lds, product, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n);
 }
 
-// The elements of a pack, as signed bytes.
-struct SignedPack {
-  uint64_t bytes;
+// The strip of Y of a work-item: kStrip pixels of one row, from column `first` on, and kIntegerPack channels from
+// `channel` on.
+template <int kStrip>
+struct DepthwisePlace {
+  const IntegerDepthwiseArgs& args;
+  int channel, row, first;
+  size_t channels, first_pixel;
+  const uint8_t *x, *outside;  // x: the channels of the first pixel of the image
+  uint32_t inverted_bits;
 
-  DEVICE SignedPack(const uint8_t* from, uint32_t inverted_bits)
-      : bytes(*reinterpret_cast<const uint64_t*>(from) ^
-              (static_cast<uint64_t>(inverted_bits) << 32 | inverted_bits)) {}
-  DEVICE int32_t operator[](int i) const { return static_cast<int8_t>(bytes >> 8 * i); }
+  DEVICE DepthwisePlace(const IntegerDepthwiseArgs& of, uint32_t i)
+      : args(of), channels(static_cast<size_t>(of.channels)), inverted_bits(of.epilogue.inverted_bits) {
+    const uint32_t strip_of_all = divide(i, args.packs);
+    channel = static_cast<int>(i - strip_of_all * args.packs.d) * kIntegerPack;
+    const uint32_t row_of_all = divide(strip_of_all, args.strips), image = divide(row_of_all, args.rows);
+    row = static_cast<int>(row_of_all - image * args.rows.d);
+    first = static_cast<int>(strip_of_all - row_of_all * args.strips.d) * kStrip;
+    first_pixel = static_cast<size_t>(row_of_all) * static_cast<size_t>(args.OW) + static_cast<size_t>(first);
+    x = static_cast<const uint8_t*>(of.x) +
+        static_cast<size_t>(image) * static_cast<size_t>(args.H) * static_cast<size_t>(args.W) * channels +
+        channel;
+    const IntegerColumnsHeader* header = args.columns;
+    outside = reinterpret_cast<const uint8_t*>(header->outside);
+  }
+
+  // Returns signed bytes of the channels of a pixel, which may be outside.
+  DEVICE uint64_t load(int h, int w) const {
+    const bool inside = static_cast<uint32_t>(h) < static_cast<uint32_t>(args.H) &&
+                        static_cast<uint32_t>(w) < static_cast<uint32_t>(args.W);
+    const uint8_t* const from = inside ? x + static_cast<size_t>(h * args.W + w) * channels : outside;
+    return *reinterpret_cast<const uint64_t*>(from) ^
+           (static_cast<uint64_t>(inverted_bits) << 32 | inverted_bits);
+  }
+  DEVICE uint64_t weights(int tap) const {
+    const uint8_t* w = args.w;
+    return *reinterpret_cast<const uint64_t*>(w + static_cast<size_t>(tap) * static_cast<size_t>(args.row) +
+                                              channel);
+  }
+
+  DEVICE void store(int32_t (&sums)[kStrip][kIntegerPack]) const {
+    const IntegerColumns column(args, 0, false, channel, args.channels);
+    const auto at = [&](int k) {
+      return (first_pixel + static_cast<size_t>(k)) * channels + static_cast<size_t>(channel);
+    };
+    IntegerBytes added[kStrip] = {};
+    UNROLL for (int k = 0; k < kStrip; ++k) {
+      if (first + k < args.OW) added[k] = column.load_residual(at(k));
+    }
+    UNROLL for (int k = 0; k < kStrip; ++k) {
+      if (first + k >= args.OW) return;
+      column.finish(sums[k], 0, added[k]);
+      column.store(at(k), sums[k]);
+    }
+  }
 };
+
+// Any window, tap by tap.
+DEVICE void depthwise_any(const IntegerDepthwiseArgs& args) {
+  const ConvWindow& p = args.window;
+  const uint32_t i = work_item(kIntegerDepthwiseThreads);
+  if (i >= args.total) return;
+  const DepthwisePlace<kIntegerDepthwiseStrip> place(args, i);
+  int32_t sums[kIntegerDepthwiseStrip][kIntegerPack] = {};
+  const auto byte = [](uint64_t bytes, int j) {
+    return static_cast<int32_t>(static_cast<int8_t>(bytes >> 8 * j));
+  };
+  for (int r = 0; r < p.kernel_h; ++r) {
+    const int h = place.row * p.stride_h - p.top + r * p.dilation_h;
+    for (int s = 0; s < p.kernel_w; ++s) {
+      const uint64_t factor = place.weights(r * p.kernel_w + s);
+      UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
+        const uint64_t in = place.load(h, (place.first + k) * p.stride_w - p.left + s * p.dilation_w);
+        UNROLL for (int j = 0; j < kIntegerPack; ++j) sums[k][j] += byte(in, j) * byte(factor, j);
+      }
+    }
+  }
+  place.store(sums);
+}
+
+// A square window with equal strides and without dilation. The bytes of four adjacent pixels, and those of the taps, are
+// transposed to a word for each channel, so that one instruction multiplies four taps. A word of pixels serves all
+// outputs whose taps it has: the taps are shifted instead.
+template <int kSide, int kStride>
+DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
+  constexpr int kStrip = kIntegerDepthwiseSquareStrip, kColumns = (kStrip - 1) * kStride + kSide;
+  constexpr int kWords = (kColumns + 3) / 4;
+  static_assert(kWords <= 2, "the taps of a row and their shifts fit into 8 bytes");
+  const uint32_t i = work_item(kIntegerDepthwiseThreads);
+  if (i >= args.total) return;
+  const DepthwisePlace<kStrip> place(args, i);
+  const int top = place.row * kStride - args.window.top, left = place.first * kStride - args.window.left;
+  const auto transposed = [](const uint64_t (&bytes)[8], int word, int half, uint32_t (&to)[4]) {
+    uint32_t from[4];
+    UNROLL for (int k = 0; k < 4; ++k) from[k] = static_cast<uint32_t>(bytes[4 * word + k] >> 32 * half);
+    transpose_bytes(from, to);
+  };
+  int32_t sums[kStrip][kIntegerPack] = {};
+  UNROLL for (int r = 0; r < kSide; ++r) {
+    uint64_t pixels[8] = {}, taps[8] = {};
+    UNROLL for (int c = 0; c < kColumns; ++c) pixels[c] = place.load(top + r, left + c);
+    UNROLL for (int s = 0; s < kSide; ++s) taps[s] = place.weights(r * kSide + s);
+    UNROLL for (int half = 0; half < 2; ++half) {
+      uint32_t in[kWords][4], factors[2][4] = {};
+      UNROLL for (int word = 0; word < kWords; ++word) transposed(pixels, word, half, in[word]);
+      UNROLL for (int word = 0; word < (kSide + 3) / 4; ++word) transposed(taps, word, half, factors[word]);
+      UNROLL for (int c = 0; c < 4; ++c) {
+        const uint64_t row = static_cast<uint64_t>(factors[1][c]) << 32 | factors[0][c];
+        UNROLL for (int k = 0; k < kStrip; ++k) {
+          const uint64_t shifted = row << (8 * k * kStride);
+          UNROLL for (int word = 0; word < kWords; ++word) {
+            const bool has_taps = k * kStride < 4 * (word + 1) && k * kStride + kSide > 4 * word;
+            if (!has_taps) continue;
+            int32_t& sum = sums[k][4 * half + c];
+            sum = add_products(in[word][c], static_cast<uint32_t>(shifted >> 32 * word), sum);
+          }
+        }
+      }
+    }
+  }
+  place.store(sums);
+}
 
 }  // namespace graphopt::hip
 
@@ -81,52 +194,13 @@ using namespace graphopt::hip;
 GEMM_ALIGNED_TILES(INTEGER_CONV_KERNEL)
 #endif
 
-KERNEL(integer_depthwise, kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x, w, columns, residual, table, y) {
-  const uint8_t *x = args.x, *w = args.w;
-  const IntegerColumnsHeader* header = args.columns;
-  const ConvWindow& p = args.window;
-  const uint32_t i = work_item(kIntegerDepthwiseThreads);
-  if (i >= args.total) return;
-  const uint32_t strip_of_all = divide(i, args.packs);
-  const int channel = static_cast<int>(i - strip_of_all * args.packs.d) * kIntegerPack;
-  const uint32_t row_of_all = divide(strip_of_all, args.strips), image = divide(row_of_all, args.rows);
-  const int row = static_cast<int>(row_of_all - image * args.rows.d);
-  const int first = static_cast<int>(strip_of_all - row_of_all * args.strips.d) * kIntegerDepthwiseStrip;
-  const auto channels = static_cast<size_t>(args.channels);
-  const uint32_t inverted_bits = args.epilogue.inverted_bits;
-  const uint8_t* const from =
-      x + static_cast<size_t>(image) * static_cast<size_t>(args.H) * static_cast<size_t>(args.W) * channels +
-      channel;
-  const auto* const outside = reinterpret_cast<const uint8_t*>(header->outside);
-  int32_t sums[kIntegerDepthwiseStrip][kIntegerPack] = {};
-  for (int r = 0; r < p.kernel_h; ++r) {
-    const int h = row * p.stride_h - p.top + r * p.dilation_h;
-    const bool is_row = static_cast<uint32_t>(h) < static_cast<uint32_t>(args.H);
-    for (int s = 0; s < p.kernel_w; ++s) {
-      const SignedPack factor(
-          w + static_cast<size_t>(r * p.kernel_w + s) * static_cast<size_t>(args.row) + channel, 0);
-      UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
-        const int column = (first + k) * p.stride_w - p.left + s * p.dilation_w;
-        const bool inside = is_row && static_cast<uint32_t>(column) < static_cast<uint32_t>(args.W);
-        const SignedPack in(inside ? from + static_cast<size_t>(h * args.W + column) * channels : outside,
-                            inverted_bits);
-        UNROLL for (int j = 0; j < kIntegerPack; ++j) sums[k][j] += in[j] * factor[j];
-      }
-    }
-  }
-  const IntegerColumns column(args, 0, false, channel, args.channels);
-  const size_t first_pixel =
-      static_cast<size_t>(row_of_all) * static_cast<size_t>(args.OW) + static_cast<size_t>(first);
-  const auto at = [&](int k) {
-    return (first_pixel + static_cast<size_t>(k)) * channels + static_cast<size_t>(channel);
-  };
-  IntegerBytes added[kIntegerDepthwiseStrip] = {};
-  UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
-    if (first + k < args.OW) added[k] = column.load_residual(at(k));
-  }
-  UNROLL for (int k = 0; k < kIntegerDepthwiseStrip; ++k) {
-    if (first + k >= args.OW) return;
-    column.finish(sums[k], 0, added[k]);
-    column.store(at(k), sums[k]);
-  }
-}
+KERNEL_OF(integer_depthwise, depthwise_any, kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x, w, columns,
+          residual, table, y)
+KERNEL_OF(integer_depthwise_3x3, (depthwise_square<3, 1>), kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x,
+          w, columns, residual, table, y)
+KERNEL_OF(integer_depthwise_3x3_stride_2, (depthwise_square<3, 2>), kIntegerDepthwiseThreads,
+          IntegerDepthwiseArgs, x, w, columns, residual, table, y)
+KERNEL_OF(integer_depthwise_5x5, (depthwise_square<5, 1>), kIntegerDepthwiseThreads, IntegerDepthwiseArgs, x,
+          w, columns, residual, table, y)
+KERNEL_OF(integer_depthwise_5x5_stride_2, (depthwise_square<5, 2>), kIntegerDepthwiseThreads,
+          IntegerDepthwiseArgs, x, w, columns, residual, table, y)

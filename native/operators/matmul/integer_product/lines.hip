@@ -79,6 +79,34 @@ KERNEL(integer_lines, kIntegerThreads, IntegerLinesArgs, x, packed, sums) {
   if (exists && column == 0) sums[row] = sum;
 }
 
+KERNEL(integer_blocks, kIntegerThreads, IntegerBlocksArgs, x, columns, packed) {
+  const uint8_t* x = args.x;
+  const IntegerColumnsHeader* header = args.columns;
+  uint32_t* packed = args.packed;
+  const uint32_t i = work_item(kIntegerThreads);
+  if (i >= args.total) return;
+  const uint32_t row = divide(i, args.across), image = divide(row, args.down);
+  const auto first_w = static_cast<int>(i - row * args.across.d) * args.stride_w;
+  const auto first_h = static_cast<int>(row - image * args.down.d) * args.stride_h;
+  x += image * static_cast<size_t>(args.x_image);
+  const uint32_t zero = header->outside[0];
+  Pack<uint32_t> block = {{zero, zero, zero, zero}};
+  int c = 0, right = 0, below = 0;  // of the byte in its block, equal in all work-items
+  UNROLL for (int e = 0; e < 16; ++e) {
+    const int h = first_h + below, w = first_w + right;
+    if (below < args.stride_h && h < args.H && w < args.W) {
+      const uint32_t byte = x[h * args.x_row + w * args.x_column + c * args.x_channel];
+      block.v[e / 4] = (block.v[e / 4] & ~(0xffu << 8 * (e % 4))) | byte << 8 * (e % 4);
+    }
+    if (++c < args.C) continue;
+    c = 0;
+    if (++right < args.stride_w) continue;
+    right = 0;
+    ++below;
+  }
+  store_pack(packed + static_cast<size_t>(i) * 4, block);
+}
+
 KERNEL(integer_columns, kIntegerThreads, IntegerColumnsArgs, sums, bias, left_zero, right_zero, left_scale,
        right_scale, y_scale, y_zero, columns) {
   const int32_t *sums = args.sums, *integer_bias = args.bias;

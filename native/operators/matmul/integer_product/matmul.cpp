@@ -143,22 +143,26 @@ void IntegerMatMul::plan_on_matrix_units(const Call& call, Program& program, gpu
                  {a, right.lines, right.columns, sums}, {left.y});
 }
 
-void IntegerMatMul::prepare_right(const Node& node, gpu::IntegerLines lines,
-                                  const gpu::IntegerLines* packed) {
+void IntegerMatMul::prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed,
+                                  const std::vector<uint8_t>& given) {
   const auto b = node.constant(in_[kB]);
   if (!gpu::has_integer_gemm(device_.facts()) || !b || !is_byte(b->type) || b->shape.elements() == 0) return;
   lines.is_signed = b->type == ElementType::kInt8;
   has_zeros_ = has_zero_points(device_, node, in_[kBZero], b->type);
   gpu::IntegerLines stored = packed != nullptr ? *packed : lines;
   stored.is_signed = lines.is_signed;
-  sums_at_ = stored.packed_bytes();
+  sums_at_ = given.empty() ? stored.packed_bytes() : static_cast<int64_t>(given.size());
   const auto bytes = static_cast<size_t>(sums_at_ + lines.sum_bytes());
   lines_ =
       gpu::DeviceWeights::process().get(device_, "packed int8 lines", bytes, [&](void* memory, void* stream) {
         const void* inputs[] = {b->data};
         void* of_stored[] = {memory, nullptr};
         void* of_lines[] = {nullptr, static_cast<char*>(memory) + sums_at_};
-        device_.run(gpu::integer_lines_plan(stored), {inputs, of_stored}, stream);
+        if (given.empty()) {
+          device_.run(gpu::integer_lines_plan(stored), {inputs, of_stored}, stream);
+        } else {
+          device_.copy(memory, given.data(), given.size(), stream);
+        }
         device_.run(gpu::integer_lines_plan(lines), {inputs, of_lines}, stream);
       });
   Call call;

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <vector>
 
 #include "operators/kernel_bases.h"
 #include "operators/matmul/integer_product/op.h"
@@ -61,9 +62,10 @@ class IntegerMatMul : public gpu::DeviceKernel {
     gpu::IntegerColumnsProblem columns_problem;
   };
 
-  // Prepares constant inputs. `lines`: those of B. `packed`: other lines that are packed instead; the sums are those of
-  // `lines`.
-  void prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed = nullptr);
+  // Prepares constant inputs. `lines`: those of B. `packed`: other lines that are packed instead; `bytes`: packed lines.
+  // The sums are always those of `lines`.
+  void prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed = nullptr,
+                     const std::vector<uint8_t>& bytes = {});
 
   bool is_prepared() const { return lines_ != nullptr; }
 

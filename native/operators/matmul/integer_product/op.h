@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "device/launch.h"
 #include "gemm/args.h"
@@ -86,6 +87,18 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
 
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
+
+// Returns the same convolution over blocks of stride x stride pixels, with the channels of a block and the stride 1;
+// nothing if a block has more than 16 channels or a single pixel. A convolution of few channels multiplies fewer zeros
+// this way: packs have 16 channels.
+std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p);
+
+// Returns the packed filters of over_blocks(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
+std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
+                                            bool is_signed);
+
+// Inputs: X, the output of integer_columns_plan. Output: the image of over_blocks(p).
+Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 
 // Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan, the
 // residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are multiples of 16. Throws

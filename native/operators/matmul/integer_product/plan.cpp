@@ -281,20 +281,106 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
   return plan;
 }
 
+namespace {
+
+// Returns how far the taps of an axis move in their blocks if the padding consists of whole blocks.
+int64_t shift_of(const ConvolutionProblem& p, size_t axis) {
+  return round_up(p.pad[axis], p.stride[axis]) - p.pad[axis];
+}
+
+}  // namespace
+
+std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p) {
+  constexpr int64_t kPack = 16;
+  const bool images = p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 && p.groups == 1;
+  if (!images || p.dilation[1] * p.dilation[2] != 1) return std::nullopt;
+  if (p.stride[1] > kPack || p.stride[2] > kPack || p.C > kPack) return std::nullopt;
+  ConvolutionProblem blocks = p;
+  blocks.C = p.C * p.stride[1] * p.stride[2];
+  if (blocks.C > kPack || blocks.C == p.C) return std::nullopt;
+  for (size_t axis = 1; axis < kSpatialAxes; ++axis) {
+    blocks.in[axis] = divide_up(p.in[axis], p.stride[axis]);
+    blocks.kernel[axis] = divide_up(shift_of(p, axis) + p.kernel[axis], p.stride[axis]);
+    blocks.pad[axis] = divide_up(p.pad[axis], p.stride[axis]);
+    blocks.stride[axis] = 1;
+  }
+  return blocks;
+}
+
+std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
+                                            bool is_signed) {
+  const ConvolutionProblem blocks = over_blocks(p).value();
+  constexpr int64_t kPack = 16;
+  std::vector<uint8_t> packed(static_cast<size_t>(p.M * blocks.taps() * kPack));
+  for (int64_t m = 0; m < p.M; ++m) {
+    for (int64_t c = 0; c < p.C; ++c) {
+      for (int64_t r = 0; r < p.kernel[1]; ++r) {
+        for (int64_t s = 0; s < p.kernel[2]; ++s) {
+          const int64_t h = shift_of(p, 1) + r, v = shift_of(p, 2) + s, tap = r * p.kernel[2] + s;
+          const int64_t block = h / p.stride[1] * blocks.kernel[2] + v / p.stride[2];
+          const int64_t pixel = h % p.stride[1] * p.stride[2] + v % p.stride[2];
+          const int64_t from =
+              channels_last ? (m * p.taps() + tap) * p.C + c : (m * p.C + c) * p.taps() + tap;
+          const int64_t to = (m * blocks.taps() + block) * kPack + pixel * p.C + c;
+          packed[static_cast<size_t>(to)] = static_cast<uint8_t>(w[from] ^ (is_signed ? 0 : 0x80));
+        }
+      }
+    }
+  }
+  return packed;
+}
+
+Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last) {
+  const ConvolutionProblem blocks = over_blocks(p).value();
+  const int64_t total = p.N * blocks.in[1] * blocks.in[2];
+  if (total == 0) return {};
+  hip::IntegerBlocksArgs args = {};
+  args.x = input(0);
+  args.columns = input(1);
+  args.packed = output(0);
+  args.total = to_u31(total);
+  args.across = make_divisor(blocks.in[2]);
+  args.down = make_divisor(blocks.in[1]);
+  args.C = to_i31(p.C);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.stride_h = to_i31(p.stride[1]);
+  args.stride_w = to_i31(p.stride[2]);
+  args.x_channel = channels_last ? 1 : to_i31(p.in[1] * p.in[2]);
+  args.x_column = channels_last ? args.C : 1;
+  args.x_row = to_i31(p.in[2] * args.x_column);
+  args.x_image = to_i31(p.C * p.in[1] * p.in[2]);
+  return one_launch("integer_blocks", total, hip::kIntegerThreads, args);
+}
+
 const char* refuse_integer_depthwise(const ConvolutionProblem& p) {
   if (p.C != 1 || p.M != 1 || p.groups == 1) return "not one filter for each channel";
   if (p.groups % hip::kIntegerPack != 0) return "the channels are no multiple of 8";
   return p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1 ? "three spatial axes" : nullptr;
 }
 
+namespace {
+
+// Returns the kernel for a square window; null if there is none.
+const char* square_depthwise(const ConvolutionProblem& p) {
+  const int64_t side = p.kernel[1], stride = p.stride[1];
+  const bool square = p.kernel[2] == side && p.stride[2] == stride && p.dilation[1] * p.dilation[2] == 1;
+  if (!square || (side != 3 && side != 5) || stride > 2) return nullptr;
+  if (side == 3) return stride == 1 ? "integer_depthwise_3x3" : "integer_depthwise_3x3_stride_2";
+  return stride == 1 ? "integer_depthwise_5x5" : "integer_depthwise_5x5_stride_2";
+}
+
+}  // namespace
+
 Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns) {
-  const int64_t packs = p.groups / hip::kIntegerPack,
-                strips = divide_up(p.out[2], hip::kIntegerDepthwiseStrip),
+  const char* square = square_depthwise(p);
+  const int64_t strip = square != nullptr ? hip::kIntegerDepthwiseSquareStrip : hip::kIntegerDepthwiseStrip;
+  const int64_t packs = p.groups / hip::kIntegerPack, strips = divide_up(p.out[2], strip),
                 total = p.N * p.out[1] * strips * packs;
   if (total == 0) return {};
   to_u31(p.in[1] * p.in[2]);
   to_u31(p.out[1] * p.stride[1] + p.span(1));
-  to_u31(strips * hip::kIntegerDepthwiseStrip * p.stride[2] + p.span(2));
+  to_u31(strips * strip * p.stride[2] + p.span(2));
   hip::IntegerDepthwiseArgs args = {};
   args.x = input(0);
   args.w = input(1);
@@ -311,7 +397,8 @@ Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsPro
   args.OW = to_i31(p.out[2]);
   args.window = window_of(p);
   fill_epilogue(args, columns);
-  return one_launch("integer_depthwise", total, hip::kIntegerDepthwiseThreads, args);
+  return one_launch(square != nullptr ? square : "integer_depthwise", total, hip::kIntegerDepthwiseThreads,
+                    args);
 }
 
 Plan scale_products_plan(const ScaleProblem& p) {
