@@ -71,14 +71,17 @@ struct IntegerColumns {
   // Converts sums to the elements that `store` stores: int32, the bits of floats, or bytes in the first two values.
   // `row_sum`: the sum of the row of A; `added`: the residual.
   DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added) const {
+    // Not kept in registers, which large tiles do not have.
+    finish(sums, row_sum, added, load_values(scales));
+  }
+  DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added,
+                     const IntegerValues<float>& scale) const {
     UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] += offset.v[i];
     if (has_zeros) {
       const auto zero = load_values(reinterpret_cast<const int32_t*>(array(3)));
       UNROLL for (int i = 0; i < kIntegerPack; ++i) sums[i] -= zero.v[i] * row_sum;
     }
     if (epilogue.output == IntegerOutput::kInt32) return;
-    // Not kept in registers, which large tiles do not have.
-    const auto scale = load_values(scales);
     float values[kIntegerPack];
     UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] = static_cast<float>(sums[i]) * scale.v[i];
     if (epilogue.output == IntegerOutput::kFloat) {

@@ -140,9 +140,8 @@ class Numbers:
                 reals = wide(self.table[reals.astype(self.output).view(np.uint8)])
         if kind:
             assert residual is not None
-            reals = np.clip(
-                np.maximum(np.rint(reals * left + wide(residual) * right + shift), least), ends.min, ends.max
-            )
+            total = (reals * left + (wide(residual) * right + shift)).astype(np.float32)
+            reals = np.clip(np.maximum(np.rint(total), least), ends.min, ends.max)
         return np.asarray(reals)
 
 
@@ -227,7 +226,10 @@ CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
 
 
 def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1) -> Case:
-    """Makes a convolution in channels last. With None as number of filters, each channel has one filter."""
+    """Makes a convolution in channels last. With None as number of filters, each channel has one filter.
+
+    `tile`: -1 the planned one, -2 integer_conv_direct, -3 integer_conv_direct_split.
+    """
     N, C, filters, size, out, kernel, strides, dilations, pads = sizes
     groups, M, of_filter = (1, filters, C) if filters else (C, C, 1)
     rng = np.random.default_rng([i, C, M])
@@ -243,7 +245,7 @@ def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1)
         kind = i % 3 if groups > 1 else (i + OUTPUTS.index(output)) % 3
         added = (kind, 1 if kind == EXACT else 0.625, 0.875, -3.125, float(numbers.y_zero[0]) if i % 2 else -np.inf)
         table = None if kind == EXACT or i % 2 else random(rng, output, 256)
-        numbers = replace(numbers, added=added, table=table)
+        numbers = replace(numbers, added=added, table=table, act="" if kind == EXACT else numbers.act)
         residual = random(rng, output, *residual.shape)
     expected = numbers.result(np.moveaxis(exact, 1, -1).astype(np.int64), residual)
     taps = w.reshape(M, of_filter, -1).swapaxes(1, 2)
@@ -268,6 +270,8 @@ def convolutions() -> Iterator[Case]:
             yield conv(f"integer_conv_{np.dtype(output).name}-{i}", i, sizes, output)
         for tile in tiles.DENSE:
             yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
+        for name, number in (("direct", -2), ("direct_split", -3)):
+            yield conv(f"integer_conv_{name}-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], number)
     for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
         sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
         yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])

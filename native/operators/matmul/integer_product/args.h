@@ -56,7 +56,9 @@ struct IntegerLinesArgs : Arguments<3, 80> {
   Divisor groups;     // work-groups of a matrix
 };
 
-// Converts images to blocks of stride_h x stride_w pixels with at most 16 bytes. packed: [images, rows, columns, 16], the
+constexpr int kIntegerBlock = 16;  // bytes
+
+// Converts images to blocks of stride_h x stride_w pixels with at most kIntegerBlock bytes. packed: [images, rows, columns, 16], the
 // pixels of a block with C channels each; pixels outside of X are equal to its zero point. A work-item writes a block.
 struct IntegerBlocksArgs : Arguments<3, 88> {
   In x, columns;
@@ -110,6 +112,9 @@ struct IntegerConvArgs : Arguments<7, 240> {
   Splits splits;
   IntegerEpilogue epilogue;
 };
+
+constexpr int kIntegerDirectThreads = 128;
+constexpr int kIntegerDirectTiles = 2;  // tiles of 16 pixels that a wave of integer_conv_direct computes
 
 constexpr int kIntegerDepthwiseThreads = 128;
 // Adjacent pixels in a row of Y that a work-item computes, with any window and with a square one.

@@ -106,6 +106,10 @@ Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
+// The same with operands in registers (direct.hip). `split`: the waves of a work-group divide K.
+Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                              const DeviceFacts& device, bool split);
+
 // The same with one filter for each channel. The packed filters are [taps, channels], and the channels are a multiple
 // of kIntegerPack.
 const char* refuse_integer_depthwise(const ConvolutionProblem& p);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "blocks/gpu/walk_plan.h"
@@ -252,23 +253,20 @@ const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& 
   return nullptr;
 }
 
-Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                       const DeviceFacts& device, std::optional<GemmTile> wanted) {
-  Plan plan;
-  const int64_t M = p.N * p.out[1] * p.out[2], C = round_up(p.C, 16) / 2;  // pairs of elements
-  if (M * p.M == 0) return plan;
+namespace {
+
+// Fills in the arguments of a convolution that do not depend on the tiling.
+hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumnsProblem& columns) {
+  const int64_t C = round_up(p.C, 16) / 2;  // pairs of elements
   to_u31(p.N * p.in[1] * p.in[2]);
-  const int64_t K = C * p.kernel[1] * p.kernel[2];
-  auto tiling = choose_aligned(M, p.M, K, 1, device, wanted);
-  if (!tiling) throw std::invalid_argument("the device has no matrix units");
   hip::IntegerConvArgs args = {};
   args.x = input(0);
   args.w = input(1);
   args.columns = input(2);
   args.y = output(0);
-  args.M = to_i31(M);
+  args.M = to_i31(p.N * p.out[1] * p.out[2]);
   args.N = to_i31(p.M);
-  args.K = to_i31(K);
+  args.K = to_i31(C * p.kernel[1] * p.kernel[2]);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
   args.channels = make_divisor(C);
@@ -277,8 +275,71 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
   args.columns_of_y = make_divisor(p.out[2]);
   args.window = window_of(p);
   fill_epilogue(args, columns);
+  return args;
+}
+
+// The waves of a work-group of direct.hip, and the columns of Y of a wave.
+struct DirectShape {
+  int64_t waves, columns;
+
+  explicit DirectShape(const Architecture& arch)
+      : waves(hip::kIntegerDirectThreads / arch.wave),
+        // A wave of the emulator has 256 / arch.wave sums of a row and stores kIntegerPack adjacent ones.
+        columns(arch.matrix == hip::Matrix::kMma ? 32 : arch.wave / 2) {}
+};
+
+// Estimates the clocks of direct.hip on an H200: the latency of the loads, and the bytes that the L2 delivers.
+double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& device, bool split) {
+  constexpr double kFixed = 2500, kWaveStart = 1500, kStep = 450, kStepBytes = 64, kL2BytesAClock = 2500;
+  constexpr double kWavesOfUnit = 12;
+  const DirectShape shape(architecture(device.arch));
+  const double K = 2.0 * args.K;
+  const auto across = static_cast<double>(divide_up(args.N, shape.columns));
+  if (split) {
+    const double groups = static_cast<double>(divide_up(args.M, 16)) * across;
+    return kFixed + groups * static_cast<double>(16 + shape.columns) * K / kL2BytesAClock;
+  }
+  const int64_t rows = 16 * hip::kIntegerDirectTiles;
+  const double waves = static_cast<double>(divide_up(args.M, rows)) * across;
+  const double rounds = std::ceil(waves / (device.compute_units * kWavesOfUnit));
+  const double bytes = waves * (static_cast<double>(rows) / std::min<double>(across, 4) + 32) * K;
+  return kFixed + std::max(rounds * (kWaveStart + kStep * K / kStepBytes), bytes / kL2BytesAClock);
+}
+
+// The least clocks that a tile takes on an H200 with the start of its launch.
+constexpr double kLeastTileClocks = 6500;
+
+}  // namespace
+
+Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                       const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  Plan plan;
+  if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
+  hip::IntegerConvArgs args = conv_args(p, columns);
+  auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted);
+  if (!tiling) throw std::invalid_argument("the device has no matrix units");
+  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma) {
+    const double rows = estimate_direct(args, device, false), split = estimate_direct(args, device, true);
+    if (std::min(rows, split) < std::max(tiling->clocks, kLeastTileClocks)) {
+      return integer_conv_direct_plan(p, columns, device, split < rows);
+    }
+  }
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
+}
+
+Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                              const DeviceFacts& device, bool split) {
+  if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
+  const DirectShape shape(architecture(device.arch));
+  hip::IntegerConvArgs args = conv_args(p, columns);
+  args.partial = no_buffer();
+  const int64_t rows = divide_up(args.M, split ? 16 : 16 * hip::kIntegerDirectTiles);
+  const int64_t across = divide_up(args.N, shape.columns), tiles = rows * across;
+  args.across = make_divisor(across);
+  const int64_t groups = split ? tiles : divide_up(tiles, shape.waves);
+  return one_launch(split ? "integer_conv_direct_split" : "integer_conv_direct", Grid{to_u31(groups)},
+                    hip::kIntegerDirectThreads, args);
 }
 
 namespace {
@@ -291,13 +352,13 @@ int64_t shift_of(const ConvolutionProblem& p, size_t axis) {
 }  // namespace
 
 std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p) {
-  constexpr int64_t kPack = 16;
   const bool images = p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 && p.groups == 1;
   if (!images || p.dilation[1] * p.dilation[2] != 1) return std::nullopt;
-  if (p.stride[1] > kPack || p.stride[2] > kPack || p.C > kPack) return std::nullopt;
+  if (p.stride[1] > hip::kIntegerBlock || p.stride[2] > hip::kIntegerBlock || p.C > hip::kIntegerBlock)
+    return std::nullopt;
   ConvolutionProblem blocks = p;
   blocks.C = p.C * p.stride[1] * p.stride[2];
-  if (blocks.C > kPack || blocks.C == p.C) return std::nullopt;
+  if (blocks.C > hip::kIntegerBlock || blocks.C == p.C) return std::nullopt;
   for (size_t axis = 1; axis < kSpatialAxes; ++axis) {
     blocks.in[axis] = divide_up(p.in[axis], p.stride[axis]);
     blocks.kernel[axis] = divide_up(shift_of(p, axis) + p.kernel[axis], p.stride[axis]);
@@ -310,8 +371,7 @@ std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p) {
 std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
                                             bool is_signed) {
   const ConvolutionProblem blocks = over_blocks(p).value();
-  constexpr int64_t kPack = 16;
-  std::vector<uint8_t> packed(static_cast<size_t>(p.M * blocks.taps() * kPack));
+  std::vector<uint8_t> packed(static_cast<size_t>(p.M * blocks.taps() * hip::kIntegerBlock));
   for (int64_t m = 0; m < p.M; ++m) {
     for (int64_t c = 0; c < p.C; ++c) {
       for (int64_t r = 0; r < p.kernel[1]; ++r) {
@@ -321,7 +381,7 @@ std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const u
           const int64_t pixel = h % p.stride[1] * p.stride[2] + v % p.stride[2];
           const int64_t from =
               channels_last ? (m * p.taps() + tap) * p.C + c : (m * p.C + c) * p.taps() + tap;
-          const int64_t to = (m * blocks.taps() + block) * kPack + pixel * p.C + c;
+          const int64_t to = (m * blocks.taps() + block) * hip::kIntegerBlock + pixel * p.C + c;
           packed[static_cast<size_t>(to)] = static_cast<uint8_t>(w[from] ^ (is_signed ? 0 : 0x80));
         }
       }

@@ -1,0 +1,232 @@
+// Convolutions of int8 elements in channels last with operands in registers: each wave loads the elements that its matrix
+// instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Without LDS and barriers, a
+// work-group starts and ends faster than the tiles of conv.hip: at batch 1, and if K is small, these take most of the
+// time. Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
+#include "device/platform.h"
+#include "gemm/integer_epilogue.h"
+#include "gemm/pipelines/instruction.h"
+#include "gemm/pipelines/matrix.h"
+#include "operators/matmul/integer_product/args.h"
+
+namespace graphopt::hip {
+
+// The 16 columns of a matrix instruction are assigned to filters so that a work-item accumulates kIntegerPack adjacent
+// filters of a row.
+struct DirectColumns {
+  using Instruction = hip::Instruction<Int8Pair>;
+  static constexpr int kInRow = Instruction::kSums / Instruction::kRows;  // sums of a row in a work-item
+  static constexpr int kLanes = 16 / kInRow;                              // work-items that share a row
+  static constexpr int kTiles = kIntegerPack / kInRow;
+  static constexpr int kN = 16 * kTiles;
+  // Sums are adjacent columns in runs of this size.
+  static constexpr int kRun = Instruction::kContiguous < 4 ? Instruction::kContiguous : kInRow;
+
+  // Returns the filter of column c of a tile.
+  DEVICE static int filter(int tile, int c) {
+    const int lane = c / kRun % kLanes, sum = c / (kRun * kLanes) * kRun + c % kRun;
+    return lane * kIntegerPack + tile * kInRow + sum;
+  }
+  // Returns the first filter of this work-item.
+  DEVICE static int first() { return Instruction::column(0) / kRun % kLanes * kIntegerPack; }
+};
+
+// A pixel of Y: the pixel of X at its first tap, which may be outside, and a bit for each row and column of taps that is
+// inside (Im2colRows).
+struct DirectPixel {
+  int at;
+  uint32_t rows, columns;
+};
+DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
+  const auto inside = [](int first, int size, int count, int step) {
+    uint32_t bits = 0;
+    NO_UNROLL for (int i = 0; i < count; ++i) {
+      const bool is = static_cast<uint32_t>(first + i * step) < static_cast<uint32_t>(size);
+      bits |= static_cast<uint32_t>(is) << i;
+    }
+    return bits;
+  };
+  const ConvWindow& window = args.window;
+  const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
+  const uint32_t image = divide(pixel, args.per_image), rest = pixel - image * args.per_image.d;
+  const uint32_t down = divide(rest, args.columns_of_y);
+  const int top = static_cast<int>(down) * window.stride_h - window.top;
+  const int left = static_cast<int>(rest - down * args.columns_of_y.d) * window.stride_w - window.left;
+  return {(static_cast<int>(image) * args.H + top) * args.W + left,
+          inside(top, args.H, window.kernel_h, window.dilation_h),
+          inside(left, args.W, window.kernel_w, window.dilation_w)};
+}
+
+template <int kWaves>
+struct DirectLds {
+  int32_t sums[kWaves - 1][DirectColumns::kTiles * DirectColumns::Instruction::kSums][kWave];
+};
+
+// A wave computes 16 kTilesM pixels and DirectColumns::kN filters. With kSplit > 1, the waves of a work-group divide K.
+template <int kTilesM, int kSplit>
+struct DirectConv {
+  using Columns = DirectColumns;
+  using Instruction = Columns::Instruction;
+  static constexpr int kLines = Instruction::kLines, kPairs = Instruction::kPairs;
+  static constexpr int kStep = Instruction::kParts * 16;  // bytes of K in a step
+  static constexpr int kWaves = kIntegerDirectThreads / kWave;
+  static constexpr int kAhead = kTilesM == 1 ? 4 : 2;  // steps that are loaded at once
+
+  struct Operands {
+    Bits128 a[kTilesM][kLines], b[Columns::kTiles][kLines];
+  };
+
+  const IntegerConvArgs& args;
+  const uint8_t *x, *w;
+  int K, C, first_m, first_n, filters[Columns::kTiles][kLines];
+  Bits128 outside;
+
+  DEVICE explicit DirectConv(const IntegerConvArgs& of)
+      : args(of), x(of.x), w(of.w), K(of.K * 2), C(static_cast<int>(of.channels.d) * 2) {
+    const auto tile = static_cast<uint32_t>(kSplit > 1 ? block_x() : block_x() * kWaves + wave_id());
+    const uint32_t row = divide(tile, args.across);
+    first_m = static_cast<int>(row) * 16 * kTilesM;
+    first_n = static_cast<int>(tile - row * args.across.d) * Columns::kN;
+    UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
+      UNROLL for (int i = 0; i < kLines; ++i) {
+        filters[t][i] = min_int(first_n + Columns::filter(t, Instruction::line(i)), args.N - 1);
+      }
+    }
+    const IntegerColumnsHeader* header = args.columns;
+    const uint32_t zero = header->outside[0];
+    outside = bit_cast<Bits128>(Pack<uint32_t>{{zero, zero, zero, zero}});
+  }
+
+  DEVICE static Bits128 load(const uint8_t* from) { return *reinterpret_cast<const Bits128*>(from); }
+
+  DEVICE void load_step(int step, const DirectPixel (&pixels)[kTilesM][kLines], Operands& to) const {
+    const int k = step * kStep + Instruction::part() * 16;
+    const bool exists = k < K;
+    const uint32_t tap = divide(static_cast<uint32_t>(exists ? k / 2 : 0), args.channels);
+    const int channel = k - static_cast<int>(tap) * C;
+    const uint32_t r = divide(tap, args.kernel_w), s = tap - r * args.kernel_w.d;
+    const int offset =
+        static_cast<int>(r) * args.window.dilation_h * args.W + static_cast<int>(s) * args.window.dilation_w;
+    UNROLL for (int a = 0; a < kTilesM; ++a) {
+      UNROLL for (int i = 0; i < kLines; ++i) {
+        const DirectPixel& pixel = pixels[a][i];
+        const bool inside = exists && (pixel.rows >> r & pixel.columns >> s & 1) != 0;
+        to.a[a][i] = outside;
+        if (inside) to.a[a][i] = load(x + static_cast<ptrdiff_t>(pixel.at + offset) * C + channel);
+      }
+    }
+    UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
+      UNROLL for (int i = 0; i < kLines; ++i) {
+        to.b[t][i] = Bits128();
+        if (exists) to.b[t][i] = load(w + static_cast<size_t>(filters[t][i]) * static_cast<size_t>(K) + k);
+      }
+    }
+  }
+
+  template <class Sums>
+  DEVICE void multiply(const Operands& from, Sums& sums) const {
+    const uint32_t inverted_bits = args.epilogue.inverted_bits;
+    UNROLL for (int part = 0; part < 4 / kPairs; ++part) {
+      // The emulated instruction has other types for operands made of registers.
+      typename Instruction::Right right[Columns::kTiles];
+      UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
+        right[t] = bit_cast<typename Instruction::Right>(
+            Instruction::right_of([&](int line, int j) { return word(from.b[t], line, j, part, 0); }));
+      }
+      UNROLL for (int a = 0; a < kTilesM; ++a) {
+        const auto left = bit_cast<typename Instruction::Left>(Instruction::left_of(
+            [&](int line, int j) { return word(from.a[a], line, j, part, inverted_bits); }));
+        UNROLL for (int t = 0; t < Columns::kTiles; ++t) Instruction::multiply(sums[a][t], left, right[t]);
+      }
+    }
+  }
+  // Returns pair j of a line.
+  DEVICE static uint32_t word(const Bits128 (&lines)[kLines], int line, int j, int part,
+                              uint32_t inverted_bits) {
+    return bit_cast<Pack<uint32_t>>(lines[line]).v[part * kPairs + j] ^ inverted_bits;
+  }
+
+  DEVICE size_t at(int row, int n) const {
+    return static_cast<size_t>(row) * static_cast<size_t>(args.N) + static_cast<size_t>(n);
+  }
+
+  DEVICE void run(DirectLds<kWaves>& lds) {
+    if (kSplit == 1 && first_m >= args.M) return;
+    const int n = first_n + Columns::first();
+    const bool has_column = n < args.N;
+    const IntegerColumns column(args, 0, false, has_column ? n : 0, args.N);
+    const auto scale = load_values(column.scales);
+    const auto row_of = [&](int a, int which) { return first_m + a * 16 + Instruction::row(which); };
+    const auto is_inside = [&](int row) { return has_column && row < args.M; };
+    DirectPixel pixels[kTilesM][kLines];
+    IntegerBytes added[kTilesM][Instruction::kRows] = {};
+    UNROLL for (int a = 0; a < kTilesM; ++a) {
+      UNROLL for (int i = 0; i < kLines; ++i) {
+        pixels[a][i] = direct_pixel(args, first_m + a * 16 + Instruction::line(i));
+      }
+      UNROLL for (int which = 0; which < Instruction::kRows; ++which) {
+        const int row = row_of(a, which);
+        if (is_inside(row)) added[a][which] = column.load_residual(at(row, n));
+      }
+    }
+    typename Instruction::Sum sums[kTilesM][Columns::kTiles] = {};
+    const int steps = (K + kStep - 1) / kStep;
+    NO_UNROLL for (int step = kSplit > 1 ? wave_id() : 0; step < steps; step += kAhead * kSplit) {
+      Operands operands[kAhead];
+      UNROLL for (int i = 0; i < kAhead; ++i) load_step(step + i * kSplit, pixels, operands[i]);
+      UNROLL for (int i = 0; i < kAhead; ++i) multiply(operands[i], sums);
+    }
+    if (kSplit > 1 && !add_waves(lds, sums[0])) return;
+    UNROLL for (int a = 0; a < kTilesM; ++a) {
+      UNROLL for (int which = 0; which < Instruction::kRows; ++which) {
+        const int row = row_of(a, which);
+        if (!is_inside(row)) continue;
+        int32_t values[kIntegerPack];
+        UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
+          int next = t * Columns::kInRow;
+          UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+            if (Instruction::row_of(i) == which) values[next++] = static_cast<int32_t>(sums[a][t].v[i]);
+          }
+        }
+        column.finish(values, 0, added[a][which], scale);
+        column.store(at(row, n), values);
+      }
+    }
+  }
+
+  // Adds the sums of all waves in the first one. Returns false in the others.
+  DEVICE static bool add_waves(DirectLds<kWaves>& lds, typename Instruction::Sum (&sums)[Columns::kTiles]) {
+    constexpr int kSums = Instruction::kSums;
+    const int wave = wave_id();
+    if (wave > 0) {
+      UNROLL for (int i = 0; i < Columns::kTiles * kSums; ++i) {
+        lds.sums[wave - 1][i][lane_id()] = static_cast<int32_t>(sums[i / kSums].v[i % kSums]);
+      }
+    }
+    barrier();
+    if (wave > 0) return false;
+    UNROLL for (int by = 0; by < kWaves - 1; ++by) {
+      UNROLL for (int i = 0; i < Columns::kTiles * kSums; ++i) {
+        sums[i / kSums].v[i % kSums] += lds.sums[by][i][lane_id()];
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+// Not on AMD, where they have not been measured.
+#if GRAPHOPT_MATRIX_F16 && !defined(__AMDGCN__)
+KERNEL(integer_conv_direct_split, kIntegerDirectThreads, IntegerConvArgs, x, w, columns, residual, table, y,
+       partial) {
+  SHARED(lds, DirectLds<kIntegerDirectThreads / kWave>);
+  DirectConv<1, kIntegerDirectThreads / kWave>(args).run(lds);
+}
+KERNEL(integer_conv_direct, kIntegerDirectThreads, IntegerConvArgs, x, w, columns, residual, table, y,
+       partial) {
+  SHARED(lds, DirectLds<kIntegerDirectThreads / kWave>);
+  DirectConv<kIntegerDirectTiles, 1>(args).run(lds);
+}
+#endif
