@@ -36,6 +36,7 @@ from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.graph.view import FLOATS, GraphView, attribute_int, attribute_ints, is_op, producer_of
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
+from graphopt.passes.attention.batches import FUSED_RANK, merge_batches, merged_perm, merged_shape
 from graphopt.passes.attention.match import (
     MAX_PATH,
     Attention,
@@ -124,6 +125,7 @@ class FuseAttention(Pass[Attention, Attention]):
             raise Refusal(Code.NOT_FINITE, f"the scale is {match.scale}", match.scores)
         if match.softcap == 0.0:
             raise Refusal(Code.NOT_FINITE, "the soft cap is 0", match.scores)
+        merge_batches(match)
         return match
 
     def candidate(self, plan: Attention, editor: Editor) -> Candidate:
@@ -135,6 +137,11 @@ class FuseAttention(Pass[Attention, Attention]):
         emission = _Emission(plan, editor)
         made = emission.prepared()
         q, k, v = (made.get(o.value, o.value) for o in (plan.q, plan.k, plan.v))
+        perms = [plan.q.perm, plan.k.perm, plan.v.perm, plan.o_perm]
+        batches = merge_batches(plan)
+        if batches is not None:
+            q, k, v = (emission.reshaped(x, shape) for x, shape in zip((q, k, v), batches.operands))
+            perms = [merged_perm(perm) for perm in perms]
         inputs = [emission.widened(q), emission.widened(k), v]
         if plan.terms:
             inputs.append(emission.joined(plan.terms, emission.factored, "Add", "bias"))
@@ -142,10 +149,7 @@ class FuseAttention(Pass[Attention, Attention]):
             inputs.append(emission.joined(plan.conditions, emission.kept, "And", "mask"))
         attributes: dict[str, Attribute] = {
             "scale": plan.scale,
-            "q_perm": plan.q.perm,
-            "k_perm": plan.k.perm,
-            "v_perm": plan.v.perm,
-            "o_perm": plan.o_perm,
+            **dict(zip(("q_perm", "k_perm", "v_perm", "o_perm"), perms)),
         }
         if plan.conditions:
             attributes["mask_value"] = plan.mask_value
@@ -160,6 +164,8 @@ class FuseAttention(Pass[Attention, Attention]):
         outputs[plan.output] = fused.outputs[0]
         if plan.packed:
             outputs[plan.output] = emission.merged(fused.outputs[0])
+        if batches is not None:
+            outputs[plan.output] = emission.reshaped(fused.outputs[0], batches.output)
         editor.replace(old, emission.nodes, outputs, anchor=plan.context)
         return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
@@ -530,9 +536,9 @@ class _Emission(Builder):
         """Joins all terms or conditions into one value by `op`, first those of the same view."""
         total: ir.Value | None = None
         for group in _by_view(terms):
-            part = make(group[0])
+            part = self._merged(group[0], make(group[0]))
             for term in group[1:]:
-                part = self.node(op, [part, make(term)], hint)
+                part = self.node(op, [part, self._merged(term, make(term))], hint)
             part = self._as_scores(part, group, hint)
             total = part if total is None else self.node(op, [total, part], hint)
         assert total is not None
@@ -582,6 +588,14 @@ class _Emission(Builder):
         shape = self._target(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]
         assert shape is not None
         return self.node("Reshape", [value, shape], hint)
+
+    def _merged(self, joined: Term | Condition, value: ir.Value) -> ir.Value:
+        """Merges the batch axes of a bias or mask of an attention of rank 5."""
+        shape = merged_shape(self.match, joined) if len(self.base) > FUSED_RANK else None
+        return value if shape is None else self.reshaped(value, shape)
+
+    def reshaped(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        return self.op("Reshape", value, self._target(shape), _hint=f"{self.label}/batches")
 
     def _target(self, sizes: Sequence[int]) -> ir.Value:
         return self.constant(np.asarray(sizes, np.int64), "shape")

@@ -580,6 +580,47 @@ def test_einsum(first: str, second: str) -> None:
     check(model_from_text(text, {"scale": np.float32(0.35)}), {n: draw(*dims[n]) for n in "qkv"}, rest=[])
 
 
+WINDOWS = """g (float[B, 6, 5, 3, 8] x, float[B, 6, 7, 3, 8] y%s) => (float[B, 6, 5, 3, 8] o) {
+  q = Transpose <perm = [0, 1, 3, 2, 4]> (x)  k = Transpose <perm = [0, 1, 3, 2, 4]> (y)  v = Abs(k)  d = Mul(k, scale)
+  s = Einsum <equation = "B G H I D, B G H J D -> B G H I J"> (q, d)  b = %s
+  p = Softmax <axis = -1> (b)  c = Einsum <equation = "B G H I J, B G H J D -> B G H I D"> (p, v)
+  o = Transpose <perm = [0, 1, 3, 2, 4]> (c) }"""
+
+
+@pytest.mark.parametrize(
+    ("bias", "reshapes"),
+    [((3, 1, 7), 0), ((1, 3, 5, 7), 1), ((1, 1, 1, 5, 7), 1), (("B", 6, 1, 5, 7), 1), ((), 0)],
+)
+def test_two_batch_axes(bias: tuple[int | str, ...], reshapes: int) -> None:
+    """MaxViT of torchvision has windows beside the batch. The fused node has one batch axis."""
+    dims = ", ".join(map(str, bias))
+    text = WINDOWS % ((f", float[{dims}] r", "Add(s, r)") if bias else ("", "Identity(s)"))
+    feeds = {"x": draw(2, 6, 5, 3, 8), "y": draw(2, 6, 7, 3, 8)}
+    if bias:
+        feeds["r"] = draw(*(2 if n == "B" else int(n) for n in bias))
+    rest = ["Reshape"] * (4 + reshapes) + ["Abs", "Transpose"]
+    after = check(
+        model_from_text(text, {"scale": np.float32(0.35)}),
+        feeds,
+        "FusedAttentionBias" if bias else "FusedAttention",
+        rest=rest,
+    )
+    assert attributes(after)["q_perm"] == [0, 2, 1, 3]
+    assert attributes(after)["o_perm"] == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (WINDOWS.replace("B, 6, ", "B, G, ") % ("", "Identity(s)"), "UNKNOWN_SHAPE"),
+        (WINDOWS % (", float[6, 1, 5, 7] r", "Add(s, r)"), "WRONG_SHAPE"),
+        (WINDOWS.replace("[0, 1, 3, 2, 4]", "[1, 0, 3, 2, 4]", 1) % ("", "Identity(s)"), "WRONG_PERM"),
+    ],
+)
+def test_batch_axes_that_cannot_be_merged(text: str, code: str) -> None:
+    refuse(model_from_text(text, {"scale": np.float32(0.35)}), code)
+
+
 def test_transposed_probabilities() -> None:
     """The first Stable Diffusion autoencoder computes V^T P^T, with K and V stored as [B, C, H W]."""
     text = """g (float[B, 8, N] q, float[B, 8, N] k, float[B, 6, N] v) => (float[B, 6, N] o) {
@@ -1002,7 +1043,7 @@ SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
         (f"{SOFTMAX}\n e = Relu(p)", {}, {"outputs": ", float[B, 4, S, T] e"}, "OTHER_USES"),
         ("a = Mul(s, c)\n b = Add(a, c)\n p = Softmax <axis = -1> (b)\n e = Add(a, b)", {"c": np.float32(0.5)}, {"outputs": ", float[B, 4, S, T] e"}, "ESCAPES"),
         (SOFTMAX, {}, {"dtype": "double"}, "WRONG_DTYPE"),
-        (SOFTMAX, {}, {"dims": "B, C, 4"}, "WRONG_RANK"),
+        (SOFTMAX, {}, {"dims": "B, C, E, 4"}, "WRONG_RANK"),
         ("w = Reshape(s, there)\n x = Softmax <axis = -1> (w)\n p = Reshape(x, back)", {"there": np.asarray([2, 4, 25]), "back": np.asarray([2, 4, 5, 5])}, SQUARE, "WRONG_AXIS"),
         ("w = Reshape(s, there)\n p = Softmax <axis = -1> (w)", {"there": np.asarray([4, 2, 5, 5])}, SQUARE, "WRONG_SHAPE"),
         ("w = Reshape(s, there)\n x = Softmax <axis = -1> (w)\n p = Reshape(x, back)", {}, {"extra": ", int64[2] there, int64[4] back"}, "UNKNOWN_SHAPE"),
@@ -1011,8 +1052,8 @@ SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
 )  # fmt: skip
 def test_traps(between: str, constants: dict[str, Array], options: dict[str, Any], code: str) -> None:
     options = dict(options)
-    if options.get("dims") == "B, C, 4":
-        options["qk"] = "kt = Transpose <perm = [0, 1, 2, 4, 3]> (k)\n s = MatMul(q, kt)"
+    if options.get("dims") == "B, C, E, 4":
+        options["qk"] = "kt = Transpose <perm = [0, 1, 2, 3, 5, 4]> (k)\n s = MatMul(q, kt)"
     refuse(core(between, constants, **options), code)
 
 

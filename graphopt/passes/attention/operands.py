@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.view import GraphView, attribute_ints, attribute_string, is_op, is_read_once, producer_of, use_count
+from graphopt.passes.attention.batches import MERGED_RANK
 from graphopt.passes.attention.match import (
     Attention,
     ContextPath,
@@ -44,16 +45,16 @@ def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
             raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain matrix multiplication", node)
         return a, b, out
     rank_a, rank_b = require_rank(node.inputs[0], graph, node), require_rank(node.inputs[1], graph, node)
-    if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= 4:
+    if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= MERGED_RANK:
         raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
-    batch = "bh"[4 - max(rank_a, rank_b) :]
+    batch = "abh"[MERGED_RANK - max(rank_a, rank_b) :]
     return batch[len(batch) - rank_a + 2 :] + "ik", batch[len(batch) - rank_b + 2 :] + "kj", batch + "ij"
 
 
 def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
     """Returns the operand as a stack of matrices with the axes `matrix`; its other axes must be the last of `batch`."""
     own = "".join(c for c in batch if c in letters)
-    if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
+    if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > MERGED_RANK:
         raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {letters} and not {batch + matrix}", node)
     return Operand(value, tuple(letters.index(c) for c in own + matrix))
 
@@ -84,7 +85,7 @@ def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tupl
     batch, i, t = p[:-2], p[-2:-1], p[-1:]
     d = "".join(c for c in v if c not in p)
     result = batch + i + d
-    if len(d) != 1 or i in v or t not in v or set(result) != set(out) or len(out) > 4:
+    if len(d) != 1 or i in v or t not in v or set(result) != set(out) or len(out) > MERGED_RANK:
         raise Refusal(
             Code.WRONG_PERM, f"the context is computed as {a},{b}->{out} and not as a sum over the keys", node
         )

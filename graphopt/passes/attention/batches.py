@@ -1,0 +1,97 @@
+"""Attention of rank 5: the rewrite merges the first two axes, because the fused node has at most four."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphopt.graph.shapes.sizes import ONE, Size
+from graphopt.passes.attention.match import Attention, Condition, Operand, Term, joined_values, score_dims
+from graphopt.remarks import Code, Refusal
+
+# The number of axes of the fused node, and of an attention with one more batch axis.
+FUSED_RANK, MERGED_RANK = 4, 5
+
+
+@dataclass(frozen=True)
+class MergedBatches:
+    """The shapes of the operands and the result, as targets of Reshapes.
+
+    Attributes:
+        operands: the merged shapes of Q, K and V.
+        output: the shape of the result with both axes.
+    """
+
+    operands: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+
+
+def merged_perm(perm: Sequence[int]) -> tuple[int, ...]:
+    """Returns a perm after its first two axes are merged."""
+    return (0, *(axis - 1 for axis in perm[2:]))
+
+
+def merge_batches(match: Attention) -> MergedBatches | None:
+    """Returns the shapes around the fused node; None if the attention has no more than four axes.
+
+    Raises:
+        Refusal: the batch axes are not the first ones, differ between operands, or another dimension is not known.
+    """
+    if len(match.o_perm) < MERGED_RANK:
+        return None
+    operands = (match.q, match.k, match.v)
+    node = match.scores
+    if any(perm[:2] != (0, 1) for perm in (match.o_perm, *(o.perm for o in operands))):
+        raise Refusal(Code.WRONG_PERM, "in an attention of rank 5 the batch axes must be the first two axes", node)
+    dims = [_dims(match, operand) for operand in operands]
+    if any(len(d) != MERGED_RANK or d[:2] != dims[0][:2] for d in dims):
+        raise Refusal(Code.WRONG_SHAPE, "in an attention of rank 5 the batch axes of Q, K and V must be equal", node)
+    for joined in joined_values(match):
+        merged_shape(match, joined)
+    heads = [d[o.perm[2]] for d, o in zip(dims, operands)]
+    result = [
+        *dims[0][:2],
+        next((h for h in heads if h != ONE), ONE),
+        dims[0][match.q.perm[3]],
+        dims[2][match.v.perm[4]],
+    ]
+    output = tuple(_number(result[axis]) for axis in match.o_perm)
+    shapes = tuple((-1, *(_number(size) for size in d[2:])) for d in dims)
+    if any(shape.count(-1) > 1 for shape in (output, *shapes)):
+        raise Refusal(Code.UNKNOWN_SHAPE, "more than one dimension of an attention of rank 5 is not known", node)
+    return MergedBatches(shapes, output)
+
+
+def merged_shape(match: Attention, joined: Term | Condition) -> tuple[int, ...] | None:
+    """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no such axes.
+
+    Raises:
+        Refusal: it broadcasts along one of the two axes only, or along axes of another view of the scores.
+    """
+    name, node = joined.value.name, joined.node
+    dims = match.graph.shapes.dims(joined.value)
+    if joined.view is not None or dims is None:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{name} belongs to reshaped scores of rank 5", node)
+    batches, own = dims[:-3], [_number(size) for size in dims[-3:]]
+    if not batches:
+        return None
+    if all(size == ONE for size in batches):
+        shape = tuple(own)
+    elif (ONE, *batches)[-2:] == score_dims(match)[:2]:
+        shape = (-1, *own)
+    else:
+        raise Refusal(Code.WRONG_SHAPE, f"{name} broadcasts along one of the two batch axes", node)
+    if shape.count(-1) > 1:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"more than one dimension of {name} is not known", node)
+    return shape
+
+
+def _dims(match: Attention, operand: Operand) -> tuple[Size, ...]:
+    dims = match.graph.shapes.dims(operand.value)
+    if dims is None:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {operand.value.name} is not known", match.scores)
+    return tuple(dims)
+
+
+def _number(size: Size) -> int:
+    return -1 if size.value is None else size.value
