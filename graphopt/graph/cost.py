@@ -2,7 +2,7 @@
 
 The shape engine (`graph/shapes`) computes the dimensions of every value from the shapes of the inputs. A value with an
 unknown dimension, such as the boxes after a NonMaxSuppression, is assumed to be as large as the largest input of its
-node. The work of a Loop's body counts `LOOP_TURNS` times, that of a Scan's body once for each slice.
+node. The work of a Loop's body counts `LOOP_ITERATIONS` times, that of a Scan's body once for each slice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphopt.targets.target import Target
 # The cost of reading an element, of writing one and of starting a node, in multiply-adds: about 0.3 ns, 0.8 ns and 5 us
 # of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
-LOOP_TURNS = 16
+LOOP_ITERATIONS = 16
 # Operators that read only part of a large input, and the reads for each written element: one element and one index.
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
@@ -161,7 +161,7 @@ class _GraphCost:
 
     def _trip_count(self, node: ir.Node) -> int:
         if node.op_type == "Loop":
-            return LOOP_TURNS
+            return LOOP_ITERATIONS
         dims = self._shape(node.inputs[-1]) if node.op_type == "Scan" and node.inputs else None
         return dims[0] if dims else 1
 

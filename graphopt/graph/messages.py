@@ -114,7 +114,7 @@ def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
         else:
             raise DecodeError(f"a field of kind {kind}")
         if tag >> 3 == 0 or size > len(message) - at:
-            raise DecodeError("a field without number or end")
+            raise DecodeError("a field has no number or no end")
         if kind == _WITH_LENGTH:
             yield tag >> 3, message[at : at + size]
         at += size
@@ -127,4 +127,4 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 127) << 7 * i
         if byte < 128:
             return value, at + i + 1
-    raise DecodeError("a number without end")
+    raise DecodeError("a varint has no end")

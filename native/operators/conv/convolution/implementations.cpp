@@ -236,7 +236,7 @@ const char* refuse_channels_last_pointwise_by_library(ConvolutionWork& work) {
 }
 
 void plan_channels_last_pointwise_by_library(ConvolutionWork& work) {
-  GemmCall gemm{{gpu::linear_product(work.layer()), true, work.call, work.program},
+  GemmCall gemm{{gpu::linear_gemm(work.layer()), true, work.call, work.program},
                 gathered_pixels(work),
                 Ref::input(1),
                 Ref::output(0)};

@@ -10,10 +10,11 @@ constexpr int kResizeThreads = 256;
 enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear, kCubic };
 
 // An axis with `in` elements in X and `out` in Y. For all coordinate transformation modes, element `at` of Y has the
-// position before + (at + shift) * part * span / step + after in X.
+// position before + (at + shift) * crop * span / step + after in X.
 struct SourceAxis {
   int32_t in, out;
-  float shift, part, span, step, before, after;
+  float shift, crop, span, step, before,
+      after;      // crop: the fraction of X that tf_crop_and_resize reads, else 1
   float inverse;  // 1 / step
 };
 

@@ -21,7 +21,7 @@ DEVICE float quotient(float x, const SourceAxis& a) {
 
 // Returns the unrounded position in X of element `at` of Y.
 DEVICE float source(const SourceAxis& a, int at) {
-  return a.before + quotient((static_cast<float>(at) + a.shift) * a.part * a.span, a) + a.after;
+  return a.before + quotient((static_cast<float>(at) + a.shift) * a.crop * a.span, a) + a.after;
 }
 
 DEVICE int nearest(const SourceAxis& a, float x, Interpolation mode) {

@@ -46,7 +46,7 @@ struct ResizeOneProblem {
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation mode = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
-  bool antialias = false;    // a coarser Y depends on all of X
+  bool antialias = false;    // downsampling weights all elements of X
   bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated
   // The value that kCrop writes outside of X: the bits of an element, or of a float if elements are interpolated.
   uint64_t outside = 0;

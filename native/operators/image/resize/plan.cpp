@@ -13,7 +13,7 @@ hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
   hip::SourceAxis a = {};
   a.in = axis.in;
   a.out = axis.out;
-  a.part = a.span = 1;
+  a.crop = a.span = 1;
   a.step = axis.scale;
   switch (coordinates) {
     case Coordinates::kHalfPixelSymmetric:
@@ -34,7 +34,7 @@ hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
       break;
     case Coordinates::kCrop:
       a.before = axis.out <= 1 ? 0.5f * (axis.first + axis.last) * (in - 1) : axis.first * (in - 1);
-      a.part = axis.last - axis.first;
+      a.crop = axis.last - axis.first;
       a.span = in - 1;
       a.step = out - 1;
       break;

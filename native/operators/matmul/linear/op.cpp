@@ -132,7 +132,7 @@ void plan_library(LinearWork& work) {
   for (const LinearRefs& layer : work.layers) {
     work.program.call(
         [handle = gpu::blas(work.device(), work.call.libraries).on(work.call.stream).handle,
-         product = gpu::linear_product(work.p), half = work.half](const Program::Addresses& at) {
+         product = gpu::linear_gemm(work.p), half = work.half](const Program::Addresses& at) {
           return handle->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0]);
         },
         {layer.x, layer.w}, {layer.y});

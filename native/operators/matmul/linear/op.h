@@ -45,9 +45,9 @@ namespace graphopt::gpu {
 // Inputs X, W, b, R if any; output Y.
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
-// linear_product returns the GEMM X W for the vendor's library. linear_rest_plan plans the epilogue after it:
+// linear_gemm returns the GEMM X W for the vendor's library. linear_rest_plan plans the epilogue after it:
 // inputs X, W, b, R if any; output Y, which already holds X W.
-GemmProblem linear_product(const LinearProblem& p);
+GemmProblem linear_gemm(const LinearProblem& p);
 Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

@@ -5,7 +5,7 @@
 
 namespace graphopt::gpu {
 
-GemmProblem linear_product(const LinearProblem& p) {
+GemmProblem linear_gemm(const LinearProblem& p) {
   GemmProblem product;
   product.M = p.rows;
   product.N = p.N;
@@ -15,7 +15,7 @@ GemmProblem linear_product(const LinearProblem& p) {
 }
 
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  GemmProblem product = linear_product(p);
+  GemmProblem product = linear_gemm(p);
   product.has_bias = true;
   product.has_residual = p.has_residual;
   product.beta = p.has_residual ? 1.0f : 0.0f;

@@ -41,7 +41,7 @@ namespace graphopt {
 class PoolWindows {
  public:
   PoolWindows(const Node& node, bool average);
-  // Returns the problem for x [N, C, ..], or if `last` for x [N, .., C], and sets the shape of y. Throws
+  // Returns the problem for x [N, C, ..], or if `channels_last` for x [N, .., C], and sets the shape of y. Throws
   // Error.
   gpu::PoolProblem place(const Shape& x, bool channels_last, Shape& y) const;
   // Returns true if one window covers all of x [N, C, ..], without padding.
