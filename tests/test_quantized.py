@@ -52,8 +52,8 @@ def test_quantized_models(name: str, form: QuantFormat, tmp_path: Path) -> None:
     if name != "bert":
         kept = [n for n in model.graph.node if n.op_type == "QLinearConv"]
         if form == QuantFormat.QDQ:
-            made = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
-            kept = [n for n in model.graph.node if n.op_type == "Conv" and n.input[1] in made]
+            dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+            kept = [n for n in model.graph.node if n.op_type == "Conv" and n.input[1] in dequantized]
         assert len(kept) >= 4
         refused = {r.nodes[0] for r in report.remarks if r.code == "QUANTIZED"}
         three = [n for n in kept if form == QuantFormat.QOperator or list(_attribute(n, "kernel_shape")) == [3, 3]]

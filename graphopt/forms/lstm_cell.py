@@ -212,7 +212,7 @@ def _bias(value: ir.Value, columns: Range, editor: Editor) -> Part:
     stored = editor.constant(value)
     assert stored is not None
     if stored.ndim > 2 or (stored.ndim == 2 and not (stored == stored[:1]).all()):
-        raise Refusal(Code.WRONG_SHAPE, f"the bias {value.name} differs between the rows of a batch", value.producer())
+        raise Refusal(Code.WRONG_SHAPE, f"the rows of the bias {value.name} differ", value.producer())
     return Part(value, columns)
 
 

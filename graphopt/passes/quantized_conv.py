@@ -142,7 +142,7 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
         match = plan.match
         no_gain = _no_gain(match.conv, plan.weight.shape)
         if not no_gain and _leaves_pools(match.conv, editor):
-            no_gain = "ONNX Runtime would pool with channels first: no quantized convolution of its own is left"
+            no_gain = "ONNX Runtime would pool with channels first, because no quantized convolution is left to it"
         return editor.candidate(match.name, (match.X.value, match.W.value), match.Y.value, match.conv, no_gain)
 
     def rewrite(self, plan: QuantizedConvPlan, editor: Editor) -> str:
@@ -264,7 +264,7 @@ def _weight(match: QuantizedConvMatch, editor: Editor) -> tuple[Array, Array]:
         raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} is {w.dtype} with a scale of {scale.dtype}", node)
     centred = w.astype(np.int16) - zero.reshape(-1, 1, 1, 1).astype(np.int16)
     if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
-        raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} minus its zero point exceeds int8", node)
+        raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} minus its zero point is beyond int8", node)
     return centred.astype(np.int8), np.broadcast_to(scale.reshape(-1), (M,)).copy()
 
 
@@ -304,7 +304,7 @@ def _window(match: QuantizedConvMatch, weight: Array, editor: Editor) -> dict[st
     conv, kernel = match.conv, weight.shape[2:]
     group = attribute_int(conv, "group", 1)
     if group != 1 and not (weight.shape[0] == group and weight.shape[1] == 1):
-        raise Refusal(Code.ATTRIBUTE, f"{group} groups of {weight.shape[1]} channels", conv)
+        raise Refusal(Code.ATTRIBUTE, f"each of {group} groups has {weight.shape[1]} channels", conv)
     strides, dilations = (attribute_ints(conv, name, (1, 1)) for name in ("strides", "dilations"))
     pads = resolved_pads(conv, kernel, strides, dilations, editor)
     if min(pads) < 0:
@@ -319,10 +319,10 @@ def _no_gain(conv: ir.Node, weight: Sequence[int]) -> str:
 
 
 def _leaves_pools(conv: ir.Node, editor: Editor) -> bool:
-    """Returns whether the model has MaxPools, and this pass would rewrite all of its quantized convolutions.
+    """Returns whether the model has MaxPools, and this pass would rewrite all its quantized convolutions.
 
-    ONNX Runtime moves channels last only in models with quantized convolutions of its own. Its 8-bit MaxPool is many
-    times slower with channels first.
+    ONNX Runtime moves channels last only in models with a QLinearConv. Its 8-bit MaxPool is many times slower with
+    channels first.
     """
     if not editor.nodes({("", "MaxPool")}):
         return False

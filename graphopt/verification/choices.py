@@ -543,7 +543,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
 def levels_agree(pair: Pair, run: ComparedRun, compared: Collection[str]) -> bool:
     """Returns whether BEFORE, given AFTER's quantized values, computes AFTER's quantized values and outputs.
 
-    Of the elements of a quantized value, a share of LEVELS_MOVED may differ by the levels that rounding explains.
+    A share of LEVELS_MOVED of a value's elements may differ by one level.
 
     Args:
         pair: both models.
@@ -577,7 +577,7 @@ def levels_agree(pair: Pair, run: ComparedRun, compared: Collection[str]) -> boo
 
 
 def with_levels_as_inputs(before: ir.Model, types: Mapping[str, ir.DataType]) -> ir.Model:
-    """Returns a copy of BEFORE whose nodes read quantized values from new inputs; it also outputs its own values.
+    """Returns a copy of BEFORE that reads quantized values from new inputs, and outputs those that it computes.
 
     Args:
         before: the model.

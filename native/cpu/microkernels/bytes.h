@@ -18,7 +18,7 @@ using ByteVec = uint8_t __attribute__((vector_size(kSpan)));
 using PairVec = uint16_t __attribute__((vector_size(kSpan)));
 using UnalignedByteVec = uint8_t __attribute__((vector_size(kSpan), aligned(1), may_alias));
 
-// Returns the column, of kSpan interleaved columns, whose word is at `lane` of vector `plane`.
+// Returns the index of the column with its word at `lane` of vector `plane`, for kSpan interleaved columns.
 constexpr int64_t column_of_word(int64_t plane, int64_t lane) { return lane / 4 * 16 + plane * 4 + lane % 4; }
 
 // Indices that interleave the lower (kFirst = 0) or the upper halves of the 128-bit parts of two vectors of kElements.

@@ -58,7 +58,7 @@ auto with_format(const F& f) {
 
 // --- Weights
 
-// The parts of a window whose elements are adjacent in X.
+// The parts of a window with adjacent elements in X.
 struct Segments {
   int64_t rows, columns;  // of the window
   int64_t elements;       // of one segment
@@ -77,7 +77,7 @@ struct Segments {
   }
 };
 
-// The number of columns with padding, for which the sums of weights are stored behind the packed words.
+// The number of columns with padding. The sums of their weights are stored behind the packed words.
 int64_t padded_columns(const Problem& p) {
   return is_depthwise(p) ? round_up(p.groups, kSpan) : round_up(p.M, kPanelWidth);
 }
@@ -199,7 +199,7 @@ struct MultiplyTile {
       const int64_t steps = tile.segments.template steps<E>(), pixel = tile.pixel;
       for (int64_t row = 0; row < tile.segments.rows; ++row) {
         for (int64_t column = 0; column < tile.segments.columns; ++column) {
-          // Three rows share a pointer, so that all pointers fit the registers.
+          // Three rows share a pointer, because there are too few registers for one each.
           const typename E::Value* s[ceil_div(kRows, 3)];
 #pragma GCC unroll 5
           for (int i = 0; i < kRows; i += 3) {
@@ -245,8 +245,8 @@ struct MultiplyTile {
   };
 };
 
-// The tiles of Y. A line has the pixels whose windows are a fixed number of elements apart: a row of Y, or all pixels
-// if the window is one pixel.
+// The tiles of Y. The windows of adjacent pixels of a line are a fixed number of elements apart. A line is a row of Y,
+// or all pixels if the window is one pixel.
 struct Tiles {
   int64_t lines, pixels;  // of each line
   int64_t per_line;
@@ -375,7 +375,7 @@ void run_panels(const Problem& p, const ConvQuantization& q, const uint8_t* x, c
   } else if constexpr (sizeof(typename E::Value) == 1) {
     images.x = x;
   }
-  // A chunk of tiles, whose windows fit in the second-level cache, is multiplied by all panels.
+  // All panels multiply a chunk of tiles. The windows of a chunk fit in the second-level cache.
   const Tiles tiles(p);
   const int64_t panels = ceil_div(p.M, kPanelWidth), workers = static_cast<int64_t>(parallel.workers());
   const int64_t bytes = p.N * images.H * images.W * p.C * static_cast<int64_t>(sizeof(typename E::Value));

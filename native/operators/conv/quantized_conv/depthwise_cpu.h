@@ -24,7 +24,7 @@ struct DepthwiseRow {
   const ConvolutionProblem& p;
   const uint8_t* padding;
   std::vector<const uint8_t*> rows;  // a multiple of kBytes; rows behind the window have weights of zero
-  bool ends = false;                 // a row is the last one of X, behind which a block must not read
+  bool ends = false;                 // a row is the last one of X: a block must not read behind it
 
   // `line` is the index of the row of Y in all images.
   DepthwiseRow(const ConvolutionProblem& problem, const uint8_t* x, const uint8_t* padding_row, int64_t line)

@@ -33,7 +33,7 @@ struct VectorRequantization {
         least(splat(r.least)),
         most(splat(r.most)),
         zero(IntVec{} + r.zero) {}
-  // Returns integers whose low bytes are those of Y.
+  // Returns integers with the bytes of Y as low bytes.
   IntVec operator()(Words sum) const {
     const Vec v = __builtin_convertvector((IntVec)sum, Vec) * factor + addend;
     return (IntVec)(smaller(larger(v, least), most) + kNear) + zero;
