@@ -15,10 +15,10 @@ import graphopt
 pytestmark = pytest.mark.once
 ROOT = Path(graphopt.__file__).parent
 VERBS = frozenset(
-    "adds are broadcasts can cannot computes count counts covers depends differ divide divides do does drops fit "
-    "follows forbids fuses go has have holds interpret interprets is join lacks leaves lose make may multiplied "
-    "multiplies multiply names need needs normalises reach reaches read reads refers requires say see stays take "
-    "takes tells transposes varies was write writes".split()
+    "adds are be belongs broadcasts can cannot computes count counts covers depends differ divide divides do does "
+    "drops fit follows forbids fuses go has have holds interpret interprets is join lacks leaves lose make may "
+    "multiplied multiplies multiply names need needs normalises reach reaches read reads refers requires say see stays "
+    "take takes tells transposes varies was write writes".split()
 )
 
 
