@@ -154,6 +154,31 @@ def exact_residual(net: Network) -> None:
     net.last = net.quantized(net.node("Add", [net.real(shortcut), real]), 0.05)
 
 
+def concat(net: Network) -> None:
+    x = net.last
+    net.conv(24, 16, 3, 0.1)
+    first, net.last = net.last, x
+    net.conv(8, 16, 1, 0.05)
+    net.apply("Concat", 0.09, net.real(first), net.real(x), axis=1)
+
+
+def equal_concat(net: Network) -> None:
+    x = net.last
+    net.move("MaxPool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    net.move("Concat", net.real(x), axis=-3)
+
+
+def split(net: Network) -> None:
+    """The block of a detector that concatenates the parts of a tensor and a function of one part."""
+    net.conv(32, 16, 1, 0.05)
+    numbers = net.last[1:]
+    parts = ["part 0", "part 1"]
+    net.nodes.append(helper.make_node("Split", [net.real()], parts, axis=1))
+    left, right = ([net.node("QuantizeLinear", [part, *numbers]), *numbers] for part in parts)
+    net.last = right
+    net.apply("Concat", 0.06, net.real(left), net.real(right), axis=1)
+
+
 def two_convolutions(net: Network) -> None:
     x = net.last
     net.conv(24, 16, 3, 0.1, act="Relu")
@@ -185,6 +210,11 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "pool, Flatten and Gemm": (gemm, 3),
     "LeakyRelu": (lambda net: net.apply("LeakyRelu", 0.02, alpha=0.3), 1),
     "Sigmoid": (lambda net: net.apply("Sigmoid", 0.003), 1),
+    "Resize": (lambda net: net.move("Resize", "", net.constant(np.float32([1, 1, 2, 2])), mode="nearest"), 1),
+    "Concat": (concat, 3),
+    "Concat of equal scales": (equal_concat, 2),
+    "Split and Concat": (split, 3),
+    "Softmax": (lambda net: net.apply("Softmax", 1 / 512, axis=1, zero=np.iinfo(net.dtype).min), 1),
     "Transpose": (lambda net: net.move("Transpose", perm=[0, 3, 1, 2]), 1),
     "MatMul": (matmul, 1),
 }

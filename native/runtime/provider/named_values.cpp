@@ -101,7 +101,7 @@ bool NamedValues::add_view(const abi::GraphNode& node, std::vector<StepSource>& 
   return true;
 }
 
-bool NamedValues::is_channels_last(const StepSource& source, const abi::GraphNode& written) const {
+bool NamedValues::is_channels_last(const StepSource& source, const NodeInGraph& written) const {
   const NodeInGraph& node = *source.node;
   if (source.members.size() > 1 ||
       !std::all_of(written.outputs.begin(), written.outputs.end(), has_layouts) ||

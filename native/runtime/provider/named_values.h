@@ -57,7 +57,7 @@ class NamedValues {
   // if the input is not known in that layout.
   bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
-  bool is_channels_last(const StepSource& source, const abi::GraphNode& written) const;
+  bool is_channels_last(const StepSource& source, const NodeInGraph& written) const;
 
  private:
   struct Known {

@@ -62,6 +62,10 @@ class QuantizedNode final : public NodeInGraph {
     set("activation_a", act.a);
     set("activation_b", act.b);
   }
+  void add_output(const GraphNode& output) {
+    outputs.push_back(output.outputs[0]);
+    output_names_.push_back(output.output_names()[0]);
+  }
   // Adds an input with a constant table of bytes of the output's type.
   void add_table(const std::array<uint8_t, 256>& table) {
     table_ = table;
@@ -136,6 +140,35 @@ class Search {
     }
     add_operator(found, end);
     return found;
+  }
+
+  // Returns Split of a quantized tensor, if all outputs are quantized equally.
+  std::optional<Replacement> split_at(size_t i) const {
+    const GraphNode& split = nodes_[i];
+    if (split.op != "Split" || !split.domain().empty()) return std::nullopt;
+    const GraphNode* x = per_tensor(split, 0);
+    if (x == nullptr) return std::nullopt;
+    std::vector<Source> from = {{x, kX}};
+    for (size_t k = 1; k < split.inputs.size(); ++k) from.push_back({&split, k});
+    Replacement replacement;
+    std::vector<const GraphNode*> outputs;
+    for (const std::string& value : split.output_names()) {
+      const std::vector<size_t>& readers = graph_.readers(value);
+      if (readers.size() != 1 || graph_.is_output(value)) return std::nullopt;
+      const GraphNode& quantize = nodes_[readers[0]];
+      if (quantize.op != "QuantizeLinear" || !is_per_tensor(quantize) ||
+          !is_same_quantization(*x, quantize)) {
+        return std::nullopt;
+      }
+      outputs.push_back(&quantize);
+      replacement.nodes.push_back(readers[0]);
+    }
+    auto node = made({"Split", "", split.version}, split, std::move(from), *outputs[0]);
+    for (size_t k = 1; k < outputs.size(); ++k) node->add_output(*outputs[k]);
+    replacement.node = std::move(node);
+    // The position of Split is before all readers of its outputs.
+    replacement.nodes.push_back(i);
+    return replacement;
   }
 
   // Adds the DequantizeLinear nodes to `found` that only replaced nodes read.
@@ -335,7 +368,10 @@ class Search {
     if (op == "Add" || op == "Mul") return binary(group);
     if (op == "GlobalAveragePool") return unary("QLinearGlobalAveragePool", group);
     if (op == "AveragePool") return unary("QLinearAveragePool", group);
-    for (const char* moves : {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}) {
+    if (op == "Concat") return concat(group);
+    if (op == "Softmax") return softmax(group);
+    for (const char* moves : {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Resize",
+                              "Slice", "Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) {
       if (op == moves) return moved(group);
     }
     return nullptr;
@@ -472,12 +508,47 @@ class Search {
     return made(microsoft(op), group, std::move(from));
   }
 
+  // Inputs with the quantization of the output are not requantized.
+  std::unique_ptr<NodeInGraph> concat(const Group& group) const {
+    std::vector<Source> from, moved;
+    add_quantization(from, group.quantize);
+    constexpr size_t kBits = 62;
+    int64_t equal = 0;
+    for (size_t i = 0; i < group.head->inputs.size(); ++i) {
+      const GraphNode* x = per_tensor(*group.head, i);
+      if (x == nullptr || x->inputs[kX].type != group.quantize.outputs[0].type) return nullptr;
+      add_all(from, *x);
+      moved.push_back({x, kX});
+      if (i < kBits && is_same_quantization(*x, group.quantize)) equal |= int64_t{1} << i;
+    }
+    if (moved.size() <= kBits && equal == (int64_t{1} << moved.size()) - 1) {
+      return made({"Concat", "", group.head->version}, group, std::move(moved));
+    }
+    auto node = made(microsoft("QLinearConcat"), *group.head, std::move(from), group.quantize);
+    node->set("equal", equal);
+    return node;
+  }
+
+  std::unique_ptr<NodeInGraph> softmax(const Group& group) const {
+    const GraphNode* x = per_tensor(*group.head, 0);
+    if (x == nullptr || x->inputs[kX].type != group.quantize.outputs[0].type) return nullptr;
+    std::vector<Source> from;
+    add_all(from, *x);
+    add_quantization(from, group.quantize);
+    auto node = made(microsoft("QLinearSoftmax"), *group.head, std::move(from), group.quantize);
+    node->set("opset", static_cast<int64_t>(group.head->version));
+    return node;
+  }
+
+  static bool is_same_quantization(const GraphNode& x, const GraphNode& quantize) {
+    return x.inputs[kX].type == quantize.outputs[0].type && are_equal_inputs(x, quantize, kScale) &&
+           are_equal_inputs(x, quantize, kZero);
+  }
+
   // An operator that does not change elements.
   std::unique_ptr<NodeInGraph> moved(const Group& group) const {
     const GraphNode* x = per_tensor(*group.head, 0);
-    if (x == nullptr || x->inputs[kX].type != group.quantize.outputs[0].type) return nullptr;
-    if (!are_equal_inputs(*x, group.quantize, kScale) || !are_equal_inputs(*x, group.quantize, kZero))
-      return nullptr;
+    if (x == nullptr || !is_same_quantization(*x, group.quantize)) return nullptr;
     std::vector<Source> from = {{x, kX}};
     for (size_t i = 1; i < group.head->inputs.size(); ++i) from.push_back({group.head, i});
     return made({group.head->op.c_str(), "", group.head->version}, group, std::move(from));
@@ -499,7 +570,9 @@ std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nod
   // From the last node on, because a node that ends a replacement may be inside a larger one.
   for (size_t i = nodes.size(); i-- > 0;) {
     if (replaced.count(i) > 0) continue;
-    for (Replacement& replacement : search.ending_with(i)) {
+    std::vector<Replacement> candidates = search.ending_with(i);
+    if (auto split = search.split_at(i)) candidates.push_back(std::move(*split));
+    for (Replacement& replacement : candidates) {
       const std::vector<size_t>& of = replacement.nodes;
       if (std::any_of(of.begin(), of.end(), [&](size_t k) { return replaced.count(k) > 0; })) continue;
       if (!takes(*replacement.node)) continue;

@@ -242,22 +242,28 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
     if (source.computed_on_host) source.op = registry_.claims().find_host_kernel(*source.node);
     if (source.op == nullptr)
       throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
-    source.channels_last = channels_last && known.is_channels_last(source, nodes[i]);
+    const auto replaced = groups.replaced.find(i);
+    const auto written_by = [&](size_t writer) -> const NodeInGraph& {
+      if (replaced != groups.replaced.end()) return *replaced->second;
+      return nodes[writer];
+    };
+    const NodeInGraph& last = written_by(i);
+    source.channels_last = channels_last && known.is_channels_last(source, last);
     Step step = step_of(source, known, sources);
     const bool is_channels_last = source.channels_last;
     const Siblings writers = source.members;
     steps_.all.push_back(std::move(step));
     sources.push_back(std::move(source));
     for (const size_t writer : writers) {
-      for (const std::string& name : nodes[writer].output_names()) {
+      for (const std::string& name : written_by(writer).output_names()) {
         steps_.all.back().outputs.push_back(name.empty() ? -1 : known.add(name, is_channels_last));
       }
     }
     if (steps_.all.back().computed_on_host) steps_.values.back().computed_on_host = true;
     if (!is_channels_last) continue;
-    for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
-      const std::string& name = nodes[i].output_names()[k];
-      if (known.is_output(name)) known.get(name, false, nodes[i].outputs[k], sources);
+    for (size_t k = 0; k < last.output_names().size(); ++k) {
+      const std::string& name = last.output_names()[k];
+      if (known.is_output(name)) known.get(name, false, last.outputs[k], sources);
     }
   }
   for (const std::string& name : outputs) {

@@ -9,7 +9,8 @@
 namespace graphopt::provider {
 
 struct Replacement {
-  std::vector<size_t> nodes;          // indices of the replaced nodes; the last one writes the output
+  // Indices of the replaced nodes. The new node has the position of the last one.
+  std::vector<size_t> nodes;
   std::unique_ptr<NodeInGraph> node;  // refers to `nodes`; may convert a constant when it is read
 };
 

@@ -273,7 +273,8 @@ void add_resize(Kernels& kernels) {
   kernels.add_with_both_layouts("Resize", 11, 19, kernel<Resize>)
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3})
-      .takes_rare_types();
+      .takes_rare_types()
+      .with_byte_layouts();
 }
 
 }  // namespace graphopt

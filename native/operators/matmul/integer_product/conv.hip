@@ -156,7 +156,7 @@ DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
     transpose_bytes(from, to);
   };
   int32_t sums[kStrip][kIntegerPack] = {};
-  UNROLL for (int r = 0; r < kSide; ++r) {
+  const auto add_row = [&](int r) {
     uint64_t pixels[8] = {}, taps[8] = {};
     UNROLL for (int c = 0; c < kColumns; ++c) pixels[c] = place.load(top + r, left + c);
     UNROLL for (int s = 0; s < kSide; ++s) taps[s] = place.weights(r * kSide + s);
@@ -177,6 +177,12 @@ DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
         }
       }
     }
+  };
+  if constexpr (kSide == 3) {
+    UNROLL for (int r = 0; r < kSide; ++r) add_row(r);
+  } else {
+    // Unrolled, the loads of all rows would take too many registers.
+    NO_UNROLL for (int r = 0; r < kSide; ++r) add_row(r);
   }
   place.store(sums);
 }

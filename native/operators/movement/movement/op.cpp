@@ -397,8 +397,11 @@ void add_movement(Kernels& kernels) {
       .refused(refuse_block_move)
       .takes_rare_types();
   kernels.add_onnx("Slice", 10, 13, plan_moved<sliced>).reads_on_host({1, 2, 3, 4}).takes_rare_types();
-  kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).takes_rare_types();
-  kernels.add_with_both_layouts("Split", 2, 18, plan_split).reads_on_host({1}).takes_rare_types();
+  kernels.add_with_both_layouts("Concat", 4, 13, plan_concat).takes_rare_types().with_byte_layouts();
+  kernels.add_with_both_layouts("Split", 2, 18, plan_split)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .with_byte_layouts();
   kernels.add_onnx("Pad", 11, 25, plan_pad).refused(refuse_pad).reads_on_host({1, 2, 3}).takes_rare_types();
 }
 

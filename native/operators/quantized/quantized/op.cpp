@@ -5,6 +5,7 @@
 
 #include "operators/elementwise/elementwise/op.h"
 #include "operators/kernel_bases.h"
+#include "operators/layout.h"
 #include "operators/movement/movement/op.h"
 #include "operators/pooling/pool/op.h"
 #include "operators/quantized/quantize/op.h"
@@ -128,8 +129,11 @@ void plan_quantized_where(Call& call, Program& program) {
   program.launch(gpu::integer_elementwise_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
 }
 
-Planner plan_quantized_concat(const Node& node) {
-  const int64_t given = node.get_int("axis");
+// `equal`, which the provider sets: a bit for each tensor with the scale and zero point of the output.
+Planner plan_quantized_concat(const Node& node, bool last) {
+  const int64_t axis_of_node = node.get_int("axis"), equal = node.get_int("equal", 0);
+  const int64_t given =
+      last ? static_cast<int64_t>(channels_last_axis(axis_of(axis_of_node, kLayoutRank))) : axis_of_node;
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(2).shape.rank());
     const Shape shape = joined(call, 2, 3, axis);
@@ -141,7 +145,9 @@ Planner plan_quantized_concat(const Node& node) {
       copy.shape = call.input(i).shape;
       if (copy.shape.elements() == 0) continue;
       copy.x_strides = gpu::contiguous(copy.shape);
-      const Ref part = rescaled(call, program, {i, i + 1, i + 2}, {0, 0, 1});
+      const size_t bit = (i - 2) / 3;
+      const bool is_equal = bit < 63 && (equal >> bit & 1) != 0;
+      const Ref part = is_equal ? Ref::input(i) : rescaled(call, program, {i, i + 1, i + 2}, {0, 0, 1});
       program.launch(gpu::strided_copy_plan(copy, call.aligned()), {part}, {y});
       copy.y_offset += copy.shape[axis] * copy.y_strides[axis];
     }
@@ -310,7 +316,11 @@ void add_quantized(Kernels& kernels) {
   add_binary("QLinearAdd", QuantizedOp::kAdd);
   add_binary("QLinearMul", QuantizedOp::kMul);
   kernels.add_microsoft("QLinearWhere", plan_quantized_where).refused(refuse_where);
-  kernels.add_microsoft("QLinearConcat", plan_quantized_concat).refused(refuse_concat);
+  kernels.add_microsoft("QLinearConcat", plan_quantized_concat, false)
+      .refused(refuse_concat)
+      .with_layout([](const Node&) { return Layout::kFollows; })
+      .with_byte_layouts();
+  kernels.has_channels_last(plan_quantized_concat);
   kernels.add_microsoft("QLinearGlobalAveragePool", plan_quantized_mean, false)
       .refused(refuse_unary)
       .with_layout(
