@@ -46,7 +46,7 @@ from graphopt.ops import OPS
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
-from graphopt.targets.cpu import linear_pays
+from graphopt.targets.cpu import linear_pays, linear_time
 from graphopt.targets.profit import Candidate
 
 
@@ -112,7 +112,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
             raise Refusal(
                 Code.NO_GAIN,
-                f"our kernels are not faster than ONNX Runtime's for {', '.join(parts)}",
+                f"our kernels are not faster than ONNX Runtime's for {', '.join(parts)}{_estimate(match, editor)}",
                 node,
             )
         return drop_unfusible_tail(match, editor)
@@ -194,13 +194,26 @@ def drop_unfusible_tail(match: LinearMatch, editor: Editor) -> LinearMatch:
 def _pays(match: LinearMatch, editor: Editor) -> bool:
     if editor.target.gpu_kernels:
         return match.b is not None
+    K, N = _sides(match, editor)
+    return K is not None and N is not None and linear_pays(K, N, _rows(match.product, editor))
+
+
+def _estimate(match: LinearMatch, editor: Editor) -> str:
+    """Returns the estimated time of both for known sizes on a CPU; "" otherwise."""
+    (K, N), rows = _sides(match, editor), _rows(match.product, editor)
+    if editor.target.gpu_kernels or K is None or N is None or rows is None:
+        return ""
+    return f": both take an estimated {linear_time(K, N, rows):.1f} us for {rows}x{K} by {K}x{N}"
+
+
+def _sides(match: LinearMatch, editor: Editor) -> tuple[int | None, int | None]:
+    """Returns the rows and columns of a float32 weight on a CPU; None if unknown, and for other weights and targets."""
     w = match.product.inputs[1]
     dims = editor.shapes.dims(w)
     if editor.target.device != "cpu" or editor.dtype(w) != ir.DataType.FLOAT or dims is None or len(dims) != 2:
-        return False
+        return None, None
     columns = _columns(match.product)
-    K, N = dims[1 - columns].value, dims[columns].value
-    return K is not None and N is not None and linear_pays(K, N, _rows(match.product, editor))
+    return dims[1 - columns].value, dims[columns].value
 
 
 def _rows(product: ir.Node, editor: Editor) -> int | None:

@@ -45,6 +45,8 @@ _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
 MAX_DOUBLINGS = 8
 # The name of a node or value in the detail of a remark; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
+# Sizes and estimated times in the detail of a candidate that does not pay.
+_NUMBER = re.compile(r"\b\d[\dx.]*|\?")
 _ACTIVATIONS = frozenset(
     "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
     "Tanh".split()
@@ -87,8 +89,16 @@ class Subgraph:
     @property
     def kind(self) -> tuple[Any, ...]:
         """The key that all subgraphs of a group share."""
-        remarks = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
+        remarks = ((r.pass_name, r.code, _without_names(r)) for r in self.remarks)
         return self.status, self.operators, self.into, tuple(dict.fromkeys(remarks)), self.reason
+
+
+def _without_names(remark: Remark) -> str:
+    """Returns the detail of a refusal without names, and without numbers if the candidate does not pay."""
+    if remark.applied:
+        return ""
+    text = _NAME.sub("", remark.detail)
+    return _NUMBER.sub("", text) if remark.code == Code.NO_GAIN.name else text
 
 
 @dataclass(frozen=True)

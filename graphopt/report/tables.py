@@ -500,15 +500,22 @@ def _print_group(group: AccountGroup, console: Console) -> None:
     below = [f"[dim]by {by}[/]"] if by else []
     for remark in dict.fromkeys(r for r in subgraph.remarks if not r.applied):
         others = f" ({', '.join(plain(n) for n in remark.nodes[1:])})" if remark.nodes[1:] else ""
-        below.append(f"{_refusal(remark)}{others}")
+        below.append(f"{_refusal(remark, example=_differs(remark, group))}{others}")
     if subgraph.reason:
         below.append(f"[dim]{plain(subgraph.reason)}[/]")
     for line in below:
         say(line, console, label=" " * len(label))
 
 
-def _refusal(remark: Remark) -> str:
-    return f"[yellow]refused[/] {remark.pass_name}: {remark.code}: {plain(remark.detail)}"
+def _differs(remark: Remark, group: AccountGroup) -> bool:
+    """Returns whether another subgraph of the group has this refusal with another detail."""
+    remarks = (r for subgraph in group.subgraphs for r in subgraph.remarks)
+    return any((r.pass_name, r.code) == (remark.pass_name, remark.code) and r.detail != remark.detail for r in remarks)
+
+
+def _refusal(remark: Remark, *, example: bool = False) -> str:
+    detail = f"for example, {remark.detail}" if example and remark.code == Code.NO_GAIN.name else remark.detail
+    return f"[yellow]refused[/] {remark.pass_name}: {remark.code}: {plain(detail)}"
 
 
 def _print_codes(remarks: Iterable[Remark], console: Console) -> None:

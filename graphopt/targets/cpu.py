@@ -16,6 +16,8 @@ WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared l
 TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
+# The arithmetic of FusedConv takes this time, and on planes of one channel it has this speed, of ONNX Runtime's Conv.
+GEMM_OF_CONV, SPEED_ON_PLANES = 1.1, 0.6
 # The smallest problems for which a rewrite is faster.
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: fewer do not pay for the call
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
@@ -113,12 +115,35 @@ def fused_conv_no_gain(
         sizes: sizes of the result's spatial axes; unknown sizes count as 56.
     """
     if group == 1:
-        below_peak = _conv_below_peak(C, M, kernel, strides, sizes)
-        return "" if below_peak else "ONNX Runtime's kernel, with the operators fused into it, is faster here"
-    if max(C, M) == 1:
-        return "ONNX Runtime's kernel is faster on planes of one channel"
-    block = _LANES if math.prod(kernel) > 1 else _LANES_OF_LAYOUT
-    return "ONNX Runtime's kernel is faster: the groups are blocks of its layout" if C % block == M % block == 0 else ""
+        if _conv_below_peak(C, M, kernel, strides, sizes):
+            return ""
+    elif max(C, M) > 1:
+        block = _LANES if math.prod(kernel) > 1 else _LANES_OF_LAYOUT
+        if C % block != 0 or M % block != 0:
+            return ""
+    ours, theirs = fused_conv_times(C, M, group, kernel, strides, sizes)
+    what = f"{C * group} to {M * group} channels of {'x'.join(str(n or '?') for n in sizes)}"
+    groups = "" if group == 1 else f" in {group} groups"
+    return f"FusedConv takes an estimated {ours:.1f} us for {what}{groups}, ONNX Runtime's Conv {theirs:.1f} us"
+
+
+def fused_conv_times(
+    C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+) -> tuple[float, float]:
+    """Estimates the microseconds of FusedConv and of ONNX Runtime's Conv where the latter is faster.
+
+    The arguments are those of `fused_conv_no_gain`. The ratios are near those of docs/measurements/fused_conv_cpu.md,
+    where planes of one channel stay in the caches.
+    """
+    taps, pixels = math.prod(kernel), math.prod(n or 56 for n in sizes)
+    planes = max(C, M) == 1 and group > 1
+    products = 2 * group * C * (M if planes else _padded(M, _LANES_OF_LAYOUT)) * taps * pixels / RATE
+    of_x = 4 * group * C * pixels * math.prod(strides)
+    tensors = (of_x + 4 * group * M * pixels) / (WEIGHT_RATE if planes else TENSOR_RATE)
+    theirs = products + 4 * group * C * M * taps / WEIGHT_RATE + tensors
+    if planes:
+        return theirs / SPEED_ON_PLANES, theirs
+    return theirs + products * (GEMM_OF_CONV - 1) + of_x / TENSOR_RATE, theirs
 
 
 def _conv_below_peak(
@@ -190,6 +215,11 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
         return True
     large = rows is not None and rows >= STRASSEN_ROWS and min(K, N) >= STRASSEN_SIDE
     return large and K % STRASSEN_DEPTH_OF == 0 and N % STRASSEN_COLUMNS_OF == 0
+
+
+def linear_time(K: int, N: int, rows: int) -> float:
+    """Estimates the microseconds of ONNX Runtime's GEMM, and of Linear where it does not pay; see `linear_pays`."""
+    return 2 * rows * K * N / RATE + 4 * K * N / WEIGHT_RATE
 
 
 def quantized_linear_no_gain(rows: int | None) -> str:

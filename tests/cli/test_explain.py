@@ -107,6 +107,17 @@ def test_layers_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
     assert shown.count("the strides are [2, 2]") == 1
 
 
+def test_candidates_that_do_not_pay_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
+    """Convolutions of different sizes are one group, with the estimated times of one of them."""
+    text = "t1 = Conv (x, a)  t2 = Conv (t1, b)  t3 = Conv (t2, a)  y = Identity (t3)"
+    weights = {"a": np.ones((64, 64, 1, 1), np.float32), "b": np.ones((64, 64, 3, 3), np.float32)}
+    model = model_from_text(f"g (float[1, 64, 56, 56] x) => (float y) {{ {text} }}", weights, check=False)
+    onnx.save(model, tmp_path / "m.onnx")
+    printed = graphopt_command("explain", tmp_path / "m.onnx", "--target", "cpu", "--only", "fused_conv").stdout
+    assert "Conv in 3 places" in printed
+    assert printed.count("refused fused_conv: NO_GAIN: for example, FusedConv takes an estimated") == 1
+
+
 def test_options(graphopt_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(ZOO["resnet18"](small=True), path)

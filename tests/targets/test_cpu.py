@@ -10,7 +10,7 @@ import pytest
 from graphopt import optimize, optimizer
 from graphopt.runtime.machine import has_fma
 from graphopt.targets import cpu as targets_cpu
-from graphopt.targets.cpu import winograd_gain
+from graphopt.targets.cpu import fused_conv_no_gain, winograd_gain
 from graphopt.targets.profit import winograd_no_gain, winograd_pays
 from graphopt.targets.target import Target
 from scripts import fit_cost_model
@@ -101,6 +101,33 @@ def test_refusal_gives_both_times() -> None:
     ours, theirs = (float(t) for t in re.findall(r"([\d.]+) us", refusal))
     assert ours / theirs == pytest.approx(1 / winograd_gain(16, 24, 80, 80), rel=0.01)
     assert ("1.1 times" in refusal) == (ours < theirs)
+
+
+@pytest.mark.parametrize(
+    ("C", "M", "group", "kernel", "size", "measured"),
+    [
+        (64, 64, 1, 1, 56, (0.64, 0.85)),
+        (256, 256, 1, 1, 28, (0.84, 0.90)),
+        (512, 512, 1, 1, 14, (0.89, 0.90)),
+        (32, 32, 1, 3, 112, (0.82, 0.86)),
+        (128, 128, 1, 3, 28, (0.88, 0.89)),
+        (1, 1, 144, 3, 56, (0.45, 0.75)),
+        (1, 1, 576, 3, 14, (0.45, 0.67)),
+    ],
+)
+def test_refused_convolution_gives_both_times(
+    C: int, M: int, group: int, kernel: int, size: int, measured: tuple[float, float]
+) -> None:
+    """The ratio of the times is near the measured range of docs/measurements/fused_conv_cpu.md."""
+    refusal = fused_conv_no_gain(C, M, group, (kernel, kernel), (1, 1), (size, size))
+    ours, theirs = (float(t) for t in re.findall(r"([\d.]+) us", refusal))
+    least, most = measured
+    assert least - 0.03 <= theirs / ours <= most + 0.03
+
+
+def test_refused_convolution_of_unknown_sizes() -> None:
+    refusal = fused_conv_no_gain(64, 64, 1, (3, 3), (1, 1), (None, 28))
+    assert "64 to 64 channels of ?x28" in refusal
 
 
 def test_tells_where_the_cost_model_was_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
