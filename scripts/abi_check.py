@@ -215,6 +215,16 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
     return compared
 
 
+def without_newer(text: str, revision: int) -> str:
+    """Removes declarations after a comment "From revision N on", up to the next closing brace, if N is newer."""
+    parts = re.split(r"^ *// From revision (\d+) on\b", text, flags=re.M)
+    kept = parts[0]
+    for needed, part in zip(parts[1::2], parts[2::2], strict=True):
+        _, brace, rest = part.partition("\n}")
+        kept += part if int(needed) <= revision else brace + rest
+    return kept
+
+
 def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple[str, Compared]:
     """Returns C++ assertions about each slot, struct and constant that native/ declares of ONNX Runtime."""
     compared = Compared("ONNX Runtime", Path())
@@ -230,6 +240,7 @@ def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple
         if revision < int(needed[1]):
             continue
         headers.append(path)
+        text = without_newer(text, revision)
         tables = dict(re.findall(r"using (\w+) = \w+<(\w+), \w+, \w+>;", text))
         for alias, name in re.findall(r"inline constexpr (\w+)<\s*\d+,[^;]*?>\s*(\w+);", text):
             table = "OrtEpApi" if tables.get(alias) == "OrtEpApi" else "OrtApi"

@@ -75,8 +75,8 @@ def configure(
         session_options: an `onnxruntime.SessionOptions`.
         providers: as for `InferenceSession`. None selects the best provider of this machine: our own
             (`DEVICE_PROVIDER`, docs/provider.md), else the ROCm provider, else the CPU. Our provider has the options
-            `device`, `memory_limit`, `min_nodes`, `libraries`, `regions`, `capture` and `measured`. If it is used, it
-            is added to the session options, and the returned list is empty.
+            `device`, `memory_limit`, `host_memory`, `min_nodes`, `libraries`, `regions`, `capture` and `measured`. If
+            it is used, it is added to the session options, and the returned list is empty.
         disable: our operators that run by their function bodies instead of kernels. Like the environment variable
             GRAPHOPT_DISABLE, this applies to the whole process from the first registration on.
         libraries: settings of the GPU vendor's libraries for our provider, for instance {"miopen": "off"}: "off" or

@@ -57,6 +57,7 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuEventRecord", event_record);
     resolve(library.handle, "cuEventSynchronize", event_synchronize);
     resolve(library.handle, "cuEventQuery", event_query);
+    resolve(library.handle, "cuEventElapsedTime", event_elapsed);
     resolve(library.handle, "cuMemHostAlloc", malloc_pinned);
     resolve_optional(library.handle, "cuMemGetInfo_v2", memory_info);
     resolve_optional(library.handle, "cuStreamBeginCapture_v2", capture_begin);

@@ -111,6 +111,10 @@ class Device {
   virtual void* create_stream() = 0;  // does not wait for the default stream
   virtual void destroy_stream(void* stream) noexcept = 0;
   virtual void* create_event() = 0;
+  // Creates an event that keeps the time when it is reached; only such events may be passed to microseconds().
+  virtual void* create_timing_event() = 0;
+  // Returns the time between two events that have been reached.
+  virtual double microseconds(void* begin, void* end) = 0;
   virtual void destroy_event(void* event) noexcept = 0;
   virtual void record(void* event, void* stream) = 0;
   virtual void wait(void* stream, void* event) = 0;  // later work on the stream waits for the event

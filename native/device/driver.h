@@ -95,6 +95,7 @@ struct DriverFunctions {
   int (*event_record)(void*, void*);
   int (*event_synchronize)(void*);
   int (*event_query)(void*);
+  int (*event_elapsed)(float* milliseconds, void*, void*);
 
   // Null in old drivers.
   int (*memory_info)(size_t*, size_t*);
@@ -268,6 +269,16 @@ class DriverDevice final : public Device {
     void* event = nullptr;
     check(driver_.event_create(&event, kDisableTiming), "create an event");
     return event;
+  }
+  void* create_timing_event() override {
+    void* event = nullptr;
+    check(driver_.event_create(&event, 0), "create an event");
+    return event;
+  }
+  double microseconds(void* begin, void* end) override {
+    float milliseconds = 0;
+    check(driver_.event_elapsed(&milliseconds, begin, end), "read the time of events");
+    return 1e3 * milliseconds;
   }
   void destroy_event(void* event) noexcept override { ignore(driver_.event_destroy(event)); }
   void record(void* event, void* stream) override {

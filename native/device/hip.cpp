@@ -47,6 +47,7 @@ struct Hip : DriverFunctions {
     find("hipEventRecord", event_record);
     find("hipEventSynchronize", event_synchronize);
     find("hipEventQuery", event_query);
+    find("hipEventElapsedTime", event_elapsed);
     find("hipHostMalloc", malloc_pinned);
     find("hipDeviceGetName", get_name);
     find("hipRuntimeGetVersion", get_version);

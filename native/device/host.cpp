@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -110,9 +111,16 @@ class HostDevice final : public Device {
   }
   void* create_stream() override { return new char; }
   void destroy_stream(void* stream) noexcept override { delete static_cast<char*>(stream); }
-  void* create_event() override { return new char; }
-  void destroy_event(void* event) noexcept override { delete static_cast<char*>(event); }
-  void record(void*, void*) override {}
+  using Time = std::chrono::steady_clock::time_point;
+  void* create_event() override { return new Time; }
+  void* create_timing_event() override { return new Time; }
+  double microseconds(void* begin, void* end) override {
+    const std::chrono::duration<double, std::micro> between =
+        *static_cast<Time*>(end) - *static_cast<Time*>(begin);
+    return between.count();
+  }
+  void destroy_event(void* event) noexcept override { delete static_cast<Time*>(event); }
+  void record(void* event, void*) override { *static_cast<Time*>(event) = std::chrono::steady_clock::now(); }
   void wait(void*, void*) override {}
   void wait(void*) override {}
   bool is_done(void*) override { return true; }

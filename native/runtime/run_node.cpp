@@ -53,9 +53,10 @@ size_t alignment_of(const Tensors& tensors) {
   return gpu::alignment_of(joined);
 }
 
-void make_outputs(const Context& context, Call& call) {
+void make_outputs(const Context& context, bool on_gpu, Call& call) {
   for (size_t i = 0; i < call.outputs.size(); ++i) {
-    call.outputs[i].data = context.output(i, call.outputs[i].shape);
+    Tensor& y = call.outputs[i];
+    y.data = context.output(i, y.shape, on_gpu && y.place == Place::kDevice);
   }
 }
 
@@ -180,7 +181,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     call.measured = bound.measured.get();
     kernel.plan(call);
   }
-  make_outputs(context, call);
+  make_outputs(context, device != nullptr && device->backend() != gpu::Backend::kHost, call);
   // Output memory of the caller may be less aligned than planned.
   const size_t outputs = alignment_of(call.outputs);
   if (outputs < call.alignment) {

@@ -308,6 +308,7 @@ ORT_ENUMS = {
         "kDefault": "OrtDeviceMemoryType_DEFAULT",
         "kHostAccessible": "OrtDeviceMemoryType_HOST_ACCESSIBLE",
     },
+    "ProfilingCategory": {"kKernel": "OrtProfilingEventCategory_KERNEL"},
     "LogSeverity": {
         "kVerbose": "ORT_LOGGING_LEVEL_VERBOSE",
         "kInfo": "ORT_LOGGING_LEVEL_INFO",

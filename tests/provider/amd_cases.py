@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 from onnx import helper
 
 import graphopt
+from graphopt.measure.profiling import read_events
 from graphopt.runtime import discovery, session_warnings
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.discovery import DEVICE_PROVIDER, loads_providers
+from tests.provider.capture_cases import counts
 from tests.provider.driver_cases import (
     MODEL,
     Driver,
     X,
+    Y,
     check_thread,
     devices,
     error_of,
@@ -266,6 +270,87 @@ def binds_pinned_memory() -> dict[str, Any]:
         "pinned": driver.pinned() - before[0],
         "waits": driver.waits() - before[1],
     }
+
+
+def copies_of_runs() -> dict[str, Any]:
+    """Runs sessions with inputs and outputs in ordinary and in pinned memory, run launch by launch.
+
+    Returns, for each provider option and kind of memory, the bytes that the driver copies for one run, or the message
+    of a failed run, and the largest error.
+    """
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
+
+    driver = Driver()
+    info = discovery.our_devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    copied, errors = {}, []
+
+    def tensor(memory: str, content: Any) -> Any:
+        if memory == "ordinary":
+            return onnxruntime.OrtValue.ortvalue_from_numpy(content)
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(X.shape, np.float32, memory_info=info)
+        ctypes.memmove(value.data_ptr(), content.ctypes.data, content.nbytes)
+        return value
+
+    for option in (
+        {},
+        {"host_memory": 1},
+        {"host_memory": 1, "memory_limit": 1 << 20},
+        {"host_memory": 1, "regions": 0},
+    ):
+        ours = {"capture": 0, "min_nodes": 1, **option}
+        session = graphopt.session(MODEL, [(DEVICE_PROVIDER, ours)], require_device=True, log_severity_level=4)
+        error_of(session)
+        for memory in ("ordinary", "pinned"):
+            before = driver.copied()
+            x, y = tensor(memory, X), tensor(memory, np.zeros_like(X))
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", x)
+            binding.bind_ortvalue_output("y", y)
+            message = message_of(partial(session.run_with_iobinding, binding))
+            copied[f"{memory} {option}"] = message or driver.copied() - before
+            if message:
+                continue
+            content = (ctypes.c_float * X.size).from_address(y.data_ptr())
+            errors.append(float(np.abs(np.array(content).reshape(X.shape) - Y).max()))
+            del binding, x, y
+            gc.collect()
+    check_thread()
+    return {"copied": copied, "error": max(errors)}
+
+
+def profiles() -> dict[str, Any]:
+    """Profiles a region and single nodes on the device.
+
+    Returns for each the events of kernels as (name, operator, parent, microseconds), sorted, the names of the runtime's
+    nodes, and the region events of the profiled runs and of the runs after the profile.
+    """
+    found: dict[str, Any] = {}
+    for regions in (1, 0):
+        session = graphopt.session(
+            MODEL,
+            [(DEVICE_PROVIDER, {"regions": regions, "min_nodes": 1})],
+            require_device=True,
+            enable_profiling=True,
+            profile_file_prefix=str(Path(tempfile.mkdtemp()) / "profile"),
+            log_severity_level=4,
+        )
+        start = counts()
+        errors = [error_of(session) for _ in range(3)]
+        profiled = counts()
+        events = read_events(Path(session.end_profiling()).read_text())
+        errors += [error_of(session) for _ in range(3)]
+        after = counts()
+        kernels = [event for event in events if event["cat"] == "Kernel"]
+        found["region" if regions else "nodes"] = {
+            "kernels": sorted([e["name"], e["args"]["op_name"], e["args"]["parent_name"], e["dur"]] for e in kernels),
+            "nodes": sorted({e["name"] for e in events if e["cat"] == "Node"}),
+            "within": all(e["ts"] >= 0 for e in kernels),
+            "graphs": [profiled["captured"] - start["captured"], after["captured"] - profiled["captured"]],
+            "error": max(errors),
+        }
+    check_thread()
+    return found
 
 
 def waits_for_inputs() -> dict[str, Any]:

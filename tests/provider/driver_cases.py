@@ -62,7 +62,7 @@ class Driver:
         self._library.stand_in_memory.argtypes = [ctypes.c_size_t]
         self._library.stand_in_failures.restype = ctypes.c_long
         self._library.stand_in_waits.restype = ctypes.c_long
-        for name in ("modules", "devices", "pinned"):
+        for name in ("modules", "devices", "pinned", "copied"):
             getattr(self._library, f"stand_in_{name}").restype = ctypes.c_size_t
 
     def fail_after(self, calls: int, status: int = DEVICE_LOST) -> None:
@@ -110,6 +110,10 @@ class Driver:
     def waits(self) -> int:
         """Returns the number of copies from unpinned memory, for which the host waits."""
         return int(self._library.stand_in_waits())
+
+    def copied(self) -> int:
+        """Returns the bytes of all copies, between host and device and on the device."""
+        return int(self._library.stand_in_copied())
 
     def graphs(self) -> int:
         """Returns the number of live captured graphs, counting graphs and their executable forms."""

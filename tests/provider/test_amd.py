@@ -363,10 +363,46 @@ def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
 
 
 def test_tensors_of_callers_in_pinned_memory(on_device: StandIn) -> None:
-    """The device reads inputs in memory of the type HOST_ACCESSIBLE without a copy, and freed memory is reused."""
+    """Runs do not wait for inputs in memory of the type HOST_ACCESSIBLE, and freed memory is reused."""
     found = on_device.run("binds_pinned_memory").value
     assert found["name"] == "GraphoptPinned" and found["error"] < 1e-6
     assert (found["waits"], found["places"], found["pinned"]) == (0, 1, X_BYTES)
+
+
+@pytest.mark.parametrize("device", ["gfx1100", "gfx1036/gfx10-3-generic"], ids=["discrete", "integrated"])
+def test_copies_of_inputs_and_outputs(on_device: StandIn, device: str) -> None:
+    """With `host_memory` an integrated device reads and writes tensors in memory of the type HOST_ACCESSIBLE.
+
+    It cannot access ordinary host memory, which ONNX Runtime 1.32 would give to its kernels. A discrete device copies
+    inputs before the kernels of a region read them.
+    """
+    found = on_device.run("copies_of_runs", device).value
+    limited = "{'host_memory': 1, 'memory_limit': 1048576}"
+    nodes = "{'host_memory': 1, 'regions': 0}"
+    copied, one, integrated = found["copied"], X_BYTES, "/" in device
+    assert found["error"] < 1e-6
+    for option in ("{'host_memory': 1}", nodes):
+        ordinary = copied.pop(f"ordinary {option}")
+        assert "output 0 is bound in ordinary host memory" in ordinary if integrated else ordinary == 2 * one
+    assert copied == {
+        "ordinary {}": 2 * one,
+        "pinned {}": one if integrated else 2 * one,
+        "pinned {'host_memory': 1}": 0 if integrated else 2 * one,
+        f"ordinary {limited}": 2 * one,
+        f"pinned {limited}": one if integrated else 2 * one,
+        f"pinned {nodes}": 0 if integrated else one,
+    }
+
+
+def test_a_profile_has_the_times_of_kernels(on_device: StandIn) -> None:
+    """The stand-in's clock advances by one millisecond with each launch."""
+    for name, found in on_device.run("profiles").value.items():
+        parents = found["nodes"] * 2 if name == "region" else found["nodes"]
+        relu, tanh = ["the_relu", "Relu", parents[0], 1000], ["the_tanh", "Tanh", parents[1], 1000]
+        assert found["kernels"] == [relu] * 3 + [tanh] * 3
+        assert found["within"] and found["error"] < 1e-6
+        captured, captured_later = found["graphs"]
+        assert captured == 0 and (captured_later > 0) == (name == "region")
 
 
 def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:

@@ -43,6 +43,12 @@ OrtStatus* current_exception_status(const OrtApi* api,
   }
 }
 
+std::pair<int, int> version_of(const OrtApiBase* base) {
+  int major = 0, minor = 0;
+  if (std::sscanf(base->get_version_string(), "%d.%d", &major, &minor) != 2) return {};
+  return {major, minor};
+}
+
 OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept {
   // Every runtime has revision 1, which can create a status. Without a status the failure would go unnoticed.
   const OrtApi* first = base->get_api(1);

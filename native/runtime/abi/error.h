@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "runtime/abi/ort.h"
@@ -73,6 +74,9 @@ bool succeeded(const OrtApi* api, OrtStatus* status);
 // text.
 OrtStatus* current_exception_status(const OrtApi* api,
                                     std::initializer_list<std::string_view> where) noexcept;
+
+// Returns the major and minor version of the runtime; zeros if the text cannot be parsed.
+std::pair<int, int> version_of(const OrtApiBase* base);
 
 // Returns the status for a runtime that is too old: "WHO needs ONNX Runtime OLDEST or newer, this is VERSION".
 OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept;

@@ -123,9 +123,18 @@ const OrtValue* Context::input(size_t i) const {
   return get<const OrtValue*>(api_, KernelContext_GetInput, context_, i);
 }
 
-void* Context::output(size_t i, const Shape& shape) const {
+void* Context::output(size_t i, const Shape& shape, bool on_gpu) const {
   auto* value = get<OrtValue*>(api_, KernelContext_GetOutput, context_, i, shape.data(), shape.rank());
   if (value == nullptr) return nullptr;
+  if (on_gpu && newer_ != nullptr) {
+    const OrtEpApi* ep = GetEpApi(newer_);
+    if (MemoryDevice_GetDeviceType(ep, Value_GetMemoryDevice(ep, value)) == MemoryDeviceType::kCpu) {
+      throw Error(
+          "output " + std::to_string(i) +
+          " is bound in ordinary host memory, which the GPU cannot access: "
+          "bind it in memory of the type HOST_ACCESSIBLE, or set the provider option host_memory to 0");
+    }
+  }
   auto* data = get<void*>(api_, GetTensorMutableData, value);
   if (data == nullptr && shape.elements() > 0)
     throw Error("cannot allocate an output of shape " + shape.text());

@@ -55,8 +55,10 @@ class Context {
   size_t input_count() const;
   // Returns null for an omitted input.
   const OrtValue* input(size_t i) const;
-  // Returns null for an omitted output and for an output without elements.
-  void* output(size_t i, const Shape& shape) const;
+  // Returns null for an omitted output and for an output without elements. on_gpu: throws Error for an output in
+  // ordinary host memory. ONNX Runtime 1.32 gives a caller's buffer there to a kernel if the memory of the session's
+  // tensors is host memory (OrtEp::GetDefaultMemoryDevice).
+  void* output(size_t i, const Shape& shape, bool on_gpu) const;
   // The stream of the provider that runs the node; null on the CPU.
   void* gpu_stream() const;
   // Calls fn(user, i) for each i in [0, total) on the session's intra-op threads and waits. fn must not

@@ -1,5 +1,6 @@
-// Declares the part of the ONNX Runtime C ABI, interface revision 24, that a plugin execution provider needs. Like
-// ort.h it needs no header of ONNX Runtime. For runtimes from 1.24 on.
+// Declares the part of the ONNX Runtime C ABI that a plugin execution provider needs. Like ort.h it needs no header of
+// ONNX Runtime. For runtimes from 1.24 on (interface revision 24). Newer members of OrtEp are used if the
+// runtime has their revision.
 #pragma once
 
 #include <cstring>
@@ -9,6 +10,8 @@
 namespace graphopt::abi {
 
 constexpr uint32_t kEpApiRevision = 24;
+// The revision of the newest member that this library sets: OrtEp::GetDefaultMemoryDevice.
+constexpr uint32_t kNewestEpApiRevision = 27;
 
 // The table of revision 24 begins with the table of revision 18.
 struct OrtApi24 : OrtApi {
@@ -16,8 +19,9 @@ struct OrtApi24 : OrtApi {
 };
 static_assert(sizeof(OrtApi24) == 415 * sizeof(void*));
 
+// Revision 24 has 50 slots, revision 25 has 73.
 struct OrtEpApi {
-  void (*slots[50])();
+  void (*slots[73])();
 };
 
 struct OrtDataType;
@@ -33,6 +37,8 @@ struct OrtLogger;
 struct OrtMemoryDevice;
 struct OrtNode;
 struct OrtNodeComputeContext;
+struct OrtProfilingEvent;
+struct OrtProfilingEventsContainer;
 struct OrtRunOptions;
 struct OrtSyncStream;
 struct OrtValueInfo;
@@ -46,7 +52,7 @@ template <class Table, size_t kIndex, class Signature>
 struct TableSlot;
 template <class Table, size_t kIndex, class Result, class... Args>
 struct TableSlot<Table, kIndex, Result(Args...)> {
-  static_assert(kIndex < sizeof(Table) / sizeof(void*), "not part of interface revision 24");
+  static_assert(kIndex < sizeof(Table) / sizeof(void*), "not part of the table");
   using Api = Table;
   Result operator()(const Table* table, Args... args) const {
     void (*function)();
@@ -201,6 +207,19 @@ struct OrtNodeFusionOptions {
   bool drop_constant_initializers;  // constants are not inputs of the fused node; the provider copies them
 };
 
+// From revision 25 on: adds events of the provider to the runtime's profile. `start` is the time of the call in
+// nanoseconds since the profile's start; timestamps of events count from the same start. StartEvent and StopEvent,
+// which the runtime calls for each of its own events, are optional.
+enum class ProfilingCategory : int32_t { kKernel = 2 };
+struct OrtEpProfilerImpl {
+  uint32_t version;
+  void (*Release)(OrtEpProfilerImpl*);
+  OrtStatus* (*StartProfiling)(OrtEpProfilerImpl*, int64_t start);
+  void (*StartEvent)();
+  void (*StopEvent)();
+  OrtStatus* (*EndProfiling)(OrtEpProfilerImpl*, OrtProfilingEventsContainer*);
+};
+
 struct OrtEp {
   uint32_t version;
   const char* (*GetName)(const OrtEp*);
@@ -219,6 +238,19 @@ struct OrtEp {
   void (*GetCompiledModelCompatibilityInfo)();
   OrtStatus* (*GetKernelRegistry)(OrtEp*, const OrtKernelRegistry**);
   OrtStatus* (*IsConcurrentRunSupported)(OrtEp*, bool*);
+  // From revision 25 on.
+  void (*Sync)();
+  OrtStatus* (*CreateProfiler)(OrtEp*, OrtEpProfilerImpl**);
+  // From revision 26 on.
+  void (*IsGraphCaptureEnabled)();
+  void (*IsGraphCaptured)();
+  void (*ReplayGraph)();
+  void (*GetGraphCaptureNodeAssignmentPolicy)();
+  void (*GetAvailableResource)();
+  // From revision 27 on. Without the function, or with a null result, it is the memory of the type DEFAULT.
+  void (*OnSessionInitializationEnd)();
+  OrtStatus* (*GetDefaultMemoryDevice)(const OrtEp*, const OrtMemoryDevice**);
+  void (*ReleaseCapturedGraph)();
 };
 
 struct OrtEpFactory {
@@ -293,11 +325,23 @@ inline constexpr EpSlot<31, OrtStatus*(OrtKernelDefBuilder*, const int*, const i
 inline constexpr EpSlot<32, OrtStatus*(OrtKernelDefBuilder*, OrtKernelDef**)> KernelDefBuilder_Build;
 inline constexpr EpSlot<33, void(OrtKernelDef*)> ReleaseKernelDef;
 
+// The provider of the session that creates the kernel.
+inline constexpr EpSlot<43, OrtStatus*(const OrtKernelInfo*, const OrtEp**)> KernelInfo_GetEp;
+
 // The runtime's kernels that execute subgraphs. On success the kernel owns the helper.
 inline constexpr EpSlot<45, OrtStatus*(const OrtKernelInfo*, OrtKernelImpl**)> CreateIfKernel;
 inline constexpr EpSlot<46, OrtStatus*(const OrtKernelInfo*, OrtLoopKernelHelper*, OrtKernelImpl**)>
     CreateLoopKernel;
 inline constexpr EpSlot<47, OrtStatus*(const OrtKernelInfo*, OrtScanKernelHelper*, OrtKernelImpl**)>
     CreateScanKernel;
+
+// From revision 25 on. Times are in microseconds. The runtime copies the texts, and AddEvents copies the events.
+inline constexpr EpSlot<65, OrtStatus*(ProfilingCategory, int32_t process, int32_t thread, const char* name,
+                                       int64_t timestamp, int64_t duration, const char* const* keys,
+                                       const char* const* values, size_t count, OrtProfilingEvent**)>
+    CreateProfilingEvent;
+inline constexpr EpSlot<66, void(OrtProfilingEvent*)> ReleaseProfilingEvent;
+inline constexpr EpSlot<72, OrtStatus*(OrtProfilingEventsContainer*, const OrtProfilingEvent* const*, size_t)>
+    ProfilingEventsContainer_AddEvents;
 
 }  // namespace graphopt::abi

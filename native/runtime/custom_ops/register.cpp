@@ -89,16 +89,9 @@ bool has_cpu_kernel(const Table& table, const Registration& op) {
   });
 }
 
-// Returns the major and minor version; zeros if the text cannot be parsed.
-std::pair<int, int> version_of(const abi::OrtApiBase* runtime) {
-  int major = 0, minor = 0;
-  if (std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) != 2) return {};
-  return {major, minor};
-}
-
 // The last ONNX Runtime with a ROCm provider is 1.22; newer ones use this library's provider.
 bool has_rocm_provider(const abi::OrtApiBase* runtime) {
-  const auto version = version_of(runtime);
+  const auto version = abi::version_of(runtime);
   return version != std::pair(0, 0) && version < std::pair(1, 23);
 }
 
@@ -126,7 +119,7 @@ struct Registry {
     if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
     // Older runtimes are not queried, because a runtime prints a line if it lacks the revision.
-    const auto* newer = version_of(base) >= std::pair(1, 24)
+    const auto* newer = abi::version_of(base) >= std::pair(1, 24)
                             ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
                             : nullptr;
     for (const Registration& op : table) {

@@ -144,10 +144,6 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     return abi::MemoryDevice_GetDeviceType(abi::GetEpApi(api), d) == abi::MemoryDeviceType::kCpu;
   }
 
-  bool is_pinned(const abi::OrtMemoryDevice* d) const {
-    return abi::MemoryDevice_GetMemoryType(abi::GetEpApi(api), d) == abi::DeviceMemoryType::kHostAccessible;
-  }
-
   // Returns the number of the memory's device; -1 if the memory does not belong to this library.
   int number(const abi::OrtMemoryDevice* d) const {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
@@ -164,8 +160,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     // The runtime also requests copies of tensors that were bound on the wrong device, on a stream of the
     // other device. Every device can access pinned memory.
     const bool between_devices = source >= 0 && target >= 0 && source != target;
-    const bool from_pinned = is_pinned(abi::Value_GetMemoryDevice(ep, from));
-    if (between_devices && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
+    const bool from_pinned = is_host_accessible(api, abi::Value_GetMemoryDevice(ep, from));
+    if (between_devices && !from_pinned && !is_host_accessible(api, abi::Value_GetMemoryDevice(ep, to))) {
       throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
                   text_of(target) + ": make it there, or copy it through host memory");
     }
@@ -208,6 +204,11 @@ uint32_t vendor_id(gpu::Backend backend) {
   return 0xffff;  // no vendor
 }
 
+bool is_host_accessible(const OrtApi24* api, const abi::OrtMemoryDevice* device) {
+  return abi::MemoryDevice_GetMemoryType(abi::GetEpApi(api), device) ==
+         abi::DeviceMemoryType::kHostAccessible;
+}
+
 std::string last_failure() {
   std::string text;
   text.swap(failure);
@@ -246,75 +247,21 @@ void SessionMemory::on_out_of_memory(std::function<bool()> release_idle) {
 }
 
 void SessionMemory::retire(const void* stream) {
-  pool_.retire(stream);
-  if (own_ != nullptr) shared_.retire(stream);
+  for (Pool* pool : {&pool_, &shared_, &pinned_pool(pool_.number())}) pool->retire(stream);
 }
 
 void SessionMemory::forget(const void* stream) {
-  pool_.forget(stream);
-  if (own_ != nullptr) shared_.forget(stream);
+  for (Pool* pool : {&pool_, &shared_, &pinned_pool(pool_.number())}) pool->forget(stream);
 }
 
-void* PinnedMemory::allocate(size_t bytes) {
-  const size_t size = few_sizes(bytes, 4096, 1);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  void* memory = nullptr;
-  const auto found = free_.find(size);
-  if (found != free_.end()) {
-    memory = found->second;
-    free_.erase(found);
-  } else {
-    gpu::Device& device = gpu::device(number_);
-    const gpu::OnDevice on(device);
-    memory = device.allocate_pinned(size);
-  }
-  used_[memory] = size;
-  return memory;
-}
-
-void PinnedMemory::free(void* memory) noexcept {
-  try {
-    gpu::Device& device = gpu::device(number_);
-    {
-      const gpu::OnDevice on(device);
-      gpu::StreamContext::synchronize_all(device);
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = used_.find(memory);
-    if (found == used_.end()) return;
-    free_.emplace(found->second, memory);
-    used_.erase(found);
-  } catch (const std::exception&) {  // a broken device: the block is never handed out again
-  }
-}
-
-PinnedMemory& pinned_memory(int number) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<int, std::unique_ptr<PinnedMemory>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& slot = all[number];
-  if (slot == nullptr) slot = std::make_unique<PinnedMemory>(number);
-  return *slot;
-}
-
-Allocator::Allocator(const OrtApi24* api, const abi::OrtMemoryInfo* info)
-    : OrtAllocatorImpl{}, api_(api), info_(info) {
+Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
+                     const abi::OrtMemoryInfo* info)
+    : OrtAllocatorImpl{}, api_(api), memory_(std::move(memory)), info_(info) {
   version = abi::kEpApiRevision;
   Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
   Reserve = Alloc;
   Free = [](OrtAllocatorImpl* p, void* memory) { self(p).release(memory); };
   Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
-}
-
-Allocator::Allocator(const OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info)
-    : Allocator(api, info) {
-  pinned_ = &memory;
-}
-
-Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
-                     const abi::OrtMemoryInfo* info)
-    : Allocator(api, info) {
-  memory_ = std::move(memory);
   AllocOnStream = [](OrtAllocatorImpl* p, size_t bytes, abi::OrtSyncStream* stream) {
     return self(p).allocate(bytes, stream_handle(self(p).api_, stream));
   };
@@ -333,7 +280,7 @@ Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
 void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
   if (bytes == 0) return nullptr;
   try {
-    return pinned_ != nullptr ? pinned_->allocate(bytes) : memory_->allocate(bytes, stream);
+    return memory_->allocate(bytes, stream);
   } catch (const std::exception& e) {
     try {
       failure = e.what();
@@ -344,8 +291,7 @@ void* Allocator::allocate(size_t bytes, const void* stream) noexcept {
 }
 
 void Allocator::release(void* memory) noexcept {
-  if (memory == nullptr) return;
-  pinned_ != nullptr ? pinned_->free(memory) : memory_->free(memory);
+  if (memory != nullptr) memory_->free(memory);
 }
 
 abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<SessionMemory> memory) {

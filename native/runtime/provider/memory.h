@@ -32,7 +32,7 @@ class SessionMemory {
   // Sets a function that is called before an allocation fails, repeatedly until it returns false. It returns true if it
   // has released memory.
   void on_out_of_memory(std::function<bool()> release_idle);
-  // Like the functions of Pool, for a stream that may have used memory of both pools.
+  // Like the functions of Pool, for a stream that may have used memory of this session and of the shared pools.
   void retire(const void* stream);
   void forget(const void* stream);
 
@@ -44,48 +44,27 @@ class SessionMemory {
   std::function<bool()> release_idle_;
 };
 
-// Pinned host memory of one device, from and to which the device can copy asynchronously. Freed blocks are
-// kept for later requests and never unpinned, because a driver waits for the whole device when it unpins
-// memory. Thread-safe.
-class PinnedMemory {
- public:
-  // Opens gpu::device(number) on first use.
-  explicit PinnedMemory(int number) : number_(number) {}
-
-  // Throws gpu::OutOfMemory.
-  void* allocate(size_t bytes);
-  // Waits for the device, which may still copy from the memory.
-  void free(void* memory) noexcept;
-
- private:
-  int number_;
-  std::mutex mutex_;
-  std::unordered_map<void*, size_t> used_;
-  std::multimap<size_t, void*> free_;
-};
-PinnedMemory& pinned_memory(int number);
-
-// Allocates from a session's memory or from pinned memory. A failed request returns null; last_failure() of the calling
+// Allocates from a session's memory. A failed request returns null; last_failure() of the calling
 // thread then has the reason.
 class Allocator final : public abi::OrtAllocatorImpl {
  public:
   Allocator(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory, const abi::OrtMemoryInfo* info);
-  Allocator(const abi::OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info);
 
  private:
-  Allocator(const abi::OrtApi24* api, const abi::OrtMemoryInfo* info);
   void* allocate(size_t bytes, const void* stream) noexcept;
   void release(void* memory) noexcept;
   static Allocator& self(const abi::OrtAllocatorImpl* p);
 
   const abi::OrtApi24* api_;
-  std::shared_ptr<SessionMemory> memory_;  // null if pinned_ is set
-  PinnedMemory* pinned_ = nullptr;
+  std::shared_ptr<SessionMemory> memory_;
   const abi::OrtMemoryInfo* info_;  // owned by the creator of the allocator
 };
 
 // Returns why an allocation of this thread failed, and clears the reason; empty if none has failed since the last call.
 std::string last_failure();
+
+// Returns whether the memory is pinned host memory of a device (OrtDeviceMemoryType_HOST_ACCESSIBLE).
+bool is_host_accessible(const abi::OrtApi24* api, const abi::OrtMemoryDevice* device);
 
 // Creates a stream for work on the device of `memory`, with its gpu::StreamContext.
 abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory);

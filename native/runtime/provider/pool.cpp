@@ -66,6 +66,24 @@ Pools& pools() {
   return one;
 }
 
+// Pools without a limit, one for each device. Thread-safe.
+class PoolsByDevice {
+ public:
+  explicit PoolsByDevice(Pool::Memory memory) : memory_(memory) {}
+
+  Pool& of(int number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& slot = pools_[number];
+    if (slot == nullptr) slot = std::make_unique<Pool>(number, 0, memory_);
+    return *slot;
+  }
+
+ private:
+  Pool::Memory memory_;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Pool>> pools_;
+};
+
 // Returns true if GRAPHOPT_GUARD_MEMORY is set, for tests: freed blocks are then returned to the device at
 // once, and a guarded device checks them (device/emulator/guarded_memory.h).
 bool keeps_nothing() {
@@ -96,7 +114,8 @@ size_t few_sizes(size_t bytes, size_t least, size_t steps) {
 // Rounding the sizes makes more blocks interchangeable.
 size_t Pool::block_size(size_t bytes) { return few_sizes(bytes, 512, 16); }
 
-Pool::Pool(int number, size_t limit) : number_(number), limit_(limit) {
+Pool::Pool(int number, size_t limit, Memory memory) : number_(number), limit_(limit), kind_(memory) {
+  if (kind_ == Memory::kPinned) return;
   const std::lock_guard<std::mutex> lock(pools().mutex);
   pools().all.insert(this);
 }
@@ -150,14 +169,16 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
     lock.unlock();  // if the device is exhausted, all pools are trimmed
     try {
-      memory = gpu::allocate(device(), bytes, memory_use);
+      memory = kind_ == Memory::kPinned ? device().allocate_pinned(bytes)
+                                        : gpu::allocate(device(), bytes, memory_use);
     } catch (...) {
       lock.lock();
       statistics_.in_use -= bytes;
       throw;
     }
     lock.lock();
-    gpu::allocations().hold(memory, gpu::MemoryUse::kIdle);  // the pool accounts for the block's use
+    // The pool accounts for the block's use.
+    if (kind_ == Memory::kDevice) gpu::allocations().hold(memory, gpu::MemoryUse::kIdle);
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
   }
@@ -177,7 +198,7 @@ void Pool::free(void* memory) {
     const gpu::OnDevice on(device());
     gpu::StreamContext::synchronize_all(device());
   }
-  if (keeps_nothing()) {
+  if (keeps_nothing() && kind_ == Memory::kDevice) {
     const gpu::OnDevice on(device());
     device().free(memory);
     statistics_.in_use -= block.bytes;
@@ -213,7 +234,7 @@ void Pool::retire_locked(const void* stream) {
 
 bool Pool::trim() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (statistics_.kept == 0) return false;
+  if (statistics_.kept == 0 || kind_ == Memory::kPinned) return false;
   const gpu::OnDevice on(device());
   gpu::StreamContext::synchronize_all(device());
   for (auto& [stream, blocks] : free_) {
@@ -258,12 +279,13 @@ Pool::Statistics Pool::statistics() const {
 }
 
 Pool& pool(int number) {
-  static std::mutex mutex;
-  static auto& shared = *new std::map<int, std::unique_ptr<Pool>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& slot = shared[number];
-  if (slot == nullptr) slot = std::make_unique<Pool>(number);
-  return *slot;
+  static auto& shared = *new PoolsByDevice(Pool::Memory::kDevice);
+  return shared.of(number);
+}
+
+Pool& pinned_pool(int number) {
+  static auto& shared = *new PoolsByDevice(Pool::Memory::kPinned);
+  return shared.of(number);
 }
 
 std::string describe_memory() {

@@ -1,4 +1,4 @@
-// Caches device memory: in steady state the driver is not called.
+// Caches device memory or pinned host memory: in steady state the driver is not called.
 //
 // A block freed on a stream can be reused on the same stream at once, because the stream's work runs in order. Other
 // streams can reuse it only when that work is known to be done (retire).
@@ -30,8 +30,10 @@ size_t few_sizes(size_t bytes, size_t least, size_t steps);
 // Thread-safe.
 class Pool {
  public:
+  // Pinned host memory is never unpinned, because a driver waits for the whole device when it unpins memory.
+  enum class Memory { kDevice, kPinned };
   // A pool for gpu::device(number), which is opened on first use. limit 0: no limit.
-  explicit Pool(int number, size_t limit = 0);
+  explicit Pool(int number, size_t limit = 0, Memory memory = Memory::kDevice);
   // Frees the cached blocks; no block may be in use.
   ~Pool();
   Pool(const Pool&) = delete;
@@ -93,6 +95,7 @@ class Pool {
 
   int number_;
   size_t limit_;
+  Memory kind_;
   mutable std::atomic<gpu::Device*> device_{nullptr};
   mutable std::mutex mutex_;
   std::unordered_map<void*, Block> used_;
@@ -105,10 +108,12 @@ class Pool {
 // false if it has freed none. It is called until `owner` expires.
 void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_idle);
 
-// Returns the pool of gpu::device(number) that all sessions without a limit share.
+// Returns the pool of gpu::device(number) that all sessions without a limit share, and the device's pool of pinned
+// host memory.
 Pool& pool(int number);
+Pool& pinned_pool(int number);
 
-// Returns JSON: the statistics of all pools, and the total device memory of this library (docs/native_library.md).
+// Returns JSON: the statistics of all pools of device memory, and the total device memory of this library (docs/native_library.md).
 std::string describe_memory();
 
 }  // namespace graphopt::provider

@@ -24,6 +24,7 @@
 #include "runtime/provider/memory.h"
 #include "runtime/provider/pairing.h"
 #include "runtime/provider/partition.h"
+#include "runtime/provider/profile.h"
 #include "runtime/provider/region.h"
 #include "runtime/provider/registry.h"
 
@@ -41,37 +42,45 @@ constexpr const char* kNumberKey = "graphopt.device";  // metadata key of a devi
 int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
   const abi::OrtEpApi* ep = abi::GetEpApi(api);
   const abi::OrtMemoryDevice* device = abi::MemoryInfo_GetMemoryDevice(ep, info);
-  const bool pinned = abi::MemoryDevice_GetMemoryType(ep, device) == abi::DeviceMemoryType::kHostAccessible;
-  return pinned ? static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, device)) : -1;
+  return is_host_accessible(api, device) ? static_cast<int>(abi::MemoryDevice_GetDeviceId(ep, device)) : -1;
 }
 
+// Returns memory without a limit.
+std::shared_ptr<SessionMemory> memory_of(Pool& pool) { return std::make_shared<SessionMemory>(pool, 0); }
+
 struct Options {
-  size_t memory_limit = 0;  // bytes of a session; 0: no limit
-  bool regions = true;      // whether nodes run as regions
+  size_t memory_limit = 0;   // bytes of a session; 0: no limit
+  bool host_memory = false;  // whether an integrated device has its tensors in pinned host memory
+  bool regions = true;       // whether nodes run as regions
   RegionOptions region;
   ChoiceOptions choice;
 };
 
 // The provider of one session.
-struct Provider final : abi::OrtEp {
+struct Provider final : ProfiledEp {
   const OrtApi24* api;
   const Registry& registry;
   const abi::OrtLogger* logger;
   Options options;
   std::shared_ptr<SessionMemory> memory;
   std::shared_ptr<RegionCache> cache;
+  // The memory of the runtime's tensors, if it is host memory that an integrated device shares; otherwise null.
+  const abi::OrtMemoryInfo* host_memory;
   std::set<std::string> computed_on_host;  // values that regions compute during planning
   bool warned = false;                     // that all nodes run on the CPU
 
-  Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
-      : OrtEp{},
+  Provider(const OrtApi24* a, uint32_t revision, const Registry& r, Pool& p, const abi::OrtLogger* l,
+           Options o, const abi::OrtMemoryInfo* host)
+      : ProfiledEp{},
         api(a),
         registry(r),
         logger(l),
         options(std::move(o)),
         memory(std::make_shared<SessionMemory>(p, options.memory_limit)),
-        cache(RegionCache::create(memory)) {
-    version = abi::kEpApiRevision;
+        cache(RegionCache::create(memory)),
+        host_memory(host) {
+    version = revision;
+    profile = std::make_shared<Profile>(api, registry.device());
     GetName = [](const OrtEp*) { return kProviderName; };
     GetCapability = [](OrtEp* p, const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
       auto* self = static_cast<Provider*>(p);
@@ -81,8 +90,7 @@ struct Provider final : abi::OrtEp {
       auto* self = static_cast<Provider*>(p);
       return guarded(self->api, {kProviderName, ", allocator"}, [&] {
         const int pinned = pinned_number(self->api, info);
-        *out = pinned >= 0 ? new Allocator(self->api, pinned_memory(pinned), info)
-                           : new Allocator(self->api, self->memory, info);
+        *out = new Allocator(self->api, pinned >= 0 ? memory_of(pinned_pool(pinned)) : self->memory, info);
       });
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
@@ -96,7 +104,7 @@ struct Provider final : abi::OrtEp {
       return guarded(self->api, {kProviderName, ", session"}, [&] {
         for (size_t i = 0; i < count; ++i) {
           infos[i] = new Region(self->registry, graphs[i], nodes[i], self->computed_on_host, self->memory,
-                                self->cache, self->options.region);
+                                self->cache, self->profile, self->options.region);
         }
       });
     };
@@ -109,6 +117,18 @@ struct Provider final : abi::OrtEp {
     };
     IsConcurrentRunSupported = [](OrtEp*, bool* out) -> OrtStatus* {
       *out = true;
+      return nullptr;
+    };
+    CreateProfiler = [](OrtEp* p, abi::OrtEpProfilerImpl** out) {
+      auto* self = static_cast<Provider*>(p);
+      return guarded(self->api, {kProviderName, ", profile"},
+                     [&] { *out = create_profiler(self->api, self->registry.device(), self->profile); });
+    };
+    GetDefaultMemoryDevice = [](const OrtEp* p, const abi::OrtMemoryDevice** out) -> OrtStatus* {
+      const auto* self = static_cast<const Provider*>(p);
+      *out = self->host_memory != nullptr
+                 ? abi::MemoryInfo_GetMemoryDevice(abi::GetEpApi(self->api), self->host_memory)
+                 : nullptr;
       return nullptr;
     };
   }
@@ -179,11 +199,12 @@ struct Provider final : abi::OrtEp {
 
 struct Factory final : abi::OrtEpFactory {
   const OrtApi24* api;
+  const uint32_t revision;  // the newest one that both the runtime and this library have
   std::mutex mutex;
   std::map<int, std::unique_ptr<Registry>> registries;
   std::map<int, abi::OrtMemoryInfo*> memory, pinned;
 
-  explicit Factory(const OrtApi24* a) : OrtEpFactory{}, api(a) {
+  Factory(const OrtApi24* a, uint32_t common_revision) : OrtEpFactory{}, api(a), revision(common_revision) {
     version = abi::kEpApiRevision;
     GetName = [](const OrtEpFactory*) { return kProviderName; };
     GetVendor = [](const OrtEpFactory*) { return "graphopt"; };
@@ -207,8 +228,11 @@ struct Factory final : abi::OrtEpFactory {
         const int device = number != nullptr ? std::atoi(number) : 0;
         const Registry& of = self->registry(device);
         const gpu::OnDevice on(of.device());  // throws for a device that has failed
-        *out =
-            new Provider(self->api, of, pool(device), logger, self->read(options, of.device().graph_rules()));
+        const Options read = self->read(options, of.device().graph_rules());
+        // With a limit, inputs and outputs must be in the memory that the limit counts.
+        const bool shares = of.device().facts().integrated && read.host_memory && read.memory_limit == 0;
+        *out = new Provider(self->api, self->revision, of, pool(device), logger, read,
+                            shares ? self->pinned[device] : nullptr);
       });
     };
     ReleaseEp = [](OrtEpFactory*, abi::OrtEp* ep) { delete static_cast<Provider*>(ep); };
@@ -217,12 +241,8 @@ struct Factory final : abi::OrtEpFactory {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, {kProviderName, ", allocator"}, [&] {
         const int pinned = pinned_number(self->api, info);
-        if (pinned >= 0) {
-          *out = new Allocator(self->api, pinned_memory(pinned), info);
-          return;
-        }
-        auto memory = std::make_shared<SessionMemory>(pool(self->number(info)), 0);
-        *out = new Allocator(self->api, std::move(memory), info);
+        Pool& from = pinned >= 0 ? pinned_pool(pinned) : pool(self->number(info));
+        *out = new Allocator(self->api, memory_of(from), info);
       });
     };
     ReleaseAllocator = [](OrtEpFactory*, abi::OrtAllocatorImpl* a) { delete static_cast<Allocator*>(a); };
@@ -236,7 +256,7 @@ struct Factory final : abi::OrtEpFactory {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, {kProviderName, ", stream"}, [&] {
         const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(abi::GetEpApi(self->api), device));
-        *out = create_stream(self->api, std::make_shared<SessionMemory>(pool(n), 0));
+        *out = create_stream(self->api, memory_of(pool(n)));
       });
     };
   }
@@ -326,7 +346,7 @@ struct Factory final : abi::OrtEpFactory {
     auto device = abi::own<abi::ReleaseEpDevice>(ep, raw);
     const auto* own_memory = made("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, own_memory));
-    // Pinned host memory for tensors of callers; the runtime itself does not use it.
+    // Pinned host memory for tensors of callers, and of sessions on integrated devices.
     const auto* host = made("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
     return device.release();
@@ -335,6 +355,9 @@ struct Factory final : abi::OrtEpFactory {
   Options read(const abi::OrtSessionOptions* session, const gpu::GraphRules& graphs) const {
     Options options;
     read(session, "memory_limit", options.memory_limit);
+    size_t host_memory = 0;
+    read(session, "host_memory", host_memory);
+    options.host_memory = host_memory != 0;
     read(session, "min_nodes", options.choice.min_nodes);
     size_t regions = 1, capture = graphs.by_default ? 1 : 0, implementation = 0;
     options.region.graph_nodes = graphs.most_nodes;
@@ -392,7 +415,10 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
   if (api == nullptr) return abi::too_old_status(base, provider::kProviderName, "1.24");
   try {
     if (most == 0) throw Error("the caller has no slot for a provider");
-    factories[0] = new provider::Factory(api);
+    const auto [major, minor] = abi::version_of(base);
+    const bool newer = major > 1 || minor >= static_cast<int>(abi::kNewestEpApiRevision);
+    const uint32_t revision = newer ? abi::kNewestEpApiRevision : static_cast<uint32_t>(minor);
+    factories[0] = new provider::Factory(api, std::max(revision, abi::kEpApiRevision));
     *count = 1;
     return nullptr;
   } catch (...) {

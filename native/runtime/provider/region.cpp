@@ -93,14 +93,15 @@ std::string describe_regions() {
 
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
                const std::set<std::string>& computed_on_host, std::shared_ptr<SessionMemory> memory,
-               std::shared_ptr<RegionCache> cache, RegionOptions options)
+               std::shared_ptr<RegionCache> cache, std::shared_ptr<Profile> profile, RegionOptions options)
     : OrtNodeComputeInfo{},
       api_(registry.api()),
       registry_(registry),
       device_(registry.device()),
       memory_(std::move(memory)),
       cache_(std::move(cache)),
-      options_(options) {
+      profile_(std::move(profile)),
+      options_(std::move(options)) {
   version = abi::kEpApiRevision;
   CreateState = [](OrtNodeComputeInfo* self, abi::OrtNodeComputeContext*, void** state) -> OrtStatus* {
     *state = static_cast<Region*>(self);
@@ -295,10 +296,13 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
     if (step.computed_on_host) continue;
     try {
       gpu::NodeScope scope(device_, step.name);
-      if (!step.kernel->run(call)) return false;
       if (capturing) {
+        if (!step.kernel->run(call)) return false;
         device_.check_capture(stream);
       } else {
+        NodeTimer timer(*profile_, step.name, step.op, fused_name_, stream);
+        if (!step.kernel->run(call)) return false;
+        timer.finish();
         scope.finish(stream);
       }
     } catch (...) {
@@ -471,7 +475,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Lease& lease, const std:
   }
   // The null stream cannot be captured.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMaxRefusals &&
-      refusals_ < kMaxRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
+      refusals_ < kMaxRefusalsOfAll && !graphs_differ && !gpu::synchronous() && !profile_->is_active()) {
     if (const Captured* found =
             captured_graph(plan, lease, addresses, needs_copies, known_addresses, stream)) {
       const bool staged = found == &plan.staged;
@@ -505,8 +509,19 @@ void Region::run(const abi::Context& context) const {
   inputs.resize(steps_.inputs);
   std::vector<void*> addresses(steps_.inputs + steps_.outputs);
   std::vector<Shape> shapes(steps_.inputs);
+  std::vector<std::unique_ptr<Block>> copies;  // freed when the work that reads them is enqueued
   for (size_t i = 0; i < steps_.inputs; ++i) {
-    context.read(context.input(i), inputs[i]);
+    const abi::OrtValue* value = context.input(i);
+    context.read(value, inputs[i]);
+    // From 1.27 on the runtime passes tensors in host memory that the device can access. Kernels of discrete devices
+    // would read them over the bus, some of them several times.
+    if (!device_.facts().integrated && !steps_.shape_only_inputs[i] && inputs[i].bytes() > 0 &&
+        is_host_accessible(api_, abi::Value_GetMemoryDevice(abi::GetEpApi(api_), value))) {
+      auto& copy = copies.emplace_back(
+          std::make_unique<Block>(memory_, inputs[i].bytes(), stream, gpu::MemoryUse::kTensors));
+      device_.copy(copy->data(), inputs[i].data, inputs[i].bytes(), stream);
+      inputs[i].data = copy->data();
+    }
     inputs[i].place = Place::kDevice;
     addresses[i] = steps_.shape_only_inputs[i] ? nullptr : inputs[i].data;
     shapes[i] = inputs[i].shape;
@@ -522,7 +537,7 @@ void Region::run(const abi::Context& context) const {
   }
   if (plan == nullptr) plan = &lease.add(this->plan(inputs, alignment, gpu::kMaxAlignment, stream, nullptr));
   for (size_t i = 0; i < steps_.outputs; ++i) {
-    addresses[steps_.inputs + i] = context.output(i, plan->output_shapes[i]);
+    addresses[steps_.inputs + i] = context.output(i, plan->output_shapes[i], true);
   }
   const size_t output_alignment = alignment_of(addresses.data() + steps_.inputs, steps_.outputs);
   if (output_alignment < plan->output_alignment) {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "runtime/abi/graph.h"
+#include "runtime/provider/profile.h"
 #include "runtime/provider/region_cache.h"
 #include "runtime/provider/registry.h"
 #include "runtime/provider/steps.h"
@@ -75,7 +76,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   // node.
   Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
          const std::set<std::string>& computed_on_host, std::shared_ptr<SessionMemory> memory,
-         std::shared_ptr<RegionCache> cache, RegionOptions options);
+         std::shared_ptr<RegionCache> cache, std::shared_ptr<Profile> profile, RegionOptions options);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -152,8 +153,10 @@ class Region final : public abi::OrtNodeComputeInfo {
   gpu::Device& device_;
   std::shared_ptr<SessionMemory> memory_;
   std::shared_ptr<RegionCache> cache_;
+  std::shared_ptr<Profile> profile_;
   RegionOptions options_;
   std::string name_;
+  std::string fused_name_;  // name of the runtime's node
   Steps steps_;
   std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
   std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // constants on the host

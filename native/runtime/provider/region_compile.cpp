@@ -227,6 +227,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   steps_.outputs = outputs.size();
   name_ = "region of " + std::to_string(nodes.size()) + " nodes, '" + nodes.front().name + "' to '" +
           nodes.back().name + "'";
+  fused_name_ = abi::get<const char*>(api_, abi::Node_GetName, fused);
 
   NamedValues known(steps_, device_, inputs, outputs);
   const Groups groups = group(nodes, outputs);

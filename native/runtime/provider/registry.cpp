@@ -10,6 +10,7 @@
 #include "runtime/provider/control_flow.h"
 #include "runtime/provider/guarded.h"
 #include "runtime/provider/memory.h"
+#include "runtime/provider/profile.h"
 #include "runtime/provider/random.h"
 #include "runtime/provider/region.h"
 #include "runtime/provider/staging.h"
@@ -26,10 +27,12 @@ struct KernelHandle final : abi::OrtKernelImpl {
   gpu::Device& device;
   std::string what;  // operator and node, for messages
   abi::HostMemory memory;
+  std::shared_ptr<Profile> profile;
+  std::string op;
   runtime::BoundKernel bound;
 
-  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text)
-      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), memory(a) {
+  KernelHandle(const abi::OrtApi24* a, gpu::Device& d, std::string text, std::shared_ptr<Profile> of_session)
+      : OrtKernelImpl{}, api(a), device(d), what(std::move(text)), memory(a), profile(std::move(of_session)) {
     version = abi::kEpApiRevision;
     Compute = [](OrtKernelImpl* p, abi::OrtKernelContext* context) {
       return static_cast<KernelHandle*>(p)->compute(
@@ -50,7 +53,9 @@ struct KernelHandle final : abi::OrtKernelImpl {
     try {
       last_failure();  // clears failures of other nodes
       const gpu::OnDevice on(device);
+      NodeTimer timer(*profile, bound.node, op, bound.node, context.gpu_stream());
       run_node(bound, context, memory);
+      timer.finish();
       return nullptr;
     } catch (...) {
       return failed_run(api, [&] { return what + ", inputs" + runtime::input_shapes(context); });
@@ -202,7 +207,11 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
       *out = create_control_flow(api, info, device, entry.op->name);
       return nullptr;
     }
-    auto handle = std::make_unique<KernelHandle>(api, device, what);
+    const abi::OrtEp* ep = nullptr;
+    abi::check(api, abi::KernelInfo_GetEp(abi::GetEpApi(api), info, &ep));
+    auto handle =
+        std::make_unique<KernelHandle>(api, device, what, static_cast<const ProfiledEp*>(ep)->profile);
+    handle->op = entry.op->name;
     handle->bound = {entry.op->create(node), node.name, node.inputs.size(), node.outputs.size(),
                      entry.op->host_inputs};
     handle->bound.kernel->prepare(node);

@@ -1,7 +1,7 @@
 // Uploads that do not block the caller. A driver may read unpinned memory only during the call, so it waits for the
 // copy. Here, the CPU copies the data to pinned memory, from which the device copies it.
 //
-// This pinned memory is internal; callers use PinnedMemory (memory.h).
+// This pinned memory is internal; tensors use pinned_pool (pool.h).
 #pragma once
 
 #include <cstddef>

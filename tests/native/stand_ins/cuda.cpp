@@ -86,12 +86,13 @@ STAND_IN_EXPORT int cuStreamDestroy_v2(void* stream) { return destroy_stream(str
 STAND_IN_EXPORT int cuStreamWaitEvent(void* stream, void* handle, unsigned) {
   return wait_for_event(handle, stream);
 }
-STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned) {
-  return call([&](Driver& d) { return create(d.events, handle); });
-}
+STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned flags) { return create_event(handle, flags); }
 STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return record(handle, stream); }
 STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
+STAND_IN_EXPORT int cuEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  return time_between(milliseconds, begin, end);
+}
 STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int how) { return begin_recording(stream, how); }
 STAND_IN_EXPORT int cuThreadExchangeStreamCaptureMode(int* how) { return exchange_mode(how); }

@@ -83,6 +83,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -154,17 +155,21 @@ struct Driver {
   struct Event {
     void* stream = nullptr;
     uint64_t given = 0;  // pieces of work enqueued before it
+    uint64_t time = 0;   // milliseconds
   };
   std::map<void*, Queue> late;      // by stream
   std::map<void*, Event> recorded;  // by event
+  uint64_t time = 0;                // in milliseconds: each piece of work outside a capture takes one
   std::map<void*, Graph> graphs;    // captured, and executable ones
   Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
   std::map<void*, int> streams, events, modules;  // by handle: its device
+  std::set<void*> untimed;                        // events that keep no time
   graphopt::gpu::GuardedMemory guarded{PROT_READ | PROT_WRITE};
   std::map<void*, size_t> memory, pinned;  // bytes
   long waits = 0;                          // copies on a stream that the caller had to wait for
+  size_t copied = 0;                       // bytes of all copies
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // number of calls that still succeed; -1: all
   int failure = 0;
@@ -419,6 +424,7 @@ inline void pause_if_wanted(void* stream, bool in_wait) {
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) {
+    ++d.time;
     if (stream == nullptr && kCapturesAsHip && d.invalidate_all()) return kUnsupportedInCapture;
     if (!d.is_late || stream == nullptr) return work(d);
     Driver::Queue& queue = d.late[stream];
@@ -525,9 +531,11 @@ inline int copy(void* to, const void* from, size_t bytes, void* stream) {
       ++d.waits;
       if (d.recordings.count(stream) > 0 && d.disturbs_recording()) return kUnsupportedInCapture;
       if (const int status = d.finish(stream)) return status;
+      d.copied += bytes;
       return d.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
     }
     return enqueue(d, stream, [=](Driver& later) {
+      later.copied += bytes;
       return later.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
     });
   });
@@ -622,7 +630,7 @@ inline int destroy_graph(void* graph) {
 inline int record(void* handle, void* stream) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
-    d.recorded[handle] = {stream, d.late[stream].given};
+    d.recorded[handle] = {stream, d.late[stream].given, d.time};
     return 0;
   });
 }
@@ -651,9 +659,29 @@ inline int wait_for_event(void* handle, void* stream, bool asks = false) {
   });
 }
 
+inline int create_event(void** handle, unsigned flags) {
+  constexpr unsigned kDisableTiming = 2;
+  return call([&](Driver& d) {
+    const int status = create(d.events, handle);
+    if ((flags & kDisableTiming) != 0) d.untimed.insert(*handle);
+    return status;
+  });
+}
+
+inline int time_between(float* milliseconds, void* begin, void* end) {
+  return call([&](Driver& d) {
+    for (void* event : {begin, end}) {
+      if (d.recorded.count(event) == 0 || d.untimed.count(event) > 0) return kInvalidHandle;
+    }
+    *milliseconds = static_cast<float>(d.recorded[end].time) - static_cast<float>(d.recorded[begin].time);
+    return 0;
+  });
+}
+
 inline int destroy_event(void* handle) {
   return call([&](Driver& d) {
     d.recorded.erase(handle);
+    d.untimed.erase(handle);
     return destroy(d.events, handle);
   });
 }
@@ -707,6 +735,12 @@ STAND_IN_EXPORT long stand_in_failures() {
 STAND_IN_EXPORT long stand_in_waits() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().waits;
+}
+
+// Returns the bytes of all copies, including those of graphs.
+STAND_IN_EXPORT size_t stand_in_copied() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().copied;
 }
 
 // Return the calling thread's last error and current device.

@@ -146,12 +146,15 @@ STAND_IN_EXPORT int hipStreamDestroy(void* stream) { return destroy_stream(strea
 STAND_IN_EXPORT int hipStreamWaitEvent(void* stream, void* handle, unsigned) {
   return wait_for_event(handle, stream);
 }
-STAND_IN_EXPORT int hipEventCreateWithFlags(void** handle, unsigned) {
-  return call([&](Driver& d) { return create(d.events, handle); });
+STAND_IN_EXPORT int hipEventCreateWithFlags(void** handle, unsigned flags) {
+  return create_event(handle, flags);
 }
 STAND_IN_EXPORT int hipEventDestroy(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return record(handle, stream); }
 STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
+STAND_IN_EXPORT int hipEventElapsedTime(float* milliseconds, void* begin, void* end) {
+  return time_between(milliseconds, begin, end);
+}
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
 STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int how) { return begin_recording(stream, how); }
