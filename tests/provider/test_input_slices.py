@@ -53,7 +53,28 @@ GRAPHS: dict[str, tuple[str, int]] = {
                                             v_perm = [0, 2, 1, 3], o_perm = [0, 2, 1, 3]>(r, t, v)""",
         3,
     ),
-    # A slice of the last axis.
+    # Parts of the last axis.
+    "parts": (
+        """f = Reshape(packed, flat)  a, b, c = Split<axis = -1, num_outputs = 3>(f)
+            q = Reshape(a, heads)  k = Reshape(b, heads)  d = Reshape(c, other)  v = Reshape(d, heads)
+            y = com.graphopt.FusedAttention<scale = 0.25, q_perm = [0, 2, 1, 3], k_perm = [0, 2, 3, 1],
+                                            v_perm = [0, 2, 1, 3], o_perm = [0, 2, 1, 3]>(q, k, v)""",
+        1,
+    ),
+    "slices_of_last_axis": (
+        """f = Reshape(packed, flat)  a = Slice(f, s0, s1, minus)  b = Slice(f, s1, s2, minus)
+            q = Reshape(a, heads)  k = Reshape(b, heads)
+            y = com.graphopt.FusedAttention<scale = 0.25, q_perm = [0, 2, 1, 3], k_perm = [0, 2, 3, 1],
+                                            v_perm = [0, 2, 1, 3], o_perm = [0, 2, 1, 3]>(q, k, q)""",
+        1,
+    ),
+    # A Slice between two parts.
+    "no_part": (
+        "f = Reshape(packed, flat)  a = Slice(f, i1, s3, minus)  q = Reshape(a, heads)  "
+        "y = com.graphopt.FusedRotary<perm = [0, 1, 2, 3]>(q, cos16, cos16)",
+        0,
+    ),
+    # One index of the last axis.
     "last_axis": (
         "d = Gather<axis = 4>(packed, g1)  y = com.graphopt.FusedRotary<perm = [0, 2, 1, 3]>(d, cos4, cos4)",
         0,
@@ -77,6 +98,13 @@ def test_slices_are_read_in_place(name: str, dtype: type, worker: ProcessPoolExe
             "axis": np.array([0]),
             **{name: rng.normal(size=(S, D)).astype(dtype) for name in ("cos", "sin")},
             "cos4": rng.normal(size=N).astype(dtype),
+            "cos16": rng.normal(size=D).astype(dtype),
+            "flat": np.array([0, 0, -1]),
+            "heads": np.array([-1, S, N, D]),
+            "other": np.array([-1, N * D]),
+            **{f"s{i}": np.array([i * N * D]) for i in range(3)},
+            "s3": np.array([N * D + 1]),
+            "minus": np.array([-1]),
         },
         opset=18,
         check=False,

@@ -51,6 +51,7 @@ class SlicingNode final : public NodeInGraph {
       const InputSlice& slice = found_[i]->slice;
       std::vector<int64_t> values = {slice.axis, slice.index};
       values.insert(values.end(), slice.axes.begin(), slice.axes.end());
+      values.insert(values.end(), slice.shape.begin(), slice.shape.end());
       return values;
     }
     return node_.find(key, type);
@@ -107,6 +108,7 @@ class Search {
     std::string name = value;
     std::optional<int64_t> squeezed;
     const GraphNode* node = writer(name, found);
+    if (node != nullptr && is_op(*node, "Reshape")) return part_of_last_axis(*node, found);
     if (node != nullptr && is_op(*node, "Squeeze")) {
       squeezed = axis_of_squeeze(*node);
       if (!squeezed) return std::nullopt;
@@ -125,6 +127,7 @@ class Search {
       if (i != found.slice.axis) found.slice.axes.push_back(i);
     }
     found.source = node;
+    found.slice.shape.assign(static_cast<size_t>(rank), 0);
     if (!is_last_kept(found.slice)) return std::nullopt;
     return before_transpose(found).value_or(found);
   }
@@ -172,6 +175,69 @@ class Search {
     for (int64_t& axis : found.slice.axes) axis = perm[static_cast<size_t>(axis)];
     found.source = transpose;
     return is_last_kept(found.slice) ? std::optional(found) : std::nullopt;
+  }
+
+  // Returns the slice that a Reshape returns, if it splits the last axis of a part of a tensor, and the tensor's last
+  // axis is known to consist of such parts.
+  std::optional<Found> part_of_last_axis(const GraphNode& reshape, Found found) const {
+    const std::optional<std::vector<int64_t>> target = integers(reshape, 1);
+    const GraphNode* node = &reshape;
+    std::string name;
+    while (node != nullptr && is_op(*node, "Reshape")) {
+      name = node->input_names()[0];
+      node = writer(name, found);
+    }
+    if (node == nullptr || !target) return std::nullopt;
+    const auto part = part_of_axis(*node, name);
+    if (!part) return std::nullopt;
+    const auto& [index, parts, size] = *part;
+    // The last axes of the target that together have the part's size.
+    size_t first = target->size();
+    int64_t product = 1;
+    while (first > 0 && (*target)[first - 1] > 0 && product < size) product *= (*target)[--first];
+    const auto others = target->begin() + static_cast<ptrdiff_t>(first);
+    if (product != size || first == target->size() || std::find(target->begin(), others, 0) != others) {
+      return std::nullopt;
+    }
+    found.slice.axis = static_cast<int64_t>(first);
+    found.slice.index = index;
+    found.slice.shape = *target;
+    found.slice.shape.insert(found.slice.shape.begin() + static_cast<ptrdiff_t>(first), parts);
+    for (size_t i = 0; i <= target->size(); ++i) {
+      if (i != first) found.slice.axes.push_back(static_cast<int64_t>(i));
+    }
+    found.source = node;
+    return found;
+  }
+
+  // An axis in parts of one size.
+  struct Part {
+    int64_t index, parts, size;
+  };
+  // Returns the part of the last axis that a Split or Slice returns.
+  static std::optional<Part> part_of_axis(const GraphNode& node, const std::string& output) {
+    if (!node.has_input(0) || !node.inputs[0].shape || node.inputs[0].shape->rank() == 0) return std::nullopt;
+    const Shape& shape = *node.inputs[0].shape;
+    const auto last = static_cast<int64_t>(shape.rank()) - 1;
+    const int64_t all = shape[shape.rank() - 1];
+    const auto is_last = [&](int64_t axis) { return axis == last || axis == -1; };
+    if (is_op(node, "Slice")) {
+      const std::optional<int64_t> start = integer(node, 1), end = integer(node, 2), axis = integer(node, 3);
+      if (!start || !end || !axis || !is_last(*axis) || *start < 0 || *end <= *start) return std::nullopt;
+      if (node.has_input(4) && integer(node, 4) != 1) return std::nullopt;
+      const int64_t size = std::min(*end, all) - *start;
+      if (size <= 0 || *start % size != 0 || all % size != 0) return std::nullopt;
+      return Part{*start / size, all / size, size};
+    }
+    if (!is_op(node, "Split") || !is_last(node.get_int("axis", 0))) return std::nullopt;
+    const std::vector<std::string>& names = node.output_names();
+    const auto parts = static_cast<int64_t>(names.size());
+    for (const Value& part : node.outputs) {
+      if (!part.shape || part.shape->rank() != shape.rank() || all <= 0) return std::nullopt;
+      if ((*part.shape)[shape.rank() - 1] * parts != all) return std::nullopt;
+    }
+    const auto which = std::find(names.begin(), names.end(), output) - names.begin();
+    return Part{static_cast<int64_t>(which), parts, all / parts};
   }
 
   static std::optional<int64_t> axis_of_squeeze(const GraphNode& node) {
