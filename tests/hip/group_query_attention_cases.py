@@ -246,7 +246,7 @@ def windowed(name: str, dtype: Any, s: Setting, evicts: bool) -> Case:
     if evicts:
         return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
     y[:, :, s.capacity :] = np.nan
-    wanted = [y, ends, ids] if s.half else [y, ends]  # without a rotation, positions are not needed
+    wanted: list[Array] = [y, ends, ids] if s.half else [y, ends]  # without a rotation, positions are not needed
     kinds = (dtype, np.int32, np.int64)[: len(wanted)]
     return Case(name, "GroupQueryAttention", inputs, wanted, plan, tolerance_of(dtype), output_dtype=kinds)
 

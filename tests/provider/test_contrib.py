@@ -249,7 +249,8 @@ def test_windowed_caches(seed: int, worker: ProcessPoolExecutor) -> None:
     for S in (*([int(rng.integers(1, 9)), 3, 2] if B == 1 else []), *[1] * 8):
         total += S
         ends = np.array([total, total - 2][:B])
-        inputs = {n: rng.normal(size=(B, S, k * H)).astype(dtype) for n, k in (("query", N), ("key", G), ("value", G))}
+        sizes = {"query": N, "key": G, "value": G}
+        inputs: dict[str, Array] = {n: rng.normal(size=(B, S, k * H)).astype(dtype) for n, k in sizes.items()}
         inputs |= dict(zip(("past_key", "past_value"), caches, strict=True)) | fixed
         inputs |= {"seqlens_k": (ends - 1).astype(np.int32), "total_sequence_length": np.array(total, np.int32)}
         if seed % 3 == 1 and "cos_cache" in fixed:

@@ -9,7 +9,7 @@ import pytest
 
 from graphopt.ops import DOMAIN
 from tests.hip.case import signed
-from tests.provider.test_regions import both
+from tests.provider.test_regions import Feeds, both
 from tests.rewriting import model_from_text
 
 S, N, D = 5, 4, 16
@@ -110,7 +110,7 @@ def test_slices_are_read_in_place(name: str, dtype: type, worker: ProcessPoolExe
         check=False,
     )
     model.opset_import.add(domain=DOMAIN, version=1)
-    feeds = [{"x": signed(rng, batch, S, 3, N, D, dtype=dtype)} for batch in (2, 2, 1)]
+    feeds: list[Feeds] = [{"x": signed(rng, batch, S, 3, N, D, dtype=dtype)} for batch in (2, 2, 1)]
     same, events = worker.submit(both, model.SerializeToString(), feeds, {}).result()
     assert same
     assert events.get("fused", 0) == replaced

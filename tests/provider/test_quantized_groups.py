@@ -114,6 +114,11 @@ def matmul(net: Network) -> None:
     net.apply("MatMul", 0.2, w, act="Relu")
 
 
+def conv_silu(net: Network) -> None:
+    net.conv(24, 16, 3, 0.1)
+    silu(net)
+
+
 def silu(net: Network) -> None:
     x = net.last
     net.apply("Sigmoid", 1 / 256, zero=np.iinfo(net.dtype).min)
@@ -199,7 +204,7 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "residual without quantization of the convolution": (exact_residual, 1),
     "two convolutions": (two_convolutions, 2),
     "depthwise and residual": (lambda net: residual(net, 1, group=16), 1),
-    "quantized Silu": (lambda net: (net.conv(24, 16, 3, 0.1), silu(net)), 1),
+    "quantized Silu": (conv_silu, 1),
     "Silu and residual": (lambda net: residual(net, act=silu, scale=0.03), 1),
     "quantized HardSwish": (hard_swish, 1),
     "Silu": (silu, 1),
@@ -210,7 +215,7 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "pool, Flatten and Gemm": (gemm, 3),
     "LeakyRelu": (lambda net: net.apply("LeakyRelu", 0.02, alpha=0.3), 1),
     "Sigmoid": (lambda net: net.apply("Sigmoid", 0.003), 1),
-    "Resize": (lambda net: net.move("Resize", "", net.constant(np.float32([1, 1, 2, 2])), mode="nearest"), 1),
+    "Resize": (lambda net: net.move("Resize", "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest"), 1),
     "Concat": (concat, 3),
     "Concat of equal scales": (equal_concat, 2),
     "Split and Concat": (split, 3),
