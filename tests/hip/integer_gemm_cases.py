@@ -272,6 +272,8 @@ def convolutions() -> Iterator[Case]:
             yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
         for name, number in (("direct", -2), ("direct_split", -3)):
             yield conv(f"integer_conv_{name}-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], number)
+            fewer = (sizes[0], sizes[1] - 8, *sizes[2:])
+            yield conv(f"integer_conv_{name}_padded-{i}", i, fewer, OUTPUTS[i % len(OUTPUTS)], number)
     for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
         sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
         yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])

@@ -124,6 +124,9 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     program.copy(to, from, bytes);
     return to;
   };
+  // Without a copy of X with padded channels.
+  const bool direct =
+      last_ && !depthwise && C % 16 == hip::kIntegerPack && gpu::has_integer_conv_direct(device_.facts());
   Ref x = aligned(in_[kA]), residual = aligned(in_[kResidual]);
   if (!last_ && depthwise) {
     const Ref from = x;
@@ -134,7 +137,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     const ConvolutionProblem blocks = gpu::over_blocks(p).value();
     x = program.reserve(p.N * blocks.in_size() * 16);
     program.launch(gpu::integer_blocks_plan(p, last_), {from, right.columns}, {x});
-  } else if (!last_ || (C % 16 != 0 && !depthwise)) {
+  } else if (!last_ || (C % 16 != 0 && !depthwise && !direct)) {
     gpu::IntegerLines pixels;
     pixels.matrices = last_ ? 1 : p.N;
     pixels.lines = last_ ? p.N * p.in_size() : p.in_size();
@@ -155,10 +158,11 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   columns.sum = sum_;
   columns.has_table = call.has_input(in_[kTable]);
   const Ref result = last_ && call.aligned() ? y : program.reserve(size);
-  program.launch(
-      depthwise ? gpu::integer_depthwise_plan(p, columns)
-                : gpu::integer_conv_plan(has_blocks_ ? *gpu::over_blocks(p) : p, columns, device_.facts()),
-      {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
+  program.launch(depthwise     ? gpu::integer_depthwise_plan(p, columns)
+                 : has_blocks_ ? gpu::integer_conv_plan(*gpu::over_blocks(p), columns, device_.facts())
+                 : direct      ? gpu::integer_conv_direct_plan(p, columns, device_.facts(), false)
+                               : gpu::integer_conv_plan(p, columns, device_.facts()),
+                 {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
   if (!last_) {
     swap_axes(call, program, {p.N, p.out_size(), filters}, bytes, result, y);
   } else if (!call.aligned()) {

@@ -30,11 +30,11 @@ struct DirectColumns {
   DEVICE static int first() { return Instruction::column(0) / kRun % kLanes * kIntegerPack; }
 };
 
-// A pixel of Y: the pixel of X at its first tap, which may be outside, and a bit for each row and column of taps that is
-// inside (Im2colRows).
+// A pixel of Y: the pixel of X at its first tap, which may be outside, and the taps that are inside. Bit r of `taps`: row r
+// of the taps is inside; bit 16 + s: column s is.
 struct DirectPixel {
   int at;
-  uint32_t rows, columns;
+  uint32_t taps;
 };
 DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
   const auto inside = [](int first, int size, int count, int step) {
@@ -52,8 +52,8 @@ DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
   const int top = static_cast<int>(down) * window.stride_h - window.top;
   const int left = static_cast<int>(rest - down * args.columns_of_y.d) * window.stride_w - window.left;
   return {(static_cast<int>(image) * args.H + top) * args.W + left,
-          inside(top, args.H, window.kernel_h, window.dilation_h),
-          inside(left, args.W, window.kernel_w, window.dilation_w)};
+          inside(top, args.H, window.kernel_h, window.dilation_h) |
+              inside(left, args.W, window.kernel_w, window.dilation_w) << 16};
 }
 
 template <int kWaves>
@@ -97,6 +97,16 @@ struct DirectConv {
   }
 
   DEVICE static Bits128 load(const uint8_t* from) { return *reinterpret_cast<const Bits128*>(from); }
+  // Returns channels `channel` to channel + 15 of a pixel.
+  DEVICE Bits128 load_pixel(int pixel, int channel) const {
+    const uint8_t* const from = x + static_cast<ptrdiff_t>(pixel) * args.pixel + channel;
+    if (args.pixel % 16 == 0) return load(from);
+    struct Halves {
+      uint64_t v[2];
+    } halves = {{*reinterpret_cast<const uint64_t*>(from), 0}};
+    if (channel + 8 < args.pixel) halves.v[1] = *reinterpret_cast<const uint64_t*>(from + 8);
+    return bit_cast<Bits128>(halves);
+  }
 
   DEVICE void load_step(int step, const DirectPixel (&pixels)[kTilesM][kLines], Operands& to) const {
     const int k = step * kStep + Instruction::part() * 16;
@@ -109,9 +119,9 @@ struct DirectConv {
     UNROLL for (int a = 0; a < kTilesM; ++a) {
       UNROLL for (int i = 0; i < kLines; ++i) {
         const DirectPixel& pixel = pixels[a][i];
-        const bool inside = exists && (pixel.rows >> r & pixel.columns >> s & 1) != 0;
+        const bool inside = exists && (pixel.taps >> r & pixel.taps >> (16 + s) & 1) != 0;
         to.a[a][i] = outside;
-        if (inside) to.a[a][i] = load(x + static_cast<ptrdiff_t>(pixel.at + offset) * C + channel);
+        if (inside) to.a[a][i] = load_pixel(pixel.at + offset, channel);
       }
     }
     UNROLL for (int t = 0; t < Columns::kTiles; ++t) {

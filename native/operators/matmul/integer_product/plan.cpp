@@ -256,7 +256,8 @@ const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& 
 namespace {
 
 // Fills in the arguments of a convolution that do not depend on the tiling.
-hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumnsProblem& columns) {
+hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+                               int64_t pixel) {
   const int64_t C = round_up(p.C, 16) / 2;  // pairs of elements
   to_u31(p.N * p.in[1] * p.in[2]);
   hip::IntegerConvArgs args = {};
@@ -274,6 +275,7 @@ hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumns
   args.per_image = make_divisor(p.out[1] * p.out[2]);
   args.columns_of_y = make_divisor(p.out[2]);
   args.window = window_of(p);
+  args.pixel = to_i31(pixel);
   fill_epilogue(args, columns);
   return args;
 }
@@ -315,25 +317,32 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
                        const DeviceFacts& device, std::optional<GemmTile> wanted) {
   Plan plan;
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
-  hip::IntegerConvArgs args = conv_args(p, columns);
+  hip::IntegerConvArgs args = conv_args(p, columns, round_up(p.C, 16));
   auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
   if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma) {
     const double rows = estimate_direct(args, device, false), split = estimate_direct(args, device, true);
     if (std::min(rows, split) < std::max(tiling->clocks, kLeastTileClocks)) {
-      return integer_conv_direct_plan(p, columns, device, split < rows);
+      return integer_conv_direct_plan(p, columns, device, true, split < rows);
     }
   }
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
 }
 
+bool has_integer_conv_direct(const DeviceFacts& device) {
+  const hip::Matrix matrix = architecture(device.arch).matrix;
+  return matrix == hip::Matrix::kMma || matrix == hip::Matrix::kEmulated;
+}
+
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                              const DeviceFacts& device, bool split) {
+                              const DeviceFacts& device, bool is_packed, std::optional<bool> splits) {
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
   const DirectShape shape(architecture(device.arch));
-  hip::IntegerConvArgs args = conv_args(p, columns);
+  hip::IntegerConvArgs args = conv_args(p, columns, is_packed ? round_up(p.C, 16) : p.C);
   args.partial = no_buffer();
+  const bool split =
+      splits.value_or(estimate_direct(args, device, true) < estimate_direct(args, device, false));
   const int64_t rows = divide_up(args.M, split ? 16 : 16 * hip::kIntegerDirectTiles);
   const int64_t across = divide_up(args.N, shape.columns), tiles = rows * across;
   args.across = make_divisor(across);
