@@ -1,4 +1,7 @@
 // QuantizedConv against integer sums and a definition in double.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "operators/conv/quantized_conv/op.h"
 #include "testing.h"
 
@@ -7,6 +10,29 @@ namespace {
 
 struct Sizes {
   int64_t N, H, W, C, M, groups, KH, KW, stride = 1, dilation = 1, top = 0, left = 0, bottom = 0, right = 0;
+};
+
+// A copy of bytes that ends before a page without access.
+class BytesBeforePage {
+ public:
+  explicit BytesBeforePage(const std::vector<uint8_t>& bytes) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t used = (bytes.size() + page - 1) / page * page;
+    size_ = used + page;
+    memory_ = static_cast<uint8_t*>(
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(mprotect(memory_ + used, page, PROT_NONE) == 0);
+    first_ = memory_ + used - bytes.size();
+    std::copy(bytes.begin(), bytes.end(), first_);
+  }
+  BytesBeforePage(const BytesBeforePage&) = delete;
+  BytesBeforePage& operator=(const BytesBeforePage&) = delete;
+  ~BytesBeforePage() { munmap(memory_, size_); }
+  const uint8_t* get() const { return first_; }
+
+ private:
+  size_t size_;
+  uint8_t *memory_, *first_;
 };
 
 struct Convolution {
@@ -69,9 +95,7 @@ struct Convolution {
     std::vector<uint8_t> y(static_cast<size_t>(p.N * p.out_size() * p.y_channels()) + 1, 77);
     ThreadParallel pool(workers);
     HeapWorkspace arena;
-    // X ends with its memory.
-    const std::unique_ptr<uint8_t[]> tight(new uint8_t[x.size()]);
-    std::copy(x.begin(), x.end(), tight.get());
+    const BytesBeforePage tight(x);
     void* weights = arena.allocate(cpu::quantized_conv_weights<uint8_t>(p));
     cpu::quantized_conv_prepare<uint8_t>(p, w.data(), weights);
     cpu::quantized_conv<uint8_t>(p, q, tight.get(), weights, y.data(), pool,

@@ -24,7 +24,7 @@ struct DepthwiseRow {
   const ConvolutionProblem& p;
   const uint8_t* padding;
   std::vector<const uint8_t*> rows;  // a multiple of kBytes; rows behind the window have weights of zero
-  bool ends = false;                 // a row is the last one of X: a block must not read behind it
+  bool ends = false;                 // a vector of bytes from the last pixel of a row on exceeds X
 
   // `line` is the index of the row of Y in all images.
   DepthwiseRow(const ConvolutionProblem& problem, const uint8_t* x, const uint8_t* padding_row, int64_t line)
@@ -32,11 +32,12 @@ struct DepthwiseRow {
         padding(padding_row),
         rows(static_cast<size_t>(round_up(p.kernel[1], kBytes)), padding_row) {
     const int64_t image = line / p.OH(), first = line % p.OH() * p.stride[1] - p.pad[1];
+    const int64_t row = p.W() * p.groups;
     for (int64_t i = 0; i < p.kernel[1]; ++i) {
       const int64_t at = first + i * p.dilation[1];
       if (at < 0 || at >= p.H()) continue;
-      rows[static_cast<size_t>(i)] = x + (image * p.H() + at) * p.W() * p.groups;
-      ends = ends || (image == p.N - 1 && at == p.H() - 1);
+      rows[static_cast<size_t>(i)] = x + (image * p.H() + at) * row;
+      ends = ends || (p.N * p.H() - image * p.H() - at) * row < row - p.groups + kSpan;
     }
   }
   // Returns whether blocks of `here` channels can be loaded as a whole for these columns of X.
