@@ -951,15 +951,15 @@ EXPORT Plan* graphopt_integer_gemm_plan(const DeviceFacts* device, const int64_t
   });
 }
 
-// `numbers`: as for graphopt_convolution_plan. `columns`: as for graphopt_integer_gemm_plan. `tile`: -2 and -3 select the
-// direct kernels.
+// `numbers`: as for graphopt_convolution_plan. `columns`: as for graphopt_integer_gemm_plan. `tile`: -2 selects the
+// direct kernel.
 EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t* numbers,
                                         const int64_t* columns, const float* floats, int32_t tile) {
   return guarded([&] {
     const ConvolutionProblem p = read_convolution(numbers);
     const IntegerColumnsProblem of_columns = read_integer_columns(columns, floats);
     if (p.groups > 1) return integer_depthwise_plan(p, of_columns);
-    if (tile < -1) return integer_conv_direct_plan(p, of_columns, *device, p.C % 16 == 0, tile == -3);
+    if (tile < -1) return integer_conv_direct_plan(p, of_columns, *device, p.C % 16 == 0);
     return integer_conv_plan(p, of_columns, *device, gemm_tile(tile));
   });
 }

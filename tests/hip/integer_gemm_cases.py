@@ -228,7 +228,7 @@ CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
 def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1) -> Case:
     """Makes a convolution in channels last. With None as number of filters, each channel has one filter.
 
-    `tile`: -1 the planned one, -2 integer_conv_direct, -3 integer_conv_direct_split.
+    `tile`: -1 the planned one, -2 integer_conv_direct.
     """
     N, C, filters, size, out, kernel, strides, dilations, pads = sizes
     groups, M, of_filter = (1, filters, C) if filters else (C, C, 1)
@@ -270,10 +270,9 @@ def convolutions() -> Iterator[Case]:
             yield conv(f"integer_conv_{np.dtype(output).name}-{i}", i, sizes, output)
         for tile in tiles.DENSE:
             yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
-        for name, number in (("direct", -2), ("direct_split", -3)):
-            yield conv(f"integer_conv_{name}-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], number)
-            fewer = (sizes[0], sizes[1] - 8, *sizes[2:])
-            yield conv(f"integer_conv_{name}_padded-{i}", i, fewer, OUTPUTS[i % len(OUTPUTS)], number)
+        yield conv(f"integer_conv_direct-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], -2)
+        fewer = (sizes[0], sizes[1] - 8, *sizes[2:])
+        yield conv(f"integer_conv_direct_padded-{i}", i, fewer, OUTPUTS[i % len(OUTPUTS)], -2)
     for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
         sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
         yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])

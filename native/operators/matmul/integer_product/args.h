@@ -112,7 +112,7 @@ struct IntegerConvArgs : Arguments<7, 240> {
   ConvWindow window;
   Splits splits;
   IntegerEpilogue epilogue;
-  int32_t pixel;  // bytes of a pixel of x; integer_conv_direct* accept any multiple of 8
+  int32_t pixel;  // bytes of a pixel of x; integer_conv_direct accepts any multiple of 8
 };
 
 constexpr int kIntegerDirectThreads = 128;

@@ -1,7 +1,6 @@
 // Convolutions of int8 elements in channels last with operands in registers: each wave loads the elements that its matrix
 // instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Without LDS and barriers, a
-// work-group starts and ends faster than the tiles of conv.hip: at batch 1, and if K is small, these take most of the
-// time. Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
+// work-group starts and ends faster than the tiles of conv.hip, which is most of the time if K is small. Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/pipelines/instruction.h"
@@ -56,20 +55,15 @@ DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
               inside(left, args.W, window.kernel_w, window.dilation_w) << 16};
 }
 
-template <int kWaves>
-struct DirectLds {
-  int32_t sums[kWaves - 1][DirectColumns::kTiles * DirectColumns::Instruction::kSums][kWave];
-};
-
-// A wave computes 16 kTilesM pixels and DirectColumns::kN filters. With kSplit > 1, the waves of a work-group divide K.
-template <int kTilesM, int kSplit>
+// A wave computes 16 kTilesM pixels and DirectColumns::kN filters.
+template <int kTilesM>
 struct DirectConv {
   using Columns = DirectColumns;
   using Instruction = Columns::Instruction;
   static constexpr int kLines = Instruction::kLines, kPairs = Instruction::kPairs;
   static constexpr int kStep = Instruction::kParts * 16;  // bytes of K in a step
   static constexpr int kWaves = kIntegerDirectThreads / kWave;
-  static constexpr int kAhead = kTilesM == 1 ? 4 : 2;  // steps that are loaded at once
+  static constexpr int kAhead = 2;  // steps that are loaded at once
 
   struct Operands {
     Bits128 a[kTilesM][kLines], b[Columns::kTiles][kLines];
@@ -82,7 +76,7 @@ struct DirectConv {
 
   DEVICE explicit DirectConv(const IntegerConvArgs& of)
       : args(of), x(of.x), w(of.w), K(of.K * 2), C(static_cast<int>(of.channels.d) * 2) {
-    const auto tile = static_cast<uint32_t>(kSplit > 1 ? block_x() : block_x() * kWaves + wave_id());
+    const auto tile = static_cast<uint32_t>(block_x() * kWaves + wave_id());
     const uint32_t row = divide(tile, args.across);
     first_m = static_cast<int>(row) * 16 * kTilesM;
     first_n = static_cast<int>(tile - row * args.across.d) * Columns::kN;
@@ -159,8 +153,8 @@ struct DirectConv {
     return static_cast<size_t>(row) * static_cast<size_t>(args.N) + static_cast<size_t>(n);
   }
 
-  DEVICE void run(DirectLds<kWaves>& lds) {
-    if (kSplit == 1 && first_m >= args.M) return;
+  DEVICE void run() {
+    if (first_m >= args.M) return;
     const int n = first_n + Columns::first();
     const bool has_column = n < args.N;
     const IntegerColumns column(args, 0, false, has_column ? n : 0, args.N);
@@ -180,12 +174,11 @@ struct DirectConv {
     }
     typename Instruction::Sum sums[kTilesM][Columns::kTiles] = {};
     const int steps = (K + kStep - 1) / kStep;
-    NO_UNROLL for (int step = kSplit > 1 ? wave_id() : 0; step < steps; step += kAhead * kSplit) {
+    NO_UNROLL for (int step = 0; step < steps; step += kAhead) {
       Operands operands[kAhead];
-      UNROLL for (int i = 0; i < kAhead; ++i) load_step(step + i * kSplit, pixels, operands[i]);
+      UNROLL for (int i = 0; i < kAhead; ++i) load_step(step + i, pixels, operands[i]);
       UNROLL for (int i = 0; i < kAhead; ++i) multiply(operands[i], sums);
     }
-    if (kSplit > 1 && !add_waves(lds, sums[0])) return;
     UNROLL for (int a = 0; a < kTilesM; ++a) {
       UNROLL for (int which = 0; which < Instruction::kRows; ++which) {
         const int row = row_of(a, which);
@@ -202,41 +195,16 @@ struct DirectConv {
       }
     }
   }
-
-  // Adds the sums of all waves in the first one. Returns false in the others.
-  DEVICE static bool add_waves(DirectLds<kWaves>& lds, typename Instruction::Sum (&sums)[Columns::kTiles]) {
-    constexpr int kSums = Instruction::kSums;
-    const int wave = wave_id();
-    if (wave > 0) {
-      UNROLL for (int i = 0; i < Columns::kTiles * kSums; ++i) {
-        lds.sums[wave - 1][i][lane_id()] = static_cast<int32_t>(sums[i / kSums].v[i % kSums]);
-      }
-    }
-    barrier();
-    if (wave > 0) return false;
-    UNROLL for (int by = 0; by < kWaves - 1; ++by) {
-      UNROLL for (int i = 0; i < Columns::kTiles * kSums; ++i) {
-        sums[i / kSums].v[i % kSums] += lds.sums[by][i][lane_id()];
-      }
-    }
-    return true;
-  }
 };
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-// Not on AMD, where they have not been measured.
+// Not on AMD, where it has not been measured.
 #if GRAPHOPT_MATRIX_F16 && !defined(__AMDGCN__)
-KERNEL(integer_conv_direct_split, kIntegerDirectThreads, IntegerConvArgs, x, w, columns, residual, table, y,
-       partial) {
-  SHARED(lds, DirectLds<kIntegerDirectThreads / kWave>);
-  DirectConv<1, kIntegerDirectThreads / kWave>(args).run(lds);
-}
 KERNEL(integer_conv_direct, kIntegerDirectThreads, IntegerConvArgs, x, w, columns, residual, table, y,
        partial) {
-  SHARED(lds, DirectLds<kIntegerDirectThreads / kWave>);
-  DirectConv<kIntegerDirectTiles, 1>(args).run(lds);
+  DirectConv<kIntegerDirectTiles>(args).run();
 }
 #endif

@@ -107,12 +107,10 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
 // The same with operands in registers (direct.hip). `is_packed`: the channels of X are padded to a multiple of 16,
-// otherwise they are a multiple of 8. `splits`: the waves of a work-group divide K; empty: what is estimated to be
-// faster.
+// otherwise they are a multiple of 8.
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                              const DeviceFacts& device, bool is_packed,
-                              std::optional<bool> splits = std::nullopt);
-// Returns whether the device has these kernels.
+                              const DeviceFacts& device, bool is_packed);
+// Returns whether the device has this kernel.
 bool has_integer_conv_direct(const DeviceFacts& device);
 
 // The same with one filter for each channel. The packed filters are [taps, channels], and the channels are a multiple

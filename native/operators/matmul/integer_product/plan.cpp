@@ -291,25 +291,24 @@ struct DirectShape {
 };
 
 // Estimates the clocks of direct.hip on an H200: the latency of the loads, and the bytes that the L2 delivers.
-double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& device, bool split) {
+double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& device) {
   constexpr double kFixed = 2500, kWaveStart = 1500, kStep = 450, kStepBytes = 64, kL2BytesAClock = 2500;
   constexpr double kWavesOfUnit = 12;
   const DirectShape shape(architecture(device.arch));
   const double K = 2.0 * args.K;
   const auto across = static_cast<double>(divide_up(args.N, shape.columns));
-  if (split) {
-    const double groups = static_cast<double>(divide_up(args.M, 16)) * across;
-    return kFixed + groups * static_cast<double>(16 + shape.columns) * K / kL2BytesAClock;
-  }
   const int64_t rows = 16 * hip::kIntegerDirectTiles;
   const double waves = static_cast<double>(divide_up(args.M, rows)) * across;
   const double rounds = std::ceil(waves / (device.compute_units * kWavesOfUnit));
-  const double bytes = waves * (static_cast<double>(rows) / std::min<double>(across, 4) + 32) * K;
+  const double bytes = waves *
+                       (static_cast<double>(rows) / std::min(across, static_cast<double>(shape.waves)) +
+                        static_cast<double>(shape.columns)) *
+                       K;
   return kFixed + std::max(rounds * (kWaveStart + kStep * K / kStepBytes), bytes / kL2BytesAClock);
 }
 
-// The least clocks that a tile takes on an H200 with the start of its launch.
-constexpr double kLeastTileClocks = 6500;
+// The direct kernel is chosen if its estimate is below this fraction of the tile's.
+constexpr double kDirectGain = 0.7;
 
 }  // namespace
 
@@ -320,11 +319,9 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
   hip::IntegerConvArgs args = conv_args(p, columns, round_up(p.C, 16));
   auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
-  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma) {
-    const double rows = estimate_direct(args, device, false), split = estimate_direct(args, device, true);
-    if (std::min(rows, split) < std::max(tiling->clocks, kLeastTileClocks)) {
-      return integer_conv_direct_plan(p, columns, device, true, split < rows);
-    }
+  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
+      estimate_direct(args, device) < kDirectGain * tiling->clocks) {
+    return integer_conv_direct_plan(p, columns, device, true);
   }
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
@@ -336,18 +333,15 @@ bool has_integer_conv_direct(const DeviceFacts& device) {
 }
 
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                              const DeviceFacts& device, bool is_packed, std::optional<bool> splits) {
+                              const DeviceFacts& device, bool is_packed) {
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
   const DirectShape shape(architecture(device.arch));
   hip::IntegerConvArgs args = conv_args(p, columns, is_packed ? round_up(p.C, 16) : p.C);
   args.partial = no_buffer();
-  const bool split =
-      splits.value_or(estimate_direct(args, device, true) < estimate_direct(args, device, false));
-  const int64_t rows = divide_up(args.M, split ? 16 : 16 * hip::kIntegerDirectTiles);
-  const int64_t across = divide_up(args.N, shape.columns), tiles = rows * across;
+  const int64_t rows = divide_up(args.M, 16 * hip::kIntegerDirectTiles);
+  const int64_t across = divide_up(args.N, shape.columns);
   args.across = make_divisor(across);
-  const int64_t groups = split ? tiles : divide_up(tiles, shape.waves);
-  return one_launch(split ? "integer_conv_direct_split" : "integer_conv_direct", Grid{to_u31(groups)},
+  return one_launch("integer_conv_direct", Grid{to_u31(divide_up(rows * across, shape.waves))},
                     hip::kIntegerDirectThreads, args);
 }
 
