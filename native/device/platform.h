@@ -472,6 +472,17 @@ struct Select<false, A, B> {
   using Type = B;
 };
 
+// Returns a * b. (nvcc compiles the same product in C++ to more than one instruction.)
+DEVICE uint64_t multiply_wide(uint32_t a, uint32_t b) {
+#if defined(__CUDACC__)
+  uint64_t y;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(y) : "r"(a), "r"(b));
+  return y;
+#else
+  return static_cast<uint64_t>(a) * b;
+#endif
+}
+
 DEVICE int min_int(int a, int b) { return a < b ? a : b; }
 DEVICE int max_int(int a, int b) { return a > b ? a : b; }
 

@@ -159,5 +159,7 @@ def cases() -> Iterator[Case]:
             K = in_packs(least, bits, size)
             name = f"matmul_nbits_rows_{bits}_f16-{M}x{N}x{K}x{size}"
             yield case(name, np.float16, M, N, K, bits, size, points, False, bias, aligned=True)
+    # More columns than work-groups at a time, and more slices of K than waves: a wave has several tiles and slices.
+    yield case("matmul_nbits_rows_4_f16-several", np.float16, 2, 1700, 2080, 4, 32, "bytes", False, True, aligned=True)
     for tile in tiles.PACKED:
         yield from tiled(tile)

@@ -14,7 +14,12 @@ struct BlockBits {
   uint32_t point;
 };
 
-// The lines from `first` on of weights of kBits bits. Offsets from the first line have 32 bits.
+// The addresses of the scale and the zero point of a block in the first of some lines.
+struct BlockPlace {
+  const uint8_t *scale, *point;
+};
+
+// The lines from `first` on of weights of kBits bits.
 template <int kBits>
 class PackedLines {
  public:
@@ -24,29 +29,43 @@ class PackedLines {
         b_(b + start(first, layout.row_bytes)),
         scales_(scales + start(first, layout.blocks)),
         points_(points + start(first, layout.point_row_bytes)),
-        last_(lines - 1),
-        kind_(PointKind::of<kBits>(layout.point_bits)) {}
+        last_(lines - 1) {}
 
   // Returns the block of index k, at most the last one.
   DEVICE int block_of(int k) const {
     return min_int(static_cast<int>(divide(static_cast<uint32_t>(k), layout_.size)), layout_.blocks - 1);
   }
-  // Loads the weights of a line from index k on as a T. Lines beyond the last one and indices beyond the end of a row
-  // repeat the last.
+  // Returns the address in the first line of a T with the weights from index k on, or of the last T of the line.
   template <class T>
-  DEVICE T load(int line, int k) const {
-    const int at = min_int(k / 8 * kBits, layout_.row_bytes - static_cast<int>(sizeof(T)));
-    return *reinterpret_cast<const T*>(b_ + offset(line, layout_.row_bytes, at));
+  DEVICE const uint8_t* weights_at(int k) const {
+    return b_ + min_int(static_cast<int>(static_cast<uint32_t>(k) / 8 * kBits),
+                        layout_.row_bytes - static_cast<int>(sizeof(T)));
   }
-  DEVICE BlockBits load_block(int line, int block) const {
-    BlockBits bits = {scales_[offset(line, layout_.blocks, block)], 0};
-    const uint8_t* const point =
-        points_ + offset(line, layout_.point_row_bytes, block * layout_.point_bits / 8);
+  // Returns the place of the block of index k.
+  DEVICE BlockPlace block_at(int k) const {
+    const int block = block_of(k);
+    return {reinterpret_cast<const uint8_t*>(scales_ + block),
+            points_ + static_cast<uint32_t>(block * layout_.point_bits) / 8};
+  }
+  // Returns the index of a line; those beyond the last one repeat the last.
+  DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
+  // The functions load from the same place of another line.
+  template <class T>
+  DEVICE T load(const uint8_t* weights, uint32_t line) const {
+    return *reinterpret_cast<const T*>(weights + offset(line, layout_.row_bytes));
+  }
+  DEVICE BlockBits load_block(const BlockPlace& place, uint32_t line) const {
+    const uint8_t* const scale =
+        place.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
+    const uint8_t* const point = place.point + offset(line, layout_.point_row_bytes);
+    BlockBits bits = {*reinterpret_cast<const half_t*>(scale), 0};
     bits.point = layout_.point_bits == 16 ? *reinterpret_cast<const uint16_t*>(point) : *point;
     return bits;
   }
-  DEVICE Dequantizer<kBits> dequantizer(const BlockBits& bits, int block) const {
-    return {bits.scale, static_cast<uint32_t>(bits.point >> block * layout_.point_bits % 8), kind_};
+  // Returns the offset in bits of the zero point of a block from its first byte.
+  DEVICE int point_bit(int block) const { return block * layout_.point_bits % 8; }
+  DEVICE Dequantizer<kBits> dequantizer(const BlockBits& bits, int point_bit) const {
+    return {bits.scale, static_cast<uint32_t>(bits.point >> point_bit), layout_.point};
   }
 
   // Returns k; on NVIDIA, when `loaded` has arrived. One scoreboard tracks all loads there: a wave that waits for some
@@ -54,15 +73,14 @@ class PackedLines {
   // `loaded`.
   DEVICE int after(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
-    const int zero = layout_.row_bytes >> 24;  // unknown to the compiler: 256 rows have less than 2^31 bytes
+    const int zero = layout_.row_bytes >> 24;  // unknown to the compiler: rows have less than 2^23 bytes
     return k + (static_cast<int>(loaded) & zero);
   }
 
  private:
   DEVICE static ptrdiff_t start(int line, int length) { return static_cast<ptrdiff_t>(line) * length; }
-  DEVICE uint32_t offset(int line, int length, int at) const {
-    return static_cast<uint32_t>(min_int(line, last_)) * static_cast<uint32_t>(length) +
-           static_cast<uint32_t>(at);
+  DEVICE static uint64_t offset(uint32_t line, int length) {
+    return multiply_wide(line, static_cast<uint32_t>(length));
   }
 
   const PackedWeights& layout_;
@@ -70,17 +88,17 @@ class PackedLines {
   const half_t* scales_;
   const uint8_t* points_;
   int last_;
-  PointKind kind_;
 };
 
 // Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes
 // runs of 16 elements of a line, which are in one block. kAsyncCopies: the registers hold the runs of a step until
-// begin() of that step stores them and loads those of the next step, all in part 0. Otherwise begin() loads, and
-// finish() stores. Callers must begin the steps in order.
+// begin() of that step stores them, one in each part, and loads those of the next step after the last one. Otherwise
+// begin() loads, and finish() stores. Callers must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
   static constexpr int kAcross = kDepth / 16, kRows = kThreads / kAcross, kRuns = kLines / kRows;
   static_assert(kRuns * kRows == kLines, "whole runs for every work-item");
+  static_assert(!kAsyncCopies || kRuns <= kDepth / 16, "a part for each run");
   struct alignas(2 * kBits) Run {
     uint32_t v[kBits / 2];
   };
@@ -99,26 +117,31 @@ struct PackedRows {
   DEVICE void begin(Row* to, int part) {
     if (!kAsyncCopies) {
       load(k);
-    } else if (part <= 0) {  // also kAllParts
-      store(to);
-      k = weights.after(loaded(), k + kDepth);
-      load(k);
+      return;
     }
+    UNROLL for (int i = 0; i < kRuns; ++i) {
+      if (part == kAllParts || part == i) store(to, i);
+    }
+    if (part != kAllParts && part != kRuns - 1) return;
+    k = weights.after(loaded(), k + kDepth);
+    load(k);
   }
   template <class Row>
   DEVICE void finish(Row* to) {
     if (kAsyncCopies) return;
-    store(to);
+    UNROLL for (int i = 0; i < kRuns; ++i) store(to, i);
     k += kDepth;
   }
 
  private:
   DEVICE void load(int at) {
-    const int first = opaque(row),
-              block = weights.block_of(at);  // else the addresses of all runs are kept in registers
+    const int first = opaque(row);  // else the addresses of all runs are kept in registers
+    const uint8_t* const from = weights.template weights_at<Run>(at);
+    const BlockPlace block = weights.block_at(at);
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      runs[i] = weights.template load<Run>(first + i * kRows, at);
-      blocks[i] = weights.load_block(first + i * kRows, block);
+      const uint32_t line = weights.clamp(first + i * kRows);
+      runs[i] = weights.template load<Run>(from, line);
+      blocks[i] = weights.load_block(block, line);
     }
   }
   // Returns bits of all runs and blocks.
@@ -130,14 +153,23 @@ struct PackedRows {
     return some;
   }
   template <class Row>
-  DEVICE void store(Row* to) const {
-    const int block = weights.block_of(k);
-    UNROLL for (int i = 0; i < kRuns; ++i) {
-      const auto dequantizer = weights.dequantizer(blocks[i], block);
-      UNROLL for (int half = 0; half < 2; ++half) {
-        store_pack(&to[row + i * kRows][column + 8 * half],
-                   bit_cast<Pack<half_t>>(dequantizer.eight(runs[i].v, half)));
-      }
+  DEVICE void store(Row* to, int i) const {
+    constexpr int kPairs = Dequantizer<kBits>::kPairs;
+    const auto dequantizer = weights.dequantizer(blocks[i], weights.point_bit(weights.block_of(k)));
+    struct {
+      uint32_t v[8];
+    } elements;
+    UNROLL for (int w = 0; w < kBits / 2; ++w) {
+      uint32_t pairs[kPairs];
+      dequantizer.dequantize(runs[i].v[w], pairs);
+      deinterleave<kPairs>(pairs, elements.v + w * kPairs);
+    }
+    struct Halves {
+      Pack<half_t> v[2];
+    };
+    const auto halves = bit_cast<Halves>(elements);
+    UNROLL for (int half = 0; half < 2; ++half) {
+      store_pack(&to[row + i * kRows][column + 8 * half], halves.v[half]);
     }
   }
 };

@@ -17,7 +17,7 @@ constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
 // Also of dequantize_nbits_*, which reads neither A nor the bias; Y is then B [N, K] dequantized.
-struct NBitsArgs : Arguments<7, 104> {
+struct NBitsArgs : Arguments<7, 120> {
   In a;
   Constant b, scales, points;
   Constant groups;  // int32_t: the block of each k; null: k / size
@@ -28,27 +28,24 @@ struct NBitsArgs : Arguments<7, 104> {
   int32_t packs;  // rows of Y consist of packs of 16 bytes; only for dequantize_nbits_*
 };
 
-// Few rows on the matrix units (rows.hip): a work-group computes all rows of kNBitsColumns columns, and its `waves`
+// Few rows on the matrix units (rows.hip): a work-group computes all rows of `tiles` tiles of 16 columns, and its `waves`
 // waves split K.
 constexpr int kNBitsTileRows = 16;
-// With 2 bits, the elements of A for 16 bytes of weights take the registers of a second tile of columns.
-template <int kBits>
-constexpr int kNBitsColumns = kBits == 2 ? 16 : 32;
 // kBlocks: the number of blocks in 16 bytes of weights. More constants and elements of A need more registers.
 template <int kBits, int kBlocks>
 constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
 
-struct NBitsRowsArgs : Arguments<6, 96> {
+struct NBitsRowsArgs : Arguments<6, 112> {
   In a;
   Constant b, scales, points;
   Constant bias;  // [N] or null
   Out y;
   PackedWeights weights;
-  int32_t M, N, K, waves;
+  int32_t M, N, K, waves, tiles;
 };
 
 // Many rows: a GEMM of aligned tiles (gemm.hip). The grid has `down` rows of `across` tiles.
-struct NBitsGemmArgs : Arguments<8, size_with_epilogue(136)> {
+struct NBitsGemmArgs : Arguments<8, size_with_epilogue(148)> {
   In a;
   Constant b, scales, points;
   In bias, residual;  // bias may be null; residual is null

@@ -18,8 +18,16 @@ void fill(Args& args, const NBitsProblem& p, bool half) {
   args.points = p.has_points ? input(3) : input(2);
   args.bias = p.has_bias ? input(5) : no_buffer();
   args.y = output(0);
-  args.weights = {to_i31(blocks * p.size * p.bits / 8), to_i31(divide_up(blocks * point_bits, 8)),
-                  static_cast<int32_t>(point_bits), to_i31(blocks), make_divisor(p.size)};
+  // In float16: -1024 is 0xe400, and 1024 plus a small integer is 0x6400 with its bits.
+  const hip::PointFormat point = point_bits >= 16 ? hip::PointFormat{0xffff, 0, 0xe400e400}
+                                 : point_bits > 0 ? hip::PointFormat{(1u << p.bits) - 1, 0x6400, 0}
+                                                  : hip::PointFormat{0, 0x6400 | 1u << (p.bits - 1), 0};
+  args.weights = {to_i31(blocks * p.size * p.bits / 8),
+                  to_i31(divide_up(blocks * point_bits, 8)),
+                  static_cast<int32_t>(point_bits),
+                  to_i31(blocks),
+                  make_divisor(p.size),
+                  point};
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
   args.K = to_i31(p.K);
@@ -59,11 +67,11 @@ Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
 }
 
 // Returns whether the kernels on the matrix units support the layout: rows of A and B that consist of packs of 16 bytes,
-// and offsets of 32 bits within a tile.
+// and rows of B of less than 2^23 bytes (PackedLines::after).
 bool is_aligned(const NBitsProblem& p) {
-  constexpr int64_t kMaxLines = 256;
+  constexpr int64_t kMaxRowBytes = 1 << 23;
   const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;
-  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes * kMaxLines < INT32_MAX;
+  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
 // Returns the number of blocks in 16 bytes of weights, or 0 if blocks do not begin at multiples of 16 bytes or of a
@@ -74,19 +82,49 @@ int64_t blocks_in_pack(const NBitsProblem& p) {
   return elements % p.size == 0 ? elements / p.size : 0;
 }
 
+// The work-groups of the kernel for few rows.
+struct RowsGrid {
+  int64_t waves = 1, tiles = 1, groups = 1;
+};
+
+// Selects the number of waves of a work-group, which split K, and its tiles of columns. The time is estimated as the most
+// tiles that a wave streams for its slices of K. `sums`: bytes of LDS for a wave and a tile.
+RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_waves, int64_t sums,
+                          const DeviceFacts& device) {
+  constexpr int64_t kItemsOnUnit = 512;  // work-items that have enough registers, and enough loads in flight
+  constexpr int64_t kStart = 1;          // time until the first tile arrives
+  constexpr int64_t kMaxLds = 32 << 10, kMaxLdsOfNvidia = 128 << 10;
+  const bool nvidia = architecture(device.arch).matrix == hip::Matrix::kMma;
+  const int64_t columns = divide_up(p.N, 16), waves_on_unit = kItemsOnUnit / device.wave;
+  int64_t most_waves = 1;
+  while (most_waves < std::min({slices, max_waves, waves_on_unit})) most_waves *= 2;
+  RowsGrid best;
+  int64_t least = INT64_MAX;
+  for (int64_t waves = most_waves; waves >= 1; waves /= 2) {
+    const int64_t units = device.compute_units * std::max<int64_t>(1, waves_on_unit / waves);
+    const int64_t most =
+        std::clamp<int64_t>((nvidia ? kMaxLdsOfNvidia : kMaxLds) / (waves * sums), 1, columns);
+    for (int64_t tiles = 1; tiles <= most; ++tiles) {
+      const int64_t groups = divide_up(columns, tiles);
+      const int64_t time = divide_up(groups, units) * (tiles * divide_up(slices, waves) + kStart);
+      if (time >= least) continue;
+      least = time;
+      best = {waves, tiles, groups};
+    }
+  }
+  return best;
+}
+
 // Plans the kernel for few rows on the matrix units.
 Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   struct Kernel {
     int bits;
-    int64_t blocks, columns, max_threads;
+    int64_t blocks, max_threads;
   };
   constexpr Kernel kKernels[] = {
-      {2, 1, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 1>},
-      {2, 2, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 2>},
-      {2, 4, hip::kNBitsColumns<2>, hip::kNBitsMaxThreads<2, 4>},
-      {4, 1, hip::kNBitsColumns<4>, hip::kNBitsMaxThreads<4, 1>},
-      {4, 2, hip::kNBitsColumns<4>, hip::kNBitsMaxThreads<4, 2>},
-      {8, 1, hip::kNBitsColumns<8>, hip::kNBitsMaxThreads<8, 1>},
+      {2, 1, hip::kNBitsMaxThreads<2, 1>}, {2, 2, hip::kNBitsMaxThreads<2, 2>},
+      {2, 4, hip::kNBitsMaxThreads<2, 4>}, {4, 1, hip::kNBitsMaxThreads<4, 1>},
+      {4, 2, hip::kNBitsMaxThreads<4, 2>}, {8, 1, hip::kNBitsMaxThreads<8, 1>},
   };
   const Kernel& kernel = *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& k) {
     return k.bits == p.bits && k.blocks == blocks_in_pack(p);
@@ -95,18 +133,18 @@ Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   const std::string layout = std::to_string(kernel.bits) + "x" + std::to_string(kernel.blocks);
   const char* const name =
       kernel_name({eight ? "matmul_nbits_eight_rows_" : "matmul_nbits_rows_", layout, "_f16"});
-  // Enough work-items to keep all compute units waiting for memory at the same time. Their registers must fit: NVIDIA's
-  // have enough for kItemsOnUnit work-items.
-  constexpr int64_t kItemsOnUnit = 512;
-  const int64_t groups = divide_up(p.N, kernel.columns);
-  const int64_t wanted = kItemsOnUnit / device.wave / divide_up(groups, device.compute_units);
-  const int64_t waves = std::clamp<int64_t>(wanted, 4, kernel.max_threads / device.wave);
+  // As in rows.hip: the bytes of the sums of a wave and a tile, and the indices k of a slice.
+  const bool two_loads = p.bits > 2 && (eight || architecture(device.arch).matrix != hip::Matrix::kMma);
+  const int64_t sums = eight ? 512 : 1024, slice = 512 / p.bits * (two_loads ? 2 : 1);
+  const RowsGrid grid =
+      choose_rows_grid(p, divide_up(p.K, slice), kernel.max_threads / device.wave, sums, device);
   hip::NBitsRowsArgs args = {};
   fill(args, p, true);
-  args.waves = static_cast<int32_t>(waves);
+  args.waves = static_cast<int32_t>(grid.waves);
+  args.tiles = static_cast<int32_t>(grid.tiles);
   Plan plan;
-  plan.launch(name, {to_u31(groups)}, static_cast<uint32_t>(waves * device.wave), args).lds =
-      static_cast<uint32_t>(waves * p.M * kernel.columns * 4);
+  plan.launch(name, {to_u31(grid.groups)}, static_cast<uint32_t>(grid.waves * device.wave), args).lds =
+      static_cast<uint32_t>(grid.waves * grid.tiles * sums);
   return plan;
 }
 

@@ -1,12 +1,11 @@
 // MatMulNBits for few rows on the matrix units, in float16.
 //
-// Memory-bound: the packed weights are read once, 16 bytes of a column at a time, whatever the number of rows. A
-// work-item loads the weights of its lines of the left operand (gemm/pipelines/instruction.h), dequantizes them in
-// registers, and multiplies them by the elements of A at the same indices k; nothing passes through LDS. The weights
-// are on the left because NVIDIA's instruction then takes the elements of A from the registers that they were loaded
-// to. The matrix units multiply 16 rows in the time of one. A work-group computes all rows of kNBitsColumns columns.
-// Its waves take steps along K in turn, so that consecutive bytes of a column are read at the same time, and add up
-// their sums in LDS.
+// Memory-bound: the packed weights are read once, 16 bytes of a column at a time, whatever the number of rows. A wave
+// keeps the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
+// work-items load weights of their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
+// registers, and multiply them by the elements of A at the same indices k. The weights are on the left because NVIDIA's
+// instruction then takes the elements of A from the registers that they were loaded to. The matrix units multiply 16
+// rows in the time of one. The waves of a work-group have different slices of K and add up their sums in LDS.
 #include "blocks/gpu/packed_weights.h"
 #include "device/platform.h"
 #include "gemm/loaders/packed.h"
@@ -15,156 +14,217 @@
 
 namespace graphopt::hip {
 
-// kRows: the most rows of A. With 8 rows, which only NVIDIA's instruction multiplies faster than 16, registers suffice
-// to load the elements of A, too, a step in advance.
+// kBlocks: the number of blocks in 16 bytes of weights. kRows: the most rows of A; only NVIDIA's instruction multiplies 8
+// rows faster than 16.
 template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
-struct NBitsRows {
+class NBitsRows {
   using Instruction = Unit;
-  static constexpr int kLines = Instruction::kLines, kPairs = Instruction::kPairs;
-  static constexpr int kTiles = kNBitsColumns<kBits> / 16;
-  static constexpr int kElements = 128 / kBits, kPacks = kElements / 8;  // of 16 bytes of weights
-  static constexpr int kStep = kElements * Instruction::kParts;          // indices k of a wave
-  static constexpr int kPacksAtOnce = kPairs > 4 ? kPairs / 4 : 1;       // packs for one multiplication
-  static constexpr bool kTogether = kRows == 8;
-  static constexpr int kRightLines = kTogether ? 1 : kLines;
+  static constexpr int kLines = Instruction::kLines, kParts = Instruction::kParts;
+  static constexpr int kRightLines = kRows == 8 ? 1 : kLines;
+  static constexpr int kSums = kRows == 8 ? Instruction::kSums / 2 : Instruction::kSums;
+  static constexpr int kPairs = Dequantizer<kBits>::kPairs;
+  // Words of weights for one multiplication.
+  static constexpr int kWords = Instruction::kPairs > kPairs ? Instruction::kPairs / kPairs : 1;
+  static constexpr int kElements = 128 / kBits;  // of 16 bytes of weights
+  // Loads of 16 bytes of a line in a slice. More loads would need too many registers.
+  static constexpr int kLoads = kRightLines == 1 && kElements <= 32 ? 2 : 1;
+  static constexpr int kPart = kElements * kParts;  // indices k of a wave for one load
+  static constexpr int kSlice = kPart * kLoads;
 
   struct Words {
     uint32_t v[4];
   };
-  // 16 bytes of weights of each line, and the elements of A at the same indices k.
-  struct Step {
-    Bits128 bits[kTiles][kLines];
-    BlockBits blocks[kTiles][kLines][kBlocks];
-    Words right[kRightLines][kPacks];
+  // The weights of 16 columns for a slice of K.
+  struct Columns {
+    Bits128 bits[kLoads][kLines];
+    BlockBits blocks[kLoads][kLines][kBlocks];
   };
 
-  const NBitsRowsArgs& args;
-  PackedLines<kBits> lines;
-  const half_t* rows[kRightLines];
-  typename Instruction::Sum sum[kTiles] = {};
+  // Elements of A for one load of a line.
+  struct Elements {
+    uint32_t v[kElements / 2];
+  };
 
-  DEVICE NBitsRows(const NBitsRowsArgs& of, int first_n)
-      : args(of), lines(of.weights, of.b, of.scales, of.points, first_n, of.N - first_n) {
-    const half_t* const a = args.a;
-    UNROLL for (int i = 0; i < kRightLines; ++i) {
-      rows[i] = a + static_cast<ptrdiff_t>(min_int(Instruction::line(i), args.M - 1)) * args.K;
+ public:
+  DEVICE NBitsRows(const NBitsRowsArgs& args, int first_tile, float* sums)
+      : args_(args),
+        lines_(args.weights, args.b, args.scales, args.points, first_tile * 16, args.N - first_tile * 16),
+        sums_(sums),
+        tiles_(min_int(args.tiles, (args.N + 15) / 16 - first_tile)) {}
+
+  DEVICE void run() {
+    int k = wave_id() * kSlice, tile = 0;  // of the current tile
+    int next_k = k, next_tile = 0;         // of the next load
+    if (k >= args_.K) return;
+    const auto load_next = [&](Columns& to) {
+      load(to, next_tile);
+      if (++next_tile < tiles_) return;
+      next_tile = 0;
+      next_k += kSlice * args_.waves;
+      enter_slice(next_k);
+    };
+    Columns columns[2];
+    enter_slice(k);
+    load_next(columns[0]);
+    // Multiplies `now` and loads the next columns of this wave. Returns whether there are any.
+    const auto step = [&](const Columns& now, Columns& next) {
+      if (tile == 0) load_right(k);
+      next_k = lines_.after(some_of(now), next_k);
+      const bool more = next_k < args_.K;
+      if (more) load_next(next);
+      multiply(now, k, tile);
+      if (++tile == tiles_) {
+        tile = 0;
+        k += kSlice * args_.waves;
+      }
+      return more;
+    };
+    while (step(columns[0], columns[1]) && step(columns[1], columns[0])) {
     }
   }
 
-  DEVICE int block_of(int k, int block) const { return lines.block_of(k + kElements / kBlocks * block); }
-  DEVICE void load_weights(Step& to, int k) const {
-    UNROLL for (int t = 0; t < kTiles; ++t) {
-      UNROLL for (int i = 0; i < kLines; ++i) {
-        const int line = t * 16 + Instruction::line(i);
-        to.bits[t][i] = lines.template load<Bits128>(line, k);
-        UNROLL for (int b = 0; b < kBlocks; ++b) {
-          to.blocks[t][i][b] = lines.load_block(line, block_of(k, b));
+  // Adds the sums of all waves, and stores them.
+  DEVICE void finish(int first_tile, const float* sums) const {
+    const half_t* const bias = args_.bias;
+    half_t* const y = args_.y;
+    const int used = min_int(args_.waves, (args_.K + kSlice - 1) / kSlice);
+    for (int tile = wave_id(); tile < tiles_; tile += args_.waves) {
+      UNROLL for (int s = 0; s < kSums; s += 4) {
+        Pack<float> total = {};
+        for (int wave = 0; wave < used; ++wave) {
+          const Pack<float> part = load_pack(sums + offset(args_, wave, tile) + s * kWave);
+          UNROLL for (int e = 0; e < 4; ++e) total.v[e] += part.v[e];
+        }
+        UNROLL for (int e = 0; e < 4; ++e) {
+          const int n = (first_tile + tile) * 16 + Instruction::row(Instruction::row_of(s + e));
+          const int m = Instruction::column(s + e);
+          if (m >= args_.M || n >= args_.N) continue;
+          const float sum = total.v[e] + (bias != nullptr ? to_float(bias[n]) : 0.0f);
+          y[static_cast<ptrdiff_t>(m) * args_.N + n] = from_float<half_t>(sum);
         }
       }
     }
   }
 
-  DEVICE Words load_row(int i, int k) const {
-    const Bits128 bits = *reinterpret_cast<const Bits128*>(rows[i] + k);
-    return bit_cast<Words>(bits);
+ private:
+  // Returns the offset of the sums of a work-item.
+  DEVICE static int offset(const NBitsRowsArgs& args, int wave, int tile) {
+    return (wave * args.tiles + tile) * (kSums * kWave) + lane_id() * 4;
   }
-  // `whole`: the step of this wave ends before K.
-  DEVICE void load_rows(Step& to, int k, bool whole) const {
-    UNROLL for (int i = 0; i < kRightLines; ++i) {
-      if (whole) {
-        UNROLL for (int p = 0; p < kPacks; ++p) to.right[i][p] = load_row(i, k + 8 * p);
-      } else {
-        UNROLL for (int p = 0; p < kPacks; ++p) {
-          to.right[i][p] = k + 8 * p < args.K ? load_row(i, k + 8 * p) : Words{};
+  // Returns the index k of the first element of this work-item in a load of the slice from index k on.
+  DEVICE static int own(int k, int load) { return k + load * kPart + Instruction::part() * kElements; }
+  DEVICE static int of_block(int k, int block) { return k + kElements / kBlocks * block; }
+
+  // Computes the places of the slice from index k on.
+  DEVICE void enter_slice(int first_k) {
+    weights_ = lines_.template weights_at<Bits128>(own(first_k, 0));
+    apart_ = static_cast<int>(lines_.template weights_at<Bits128>(own(first_k, kLoads - 1)) - weights_);
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      const int k = own(first_k, i);
+      UNROLL for (int b = 0; b < kBlocks; ++b) blocks_[i][b] = lines_.block_at(of_block(k, b));
+    }
+  }
+  DEVICE void load(Columns& to, int tile) const {
+    UNROLL for (int l = 0; l < kLines; ++l) {
+      const uint32_t line = lines_.clamp(tile * 16 + Instruction::line(l));
+      UNROLL for (int i = 0; i < kLoads; ++i) {
+        to.bits[i][l] = lines_.template load<Bits128>(weights_ + i * apart_, line);
+        UNROLL for (int b = 0; b < kBlocks; ++b) to.blocks[i][l][b] = lines_.load_block(blocks_[i][b], line);
+      }
+    }
+  }
+  // Returns bits of all that load() has loaded.
+  DEVICE static uint32_t some_of(const Columns& columns) {
+    uint32_t some = 0;
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      UNROLL for (int l = 0; l < kLines; ++l) { some |= bit_cast<Words>(columns.bits[i][l]).v[3]; }
+    }
+    return some;
+  }
+
+  DEVICE void load_right(int first_k) {
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      const int k = own(first_k, i);
+      UNROLL for (int b = 0; b < kBlocks; ++b) point_bits_[i][b] =
+          lines_.point_bit(lines_.block_of(of_block(k, b)));
+      UNROLL for (int l = 0; l < kRightLines; ++l) {
+        const half_t* const a = args_.a;
+        const half_t* const row =
+            a + static_cast<ptrdiff_t>(min_int(Instruction::line(l), args_.M - 1)) * args_.K;
+        struct {
+          Bits128 v[kElements / 8];
+        } packs;
+        UNROLL for (int j = 0; j < kElements / 8; ++j) {
+          packs.v[j] = Bits128{};
+          if (k + 8 * j < args_.K) packs.v[j] = *reinterpret_cast<const Bits128*>(row + k + 8 * j);
+        }
+        const auto consecutive = bit_cast<Elements>(packs);
+        UNROLL for (int j = 0; j < kElements / 2; j += kPairs) {
+          interleave<kPairs>(consecutive.v + j, right_[i][l].v + j);
         }
       }
     }
   }
-  // Returns k when a step has arrived (PackedLines::after).
-  DEVICE int after(const Step& step, int k) const {
-    uint32_t some = step.right[kRightLines - 1][kPacks - 1].v[3];
-    UNROLL for (int t = 0; t < kTiles; ++t) {
-      UNROLL for (int i = 0; i < kLines; ++i) some |= bit_cast<Words>(step.bits[t][i]).v[3];
-    }
-    return lines.after(some, k);
-  }
-  // Adds the products of the weights from index k on and the rows of A.
-  DEVICE void multiply(const Step& from, int k) {
-    UNROLL for (int t = 0; t < kTiles; ++t) {
-      UNROLL for (int p = 0; p < kPacks; p += kPacksAtOnce) {
-        Words left[kLines][kPacksAtOnce];
-        UNROLL for (int i = 0; i < kLines; ++i) {
-          const auto packed = bit_cast<Words>(from.bits[t][i]);
-          UNROLL for (int at = 0; at < kPacksAtOnce; ++at) {
-            const int block = (p + at) * kBlocks / kPacks;
-            const auto dequantizer = lines.dequantizer(from.blocks[t][i][block], block_of(k, block));
-            left[i][at] = bit_cast<Words>(dequantizer.eight(packed.v, p + at));
+
+  // Adds the products of a tile of columns and the rows of A to the sums; with the first slice, stores them.
+  DEVICE void multiply(const Columns& columns, int k, int tile) {
+    typename Instruction::Sum sum = {};
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      UNROLL for (int word = 0; word < 4; word += kWords) {
+        uint32_t left[kLines][kWords * kPairs];
+        UNROLL for (int l = 0; l < kLines; ++l) {
+          const auto packed = bit_cast<Words>(columns.bits[i][l]);
+          UNROLL for (int w = 0; w < kWords; ++w) {
+            const int block = (word + w) * kBlocks / 4;
+            lines_.dequantizer(columns.blocks[i][l][block], point_bits_[i][block])
+                .dequantize(packed.v[word + w], left[l] + w * kPairs);
           }
         }
-        UNROLL for (int j = 0; j < 4 * kPacksAtOnce; j += kPairs) {
-          const auto weight = [&](int i, int pair) { return left[i][(j + pair) / 4].v[(j + pair) % 4]; };
-          const auto element = [&](int i, int pair) {
-            return i < kRightLines ? from.right[i][p + (j + pair) / 4].v[(j + pair) % 4] : 0;
+        UNROLL for (int j = 0; j < kWords * kPairs; j += Instruction::kPairs) {
+          const auto weight = [&](int l, int pair) { return left[l][j + pair]; };
+          const auto element = [&](int l, int pair) {
+            return l < kRightLines ? right_[i][l].v[word * kPairs + j + pair] : 0;
           };
           const auto of_weights = Instruction::left_of(weight);
-          if constexpr (kTogether) {
-            Instruction::multiply_half(sum[t], of_weights, Instruction::right_of(element));
+          if constexpr (kRows == 8) {
+            Instruction::multiply_half(sum, of_weights, Instruction::right_of(element));
           } else {
-            Instruction::multiply(sum[t], of_weights, Instruction::right_of(element));
+            Instruction::multiply(sum, of_weights, Instruction::right_of(element));
           }
         }
       }
     }
+    float* const to = sums_ + offset(args_, wave_id(), tile);
+    UNROLL for (int s = 0; s < kSums; s += 4) {
+      Pack<float> total = {};
+      if (k >= kSlice * args_.waves) total = load_pack(to + s * kWave);
+      UNROLL for (int e = 0; e < 4; ++e) total.v[e] += sum.v[s + e];
+      store_pack(to + s * kWave, total);
+    }
   }
+
+  const NBitsRowsArgs& args_;
+  PackedLines<kBits> lines_;
+  float* sums_;
+  int tiles_;
+  // Of the slice of the next load.
+  const uint8_t* weights_;
+  int apart_;  // bytes from the first load of a line to the second one
+  BlockPlace blocks_[kLoads][kBlocks];
+  // Of the current slice: the offsets of zero points in their bytes, and the elements of A in the order of dequantized
+  // weights.
+  int point_bits_[kLoads][kBlocks];
+  Elements right_[kLoads][kRightLines];
 };
 
 template <int kBits, int kBlocks, int kRows>
 DEVICE void matmul_nbits_rows(const NBitsRowsArgs& args) {
-  using Rows = NBitsRows<kBits, kBlocks, kRows>;
-  using Instruction = typename Rows::Instruction;
-  using Step = typename Rows::Step;
   DYNAMIC_SHARED(sums, float);
-  constexpr int kColumns = kNBitsColumns<kBits>;
-  const int first_n = block_x() * kColumns, distance = Rows::kStep * args.waves;
-  Rows product(args, first_n);
-  int first = wave_id() * Rows::kStep;
-  const int own = Instruction::part() * Rows::kElements;
-  const auto load = [&](Step& to) {
-    product.load_weights(to, first + own);
-    if (Rows::kTogether) product.load_rows(to, first + own, first + Rows::kStep <= args.K);
-  };
-  Step steps[2];
-  // Multiplies `now` and loads the next step of this wave. Returns whether there is one.
-  const auto run = [&](Step& now, Step& next) {
-    const int k = first;
-    if (!Rows::kTogether) product.load_rows(now, k + own, k + Rows::kStep <= args.K);
-    first = product.after(now, first + distance);
-    if (first < args.K) load(next);
-    product.multiply(now, k + own);
-    return first < args.K;
-  };
-  if (first < args.K) {
-    load(steps[0]);
-    while (run(steps[0], steps[1]) && run(steps[1], steps[0])) {
-    }
-  }
-  UNROLL for (int t = 0; t < Rows::kTiles; ++t) {
-    UNROLL for (int s = 0; s < Instruction::kSums; ++s) {
-      const int n = t * 16 + Instruction::row(Instruction::row_of(s)), m = Instruction::column(s);
-      if (m < args.M) sums[(wave_id() * args.M + m) * kColumns + n] = product.sum[t].v[s];
-    }
-  }
+  const int first_tile = block_x() * args.tiles;
+  NBitsRows<kBits, kBlocks, kRows> rows(args, first_tile, sums);
+  rows.run();
   barrier();
-  const half_t* const bias = args.bias;
-  half_t* const y = args.y;
-  const int count = args.M * kColumns;
-  for (int i = thread_x(); i < count; i += args.waves * kWave) {
-    const int m = i / kColumns, n = first_n + i % kColumns;
-    if (n >= args.N) continue;
-    float total = bias != nullptr ? to_float(bias[n]) : 0.0f;
-    for (int wave = 0; wave < args.waves; ++wave) total += sums[wave * count + i];
-    y[static_cast<ptrdiff_t>(m) * args.N + n] = from_float<half_t>(total);
-  }
+  rows.finish(first_tile, sums);
 }
 
 }  // namespace graphopt::hip
