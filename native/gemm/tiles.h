@@ -88,6 +88,8 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
 #define GEMM_ALIGNED_TILES(TILE)                                                                                        \
   TILE(128x256, kCopiesToLds, kNone, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                  \
        cost(0.50, 1340, 8800), no_cost())                                                                               \
+  TILE(256x128, kNone, kNone, kCopiesToLds, 1, shape(256, 128, 64, 64, 64, 3), no_shape(), no_shape(),                  \
+       cost(0.42, 1340, 8800), no_cost())                                                                               \
   TILE(192x192, kCopiesToLds, kNone, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                  \
        cost(0.48, 1260, 15200), no_cost())                                                                              \
   TILE(192x160, kCopiesToLds, kCopiesToLds, kNone, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),           \

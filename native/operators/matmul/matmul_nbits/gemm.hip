@@ -20,7 +20,9 @@ DEVICE void matmul_nbits_gemm(const NBitsGemmArgs& args) {
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   const half_t* const a = args.a;
-  LeftRows<P> left(a + static_cast<ptrdiff_t>(first_m) * args.K + first_k, args.K, args.M - first_m, depth);
+  // All copies of a step in one group keep the fewest addresses in registers.
+  DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads, 1> left(
+      a + static_cast<ptrdiff_t>(first_m) * args.K + first_k, args.K, args.M - first_m, depth);
   PackedRows<kBits, P::kAsyncCopies, P::kN, P::kDepth, P::kThreads> right(
       PackedLines<kBits>(args.weights, args.b, args.scales, args.points, first_n, args.N - first_n), first_k);
   typename P::Product product;
