@@ -21,6 +21,7 @@ enum class ElementType : int32_t {
   kUint32 = 12,
   kUint64 = 13,
   kBfloat16 = 16,
+  kFloat8E4M3Fn = 17,
   kUint4 = 21,
   kInt4 = 22,
 };

@@ -29,6 +29,8 @@ const char* element_type_name(ElementType type) {
       return "float16";
     case ElementType::kBfloat16:
       return "bfloat16";
+    case ElementType::kFloat8E4M3Fn:
+      return "float8e4m3fn";
     case ElementType::kBool:
       return "bool";
     case ElementType::kUint8:

@@ -52,6 +52,7 @@ struct Registration {
   bool alone = false;         // never part of a region, because each run has another result
   bool rare_types = false;    // also accepts types that are is_rare
   bool packed_types = false;  // also accepts types that are is_packed
+  bool float8 = false;        // also accepts float8e4m3fn
   Reuse reuse = Reuse::kNone;
   size_t slices = 0;  // number of first inputs that can be slices (operators/input_slice.h)
   // Indices of inputs with the lengths of sequences. Nodes that compute only lengths, from a mask that grows with each
@@ -136,6 +137,10 @@ struct Registration {
   }
   Registration& takes_packed_types() {
     packed_types = true;
+    return *this;
+  }
+  Registration& takes_float8() {
+    float8 = true;
     return *this;
   }
   Registration& counts_first() {

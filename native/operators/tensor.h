@@ -53,6 +53,7 @@ constexpr int64_t bytes_of(ElementType type) {
     case ElementType::kUint8:
     case ElementType::kInt8:
     case ElementType::kBool:
+    case ElementType::kFloat8E4M3Fn:
       return 1;
     case ElementType::kHalf:
     case ElementType::kBfloat16:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.contrib.references.rotary import rotate_reference
@@ -204,20 +205,25 @@ def past(name: str, dtype: Any, s: Setting) -> Case:
     return Case(name, "GroupQueryAttention", [held, lengths_of(s)], [y], plan, tolerance_of(dtype))
 
 
-def int8(name: str, dtype: Any, s: Setting, channels: bool) -> Case:
-    """Makes a case for an int8 cache: past tokens, new tokens, zeros, and their values."""
+def quantized(name: str, dtype: Any, s: Setting, channels: bool, is_float8: bool) -> Case:
+    """Makes a case for a quantized cache: past tokens, new tokens, zeros, and their values; float8 as its bits."""
     rng = np.random.default_rng([s.B, s.S, s.H, 2])
     held = rng.integers(-128, 128, (s.B, s.G, max(s.past_length, 1), s.H)).astype(np.int8)
     scale = (0.01 + 0.02 * rng.random((1, s.G, 1, s.H) if channels else 1)).astype(np.float32)
     tokens = signed(rng, s.B, s.G, s.length, s.H, dtype=dtype)
     y = np.zeros((s.B, s.G, s.length, s.H), np.int8)
-    quantized = np.clip(np.rint(tokens.astype(np.float32) / scale), -128, 127)
+    if is_float8:
+        held[held == -1] = held[held == 127] = 126  # not NaN
+        scale /= 50  # from subnormal values to those that saturate
+        new = np.clip(tokens.astype(np.float32) / scale, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.int8)
+    else:
+        new = np.clip(np.rint(tokens.astype(np.float32) / scale), -128, 127).astype(np.int8)
     for b, begin in enumerate(s.begins):
         y[b, :, :begin] = held[b, :, :begin]
-        y[b, :, begin : begin + s.S] = quantized[b, :, begin : begin + s.S]
-    z = y * scale.astype(np.float64)
+        y[b, :, begin : begin + s.S] = new[b, :, begin : begin + s.S]
+    z = (y.view(ml_dtypes.float8_e4m3fn) if is_float8 else y).astype(np.float64) * scale
     inputs = [held, lengths_of(s), scale, tokens]
-    plan = partial(s.plan, dtype=dtype, part=4 if channels else 3)
+    plan = partial(s.plan, dtype=dtype, part=(7 if is_float8 else 3) + channels)
     tolerance = tolerance_of(dtype)
     return Case(name, "GroupQueryAttention", inputs, [y, z], plan, tolerance, output_dtype=(np.int8, dtype))
 
@@ -293,7 +299,8 @@ def cases() -> Iterator[Case]:
             if not s.first or s.length > s.S:
                 yield past(f"gqa_past_{suffix}-{i}", dtype, s)
             yield attention(f"gqa_{suffix}-{i}", dtype, s)
-            yield int8(f"gqa_int8_{suffix}-{i}", dtype, s, i % 2 == 1)
+            yield quantized(f"gqa_int8_{suffix}-{i}", dtype, s, i % 2 == 1, is_float8=False)
+            yield quantized(f"gqa_float8_{suffix}-{i}", dtype, s, i % 2 == 1, is_float8=True)
         for i, s in enumerate(WINDOWED):
             yield windowed(f"gqa_window_{suffix}-{i}", dtype, s, evicts=False)
             yield windowed(f"gqa_evict_{suffix}-{i}", dtype, s, evicts=True)

@@ -347,7 +347,7 @@ EXPORT Plan* graphopt_dequantize_nbits_plan(const DeviceFacts*, int half, int64_
 // `sizes`: B, S, N, G, H, length, past_length, half, positions, window, capacity, bias_batch, bias_heads, bias_keys.
 // `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink.
 // `part`: 0 for the new tokens, 1 for the past ones, 2 for the attention; 3 and 4 for an int8 cache with one scale, and
-// with one for each channel; 5 and 6 for a windowed cache, before and after the attention.
+// with one for each channel; 5 and 6 for a windowed cache, before and after the attention; 7 and 8 for a float8 cache.
 EXPORT Plan* graphopt_gqa_plan(const DeviceFacts* device, int half, int part, const int64_t* sizes,
                                const int* flags, float scale, float softcap, float epsilon) {
   return guarded([&] {
@@ -364,8 +364,8 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts* device, int half, int part, co
     p.q_epsilon = p.k_epsilon = epsilon;
     if (part == 0) return gqa_new_plan(p, half != 0, true);
     if (part == 1) return gqa_past_plan(p, half != 0, true);
-    if (part > 4) return gqa_window_plan(p, half != 0, true, part == 6);
-    if (part > 2) return gqa_int8_plan(p, half != 0, part == 4);
+    if (part == 5 || part == 6) return gqa_window_plan(p, half != 0, true, part == 6);
+    if (part > 2) return gqa_quantized_plan(p, half != 0, part % 4 == 0, part > 6);
     return fused_attention_plan(gqa_attention(p), half != 0, true, *device);
   });
 }

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -204,11 +205,48 @@ def cache_model(op: ContribOp, inputs: dict[str, Array], attributes: Mapping[str
 
 
 @pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no quantized caches")
+def test_float8_caches(worker: ProcessPoolExecutor) -> None:
+    """Keys and values are exact in float8. The reference has a cache of floats, as the runtime has no CPU kernel."""
+    op, rng = CONTRIB[DOMAIN, "GroupQueryAttention"], np.random.default_rng(12)
+    N, G, H, held, scale = 4, 2, 32, 9, np.float32(2**-6)
+    shapes = {"query": (1, 2, N * H), "key": (1, 2, G * H), "value": (1, 2, G * H)}
+    shapes |= dict.fromkeys(("past_key", "past_value"), (1, G, held, H))
+    inputs: dict[str, Array] = {n: rng.normal(size=dims).astype(np.float32) for n, dims in shapes.items()}
+    for name in list(shapes)[1:]:
+        inputs[name] = (inputs[name] / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    inputs |= {"key": inputs["key"] * scale, "value": inputs["value"] * scale}
+    inputs |= {"seqlens_k": np.array([7], np.int32), "total_sequence_length": np.array(8, np.int32)}
+    attributes: dict[str, Any] = {"num_heads": N, "kv_num_heads": G}
+    floats = inputs | {name: inputs[name] * scale for name in ("past_key", "past_value")}
+    outputs = ("output", "present_key", "present_value")
+    wanted = reference(op, Case(floats, attributes, outputs))
+    inputs |= {"k_scale": scale.reshape(1), "v_scale": scale.reshape(1)}
+    quantized = attributes | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+    model = cache_model(op, inputs, quantized)
+    (node,) = model.graph.node
+    before, after = list(node.input[3:5]), list(node.output[1:])
+    node.input[3:5] = [f"{name}_codes" for name in before]
+    node.output[1:] = [f"{name}_codes" for name in after]
+    nodes = [helper.make_node("Cast", [n], [f"{n}_codes"], to=TensorProto.FLOAT8E4M3FN) for n in before]
+    nodes += [node, *(helper.make_node("Cast", [f"{n}_codes"], [n], to=TensorProto.FLOAT) for n in after)]
+    kept = [onnx.NodeProto.FromString(each.SerializeToString()) for each in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.opset_import[0].version, model.ir_version = 19, 9
+    outcome = worker.submit(run, model.SerializeToString(), inputs, ALONE).result()
+    assert outcome.on_device(op.name) == 1
+    y, *caches = outcome.outputs
+    assert np.abs(y - wanted["output"]).max() < 1e-5
+    for got, name in zip(caches, outputs[1:], strict=True):
+        np.testing.assert_array_equal(got[:, :, :8] * scale, wanted[name][:, :, :8])
+
+
+@pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no quantized caches")
 @pytest.mark.parametrize(
     ("attributes", "dtype", "reason"),
     [
         ({"kv_cache_bit_width": 4}, np.uint8, "a cache of 4 bits"),
-        ({"kv_cache_bit_width": 8}, np.uint8, "a quantized cache that is not int8"),
+        ({"kv_cache_bit_width": 8}, np.uint8, "a quantized cache that is neither int8 nor float8e4m3fn"),
         ({"v_quant_type": "NONE"}, np.int8, "a cache with only keys or only values quantized"),
     ],
 )

@@ -1,4 +1,4 @@
-// Conversions between float and integers of at most 8 bits.
+// Conversions between float and elements of at most 8 bits.
 #pragma once
 
 #include "device/platform.h"
@@ -51,6 +51,47 @@ DEVICE uint32_t saturate(float x, bool is_signed) {
 }
 DEVICE uint8_t saturate_to_byte(float x, bool is_signed) {
   return static_cast<uint8_t>(saturate<8>(x, is_signed));
+}
+
+// int8, for kernels that also support Float8.
+struct Int8 {
+  int8_t bits;
+
+  // Rounds with saturation.
+  DEVICE static Int8 of(float x) { return {static_cast<int8_t>(saturate_to_byte(round_to_even(x), true))}; }
+};
+DEVICE float to_float(Int8 x) { return static_cast<float>(x.bits); }
+
+// float8e4m3fn of ONNX: a sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa, no infinities.
+struct Float8 {
+  static constexpr uint32_t kNan = 0x7f, kMost = 0x7e, kSign = 0x80;
+  static constexpr int kShift = 20;                  // from the mantissa of a float
+  static constexpr uint32_t kBias = (127 - 7) << 3;  // from the exponent of a float
+  uint8_t bits;
+
+  // Rounds to the nearest value, ties to even. Magnitudes above 448 become 448, NaN remains NaN.
+  DEVICE static Float8 of(float x) {
+    constexpr float kLeastNormal = 0.015625f;
+    const float magnitude = x < 0 ? -x : x;
+    uint32_t code = kNan;
+    if (magnitude >= 448.0f) {
+      code = kMost;
+    } else if (magnitude < kLeastNormal) {
+      code = static_cast<uint32_t>(round_to_even(magnitude * 512.0f));
+    } else if (x == x) {
+      const uint32_t float_bits = bit_cast<uint32_t>(magnitude);
+      const uint32_t half = (1u << (kShift - 1)) - 1 + (float_bits >> kShift & 1);
+      code = ((float_bits + half) >> kShift) - kBias;
+    }
+    return {static_cast<uint8_t>(code | (x < 0 ? kSign : 0u))};
+  }
+};
+DEVICE float to_float(Float8 x) {
+  const uint32_t code = x.bits & ~Float8::kSign;
+  const float magnitude = code == Float8::kNan ? bit_cast<float>(uint32_t{0x7fc00000})
+                          : code < 8           ? static_cast<float>(code) * 0.001953125f
+                                               : bit_cast<float>((code + Float8::kBias) << Float8::kShift);
+  return (x.bits & Float8::kSign) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace graphopt::hip

@@ -307,8 +307,9 @@ std::string Claims::refuse(const NodeInGraph& node) const {
     return "no node of its subgraphs runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
-    const bool taken = is_packed(value.type)
-                           ? op.packed_types
+    const bool taken = is_packed(value.type) ? op.packed_types
+                       : value.type == ElementType::kFloat8E4M3Fn
+                           ? op.float8
                            : bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type));
     if (!value.present || taken) continue;
     return value.type == ElementType::kUndefined ? "an input's type is not known"

@@ -62,10 +62,10 @@ struct GqaWindowArgs : Arguments<5, 128> {
   int32_t evicts;
 };
 
-// Fills an int8 cache Y [B, G, length, H] with past tokens, then the new tokens of X, then zeros, and dequantizes it to Z:
-// y = saturate(round(x / scale)), z = y scale.
-struct GqaInt8Args : Arguments<6, 104> {
-  In past;     // int8_t [B, G, past_length, H]; may be the memory of Y
+// Fills a cache Y [B, G, length, H] of codes (int8 or float8e4m3fn) with past tokens, then the new tokens of X, then
+// zeros, and dequantizes it to Z: y = saturate(round(x / scale)), z = y scale.
+struct GqaQuantizedArgs : Arguments<6, 104> {
+  In past;     // codes [B, G, past_length, H]; may be the memory of Y
   In lengths;  // int32_t [B]
   In scale;    // float [1], or [G, H] if `channels`
   In x;        // [B, G, length, H] in the type of the queries; may be the memory of Z

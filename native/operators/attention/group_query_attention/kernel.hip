@@ -4,8 +4,8 @@
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. Each work-item sums the squares of its
 // entire head, although the work-items of a head compute the same sum: for one new token, a separate launch would take
 // longer. gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache. Both
-// are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* fills an int8 cache and
-// dequantizes it. All arithmetic is float32.
+// are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* and gqa_float8_* fill a
+// quantized cache and dequantize it. All arithmetic is float32.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"
 #include "operators/attention/group_query_attention/args.h"
@@ -169,13 +169,13 @@ DEVICE void gqa_window(const GqaWindowArgs& args) {
   store_vec(y + line * args.head.d + at, some);
 }
 
-template <class T>
-DEVICE void gqa_int8(const GqaInt8Args& args) {
-  const int8_t* past = args.past;
+template <class T, class Code>
+DEVICE void gqa_quantized(const GqaQuantizedArgs& args) {
+  const Code* past = args.past;
   const int32_t* lengths = args.lengths;
   const float* scales = args.scale;
   const T* x = args.x;
-  int8_t* y = args.y;
+  Code* y = args.y;
   T* z = args.z;
   const uint32_t i = work_item(kGqaThreads);
   if (i >= args.total) return;
@@ -184,16 +184,16 @@ DEVICE void gqa_int8(const GqaInt8Args& args) {
   const auto token = static_cast<int>(vector - row * args.length.d);
   const int begin = begin_of(lengths, b, args.S, args.first);
   const float scale = scales[args.channels != 0 ? (row - b * args.heads.d) * args.head.d + at : 0];
-  int8_t code = 0;
+  Code code = {};
   if (token >= begin && token - begin < args.S) {
-    code = static_cast<int8_t>(saturate_to_byte(round_to_even(to_float(x[i]) / scale), true));
+    code = Code::of(to_float(x[i]) / scale);
   } else if (token < begin && token < args.past_length) {
     const size_t line =
         static_cast<size_t>(row) * static_cast<size_t>(args.past_length) + static_cast<size_t>(token);
     code = past[line * args.head.d + at];
   }
   y[i] = code;
-  z[i] = from_float<T>(static_cast<float>(code) * scale);
+  z[i] = from_float<T>(to_float(code) * scale);
 }
 
 }  // namespace graphopt::hip
@@ -209,4 +209,7 @@ FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, Gqa
 FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, lengths, y, ends, ids)
 FLOAT_KERNELS(gqa_window_together, (gqa_window<T, Pack<T>::kSize>), kGqaThreads, GqaWindowArgs, x, lengths, y,
               ends, ids)
-FLOAT_KERNELS(gqa_int8, gqa_int8<T>, kGqaThreads, GqaInt8Args, past, lengths, scale, x, y, z)
+FLOAT_KERNELS(gqa_int8, (gqa_quantized<T, Int8>), kGqaThreads, GqaQuantizedArgs, past, lengths, scale, x, y,
+              z)
+FLOAT_KERNELS(gqa_float8, (gqa_quantized<T, Float8>), kGqaThreads, GqaQuantizedArgs, past, lengths, scale, x,
+              y, z)

@@ -134,7 +134,7 @@ Planner plan_group_query_attention(const Node& node) {
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };
     const bool quantized = call.has_input(kKeyScale);
-    const ElementType type = quantized ? ElementType::kInt8 : query.type;
+    const ElementType type = quantized ? call.input(kPastKey).type : query.type;
     // The cache is written to its output, or to the workspace if that output is absent.
     const auto present = [&](size_t i) {
       if (i < call.outputs.size()) return set_output(call, i, cache, type);
@@ -178,7 +178,7 @@ Planner plan_group_query_attention(const Node& node) {
       const Cache& to = caches[i];
       const int64_t scales = call.input(to.scale).shape.elements();
       throw_if(scales != 1 && scales != p.G * p.H, "the cache must have one scale, or one for each channel");
-      program.launch(gpu::gqa_int8_plan(p, half, scales != 1),
+      program.launch(gpu::gqa_quantized_plan(p, half, scales != 1, type == ElementType::kFloat8E4M3Fn),
                      {Ref::input(to.past), lengths, Ref::input(to.scale), written[i]},
                      {to.present, written[i]});
     }
@@ -217,9 +217,12 @@ std::string refuse_gqa(const Node& node) {
     const int64_t bits = node.get_int("kv_cache_bit_width", 8);
     if (bits != 8) return "a cache of " + std::to_string(bits) + " bits";
     for (const size_t i : {size_t{kPastKey}, size_t{kPastValue}}) {
-      if (!node.has_input(i) || node.inputs[i].type != ElementType::kInt8)
-        return "a quantized cache that is not int8";
+      const ElementType type = node.has_input(i) ? node.inputs[i].type : ElementType::kUndefined;
+      if (type != ElementType::kInt8 && type != ElementType::kFloat8E4M3Fn)
+        return "a quantized cache that is neither int8 nor float8e4m3fn";
     }
+    if (node.inputs[kPastKey].type != node.inputs[kPastValue].type)
+      return "keys and values quantized to different types";
   }
   if (node.get_bool("sliding_window_cache")) {
     if (quantized) return "sliding_window_cache of a quantized cache";
@@ -256,6 +259,7 @@ std::string refuse_gqa(const Node& node) {
 void add_group_query_attention(Kernels& kernels) {
   kernels.add_microsoft("GroupQueryAttention", plan_group_query_attention)
       .refused(refuse_gqa)
+      .takes_float8()
       .reads_on_host({kTotal})
       .reads_lengths({kLengths})
       .keeps_plans(keeps_gqa_plan)

@@ -42,9 +42,10 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 // buffer, int32 [B], and, if p.half > 0, the positions of the new tokens, int64 [B, S].
 Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts);
 
-// Fills an int8 cache, and dequantizes it. Inputs past, lengths, scales (one, or one for each head and element if
-// `channels`), and [B, G, length, H] with the new tokens; outputs the cache, and its values, which may replace input 3.
-Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels);
+// Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, lengths, scales (one, or one for each head and
+// element if `channels`), and [B, G, length, H] with the new tokens. Outputs: the cache, and its values, which may replace
+// input 3.
+Plan gqa_quantized_plan(const GqaProblem& p, bool half, bool channels, bool is_float8);
 
 // Returns the attention over the cache. Q is [B, S, N, H] if p.changes_queries(), else the query of the node.
 AttentionProblem gqa_attention(const GqaProblem& p);

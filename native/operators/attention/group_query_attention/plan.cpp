@@ -110,10 +110,10 @@ Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts) 
                     args);
 }
 
-Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels) {
+Plan gqa_quantized_plan(const GqaProblem& p, bool half, bool channels, bool is_float8) {
   const int64_t total = p.B * p.G * p.length * p.H;
   if (total == 0) return {};
-  hip::GqaInt8Args args = {};
+  hip::GqaQuantizedArgs args = {};
   args.past = input(0);
   args.lengths = input(1);
   args.scale = input(2);
@@ -122,7 +122,7 @@ Plan gqa_int8_plan(const GqaProblem& p, bool half, bool channels) {
   args.z = output(1);
   set_cache_sizes(p, total, args);
   args.channels = channels;
-  return one_launch(float_kernel("gqa_int8", half), total, hip::kGqaThreads, args);
+  return one_launch(float_kernel(is_float8 ? "gqa_float8" : "gqa_int8", half), total, hip::kGqaThreads, args);
 }
 
 AttentionProblem gqa_attention(const GqaProblem& p) {

@@ -16,7 +16,9 @@ Planner plan_cast(const Node& node) {
 }
 
 std::string refuse_cast(const Node& node) {
-  const auto known = [](ElementType type) { return bytes_of(type) > 0 && type != ElementType::kBfloat16; };
+  const auto known = [](ElementType type) {
+    return bytes_of(type) > 0 && type != ElementType::kBfloat16 && type != ElementType::kFloat8E4M3Fn;
+  };
   const auto to = static_cast<ElementType>(node.get_int("to", 0));
   return known(node.inputs.front().type) && known(to) ? "" : "no kernel for one of the types";
 }
