@@ -45,9 +45,8 @@ enum AttentionFlags : int32_t {
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
-  // Groups of kAttentionKeysTogether keys are aligned in every row of the bias or mask.
-  kAttentionVectorBias = 1 << 18,
-  kAttentionVectorMask = 1 << 19,
+  kAttentionVectorMask = 1
+      << 18,  // groups of kAttentionKeysTogether keys are aligned in every row of the mask
 };
 
 struct AttentionScores {

@@ -96,19 +96,25 @@ DEVICE void search_values(const AttentionArgs& args, const AttentionPlace<P>& pl
   const bool vectors = (place.layout.scores.flags & kAttentionVectorV) != 0;
   constexpr int kDown = P::kThreads / P::kAcross;
   const int d = thread_x() % P::kAcross * P::kSize;
-  NO_UNROLL for (int t = thread_x() / P::kAcross; t < sizes.T && d < sizes.Dv; t += kDown) {
-    const T* const from = v + int64_t{t} * strides.row + int64_t{d} * strides.column;
-    Pack<T> pack = {};
-    if (vectors) {
-      pack = load_pack(from);
-    } else {
-      // A loop of unknown length would keep the pack in scratch memory.
-      UNROLL for (int e = 0; e < P::kSize; ++e) {
-        if (d + e < sizes.Dv) pack.v[e] = from[int64_t{e} * strides.column];
+  constexpr int kAtOnce = 8;
+  NO_UNROLL for (int first = thread_x() / P::kAcross; first < sizes.T && d < sizes.Dv;
+                 first += kAtOnce * kDown) {
+    Pack<T> packs[kAtOnce] = {};
+    UNROLL for (int i = 0; i < kAtOnce; ++i) {
+      const int t = min_int(first + i * kDown, sizes.T - 1);
+      const T* const from = v + int64_t{t} * strides.row + int64_t{d} * strides.column;
+      if (vectors) {
+        packs[i] = load_pack(from);
+      } else {
+        UNROLL for (int e = 0; e < P::kSize; ++e) {
+          if (d + e < sizes.Dv) packs[i].v[e] = from[int64_t{e} * strides.column];
+        }
       }
     }
-    UNROLL for (int e = 0; e < P::kSize; ++e) {
-      if (!is_finite(pack.v[e])) lds.last[d + e] = 0;
+    UNROLL for (int i = 0; i < kAtOnce; ++i) {
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (!is_finite(packs[i].v[e])) lds.last[d + e] = 0;
+      }
     }
   }
 }
@@ -217,14 +223,14 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     lds_barrier();
     typename P::Staged staged;  // kept from block to block, it would be copied
     keys.begin_values(staged, t, thread);
-    StagedExtras<T, P> extras;
-    if constexpr (!kPlain) extras.load_ahead(place, lds.extras, t);
+    StagedMask<P> mask;
+    if constexpr (!kPlain) mask.load(place, lds.extras.mask, t);
     typename P::Scores scores;
     products.multiply_keys(lds, scores, layout.sizes.D);
     if constexpr (kPlain) {
       finish_plain_scores<P>(scores, place, t);
     } else {
-      finish_scores<T, P>(scores, place, lds.extras, extras, t);
+      finish_scores<T, P>(scores, place, lds.extras, mask, t);
     }
     if constexpr (P::kLazily) {
       softmax.template add_lazily<T>(scores, products, layout.scores.exponent);

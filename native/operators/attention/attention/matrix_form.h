@@ -130,7 +130,7 @@ struct MatrixAttention {
   // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
   static constexpr int kKeysTogether = Instruction::kContiguous;
   static constexpr int kKeyGroups = kN * Instruction::kSums / Instruction::kRows / kKeysTogether;
-  static constexpr bool kExtrasAhead = kKeysTogether > 1;  // otherwise there are too few registers
+  static constexpr bool kMaskAhead = kKeysTogether > 1;  // otherwise there are too few registers
   static_assert(kAttentionKeysTogether % kKeysTogether == 0, "aligned groups");
   template <class F>
   DEVICE static void each_group(int slot, const F& f) {

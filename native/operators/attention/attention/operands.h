@@ -82,37 +82,6 @@ DEVICE float sink_term(float sink, float highest, float exponent, float raised) 
   return exp2_fast(fused_multiply_add(sink, 1.44269504f, raised) - shift);
 }
 
-// Bias or mask of a row at the keys of a block that a work-item has.
-template <class E, class P>
-struct ExtraRow {
-  static constexpr int kTogether = P::kKeysTogether;
-  Few<E, kTogether> group[P::kKeyGroups];
-
-  // `from`: the element at the first key of the block. Keys outside of the `left` remaining ones read others instead:
-  // their scores are replaced later.
-  DEVICE void load(const E* from, int column, int left, bool vectors, int slot) {
-    int at = 0;
-    if (!vectors) {
-      P::each_group(slot, [&](int key) {
-        UNROLL for (int e = 0; e < kTogether; ++e) {
-          group[at].v[e] = from[static_cast<uint32_t>(min_int(key + e, left - 1) * column)];
-        }
-        ++at;
-      });
-    } else if (left >= P::kKeys) {
-      P::each_group(slot,
-                    [&](int key) { group[at++] = *reinterpret_cast<const Few<E, kTogether>*>(from + key); });
-    } else {
-      const int last = (left - 1) & -kTogether;
-      P::each_group(slot, [&](int key) {
-        group[at++] = *reinterpret_cast<const Few<E, kTogether>*>(from + min_int(key, last));
-      });
-    }
-  }
-  // The elements in the order of P::each_of.
-  DEVICE E operator[](int i) const { return group[i / kTogether].v[i % kTogether]; }
-};
-
 // Bias or mask of one batch element.
 template <class T>
 struct AttentionExtra {

@@ -112,10 +112,9 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   return c;
 }
 
-// Whether every row of a bias or mask has aligned groups of adjacent keys.
+// Whether every row of a mask has aligned groups of adjacent keys.
 bool has_groups(const Strides4& s, int64_t keys) {
-  const int64_t joined = s.b | s.h | s.row | keys;
-  return s.col == 1 && joined % hip::kAttentionKeysTogether == 0;
+  return s.col == 1 && (s.b | s.h | s.row | keys) % hip::kAttentionKeysTogether == 0;
 }
 
 hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& choice, bool half,
@@ -144,7 +143,6 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {p.ends_at_last_key, hip::kAttentionEndsAtLastKey},
       {p.sink, hip::kAttentionSink},
       {is_split, hip::kAttentionSplit},
-      {aligned && p.has_bias && has_groups(p.bias, p.T), hip::kAttentionVectorBias},
       {aligned && p.has_mask && has_groups(p.mask, p.T), hip::kAttentionVectorMask},
   };
   const bool scaled_in_exponent = choice.plain || (choice.few && p.softcap == 0.0f);

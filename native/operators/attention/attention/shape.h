@@ -81,7 +81,7 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
     }
     if (head == 64 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, false, 1, 1, 2};
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
-    if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 2};
+    if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
     if (head == 128 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, true, 1, 1, 2};
     if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};

@@ -6,52 +6,38 @@
 
 namespace graphopt::hip {
 
-// Bias and mask of the rows of a work-item at the keys of a block. If P::kExtrasAhead is set, they are loaded during the
-// multiplication by K, else one row at a time.
-template <class T, class P>
-struct StagedExtras {
-  static constexpr int kStaged = P::kExtrasAhead ? P::kSlots : 1;
-  ExtraRow<T, P> bias[kStaged];
-  ExtraRow<uint8_t, P> mask[kStaged];
+// The mask of the rows of a work-item at the keys of a block, loaded during the multiplication by K. The bias would take
+// twice as many registers.
+template <class P>
+struct StagedMask {
+  static constexpr int kTogether = P::kKeysTogether;
+  Few<uint8_t, kTogether> group[P::kSlots][P::kKeyGroups];
 
-  // Loads a row at the keys from t on.
-  template <class E>
-  DEVICE static void load(const AttentionPlace<P>& place, const AttentionExtra<E>& extra, int32_t vectors,
-                          int t, int slot, ExtraRow<E, P>& to) {
-    const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));
-    to.load(extra.at(place.first_head + row.head, row.query, t), extra.column, opaque(place.end - t),
-            (place.layout.scores.flags & vectors) != 0, slot);
+  // Whether the block from key t on is loaded: it has only keys of this work-group, so no index is clamped.
+  DEVICE static bool is_used(const AttentionPlace<P>& place, int t) {
+    return P::kMaskAhead && (place.layout.scores.flags & kAttentionVectorMask) != 0 &&
+           t + P::kKeys <= place.end;
   }
-  DEVICE void load_ahead(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, int t) {
-    if constexpr (P::kExtrasAhead) {
-      const int32_t flags = place.layout.scores.flags;
-      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-        if ((flags & kAttentionBias) != 0)
-          load(place, extras.bias, kAttentionVectorBias, t, slot, bias[slot]);
-        if ((flags & kAttentionMask) != 0)
-          load(place, extras.mask, kAttentionVectorMask, t, slot, mask[slot]);
-      }
+  DEVICE void load(const AttentionPlace<P>& place, const AttentionExtra<uint8_t>& mask, int t) {
+    if (!is_used(place, t)) return;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      const AttentionRow row = place.row_or_last(P::row(slot));
+      const uint8_t* const from = mask.at(place.first_head + row.head, row.query, t);
+      int at = 0;
+      P::each_group(slot, [&](int key) {
+        group[slot][at++] = *reinterpret_cast<const Few<uint8_t, kTogether>*>(from + key);
+      });
     }
   }
-  DEVICE const ExtraRow<T, P>& bias_of(const AttentionPlace<P>& place, const AttentionExtras<T>& extras,
-                                       int t, int slot) {
-    if constexpr (P::kExtrasAhead) return bias[slot];
-    load(place, extras.bias, kAttentionVectorBias, t, slot, bias[0]);
-    return bias[0];
-  }
-  DEVICE const ExtraRow<uint8_t, P>& mask_of(const AttentionPlace<P>& place, const AttentionExtras<T>& extras,
-                                             int t, int slot) {
-    if constexpr (P::kExtrasAhead) return mask[slot];
-    load(place, extras.mask, kAttentionVectorMask, t, slot, mask[0]);
-    return mask[0];
-  }
+  // The element at a key in the order of P::each_of.
+  DEVICE bool keeps(int slot, int i) const { return group[slot][i / kTogether].v[i % kTogether] != 0; }
 };
 
 // Converts the elements of Q K^T for the keys from t on to scores: applies scale, softcap, bias, causality, mask and
 // window.
 template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
-                          const AttentionExtras<T>& extras, StagedExtras<T, P>& staged, int t) {
+                          const AttentionExtras<T>& extras, const StagedMask<P>& staged, int t) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
   const int next = t + P::kKeys;
@@ -65,19 +51,29 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
       P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
     }
     if ((flags & kAttentionBias) != 0) {
-      const ExtraRow<T, P>& bias = staged.bias_of(place, extras, t, slot);
-      int at = 0;
-      P::each_of(scores, slot, [&](int, float s) { return s + to_float(bias[at++]); });
+      const AttentionExtra<T>& extra = extras.bias;
+      const T* bias = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
+      });
     }
     if (place.causal() && next > place.first_hidden) {
       const int seen = row.query + place.ahead + 1 - t;
       P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
     }
-    if ((flags & kAttentionMask) != 0) {
-      const ExtraRow<uint8_t, P>& mask = staged.mask_of(place, extras, t, slot);
+    if (StagedMask<P>::is_used(place, t)) {
       const float masked = extras.mask_value;
       int at = 0;
-      P::each_of(scores, slot, [&](int, float s) { return mask[at++] != 0 ? s : masked; });
+      P::each_of(scores, slot, [&](int, float s) { return staged.keeps(slot, at++) ? s : masked; });
+    } else if ((flags & kAttentionMask) != 0) {
+      const AttentionExtra<uint8_t>& extra = extras.mask;
+      const uint8_t* mask = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      const float masked = extras.mask_value;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
+      });
     }
     if ((flags & kAttentionWindow) != 0) {
       const int end = min_int(row.query + place.ahead, extras.last_seen) + 1 - t;

@@ -91,7 +91,7 @@ struct VectorAttention {
   }
   // Groups of adjacent keys of a slot, in the order of each_of: f(first key)
   static constexpr int kKeysTogether = kGroup, kKeyGroups = kScores / kGroup;
-  static constexpr bool kExtrasAhead = false;
+  static constexpr bool kMaskAhead = false;
   static_assert(kAttentionKeysTogether % kKeysTogether == 0, "aligned groups");
   template <class F>
   DEVICE static void each_group(int, const F& f) {
