@@ -15,7 +15,7 @@ namespace graphopt::provider {
 struct ByteFunction {
   std::string argument;              // name of the quantized tensor
   const abi::GraphNode* dequantize;  // a DequantizeLinear node of the argument
-  std::set<size_t> nodes;            // the evaluated nodes, the last of which is QuantizeLinear
+  std::set<size_t> nodes;            // the evaluated nodes; the last one is QuantizeLinear
   std::set<size_t> dequantizations;  // all DequantizeLinear nodes of the argument
   std::array<uint8_t, 256> table;    // an element for the bits of each element of the argument
 };

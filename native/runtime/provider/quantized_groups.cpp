@@ -97,10 +97,10 @@ class QuantizedNode final : public NodeInGraph {
   std::array<uint8_t, 256> table_ = {};
 };
 
-// A convolution whose output is quantized, and a function of the quantized elements.
+// A convolution with a quantized output, and a function of the quantized elements.
 struct Convolution {
   const GraphNode* conv;
-  const GraphNode* quantize;  // of the output of the convolution and its activation
+  const GraphNode* quantize;  // quantizes the output of the convolution and its activation
   Activation act;
   std::optional<ByteFunction> function;
   std::set<size_t> nodes;

@@ -138,9 +138,9 @@ DEVICE void depthwise_any(const IntegerDepthwiseArgs& args) {
   place.store(sums);
 }
 
-// A square window with equal strides and without dilation. The bytes of four adjacent pixels, and those of the taps, are
-// transposed to a word for each channel, so that one instruction multiplies four taps. A word of pixels serves all
-// outputs whose taps it has: the taps are shifted instead.
+// A square window with equal strides and without dilation. The bytes of four adjacent pixels are transposed to a word for
+// each channel, and so are those of the taps: one instruction multiplies four taps. All outputs of the strip use the same
+// words of pixels, with shifted taps.
 template <int kSide, int kStride>
 DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
   constexpr int kStrip = kIntegerDepthwiseSquareStrip, kColumns = (kStrip - 1) * kStride + kSide;

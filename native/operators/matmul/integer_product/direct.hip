@@ -9,8 +9,8 @@
 
 namespace graphopt::hip {
 
-// The 16 columns of a matrix instruction are assigned to filters so that a work-item accumulates kIntegerPack adjacent
-// filters of a row.
+// The order of the filters in the 16 columns of a matrix instruction: a work-item accumulates kIntegerPack adjacent filters
+// of a row.
 struct DirectColumns {
   using Instruction = hip::Instruction<Int8Pair>;
   static constexpr int kInRow = Instruction::kSums / Instruction::kRows;  // sums of a row in a work-item
