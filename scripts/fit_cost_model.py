@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from graphopt.runtime.discovery import CPU
 from graphopt.targets import cpu as targets_cpu
-from graphopt.targets.profit import winograd_pays
+from graphopt.targets.profit import winograd_is_faster
 from graphopt.targets.target import parse_target
 
 MEASUREMENTS = Path(__file__).resolve().parent.parent / "docs" / "measurements" / "winograd_cpu.md"
@@ -125,7 +125,7 @@ def print_choices(report: dict[str, Any]) -> None:
         winograd = times.get((f"Winograd{name}", dtype), {})
         if name.startswith("Conv 3x3") and "" in by and "" in winograd:
             (_, C, H, _), (M, *_), _ = inputs[name]
-            pays = "yes" if winograd_pays(target, C, M, H, H) else "no"
+            pays = "yes" if winograd_is_faster(target, C, M, H, H) else "no"
             print(f"| {name} | {dtype} | {by['']:.3f} | {winograd['']:.3f} | {by[''] / winograd['']:.2f} | {pays} |")
 
 

@@ -73,7 +73,7 @@ KINDS: Sequence[tuple[str, str, Callable[[Path], object], str]] = (
     ("unchanged", "a convolution of four channels", made_of(THIN, WEIGHT), "--verify --bench"),
     (
         "slower",
-        "the same, rewritten where it does not pay",
+        "the same, rewritten where it is not faster",
         made_of(THIN, WEIGHT),
         "--ignore-cost-model --bench --threads 1 --strict",
     ),

@@ -142,11 +142,11 @@ class FoldPlan:
             for changed in new[:-1]:  # renamed, because its elements change
                 changed.outputs[0].name = editor.unique_name(f"{changed.outputs[0].name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
-            return f"{node.op_type} into the weights of {kind} before it"
+            return f"folded into the weights of {kind} before it"
         new = rewire(linear, folded, self.candidate.X, editor)
         outputs = {} if new[-1] is linear.node else {linear.Y: new[-1].outputs[0]}
         editor.replace([node], new, outputs, anchor=linear.node)
-        return f"{node.op_type} into the weights of {kind} after it"
+        return f"folded into the weights of {kind} after it"
 
 
 def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
@@ -219,10 +219,10 @@ def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Fo
     Raises:
         Refusal: the bias is not constant or has another shape, or a folded value overflows.
     """
-    W, bias = _numbers(linear, editor)
+    W, bias = _weight_and_bias(linear, editor)
     needs_bias = bias is not None or bool(shift.any())
     folded_bias = (0.0 if bias is None else bias) * scale + shift if needs_bias else None
-    return _folded(linear, W, _by_output(linear, W, scale), folded_bias)
+    return _folded(linear, W, _factors_of_outputs(linear, W, scale), folded_bias)
 
 
 def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
@@ -247,16 +247,16 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
             raise Refusal(
                 Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before them", node
             )
-    W, bias = _numbers(linear, editor)
+    W, bias = _weight_and_bias(linear, editor)
     if shifted:
         alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
-        through = products(W, _by_input(linear, W, shift) * alpha)
+        through = products(W, _factors_of_inputs(linear, W, shift) * alpha)
         if node.op_type == "Conv" or _transposed(linear):
             added = np.concatenate([rows.sum(axis=tuple(range(1, rows.ndim))) for rows in through])
         else:
             added = np.sum([rows.sum(axis=0) for rows in through], axis=0)
         bias = added if bias is None else bias + added
-    return _folded(linear, W, _by_input(linear, W, scale), bias)
+    return _folded(linear, W, _factors_of_inputs(linear, W, scale), bias)
 
 
 def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[ir.Node]:
@@ -288,7 +288,7 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
     return [node, linear.add]
 
 
-def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
+def _weight_and_bias(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
     """Returns W, and the bias (times Gemm's beta) in float64, in a shape that broadcasts to Y; None if it is absent."""
     node = linear.node
     W = editor.tensor(linear.W)
@@ -312,7 +312,7 @@ def _transposed(linear: Linear) -> bool:
     return linear.node.op_type == "Gemm" and attribute_int(linear.node, "transB", 0) != 0
 
 
-def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
+def _factors_of_outputs(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
     """Returns one factor for each output channel in a shape that broadcasts to W."""
     shape = tensor_dims(W)
     if linear.node.op_type == "Conv":
@@ -322,7 +322,7 @@ def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
     return factor[:, None] if _transposed(linear) else factor[None, :]
 
 
-def _by_input(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
+def _factors_of_inputs(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
     """Returns one factor for each input channel in a shape that broadcasts to W."""
     shape = tensor_dims(W)
     if linear.node.op_type == "Conv":

@@ -34,7 +34,7 @@ class LstmCell:
     Attributes:
         h: the new hidden state.
         c: the new cell state.
-        previous_c: the cell state before.
+        previous_c: the cell state before the step.
         gates: the inputs of the activations of the gates, in ONNX's order: input, output, forget, cell.
         nodes: the nodes from the gates' activations to h, consumers first.
     """
@@ -91,7 +91,7 @@ class Gate:
 
 
 def cell_of(tanh: ir.Node) -> LstmCell | None:
-    """Returns the time step whose cell state the node reads; None if it is not part of one."""
+    """Returns the time step of an LSTM to which the Tanh of a cell state belongs; None if there is none."""
     c = tanh.inputs[0]
     total = producer_of(c, "Add")
     output = _product_with_sigmoid(tanh)
@@ -146,7 +146,7 @@ def gate_of(value: ir.Value, editor: Editor) -> Gate:
     """Returns the addends of a gate's input [batch, hidden].
 
     Raises:
-        Refusal: the value is no sum of constants and of products with constant weights.
+        Refusal: the value is not a sum of constants and of products with constant weights.
     """
     size = editor.shapes.last(value)
     if size is None or size.value is None:

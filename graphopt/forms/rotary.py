@@ -3,7 +3,7 @@
 halves       rotated = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
 neighbours   rotated = Reshape(Concat of (-x1, x0) along a new last axis); x0 = X[.., ::2] and x1 = X[.., 1::2], or
              x0 and x1 are the two elements along the last axis of X reshaped to pairs           GPT-J, Flux, EVA
-apart        Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
+separate     Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Rotary:
 
     Attributes:
         X: the tensor.
-        cos, sin: the factors of X and of rotated(X), with half the columns if `halves`.
+        cos, sin: the factors of X and of rotated(X), with half the columns if `separate`.
         nodes: the nodes to replace; the last one produces Y.
         splits: the nodes that split X; other nodes may read their results.
         interleaved: whether the two elements of a pair are adjacent.
-        halves: whether each half of the result is computed separately, with the same cos and sin.
+        separate: whether each half of the result is computed separately, with the same cos and sin.
     """
 
     X: ir.Value
@@ -41,7 +41,7 @@ class Rotary:
     nodes: tuple[ir.Node, ...]
     splits: tuple[ir.Node, ...]
     interleaved: bool
-    halves: bool = False
+    separate: bool = False
 
     @property
     def Y(self) -> ir.Value:
@@ -105,7 +105,7 @@ def rotary_of_halves(concat: ir.Node, editor: Editor) -> Rotary | None:
                 continue
             nodes = tuple(n for n in (by_cos, by_sin, *products, first, second, concat) if n is not None)
             splits = tuple(dict.fromkeys((half.split, other.split)))
-            return Rotary(half.X, cos, sin, nodes, splits, interleaved=False, halves=True)
+            return Rotary(half.X, cos, sin, nodes, splits, interleaved=False, separate=True)
     return None
 
 

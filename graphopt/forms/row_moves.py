@@ -28,7 +28,7 @@ Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Finds the earliest value that contains all elements of a node's output, and the nodes from it on, in order.
+    """Finds the earliest value that contains all elements of a node's output, and the nodes after it, in order.
 
     The value is None if the elements come from several values.
 

@@ -74,7 +74,7 @@ class Measurement:
     high: float
 
     @property
-    def pays(self) -> bool | None:
+    def is_faster(self) -> bool | None:
         """Whether the rewrite is faster beyond noise; None if the interval is too wide to decide."""
         if verdict(self.speedup, self.low, self.high) == "faster":
             return True
@@ -135,9 +135,9 @@ class Measured:
 
     def decline(self, candidate: Candidate) -> str:
         found = self._measurements.get(candidate.describe().key(self._sizes))
-        if found is None or found.pays is None:
+        if found is None or found.is_faster is None:
             return candidate.no_gain
-        return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
+        return "" if found.is_faster else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
 
 
 class _DeclineAll:
@@ -267,7 +267,7 @@ def tune(
             if record is not None and record.exists():
                 tuning.record = record
         tuning.measurements = {name: measurements[name] for name in classes if name in measurements}
-        unclear = [name for name in classes if name not in measurements or measurements[name].pays is None]
+        unclear = [name for name in classes if name not in measurements or measurements[name].is_faster is None]
         if unclear:
             tuning.notes.append(
                 f"{len(unclear)} of {len(classes)} classes of candidates are estimated, without a clear measurement"
@@ -358,7 +358,7 @@ def _measure_classes(
     say: Progress,
 ) -> None:
     end = time.perf_counter() + seconds
-    todo = [name for name in classes if name not in measurements or measurements[name].pays is None]
+    todo = [name for name in classes if name not in measurements or measurements[name].is_faster is None]
     for i, name in enumerate(todo):
         left = end - time.perf_counter()
         if left <= 0:

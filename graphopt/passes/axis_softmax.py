@@ -7,8 +7,8 @@ by element; our kernel vectorizes over the axes after that axis.
 
 Conditions: Softmax over one axis (opset 13 and later) that is not the last; float32.
 
-Where it pays: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md), as in the boxes of
-YOLOv8 and the classes of segmentation models.
+Where it is faster: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md), as in the
+boxes of YOLOv8 and the classes of segmentation models.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A pass is one file. Its docstring states the equation and why it is legal. It ha
   candidate (no remark). It raises `Refusal` for a candidate that cannot be rewritten.
 - `legal(match, editor)` raises `Refusal` unless every condition holds. It returns the plan, which has everything that
   the rewrite needs and may be the match itself. It changes neither graph nor match.
-- `candidate(plan, editor)` describes the candidate to the cost model, for rewrites that do not always pay.
+- `candidate(plan, editor)` describes the candidate to the cost model, for rewrites that are not always faster.
 - `rewrite(plan, editor)` creates the new nodes with a `Builder` (graph/build.py) and calls `editor.replace`. It cannot
   fail.
 
@@ -56,7 +56,7 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     def legal(self, match: MatchT, editor: Editor) -> PlanT: ...
 
     def candidate(self, plan: PlanT, editor: Editor) -> Candidate | None:
-        """Returns the candidate for the cost model; None if the rewrite always pays."""
+        """Returns the candidate for the cost model; None if the rewrite is always faster."""
         return None
 
     @abc.abstractmethod

@@ -29,7 +29,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# The largest constant whose elements shape inference may read: sizes, axes, pads.
+# Shape inference may read the elements of constants (sizes, axes, pads) of at most this many bytes.
 MOST_BYTES = 4096
 
 

@@ -11,10 +11,10 @@ the GEMM and the result; R is proven to have the shape of the sum, so nothing br
 float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our operators cannot fuse remain after the
 Linear.
 
-Where it pays: on GPUs our provider runs bias, activation and residual sum as separate kernels, and written-out
-activations as several. Linear is the GEMM and one more kernel, or one call of the vendor's library. On CPUs ONNX
-Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is known to have
-many rows (`linear_pays`).
+Where it is faster: on GPUs, because our provider runs bias, activation and residual sum as separate kernels, and
+written-out activations as several. Linear is the GEMM and one more kernel, or one call of the vendor's library. On CPUs
+ONNX Runtime fuses these itself. There our GEMM is faster only in float32, if the weight is large or if X is known to
+have many rows (`linear_is_faster`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from graphopt.ops import OPS
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
-from graphopt.targets.cpu import linear_pays, linear_time
+from graphopt.targets.cpu import linear_is_faster, linear_time
 from graphopt.targets.profit import Candidate
 
 
@@ -106,7 +106,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         form, add, w = match.form, match.add, node.inputs[1]
         if _is_graph_input(w) and (form is not None or add is not None):
             editor.require_constant(w, "the weight", node)
-        if not _pays(match, editor):
+        if not _is_faster(match, editor):
             if form is None and add is None:
                 return None
             parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
@@ -191,11 +191,11 @@ def drop_unfusible_tail(match: LinearMatch, editor: Editor) -> LinearMatch:
     return match if _can_fuse_tail(match, editor) else replace(match, form=None, add=None)
 
 
-def _pays(match: LinearMatch, editor: Editor) -> bool:
+def _is_faster(match: LinearMatch, editor: Editor) -> bool:
     if editor.target.gpu_kernels:
         return match.b is not None
     K, N = _sides(match, editor)
-    return K is not None and N is not None and linear_pays(K, N, _rows(match.product, editor))
+    return K is not None and N is not None and linear_is_faster(K, N, _rows(match.product, editor))
 
 
 def _estimate(match: LinearMatch, editor: Editor) -> str:

@@ -12,8 +12,8 @@ Conditions: all steps have the same constant weights; the gates of a step read o
 step before; other nodes read only hidden states and the last cell state; no node reads a hidden state before the last
 input is computed. All values are float32 matrices of equal batch size.
 
-Where it pays: from two steps on. ONNX Runtime multiplies the inputs of all steps together, so it reads their weight
-once instead of T times, and starts one node instead of about twelve for each step.
+Where it is faster: from two steps on. ONNX Runtime multiplies the inputs of all steps together, so it reads their
+weight once instead of T times, and starts one node instead of about twelve for each step.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class UnrolledLstm:
         cells: the steps.
         nodes: the nodes to remove, consumers first.
         inputs: x_t of each step.
-        rows: the rows that they are of one tensor, in consecutive order; None if they are not.
+        rows: where the inputs are consecutive rows of one tensor, these rows; otherwise None.
         hidden_size: the number of hidden units.
         weights: the constants of each gate, in ONNX's order.
         initial: h and c before the first step; None for zeros.

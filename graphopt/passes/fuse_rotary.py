@@ -86,7 +86,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             given = editor.shapes.dims(value)
             if given is None:
                 raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what} {value.name} is not known", anchor)
-            columns = D // 2 if rotary.halves else D
+            columns = D // 2 if rotary.separate else D
             text = f"{what} has shape {shape_text(given)}, and X has {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:
                 raise Refusal(Code.WRONG_SHAPE, text, anchor)
@@ -108,7 +108,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
     def rewrite(self, plan: RotaryMatch, editor: Editor) -> str:
         rotary, last = plan.rotary, plan.rotary.nodes[-1]
         builder, angles = Builder(editor, last), [rotary.cos, rotary.sin]
-        if rotary.halves:
+        if rotary.separate:
             dtype = editor.dtype(rotary.X)
             angles = [
                 builder.op("Concat", value, value, axis=-1, _hint=f"{value.name}/twice", _dtype=dtype)

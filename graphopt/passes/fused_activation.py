@@ -9,8 +9,8 @@ Why it is legal: the operators are defined by these equations. Constants agree w
 
 Conditions: no other node reads a value between x and the result; x is float or float16.
 
-Where it pays: on GPUs if the model's opset lacks the standard operator, because each node of the written-out form is a
-kernel launch. ONNX Runtime also expands the operator Mish to such nodes. On CPUs our kernel is faster than ONNX
+Where it is faster: on GPUs if the model's opset lacks the standard operator, because each node of the written-out form
+is a kernel launch. ONNX Runtime also expands the operator Mish to such nodes. On CPUs our kernel is faster than ONNX
 Runtime's (docs/measurements/forms_cpu.md), except for HardSwish after a convolution.
 """
 

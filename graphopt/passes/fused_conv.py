@@ -7,9 +7,9 @@ Why it is legal: the operator is defined by this equation; the kernel sums in an
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
-Where it pays: for groups with few channels, which ONNX Runtime runs one after the other, for few output channels, and
-for channels that do not fill the runtime's NCHWc layout. ONNX Runtime runs other convolutions at the peak rate, keeps
-that layout between them and fuses most activations (fused_conv_cpu.md and conv_peak_cpu.md in docs/measurements).
+Where it is faster: for groups with few channels, which ONNX Runtime runs one after the other, for few output channels,
+and for channels that do not fill the runtime's NCHWc layout. ONNX Runtime runs other convolutions at the peak rate,
+keeps that layout between them and fuses most activations (fused_conv_cpu.md and conv_peak_cpu.md in docs/measurements).
 """
 
 from __future__ import annotations

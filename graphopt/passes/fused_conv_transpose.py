@@ -7,7 +7,7 @@ Why it is legal: the operator is defined by this equation; the kernel sums in an
 Conditions: one to three spatial axes, float or float16, no negative pads or output_padding (auto_pad and output_shape
 are resolved), a constant weight, which the kernel packs once.
 
-Where it pays: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
+Why it is faster: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
 convolution for each step of the stride and writes its sums as rows of Y. Our kernel is faster with few channels and
 many elements, over three axes and in groups; with many channels ONNX Runtime's GEMM is faster
 (docs/measurements/conv_transpose_cpu.md).

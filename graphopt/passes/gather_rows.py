@@ -14,8 +14,8 @@ Conditions: all moved elements come from one value; no other node reads an inter
 the number of images, may be unknown; then no node moves elements along it, and every image is moved in the same way. A
 row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are small compared to the data.
 
-Where it pays: if the nodes write at least twice as many elements as the Gather. The pass runs after fuse_attention,
-because FusedAttention reads transposed operands without a copy.
+Where it is faster: if the nodes write at least twice as many elements as the Gather. The pass runs after
+fuse_attention, because FusedAttention reads transposed operands without a copy.
 """
 
 from __future__ import annotations

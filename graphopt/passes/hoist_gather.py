@@ -11,8 +11,8 @@ heads, and gather_rows merges both into one copy.
 Conditions: W is a matrix; b is a constant that is the same for all rows; the Gather selects along axis 1 of three, with
 a constant vector of indices; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
 
-Where it pays: if the Gather selects fewer rows than its input has. With the same number of rows it pays if a copy
-produces X, because gather_rows then merges both copies.
+Where it is faster: if the Gather selects fewer rows than its input has. With the same number of rows it is faster if a
+copy produces X, because gather_rows then merges both copies.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
 
     def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
         taken, length = plan.rows
-        pays = taken < length or (taken == length and _is_copy(plan.linear.X))
-        no_gain = "" if pays else f"the Gather selects {taken} of {length} rows"
+        is_faster = taken < length or (taken == length and _is_copy(plan.linear.X))
+        no_gain = "" if is_faster else f"the Gather selects {taken} of {length} rows"
         return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, no_gain)
 
     def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:

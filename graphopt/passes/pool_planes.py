@@ -8,8 +8,8 @@ its pool, and the result back to planes.
 Conditions: two spatial axes, a 2 x 2 window with stride 2 and no pads, no indices, ceil_mode = 0; float32; one of our
 operators produces X.
 
-Where it pays: always under these conditions (docs/measurements/forms_cpu.md). For other windows ONNX Runtime's pool is
-as fast, and after its own convolutions the tensor is already in the NCHWc layout.
+Where it is faster: always under these conditions (docs/measurements/forms_cpu.md). For other windows ONNX Runtime's
+pool is as fast, and after its own convolutions the tensor is already in the NCHWc layout.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ are both int8 or both uint8, with scalar scales; all scales, zero points, W and 
 is int8; the scale of B is that of a product; act is Relu, Clip or absent. No other node reads a value between Conv and
 QuantizeLinear.
 
-Where it pays: ONNX Runtime copies the windows of few channels element by element, and its depthwise kernel multiplies
-16-bit integers. Its other convolutions run near the peak of VNNI. They also have channels last, so ONNX Runtime removes
-the Transposes between them and our nodes.
+Why it is faster: ONNX Runtime copies the windows of few channels element by element, and its depthwise kernel
+multiplies 16-bit integers. Its other convolutions run near the peak of VNNI. They also have channels last, so ONNX
+Runtime removes the Transposes between them and our nodes.
 """
 
 from __future__ import annotations

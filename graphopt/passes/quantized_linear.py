@@ -10,7 +10,7 @@ Conditions: W is a constant int8 or uint8 matrix; w_scale, w_zero and b are cons
 or one for each; no other node reads a value between MatMulInteger and the result. DynamicQuantizeLinear may have other
 readers.
 
-Where it pays: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
+Where it is faster: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
 quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache. With many
 rows both kernels run at the peak of VNNI.
 """

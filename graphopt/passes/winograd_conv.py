@@ -1,4 +1,4 @@
-"""A 3x3 convolution with stride 1 becomes WinogradConv if that pays on the target.
+"""A 3x3 convolution with stride 1 becomes WinogradConv if that is faster on the target.
 
     Conv(X, W, B) = WinogradConv(X, W, B);  the kernel computes Y = A^T [(G W G^T) * (B^T X B)] A for each tile
 

@@ -10,7 +10,7 @@ NaN give the same results.
 Conditions: those of prelu.py; no other node reads a value between X and the result. With a single slope X may have any
 rank, and the PRelu becomes a LeakyRelu (activations.py).
 
-Where it pays: five nodes become one PRelu. A preceding convolution fuses the PRelu (fuse_epilogue.py); otherwise it
+Why it is faster: five nodes become one PRelu. A preceding convolution fuses the PRelu (fuse_epilogue.py); otherwise it
 becomes three nodes on CPUs (prelu.py). On targets without our operators ONNX Runtime's PRelu would be slower than the
 five nodes.
 """

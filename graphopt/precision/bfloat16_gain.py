@@ -1,7 +1,7 @@
 """Measures in 0.1 s whether matrix multiplications in bfloat16 are faster on this machine.
 
-CPU flags do not decide: AVX512-BF16 of Intel has half the speed of AMD's, and a virtual machine may hide AMX, which is
-fast.
+CPU flags are not sufficient: AVX512-BF16 of Intel has half the speed of AMD's, and a virtual machine may hide AMX,
+which is fast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure_gain(ort: Any, library: str, provider: str) -> float:
 
 
 def bfloat16_warning(gain: float | None) -> str:
-    """Returns a warning that bfloat16 does not pay on a machine with this speedup; "" if it does or is unknown."""
+    """Returns a warning that bfloat16 is not faster on a machine with this speedup; "" if it does or is unknown."""
     if gain is None or gain >= LEAST_GAIN:
         return ""
     if gain > 1.0:

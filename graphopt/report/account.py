@@ -45,7 +45,7 @@ _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
 MAX_DOUBLINGS = 8
 # The name of a node or value in the detail of a remark; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
-# Sizes and estimated times in the detail of a candidate that does not pay.
+# Sizes and estimated times in the detail of a candidate that would not be faster.
 _NUMBER = re.compile(r"\b\d[\dx.]*|\?")
 _ACTIVATIONS = frozenset(
     "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
@@ -94,7 +94,7 @@ class Subgraph:
 
 
 def _without_names(remark: Remark) -> str:
-    """Returns the detail of a refusal without names, and without numbers if the candidate does not pay."""
+    """Returns the detail of a refusal without names, and without numbers if the candidate would not be faster."""
     if remark.applied:
         return ""
     text = _NAME.sub("", remark.detail)

@@ -232,7 +232,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         say("[bold]measured classes of candidates[/]", console)
         shown = table((">speedup", ">95 % interval", "", "candidate"))
         for name, m in tuning.measurements.items():
-            decision = {True: "[green]rewritten[/]", False: "not rewritten", None: "as estimated"}[m.pays]
+            decision = {True: "[green]rewritten[/]", False: "not rewritten", None: "as estimated"}[m.is_faster]
             shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", decision, plain(name))
         show(shown, console)
     if tuning.whole_model:

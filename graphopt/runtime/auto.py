@@ -42,7 +42,7 @@ def resolve_target(text: str) -> tuple[Target, str]:
         reason = why_cpu()
     except RuntimeMissingError as error:
         return Target("cpu"), str(error)
-    return Target("cpu"), "no GPU here that our kernels run on" if reason is None else reason.text
+    return Target("cpu"), "our kernels support no GPU of this machine" if reason is None else reason.text
 
 
 def _without_kernels(target: Target) -> str:

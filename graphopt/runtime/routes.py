@@ -213,7 +213,7 @@ def _route(
     seen = bool(devices) or (amd and kernel)
     notes = []
     if amd and (unreadable := linux.get("unreadable", [])):
-        text = f"{len(unreadable)} nodes of the compute driver cannot be read: GPUs that this container may not use"
+        text = f"{len(unreadable)} nodes of the compute driver cannot be read: this container may not use their GPUs"
         notes.append(Reason("kfd_unreadable", f"{text} ({', '.join(unreadable)})"))
     usable = [d for d in devices if d.reason is None]
     if usable and all(d.integrated for d in usable):
@@ -275,7 +275,7 @@ def _reason(problem: Mapping[str, str] | None) -> Reason | None:
 
 def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Mapping[str, Any]) -> Reason | None:
     if file is None:
-        return Reason("no_provider", "this ONNX Runtime has no ROCm provider: 1.22 was the last with one")
+        return Reason("no_provider", "this ONNX Runtime has no ROCm provider: version 1.22 was the last to have it")
     needed, path = part["runtime"]["needed"], part["runtime"]["path"]
     if needed and path and not Path(path).name.startswith(needed):
         return Reason("other_runtime", f"the ROCm provider needs {needed}, but {path} is installed", _INSTALL_ROCM_7)

@@ -182,12 +182,16 @@ def selftest(
             cases = {dtype: [case.cast(dtype) for case in given] for dtype in DTYPES if dtype in spec.dtypes}
             report.results += [_result(spec, dtype, c, chosen, first != CPU) for dtype, c in cases.items()]
             for number, implementation in enumerate(several.get(name, ())):
-                report.results += [_by(spec, dtype, c, chosen, number, implementation) for dtype, c in cases.items()]
+                report.results += [
+                    _forced_result(spec, dtype, c, chosen, number, implementation) for dtype, c in cases.items()
+                ]
         finished = True
         if progress is not None:
             progress("sessions of mixed nodes")
         firsts = {family: first_of(family) for family in FAMILIES if ran(family)}
-        report.sessions = [_mixed(family, dtype, chosen) for family in firsts for dtype in firsts[family].dtypes]
+        report.sessions = [
+            _mixed_session(family, dtype, chosen) for family in firsts for dtype in firsts[family].dtypes
+        ]
     finally:
         _remember(report, {}, None if finished else before)
     return report
@@ -237,7 +241,7 @@ def first_of(family: str) -> OpSpec:
     return next(spec for name, spec in OPS.items() if family_of(name) == family)
 
 
-def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
+def _mixed_session(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
     """Runs a mixed session twice: the second run detects side effects of the first."""
     spec = first_of(family)
     # The MatMul before our node would spread infinities and NaN.
@@ -267,7 +271,7 @@ def implementations(provider: Provider) -> dict[str, list[str]]:
 REFUSAL = " refuses this call: "  # native/operators/implementations.h
 
 
-def _by(
+def _forced_result(
     spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], number: int, name: str
 ) -> KernelResult:
     """Tests one implementation on the inputs that it supports; skips empty inputs, for which no kernel runs."""

@@ -113,7 +113,7 @@ def configure(
     if DEVICE_PROVIDER in options and not loads_providers():
         since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
         version = import_onnxruntime().__version__
-        raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, this is {version}")
+        raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, but this is version {version}")
     avoided = [] if ignore_selftest else failed_on_device(options)
     if not options.keys() & COMPILING_PROVIDERS:
         operators = None if model is None else operators_of(model)
@@ -279,7 +279,7 @@ def _loadable(model: Any) -> str | bytes:
             proto = model
         return bytes(proto.SerializeToString())
     except ValueError as error:  # protobuf's limit of 2 GiB
-        raise GraphoptError(f"the model is too large to be run from memory, write it to a file: {error}") from None
+        raise GraphoptError(f"the model is too large to be run from memory: write it to a file ({error})") from None
 
 
 def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:

@@ -71,7 +71,7 @@ def write(
         raise OptionError(f"--for {engine}: choose one of {', '.join(ENGINES)}")
     name = name or re.sub(r"[^A-Za-z0-9_-]", "_", model.name.removesuffix(".onnx"))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise OptionError(f"--name '{name}': use letters, digits, _, - and ., and begin with none of the last two")
+        raise OptionError(f"--name '{name}': use letters, digits, _, - and ., and do not begin with - or .")
     for what, number in {"--version": version, "--instances": instances, "--max-batch": max_batch}.items():
         if number is not None and number < 1:
             raise OptionError(f"{what} {number}: give a number of at least 1")
@@ -156,10 +156,10 @@ def _warm_up(
     """Returns input shapes for one row and for a full batch; none, with a note, if a size is unknown."""
     unknown = [s for s, role in symbols(proto).items() if s not in sizes and not (role == "batch" and max_batch > 1)]
     if unknown:
-        notes.append(f"no warm-up: no size is known for {', '.join(unknown)} (--dim {unknown[0]}=...)")
+        notes.append(f"the model is not warmed up: give sizes (--dim {unknown[0]}=SIZE) for {', '.join(unknown)}")
         return ()
     if text := _text_input(proto):
-        notes.append(f"no warm-up: input '{text}' holds strings, which graphopt cannot generate")
+        notes.append(f"the model is not warmed up: input '{text}' holds strings, which graphopt cannot generate")
         return ()
     sets = []
     for rows in dict.fromkeys((1, max_batch)):

@@ -19,33 +19,34 @@ OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
 # The arithmetic of FusedConv takes this time, and on planes of one channel it has this speed, of ONNX Runtime's Conv.
 GEMM_OF_CONV, SPEED_ON_PLANES = 1.1, 0.6
 # The smallest problems for which a rewrite is faster.
-FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: fewer do not pay for the call
+FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: with fewer the call takes longer than it saves
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
 FEWEST_TERMS = 64  # length K of the sums of such a MatMul: two AMX tiles; shorter sums gained nothing
-PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a MatMul that pay for packing one element of an operand
+PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a MatMul that save the time of packing one element
 FEWEST_TRANSPOSED = 100_000  # output elements of a transposed convolution
 FEWEST_NUMBERS = 27_000  # output elements of a depthwise convolution
 FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
-# Linear in float32 pays from this depth K and these columns N on: ONNX Runtime's GEMM splits K into blocks, and reads
-# and writes the partial sums for each block.
+# Linear in float32 is faster from this depth K and these columns N on, because ONNX Runtime's GEMM splits K into blocks
+# and reads and writes the partial sums of each block.
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
-# It also pays from these columns N and this depth K on.
+# It is also faster from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# It also pays with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are multiples of these
-# (`fits_halves` in native/operators/matmul/linear/strassen.h).
+# It is also faster with Strassen's algorithm: from these rows of X and sides K and N on, if N and K are multiples of
+# these numbers (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
-# FusedConv without groups pays with at most these output channels, and where the runtime computes im2col and a GEMM
+# FusedConv without groups is faster with at most these output channels. The second limit applies where the runtime
+# computes im2col and a GEMM.
 FEW_OUTPUTS, FEW_OUTPUTS_OF_GEMM = 8, 32
 FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5  # per element of the stride, in windows over several axes and over one axis
 FEWEST_PIXELS = 100
 FEWEST_PRODUCTS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
-# QuantizedLinear pays with at most these rows of X.
+# QuantizedLinear is faster with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
-# QuantizedConv pays with at most these input channels, or for depthwise windows of at least these elements.
+# QuantizedConv is faster with at most these input channels, or for depthwise windows of at least these elements.
 FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
-# STFT as a Conv pays up to these lengths of a frame; for powers of two from these frames on.
+# STFT as a Conv is faster up to these lengths of a frame; for powers of two from these frames on.
 LONGEST_FRAME, LONGEST_FRAME_OF_TWO, FEWEST_FRAMES = 1200, 512, 8
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
@@ -55,7 +56,7 @@ _LANES_OF_LAYOUT = 8
 
 @functools.cache  # called for every convolution; a model has few different shapes
 def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
-    """Estimates the speedup of WinogradConv over ONNX Runtime's NCHWc direct convolution; above 1 it pays.
+    """Estimates the speedup of WinogradConv over ONNX Runtime's NCHWc direct convolution.
 
     The estimate is for float32, batch 1 and one thread, in a chain of convolutions where ONNX Runtime keeps its NCHWc
     layout and never reorders. It is within 35 % of the measurements, and below them with fewer than 16 channels, where
@@ -103,8 +104,8 @@ def fused_conv_no_gain(
 
     ONNX Runtime's Conv runs at peak and fuses most activations, except in two cases: without groups where
     `_conv_below_peak` says so, and with groups. It runs groups one after the other unless they are whole blocks of its
-    NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector. Windows of several taps pay in
-    groups of 8 channels even where a vector has 8 elements.
+    NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector.
+    FusedConv is also faster for windows of several taps in groups of 8 channels where a vector has 8 elements.
 
     Args:
         C: input channels of a group.
@@ -200,7 +201,7 @@ def fused_conv_transpose_no_gain(
     return "" if gains else f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {numbers} elements"
 
 
-def linear_pays(K: int, N: int, rows: int | None) -> bool:
+def linear_is_faster(K: int, N: int, rows: int | None) -> bool:
     """Returns whether Linear in float32 is faster than ONNX Runtime's GEMM.
 
     For other measured weights both take the same time (docs/measurements/linear_cpu.md).
@@ -218,7 +219,7 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
 
 
 def linear_time(K: int, N: int, rows: int) -> float:
-    """Estimates the microseconds of ONNX Runtime's GEMM, and of Linear where it does not pay; see `linear_pays`."""
+    """Estimates the microseconds of ONNX Runtime's GEMM, and of Linear where it is not faster."""
     return 2 * rows * K * N / RATE + 4 * K * N / WEIGHT_RATE
 
 
@@ -231,7 +232,7 @@ def quantized_linear_no_gain(rows: int | None) -> str:
         rows: rows of X; None if unknown.
     """
     if rows is None:
-        return "an unknown number of rows: ONNX Runtime's kernels are at least as fast for many"
+        return "the number of rows is not known, and ONNX Runtime's kernels are at least as fast for many"
     if rows > FEW_QUANTIZED_ROWS:
         return f"ONNX Runtime's kernels are at least as fast for {rows} rows"
     return ""

@@ -1,4 +1,4 @@
-"""The cost model: decides for each legal candidate whether the rewrite pays, by estimates or measurements."""
+"""The cost model: decides for each legal candidate whether the rewrite is faster, by estimates or measurements."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal rewrite that pays or not, depending on sizes, neighbours and the machine.
+    """A legal rewrite; whether it is faster depends on sizes, neighbours and the machine.
 
     Attributes:
-        no_gain: the estimate's reason why the rewrite does not pay; "" if it pays.
+        no_gain: the estimate's reason why the rewrite is not faster; "" if it is.
         describe: returns the workload in the current graph. Only cost models that measure call it.
     """
 
@@ -94,7 +94,7 @@ class EveryLegalCandidate:
         return ""
 
 
-def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> bool:
+def winograd_is_faster(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> bool:
     """Returns whether WinogradConv from C to M channels with an OH x OW result is faster than Conv on `target`.
 
     Unknown sizes count as large, because the kernel uses another algorithm for few tiles.
@@ -105,12 +105,12 @@ def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None
 
 
 def winograd_no_gain(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> str:
-    """Returns why WinogradConv is not faster, with both estimated times on a CPU; "" if it is (`winograd_pays`)."""
-    if winograd_pays(target, C, M, OH, OW):
+    """Returns why WinogradConv is not faster, with both estimated times on a CPU; "" if it is."""
+    if winograd_is_faster(target, C, M, OH, OW):
         return ""
     what = f"{C} to {M} channels of {OH or '?'}x{OW or '?'}"
     if target.device != "cpu":
-        return f"too little work for {what} on {target}"
+        return f"{what} are too little work for WinogradConv on {target}"
     ours, theirs = (time(C, M, OH or 56, OW or 56) for time in (winograd_time, direct_time))
     least = f"; below {WINOGRAD_SURE_CHANNELS} channels it must be {WINOGRAD_MIN_GAIN} times faster"
     times = f"WinogradConv takes an estimated {ours:.1f} us for {what}, ONNX Runtime's Conv {theirs:.1f} us"

@@ -29,10 +29,10 @@ def small(name: str = "resnet18") -> onnx.ModelProto:
 
 
 def test_what_a_measurement_says() -> None:
-    assert WIN.pays is True
-    assert LOSS.pays is False
-    assert UNCLEAR.pays is None
-    assert Measurement(1.0, 0.99, 1.01).pays is False  # certainly not faster
+    assert WIN.is_faster is True
+    assert LOSS.is_faster is False
+    assert UNCLEAR.is_faster is None
+    assert Measurement(1.0, 0.99, 1.01).is_faster is False  # certainly not faster
 
 
 def test_class_of_a_site() -> None:

@@ -27,7 +27,7 @@ const abi::OrtApi* old_get_api(uint32_t revision) {
 TEST_CASE("an old runtime gets an error and not silence") {
   const abi::OrtApiBase base{old_get_api, [] { return "1.17.3"; }};
   CHECK(RegisterCustomOps(nullptr, &base) != nullptr);
-  CHECK(last_message == "graphopt needs ONNX Runtime 1.18 or newer, this is 1.17.3");
+  CHECK(last_message == "graphopt needs ONNX Runtime 1.18 or newer, but this is version 1.17.3");
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ def test_matmul(bias: bool) -> None:
     model = model_from_text(text, weights)
     assert check(model, {"x": draw(3, 4)}) == (["MatMul", "Add"] if bias else ["Gemm"])
     (remark,) = rewrite(model, [FoldBatchNorm()]).remarks
-    assert remark.detail == "BatchNormalization into the weights of MatMul before it"
+    assert remark.detail == "folded into the weights of MatMul before it"
 
 
 @pytest.mark.parametrize("group", [1, 2])

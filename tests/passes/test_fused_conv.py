@@ -77,7 +77,7 @@ def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: t
 
 
 @pytest.mark.parametrize(
-    ("weight", "image", "attributes", "pays"),
+    ("weight", "image", "attributes", "is_faster"),
     [
         ((8, 8, 3, 3), (28, 28), "group = 1", True),
         ((1, 64, 3, 3), (28, 28), "group = 1", True),
@@ -99,13 +99,13 @@ def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: t
     ],
 )
 def test_pays_where_the_runtime_runs_below_the_peak(
-    weight: tuple[int, ...], image: tuple[int, ...], attributes: str, pays: bool
+    weight: tuple[int, ...], image: tuple[int, ...], attributes: str, is_faster: bool
 ) -> None:
     """Few output channels, or channels outside the runtime's NCHWc layout (docs/measurements/conv_peak_cpu.md)."""
     x, y = ", ".join(map(str, (weight[1], *image))), ", ".join(["M", *"HVD"[: len(image)]])
     text = f"g (float[1, {x}] x) => (float[1, {y}] y) {{ y = Conv <{attributes}> (x, W) }}"
     after = rewrite(model_from_text(text, {"W": draw(*weight)}), [FusedConv()])
-    assert after.op_types == ["FusedConv" if pays else "Conv"]
+    assert after.op_types == ["FusedConv" if is_faster else "Conv"]
 
 
 def test_half_precision() -> None:

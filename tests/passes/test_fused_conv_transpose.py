@@ -70,7 +70,7 @@ def test_takes_the_sum_and_the_activation(behind: str, op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "weight", "size", "pays"),
+    ("attributes", "weight", "size", "is_faster"),
     [
         ("strides = [4, 4]", (24, 24, 4, 4), (80, 80), True),
         ("strides = [2, 2]", (24, 24, 2, 2), (150, 150), False),
@@ -89,15 +89,15 @@ def test_takes_the_sum_and_the_activation(behind: str, op: str) -> None:
         ("strides = [4, 4]", (24, 24, 4, 4), ("H", 150), False),
     ],
 )
-def test_pays(attributes: str, weight: tuple[int, ...], size: tuple[int | str, ...], pays: bool) -> None:
+def test_is_faster(attributes: str, weight: tuple[int, ...], size: tuple[int | str, ...], is_faster: bool) -> None:
     M = weight[1] * (32 if "group" in attributes else 1)
     results = ", ".join(f"D{i}" for i in range(len(size)))
     text = f"""g (float[N, {weight[0]}, {", ".join(map(str, size))}] x) => (float[N, {M}, {results}] y) {{
       y = ConvTranspose <{attributes}> (x, W)
     }}"""
     after = rewrite(model_from_text(text, {"W": draw(*weight)}), [FusedConvTranspose()])
-    assert after.op_types == ["FusedConvTranspose" if pays else "ConvTranspose"]
-    assert [r.code for r in after.remarks] == ["APPLIED" if pays else "NO_GAIN"]
+    assert after.op_types == ["FusedConvTranspose" if is_faster else "ConvTranspose"]
+    assert [r.code for r in after.remarks] == ["APPLIED" if is_faster else "NO_GAIN"]
 
 
 def test_pays_with_an_activation_behind_it() -> None:

@@ -24,7 +24,7 @@ NO_KERNELS = "graphopt: no GPU kernels"
 def assert_on_cpu(outcome: Outcome) -> None:
     assert outcome.value["providers"] == ["CPUExecutionProvider"]
     assert max(outcome.value["errors"]) < 1e-6
-    refusal = "has 0 devices here" if loads_providers() else "needs ONNX Runtime 1.24 or newer, this is 1.2"
+    refusal = "has 0 devices here" if loads_providers() else "needs ONNX Runtime 1.24 or newer, but this is version 1.2"
     assert f"{DEVICE_PROVIDER} {refusal}" in outcome.value["required"]
 
 
@@ -368,4 +368,4 @@ def test_a_thousand_sessions_leave_nothing_behind(gpu: StandIn) -> None:
 
 def test_an_old_runtime_is_refused(old_runtime: StandIn) -> None:
     outcome = old_runtime.run("refuses_old_runtimes")
-    assert outcome.value == f"{DEVICE_PROVIDER} needs ONNX Runtime 1.24 or newer, this is 1.22.2"
+    assert outcome.value == f"{DEVICE_PROVIDER} needs ONNX Runtime 1.24 or newer, but this is version 1.22.2"

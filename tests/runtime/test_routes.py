@@ -154,7 +154,7 @@ def test_a_gpu_that_is_not_there_is_said_before_a_runtime_that_is_too_old() -> N
 
 def test_the_rocm_provider_has_reasons_of_its_own(tmp_path: Path) -> None:
     assert found(shown(device()))["rocm"].why_not() == Reason(
-        "no_provider", "this ONNX Runtime has no ROCm provider: 1.22 was the last with one"
+        "no_provider", "this ONNX Runtime has no ROCm provider: version 1.22 was the last to have it"
     )
     other = found(shown(device(), needed="libamdhip64.so.6"), rocm=tmp_path)["rocm"].why_not()
     assert other is not None and other.code == "other_runtime"

@@ -11,7 +11,7 @@ from graphopt import optimize, optimizer
 from graphopt.runtime.machine import has_fma
 from graphopt.targets import cpu as targets_cpu
 from graphopt.targets.cpu import fused_conv_no_gain, winograd_gain
-from graphopt.targets.profit import winograd_no_gain, winograd_pays
+from graphopt.targets.profit import winograd_is_faster, winograd_no_gain
 from graphopt.targets.target import Target
 from scripts import fit_cost_model
 from tests.rewriting import model_from_text
@@ -49,13 +49,13 @@ def test_every_shape_was_measured() -> None:
 @pytest.mark.parametrize("heading", [ZEN_5, ZEN_4])
 def test_what_it_takes_was_faster_on_both_machines(heading: str) -> None:
     """All measured shapes that the formula accepts were faster, including the 7x7 planes at the end of ResNets."""
-    taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_pays(Target("cpu"), C, M, H, H)}
+    taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_is_faster(Target("cpu"), C, M, H, H)}
     assert {(512, 7, 512), (256, 7, 256)} <= taken.keys() and min(taken.values()) >= 1.1
-    assert not winograd_pays(Target("cpu"), 16, 16, 80, 80)
+    assert not winograd_is_faster(Target("cpu"), 16, 16, 80, 80)
 
 
 def test_what_it_takes_is_not_slower_where_vectors_are_half_as_long() -> None:
-    taken = {(C, H, M): ratio for C, H, M, ratio in measured(ZEN_3) if winograd_pays(Target("cpu"), C, M, H, H)}
+    taken = {(C, H, M): ratio for C, H, M, ratio in measured(ZEN_3) if winograd_is_faster(Target("cpu"), C, M, H, H)}
     assert len(taken) >= 15 and min(taken.values()) >= 1.0
 
 
@@ -64,8 +64,9 @@ def test_channels_that_the_runtime_does_not_pad() -> None:
 
     The vectors of AVX-512 are twice as long.
     """
-    assert not winograd_pays(Target("cpu"), 16, 24, 80, 80) and not winograd_pays(Target("cpu"), 32, 8, 80, 80)
-    assert winograd_pays(Target("cpu"), 64, 24, 56, 56)
+    assert not winograd_is_faster(Target("cpu"), 16, 24, 80, 80)
+    assert not winograd_is_faster(Target("cpu"), 32, 8, 80, 80)
+    assert winograd_is_faster(Target("cpu"), 64, 24, 56, 56)
 
 
 def test_unknown_sizes_count_as_large_enough() -> None:

@@ -55,8 +55,8 @@ OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* o
   if (first == nullptr) return nullptr;
   const char* version = base->get_version_string != nullptr ? base->get_version_string() : "older";
   char message[200];
-  std::snprintf(message, sizeof message, "%s needs ONNX Runtime %s or newer, this is %s", who, oldest,
-                version);
+  std::snprintf(message, sizeof message, "%s needs ONNX Runtime %s or newer, but this is version %s", who,
+                oldest, version);
   return CreateStatus(first, ErrorCode::kNotImplemented, message);
 }
 

@@ -78,7 +78,8 @@ OrtStatus* current_exception_status(const OrtApi* api,
 // Returns the major and minor version of the runtime; zeros if the text cannot be parsed.
 std::pair<int, int> version_of(const OrtApiBase* base);
 
-// Returns the status for a runtime that is too old: "WHO needs ONNX Runtime OLDEST or newer, this is VERSION".
+// Returns the status for a runtime that is too old: "WHO needs ONNX Runtime OLDEST or newer, but this is version
+// VERSION".
 OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept;
 
 }  // namespace graphopt::abi

@@ -4,7 +4,7 @@ namespace graphopt::gpu {
 
 Plan logic_plan(const LogicProblem& p, bool aligned) {
   const char* suffix = type_suffix(p.type);
-  if (suffix == nullptr) throw std::invalid_argument("no comparison of this type");
+  if (suffix == nullptr) throw std::invalid_argument("comparisons do not support this type");
   const int64_t pack = 16 / bytes_of(p.type);
   if (p.y.elements() == 0) return {};
   hip::LogicArgs args = {};

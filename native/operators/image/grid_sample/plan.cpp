@@ -22,7 +22,7 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
     args.sizes[k] = k < p.sizes.size() ? to_i31(p.sizes[p.sizes.size() - 1 - k]) : 1;
     volume *= args.sizes[k];
   }
-  if (volume == 0) throw std::invalid_argument("an image without elements");
+  if (volume == 0) throw std::invalid_argument("the image has no elements");
   to_u31(volume);
   to_u31(p.N * p.C);
   args.padding = p.padding;

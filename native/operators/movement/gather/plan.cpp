@@ -71,7 +71,7 @@ Plan gather_nd_plan(const GatherNDProblem& p, bool aligned) {
   const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.batch * p.rows * inner;
   if (total == 0) return {};
-  if (p.sizes.size() > kMaxAxes) throw std::invalid_argument("a tuple of more than 5 indices");
+  if (p.sizes.size() > kMaxAxes) throw std::invalid_argument("an index tuple has at most 5 indices");
   hip::GatherNDArgs args = {};
   int64_t stride = inner;
   for (size_t j = p.sizes.size(); j-- > 0;) {

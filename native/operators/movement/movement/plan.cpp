@@ -164,7 +164,8 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
   for (size_t d = 0; d < y.rank(); ++d) {
     const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
                   left = p.x[d] - cut - std::max<int64_t>(-after, 0);
-    if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
+    if (left <= 0 && p.mode != PadMode::kConstant)
+      throw std::invalid_argument("an empty axis can only be padded with a constant");
     // A reflection can repeat all elements of the axis but the one at the edge. With larger pads the kernel
     // would read outside of x.
     if (p.mode == PadMode::kReflect && std::max(before, after) >= left) {
@@ -181,7 +182,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
     }
   }
   if (axes.empty()) axes.push_back({1, 1, 0, 1});
-  if (axes.size() > kMaxAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
+  if (axes.size() > kMaxAxes) throw std::invalid_argument("Pad has more than 5 axes that cannot be merged");
   to_u31(p.x.elements());
   Shape out(axes.size());
   std::vector<int64_t> steps(axes.size());

@@ -38,7 +38,8 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
 
 Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   if (all == 0) return {};
-  if (x.rank() > hip::kNonzeroMaxAxes) throw std::invalid_argument("rank " + std::to_string(x.rank()));
+  if (x.rank() > hip::kNonzeroMaxAxes)
+    throw std::invalid_argument("rank " + std::to_string(x.rank()) + " is not supported");
   const int64_t total = x.elements();
   hip::NonzeroPlacesArgs args = {};
   args.x = input(0);

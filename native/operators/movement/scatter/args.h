@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kScatterThreads = 256;
 constexpr int kScatterElements =
-    4;  // per work-item; they are adjacent in scatter_clear and scatter_reduce_each_*
+    4;  // per work-item; they are adjacent in scatter_clear and scatter_reduce_scalars_*
 
 // How a target is combined with its updates; kNone: the last update replaces the target.
 enum class ScatterReduction : int32_t { kNone, kAdd, kMul, kMin, kMax };
@@ -26,10 +26,10 @@ struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
 };
 
 // Links the updates of each target into a list: first[target] and next[update] are 1 + the index of an
-// update, or 0 at the end. For scatter_link_each_* the elements of `next` are ScatterLinked.
+// update, or 0 at the end. For scatter_link_scalars_* the elements of `next` are ScatterLinked.
 struct ScatterLinkArgs : Arguments<4, 136> {
   In index;    // int64_t, or int32_t if `narrow`; negative indices count from the end
-  In updates;  // read by scatter_link_each_*
+  In updates;  // read by scatter_link_scalars_*
   Out first, next;
   uint32_t count;
   int32_t narrow;

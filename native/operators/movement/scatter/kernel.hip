@@ -21,16 +21,16 @@ DEVICE uint32_t scatter_item(int k) {
 }
 
 // The list of a target's updates. Updates are numbered from 1. Element i is update i and the number of the
-// next update. ListApart reads two arrays, ListTogether one.
+// next update. SeparateList reads two arrays, InterleavedList one.
 template <class T>
-struct ListApart {
+struct SeparateList {
   const T* updates;
   const uint32_t* next;
   size_t stride;
   DEVICE ScatterLinked<T> operator[](uint32_t i) const { return {updates[(i - 1) * stride], next[i - 1]}; }
 };
 template <class T>
-struct ListTogether {
+struct InterleavedList {
   const ScatterLinked<T>* linked;
   DEVICE ScatterLinked<T> operator[](uint32_t i) const { return linked[i - 1]; }
 };
@@ -161,7 +161,7 @@ DEVICE T with_all(ScatterReduction reduction, T x, const List& list, uint32_t fi
 
 // Combines x with one update, or with two in the order of the arguments.
 template <class T>
-DEVICE T with_some(ScatterReduction reduction, T x, T one, T two, bool both) {
+DEVICE T with_one_or_two(ScatterReduction reduction, T x, T one, T two, bool both) {
   const auto wide = widened(x), first = widened(one), second = widened(two);
   if (reduction == ScatterReduction::kAdd) {
     const auto y = sum(wide, first);
@@ -181,36 +181,37 @@ struct alignas(kScatterElements * sizeof(T)) Vec {
   T v[kScatterElements];
 };
 
-// Element k of a work-item: its index in y, its target, and its column in the target. kEach: every target is one
+// Element k of a work-item: its index in y, its target, and its column in the target. kScalars: every target is one
 // element, and a work-item has four adjacent targets.
-template <bool kEach>
+template <bool kScalars>
 struct ScatterPlace {
   uint32_t i, target, column;
   DEVICE ScatterPlace(const ScatterApplyArgs& args, int k)
-      : i(kEach ? kScatterElements * work_item(kScatterThreads) + static_cast<uint32_t>(k) : scatter_item(k)),
-        target(kEach ? i : divide(i, args.inner)),
-        column(kEach ? 0 : i - target * args.inner.d) {}
+      : i(kScalars ? kScatterElements * work_item(kScatterThreads) + static_cast<uint32_t>(k)
+                   : scatter_item(k)),
+        target(kScalars ? i : divide(i, args.inner)),
+        column(kScalars ? 0 : i - target * args.inner.d) {}
 };
 
-// Returns the list of updates, restricted to a column of the targets. kEach: the lists of
-// scatter_link_each_*, where one access reads an update and the number of the next one; `column` is 0.
-template <class T, bool kEach>
+// Returns the list of updates, restricted to a column of the targets. kScalars: the lists of
+// scatter_link_scalars_*, where one access reads an update and the number of the next one; `column` is 0.
+template <class T, bool kScalars>
 DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
-  if constexpr (kEach) {
+  if constexpr (kScalars) {
     const ScatterLinked<T>* linked = args.next;
-    return ListTogether<T>{linked};
+    return InterleavedList<T>{linked};
   } else {
     const T* updates = args.updates;
     const uint32_t* next = args.next;
-    return ListApart<T>{updates + column, next, args.inner.d};
+    return SeparateList<T>{updates + column, next, args.inner.d};
   }
 }
 
 // Most targets have at most two updates. The first updates of all targets of a work-item are loaded together, then
 // their second updates.
-template <class T, bool kEach>
+template <class T, bool kScalars>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
-  using Place = ScatterPlace<kEach>;
+  using Place = ScatterPlace<kScalars>;
   const T* x = args.x;
   const uint32_t* heads = args.first;
   T* y = args.y;
@@ -218,7 +219,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   T one[kScatterElements], two[kScatterElements];
   Vec<uint32_t> first = {};
   uint32_t second[kScatterElements], third[kScatterElements];
-  const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kEach && all;
+  const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kScalars && all;
   if (vectors) {
     const uint32_t i = Place(args, 0).i;
     value = *reinterpret_cast<const Vec<T>*>(x + i);
@@ -235,7 +236,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     one[k] = T(0);
     second[k] = 0;
     if (first.v[k] == 0) continue;
-    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[first.v[k]];
+    const auto linked = list_of<T, kScalars>(args, Place(args, k).column)[first.v[k]];
     one[k] = linked.update;
     second[k] = linked.next;
   }
@@ -243,7 +244,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     two[k] = T(0);
     third[k] = 0;
     if (second[k] == 0) continue;
-    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[second[k]];
+    const auto linked = list_of<T, kScalars>(args, Place(args, k).column)[second[k]];
     two[k] = linked.update;
     third[k] = linked.next;
   }
@@ -256,7 +257,8 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     // The order of the two updates in the list depends on a race; sorts them.
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
-    if (first.v[k] != 0) value.v[k] = with_some(args.reduction, value.v[k], early, late, second[k] != 0);
+    if (first.v[k] != 0)
+      value.v[k] = with_one_or_two(args.reduction, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {
     *reinterpret_cast<Vec<T>*>(y + Place(args, 0).i) = value;
@@ -269,7 +271,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
     const Place at(args, k);
-    y[at.i] = with_all(args.reduction, x[at.i], list_of<T, kEach>(args, at.column), heads[at.target]);
+    y[at.i] = with_all(args.reduction, x[at.i], list_of<T, kScalars>(args, at.column), heads[at.target]);
   }
 }
 
@@ -324,7 +326,7 @@ DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
 }
 
 template <class T>
-DEVICE void link_each(const ScatterLinkArgs& args) {
+DEVICE void link_scalars(const ScatterLinkArgs& args) {
   const T* given = args.updates;
   ScatterLinked<T>* next = args.next;
   link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = ScatterLinked<T>{given[i], after}; });
@@ -349,7 +351,8 @@ KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, updates, first, ne
   link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = after; });
 }
 
-BITS_KERNELS(scatter_link_each, link_each<T>, kScatterThreads, ScatterLinkArgs, index, updates, first, next)
+BITS_KERNELS(scatter_link_scalars, link_scalars<T>, kScatterThreads, ScatterLinkArgs, index, updates, first,
+             next)
 
 KERNEL_OF(scatter_take_b8, scatter_take<uint8_t>, kScatterThreads, ScatterApplyArgs, x, updates, first, next,
           y)
@@ -371,13 +374,13 @@ KERNEL_OF(scatter_reduce_i32, (scatter_reduce<int32_t, false>), kScatterThreads,
 KERNEL_OF(scatter_reduce_i64, (scatter_reduce<int64_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
           first, next, y)
 // The work-groups on a compute unit are as many as fit without register spills.
-FLOAT_KERNELS(scatter_reduce_each, (scatter_reduce<T, true>), LaunchBounds(kScatterThreads, 6),
+FLOAT_KERNELS(scatter_reduce_scalars, (scatter_reduce<T, true>), LaunchBounds(kScatterThreads, 6),
               ScatterApplyArgs, x, updates, first, next, y)
-KERNEL_OF(scatter_reduce_each_u8, (scatter_reduce<uint8_t, true>), LaunchBounds(kScatterThreads, 6),
+KERNEL_OF(scatter_reduce_scalars_u8, (scatter_reduce<uint8_t, true>), LaunchBounds(kScatterThreads, 6),
           ScatterApplyArgs, x, updates, first, next, y)
-KERNEL_OF(scatter_reduce_each_i8, (scatter_reduce<int8_t, true>), LaunchBounds(kScatterThreads, 6),
+KERNEL_OF(scatter_reduce_scalars_i8, (scatter_reduce<int8_t, true>), LaunchBounds(kScatterThreads, 6),
           ScatterApplyArgs, x, updates, first, next, y)
-KERNEL_OF(scatter_reduce_each_i32, (scatter_reduce<int32_t, true>), LaunchBounds(kScatterThreads, 6),
+KERNEL_OF(scatter_reduce_scalars_i32, (scatter_reduce<int32_t, true>), LaunchBounds(kScatterThreads, 6),
           ScatterApplyArgs, x, updates, first, next, y)
-KERNEL_OF(scatter_reduce_each_i64, (scatter_reduce<int64_t, true>), LaunchBounds(kScatterThreads, 4),
+KERNEL_OF(scatter_reduce_scalars_i64, (scatter_reduce<int64_t, true>), LaunchBounds(kScatterThreads, 4),
           ScatterApplyArgs, x, updates, first, next, y)

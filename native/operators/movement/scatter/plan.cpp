@@ -5,13 +5,13 @@
 namespace graphopt::gpu {
 namespace {
 
-// `each`: every target is one element, and all pointers are multiples of 16.
-const char* reduction_for(ElementType type, bool each) {
+// `scalars`: every target is one element, and all pointers are multiples of 16.
+const char* reduction_for(ElementType type, bool scalars) {
   // Sums and products wrap around and are the same bits for signed and unsigned integers, so these share
   // kernels. Minima and maxima differ, so uint8 has its own kernels.
   const char* suffix = type == ElementType::kUint8 ? "_u8" : type_suffix(type);
-  if (suffix == nullptr) throw std::invalid_argument("no reduction of this type");
-  return kernel_name({each ? "scatter_reduce_each" : "scatter_reduce", suffix});
+  if (suffix == nullptr) throw std::invalid_argument("the reduction does not support this type");
+  return kernel_name({scalars ? "scatter_reduce_scalars" : "scatter_reduce", suffix});
 }
 
 hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
@@ -35,7 +35,7 @@ hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
 
 hip::ScatterLinkArgs link_tuples(const ScatterProblem& p) {
   const size_t k = p.sizes.rank();
-  if (k > kMaxAxes) throw std::invalid_argument("a tuple of more than 5 indices");
+  if (k > kMaxAxes) throw std::invalid_argument("an index tuple has at most 5 indices");
   hip::ScatterLinkArgs args = {};
   args.tuple = static_cast<int32_t>(k);
   const std::vector<int64_t> strides = contiguous(p.sizes);
@@ -53,10 +53,10 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   Plan plan;
   const uint32_t targets = to_u31(p.sizes.elements());
   if (targets == 0 || p.inner == 0) return plan;
-  const bool each = p.reduction != ScatterReduction::kNone && aligned && p.inner == 1;
+  const bool scalars = p.reduction != ScatterReduction::kNone && aligned && p.inner == 1;
   const int64_t element = bytes_of(p.type);
   static_assert(sizeof(hip::ScatterLinked<uint8_t>) == sizeof(hip::ScatterLinked<uint32_t>));
-  const int64_t link_bytes = !each          ? 4
+  const int64_t link_bytes = !scalars       ? 4
                              : element == 8 ? sizeof(hip::ScatterLinked<uint64_t>)
                                             : sizeof(hip::ScatterLinked<uint32_t>);
   enum { kFirst, kNext };
@@ -74,7 +74,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
     link.first = workspace(kFirst);
     link.next = workspace(kNext);
     link.narrow = p.narrow;
-    plan.launch_items(each ? bits_kernel("scatter_link_each", element) : "scatter_link", link.count,
+    plan.launch_items(scalars ? bits_kernel("scatter_link_scalars", element) : "scatter_link", link.count,
                       hip::kScatterThreads, link);
   } else {
     plan.workspace.push_back(link_bytes);
@@ -83,7 +83,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   int64_t inner = p.inner, bytes = p.bytes;
   const char* name = nullptr;
   if (p.reduction != ScatterReduction::kNone) {
-    name = reduction_for(p.type, each);
+    name = reduction_for(p.type, scalars);
   } else {
     if (bytes == 8) {
       bytes = 4;

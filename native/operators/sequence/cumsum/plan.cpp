@@ -10,7 +10,7 @@ Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device) {
   Plan plan;
   // Wrapping sums are the same bits for signed and unsigned integers.
   const char* suffix = type_suffix(p.type);
-  if (suffix == nullptr) throw std::invalid_argument("no sums of this type");
+  if (suffix == nullptr) throw std::invalid_argument("CumSum does not support this type");
   const int64_t lines = p.outer * p.inner;
   if (lines * p.size == 0) return plan;
   to_u31(lines * p.size);

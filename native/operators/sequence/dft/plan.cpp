@@ -9,7 +9,7 @@ Plan dft_plan(const DftProblem& p, bool half) {
   Plan plan;
   if (p.lines * p.K == 0) return plan;
   if (p.L < 1 || p.L > 1 << 28) {
-    throw std::invalid_argument("a transform of " + std::to_string(p.L) + " elements");
+    throw std::invalid_argument("a transform of " + std::to_string(p.L) + " elements is not supported");
   }
   hip::DftTableArgs table = {};
   table.table = workspace(0);
@@ -31,7 +31,8 @@ Plan dft_plan(const DftProblem& p, bool half) {
   args.sign = p.inverse ? 1.0f : -1.0f;
   args.factor = p.inverse ? 1.0f / static_cast<float>(p.L) : 1.0f;
   const int64_t blocks = divide_up(p.K, hip::kDftThreads);
-  if (blocks > kMaxGrid) throw std::invalid_argument("a transform of " + std::to_string(p.L) + " elements");
+  if (blocks > kMaxGrid)
+    throw std::invalid_argument("a transform of " + std::to_string(p.L) + " elements is not supported");
   plan.launch(float_kernel("dft", half), {to_u31(divide_up(p.lines, hip::kDftLines)), to_u31(blocks)},
               hip::kDftThreads, args);
   plan.workspace = {8 * p.L};

@@ -7,10 +7,10 @@ namespace graphopt::hip {
 
 constexpr int kRecurrentThreads = 512, kStepThreads = 128, kStateThreads = 256;
 // Sequences that a work-group of recurrent_step_* processes at once.
-constexpr int kStepCells = 8;
-// The most hidden units for which recurrent_kept_* can keep the weights: for any kind, and for kinds with fewer gates
-// than LSTM.
-constexpr int kKeptUnits = 64, kKeptUnitsOfFew = 128;
+constexpr int kStepSequences = 8;
+// The most hidden units for which the registers and LDS of a work-group can store the weights (recurrent_persistent_*):
+// for any kind, and for kinds with fewer gates than LSTM.
+constexpr int kPersistentUnits = 64, kPersistentUnitsWithFewGates = 128;
 constexpr int kMaxGates = 4;
 
 // kGruReset: the reset gate is applied to h before the matrix multiplication instead of after it. This needs two
@@ -25,11 +25,11 @@ enum class RecurrentKind : int32_t { kRnn, kGru, kGruReset, kLstm };
 struct RecurrentArgs : Arguments<7, 128> {
   In product, r, bias, peepholes, lengths;
   Out state, y;
-  int64_t y_of_step, y_of_cell, y_of_direction;  // strides
+  int64_t y_of_step, y_of_sequence, y_of_direction;  // strides
   int32_t D, B, H, S;
   int32_t step, second;  // recurrent_step_*: the step; for kGruReset, whether it is the second multiplication
-  int32_t row_of_step, row_of_cell;  // strides, in rows of `product`
-  int32_t backward;                  // directions with this index or a higher one are processed backward
+  int32_t row_of_step, row_of_sequence;  // strides, in rows of `product`
+  int32_t backward;                      // directions with this index or a higher one are processed backward
   RecurrentKind kind;
   float clip;  // limit of the gates' inputs; 0: none
 };

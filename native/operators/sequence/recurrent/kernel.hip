@@ -1,6 +1,6 @@
 // LSTM, GRU and RNN: the recurrence after the GEMM of all inputs. The states of one or a few sequences are
 // multiplied with the recurrence weights. recurrent_step_* is launched for each step: a wave computes the
-// gates of one hidden unit for several sequences at once, and then updates the unit. With few units, kept.hip
+// gates of one hidden unit for several sequences at once, and then updates the unit. With few units, persistent.hip
 // runs all steps in one launch. Bound by the time of a launch, and by reading r from the caches.
 // Hochreiter, Schmidhuber, "Long short-term memory", 1997; Cho et al., arXiv:1406.1078.
 #include "operators/sequence/recurrent/unit.h"
@@ -25,11 +25,11 @@ DEVICE float fold(float* v, int mask) {
   }
 }
 
-// Adds to v the products of `count` rows of r (stride H H) and the states h [cells, H], for the elements of
+// Adds to v the products of `count` rows of r (stride H H) and the states h [sequences, H], for the elements of
 // this work-item. kWide: reads packs, and H is a multiple of a pack. All loads of an iteration are issued
 // before the first of them is waited for; in float16 only the loads of the weights and of half of the states.
 template <class T, bool kWide>
-DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
+DEVICE void recurrent_products(const T* r, const float* h, int H, int sequences, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
   struct Weights {
     T v[kSize];
@@ -47,9 +47,9 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
       }
     }
     UNROLL for (int part = 0; part < kSize; part += kStates) {
-      float x[kStepCells][kStates] = {};
-      UNROLL for (int c = 0; c < kStepCells; ++c) {
-        if (c >= cells) continue;
+      float x[kStepSequences][kStates] = {};
+      UNROLL for (int c = 0; c < kStepSequences; ++c) {
+        if (c >= sequences) continue;
         const float* const from = h + c * H + k + part;
         if constexpr (kWide) {
           const Pack<float> pack = load_pack(from);
@@ -59,7 +59,7 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
         }
       }
       keep_order();
-      UNROLL for (int c = 0; c < kStepCells; ++c) {
+      UNROLL for (int c = 0; c < kStepSequences; ++c) {
         UNROLL for (int g = 0; g < kMaxGates; ++g) {
           UNROLL for (int e = 0; e < kStates; ++e) {
             v[c * kMaxGates + g] += to_float(weight[g].v[part + e]) * x[c][e];
@@ -72,21 +72,21 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
 
 // Computes the gates of hidden unit j in step s and updates the unit.
 template <class T>
-DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
-                           int j) {
-  constexpr int kSums = kStepCells * kMaxGates;
+DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentSequences& group,
+                           const RecurrentState& state, int j) {
+  constexpr int kSums = kStepSequences * kMaxGates;
   const bool reset = args.kind == RecurrentKind::kGruReset, second = args.second != 0;
   // opaque() keeps values that depend on H in vector registers, because gfx90a has too few scalar registers.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
   // Each work-item that updates the unit does so for one sequence.
-  const int cell = lane_id() % kStepCells;
-  const bool ends = lane_id() < part.cells;
-  const int b = part.first + (ends ? cell : 0);
-  const RecurrentMoment moment = recurrent_moment(args, part.direction, b, args.step);
+  const int sequence = lane_id() % kStepSequences;
+  const bool ends = lane_id() < group.count;
+  const int b = group.first + (ends ? sequence : 0);
+  const RecurrentMoment moment = recurrent_moment(args, group.direction, b, args.step);
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
-               d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
-  const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
+               d = static_cast<size_t>(group.direction), unit = static_cast<size_t>(first * H + j);
+  const T* const product = recurrent_input<T>(args, group.direction, b, moment.time, all) + unit;
   // Loads for the update are issued first, so that they complete together with the later loads.
   float in[kMaxGates] = {}, of_state[kMaxGates] = {}, peephole[3] = {};
   if (ends) {
@@ -99,33 +99,33 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const float* const h = second ? state.more : state.now;
   float v[kSums] = {};
   if (H % Pack<T>::kSize == 0) {
-    recurrent_products<T, true>(r, h, H, part.cells, count, v);
+    recurrent_products<T, true>(r, h, H, group.count, count, v);
   } else {
-    recurrent_products<T, false>(r, h, H, part.cells, count, v);
+    recurrent_products<T, false>(r, h, H, group.count, count, v);
   }
   const float mine = fold<kSums>(v, kWave / 2);
   float sum[kMaxGates];
   UNROLL for (int g = 0; g < kMaxGates; ++g) {
-    sum[g] = shuffle(mine, (cell * kMaxGates + g) * (kWave / kSums)) + of_state[g];
+    sum[g] = shuffle(mine, (sequence * kMaxGates + g) * (kWave / kSums)) + of_state[g];
   }
   if (!ends) return;
 
-  const int at = cell * H + j;
+  const int at = sequence * H + j;
   const float after = end_unit(args, state, moment.active, at, in, sum, peephole, second);
   if (reset && !second) return;
   state.next[at] = moment.active ? after : state.now[at];
-  write_unit<T>(args, part.direction, b, moment, j, after);
+  write_unit<T>(args, group.direction, b, moment, j, after);
 }
 
 template <class T>
 DEVICE void recurrent_step(const RecurrentArgs& args) {
-  const int first = block_y() * kStepCells;
-  const RecurrentPart part = {block_z(), first, min_int(kStepCells, args.B - first)};
+  const int first = block_y() * kStepSequences;
+  const RecurrentSequences group = {block_z(), first, min_int(kStepSequences, args.B - first)};
   const int odd = args.step & 1;
-  const RecurrentState state = {recurrent_part(args, part, odd), recurrent_part(args, part, 1 - odd),
-                                recurrent_part(args, part, 2), recurrent_part(args, part, 3)};
+  const RecurrentState state = {state_of(args, group, odd), state_of(args, group, 1 - odd),
+                                state_of(args, group, 2), state_of(args, group, 3)};
   const int j = block_x() * (kStepThreads / kWave) + same_in_wave(wave_id());
-  if (j < args.H) recurrent_unit<T>(args, part, state, j);
+  if (j < args.H) recurrent_unit<T>(args, group, state, j);
 }
 
 // Returns the offset in the tensor of element i of the state.

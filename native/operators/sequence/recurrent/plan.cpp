@@ -12,10 +12,10 @@ int64_t parts(RecurrentKind kind) {
 }
 
 // Returns the kernel that computes all steps in one launch; null if there are too many hidden units for it.
-const char* kept_kernel(const RecurrentProblem& p, bool half) {
-  if (p.H <= hip::kKeptUnits) return float_kernel("recurrent_kept_64", half);
-  if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;
-  return float_kernel("recurrent_kept_128", half);
+const char* persistent_kernel(const RecurrentProblem& p, bool half) {
+  if (p.H <= hip::kPersistentUnits) return float_kernel("recurrent_persistent_64", half);
+  if (p.H > hip::kPersistentUnitsWithFewGates || p.kind == RecurrentKind::kLstm) return nullptr;
+  return float_kernel("recurrent_persistent_128", half);
 }
 
 }  // namespace
@@ -55,28 +55,28 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
   args.y = output(0);
   args.y_of_direction = p.batch_first ? p.H : p.B * p.H;
   args.y_of_step = p.D * (p.batch_first ? 1 : p.B) * p.H;
-  args.y_of_cell = p.batch_first ? p.S * p.D * p.H : p.H;
+  args.y_of_sequence = p.batch_first ? p.S * p.D * p.H : p.H;
   args.D = to_i31(p.D);
   args.B = to_i31(p.B);
   args.H = to_i31(p.H);
   args.S = to_i31(p.S);
   args.row_of_step = to_i31(p.batch_first ? 1 : p.B);
-  args.row_of_cell = to_i31(p.batch_first ? p.S : 1);
+  args.row_of_sequence = to_i31(p.batch_first ? p.S : 1);
   args.backward = p.backward ? 0 : 1;
   args.kind = p.kind;
   args.clip = p.clip;
-  const char* const kept = kept_kernel(p, half);
-  if (kept != nullptr && at_once.value_or(true)) {
-    plan.launch(kept, {to_u31(p.B), to_u31(p.D)}, hip::kRecurrentThreads, args);
+  const char* const persistent = persistent_kernel(p, half);
+  if (persistent != nullptr && at_once.value_or(true)) {
+    plan.launch(persistent, {to_u31(p.B), to_u31(p.D)}, hip::kRecurrentThreads, args);
   } else {
-    const int64_t units = hip::kStepThreads / device.wave, cells = divide_up(p.B, hip::kStepCells);
-    if (cells > kMaxGrid) throw std::invalid_argument("too many sequences");
+    const int64_t units = hip::kStepThreads / device.wave, groups = divide_up(p.B, hip::kStepSequences);
+    if (groups > kMaxGrid) throw std::invalid_argument("there are too many sequences");
     for (int64_t s = 0; s < p.S; ++s) {
       for (int second = 0; second < (p.kind == RecurrentKind::kGruReset ? 2 : 1); ++second) {
         args.step = static_cast<int32_t>(s);
         args.second = second;
         plan.launch(float_kernel("recurrent_step", half),
-                    {to_u31(divide_up(p.H, units)), to_u31(cells), to_u31(p.D)}, hip::kStepThreads, args);
+                    {to_u31(divide_up(p.H, units)), to_u31(groups), to_u31(p.D)}, hip::kStepThreads, args);
       }
     }
   }

@@ -8,11 +8,11 @@
 namespace graphopt::hip {
 
 // The sequences of a work-group: those from `first` on, in one direction.
-struct RecurrentPart {
-  int direction, first, cells;  // cells: number of sequences
+struct RecurrentSequences {
+  int direction, first, count;
 };
 
-// The states of these sequences, a float for each unit. `more`: c, or reset gate times h; `update`: the
+// The states of the sequences, a float for each unit. `more`: c, or reset gate times h; `update`: the
 // update gate of kGruReset.
 struct RecurrentState {
   const float* now;
@@ -20,9 +20,10 @@ struct RecurrentState {
 };
 
 // Returns part `which` of the state for the sequences of a work-group.
-DEVICE float* recurrent_part(const RecurrentArgs& args, const RecurrentPart& part, int which) {
-  const size_t sequence = static_cast<size_t>(which * args.D + part.direction) * static_cast<size_t>(args.B) +
-                          static_cast<size_t>(part.first);
+DEVICE float* state_of(const RecurrentArgs& args, const RecurrentSequences& group, int which) {
+  const size_t sequence =
+      static_cast<size_t>(which * args.D + group.direction) * static_cast<size_t>(args.B) +
+      static_cast<size_t>(group.first);
   return static_cast<float*>(args.state) + sequence * static_cast<size_t>(args.H);
 }
 
@@ -49,7 +50,7 @@ DEVICE RecurrentMoment recurrent_moment(const RecurrentArgs& args, int direction
 template <class T>
 DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b, int time, size_t all) {
   const size_t row = static_cast<size_t>(time) * static_cast<size_t>(args.row_of_step) +
-                     static_cast<size_t>(b) * static_cast<size_t>(args.row_of_cell);
+                     static_cast<size_t>(b) * static_cast<size_t>(args.row_of_sequence);
   return static_cast<const T*>(args.product) +
          (row * static_cast<size_t>(args.D) + static_cast<size_t>(direction)) * all;
 }
@@ -112,7 +113,7 @@ DEVICE void write_unit(const RecurrentArgs& args, int direction, int b, const Re
                        float after) {
   T* const y = args.y;
   if (y == nullptr) return;
-  y[moment.time * args.y_of_step + b * args.y_of_cell + direction * args.y_of_direction + j] =
+  y[moment.time * args.y_of_step + b * args.y_of_sequence + direction * args.y_of_direction + j] =
       from_float<T>(moment.active ? after : 0.0f);
 }
 

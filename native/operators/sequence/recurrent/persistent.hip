@@ -8,21 +8,21 @@
 namespace graphopt::hip {
 
 // Maximum number of packs of weights that a work-item keeps in registers. Its other packs are in LDS.
-constexpr int kHeldPacks = 19;
+constexpr int kRegisterPacks = 19;
 
 template <int kUnits, int kPacks>
-struct KeptLds {
+struct WeightsLds {
   float h[2][kUnits], more[kUnits], update[kUnits];
-  Pack<float> weights[kPacks > kHeldPacks ? kPacks - kHeldPacks : 1][kRecurrentThreads];
+  Pack<float> weights[kPacks > kRegisterPacks ? kPacks - kRegisterPacks : 1][kRecurrentThreads];
 };
 
-template <int kMost, int kLanes>
-struct Kept {
-  static constexpr int kGates = kMost, kUnits = kRecurrentThreads / kLanes;
+template <int kGateCount, int kLanes>
+struct RecurrentWeights {
+  static constexpr int kGates = kGateCount, kUnits = kRecurrentThreads / kLanes;
   static constexpr int kPacks = kUnits / (Pack<float>::kSize * kLanes);  // per gate
-  using Lds = KeptLds<kUnits, kGates * kPacks>;
+  using Lds = WeightsLds<kUnits, kGates * kPacks>;
 
-  Pack<float> held[kHeldPacks < kGates * kPacks ? kHeldPacks : kGates * kPacks];
+  Pack<float> in_registers[kRegisterPacks < kGates * kPacks ? kRegisterPacks : kGates * kPacks];
   int unit, slice;
 
   template <class T>
@@ -40,10 +40,10 @@ struct Kept {
           if (g < gates && unit < H && k < H) pack.v[e] = to_float(row[k]);
         }
         const int at = g * kPacks + i;
-        if (at < kHeldPacks) {
-          held[at] = pack;
+        if (at < kRegisterPacks) {
+          in_registers[at] = pack;
         } else {
-          lds.weights[at - kHeldPacks][thread_x()] = pack;
+          lds.weights[at - kRegisterPacks][thread_x()] = pack;
         }
       }
     }
@@ -56,8 +56,9 @@ struct Kept {
       const Pack<float> x = load_pack(h + place(i));
       UNROLL for (int g = 0; g < kGates; ++g) {
         const int at = g * kPacks + i;
-        const Pack<float> weight =
-            at < kHeldPacks ? held[at] : load_pack(lds.weights[at - kHeldPacks][thread_x()].v);
+        const Pack<float> weight = at < kRegisterPacks
+                                       ? in_registers[at]
+                                       : load_pack(lds.weights[at - kRegisterPacks][thread_x()].v);
         UNROLL for (int e = 0; e < Pack<float>::kSize; ++e) sum[g] += weight.v[e] * x.v[e];
       }
     }
@@ -71,7 +72,7 @@ struct Kept {
 };
 
 template <class T, class Weights>
-DEVICE void recurrent_kept(const RecurrentArgs& args) {
+DEVICE void recurrent_persistent(const RecurrentArgs& args) {
   SHARED(lds, typename Weights::Lds);
   constexpr int kGates = Weights::kGates;
   // opaque() keeps values that depend on these in vector registers, because gfx90a has too few scalar
@@ -85,20 +86,20 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
   weights.template read<T>(args, direction, lds);
   const int unit = weights.unit;
   const bool ends = unit < H && weights.slice == 0;
-  const RecurrentPart part = {direction, b, 1};
+  const RecurrentSequences group = {direction, b, 1};
   if (thread_x() < Weights::kUnits) {
     const int j = thread_x();
-    lds.h[0][j] = j < H ? recurrent_part(args, part, 0)[j] : 0.0f;
+    lds.h[0][j] = j < H ? state_of(args, group, 0)[j] : 0.0f;
     lds.h[1][j] = 0;
-    lds.more[j] = lstm && j < H ? recurrent_part(args, part, 2)[j] : 0.0f;
+    lds.more[j] = lstm && j < H ? state_of(args, group, 2)[j] : 0.0f;
   }
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H), d = static_cast<size_t>(direction);
-  float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, coming[kGates] = {};
+  float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, next_input[kGates] = {};
   const auto prefetch = [&](int s) {
     const int time = recurrent_moment(args, direction, b, s).time;
     const T* const product = recurrent_input<T>(args, direction, b, time, all) + unit;
     UNROLL for (int g = 0; g < kGates; ++g) {
-      if (g < gates) coming[g] = to_float(product[g * H]);
+      if (g < gates) next_input[g] = to_float(product[g * H]);
     }
   };
   if (ends) {
@@ -111,7 +112,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
     const RecurrentState state = {lds.h[s & 1], lds.h[1 - (s & 1)], lds.more, lds.update};
     float in[kMaxGates] = {};
     if (ends) {
-      UNROLL for (int g = 0; g < kGates; ++g) in[g] = coming[g] + of_input[g];
+      UNROLL for (int g = 0; g < kGates; ++g) in[g] = next_input[g] + of_input[g];
       if (s + 1 < args.S) prefetch(s + 1);
     }
     NO_UNROLL for (int round = 0; round < (reset ? 2 : 1); ++round) {
@@ -133,8 +134,8 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
     }
   }
   if (thread_x() < H) {
-    recurrent_part(args, part, args.S & 1)[thread_x()] = lds.h[args.S & 1][thread_x()];
-    if (lstm) recurrent_part(args, part, 2)[thread_x()] = lds.more[thread_x()];
+    state_of(args, group, args.S & 1)[thread_x()] = lds.h[args.S & 1][thread_x()];
+    if (lstm) state_of(args, group, 2)[thread_x()] = lds.more[thread_x()];
   }
 }
 
@@ -142,7 +143,8 @@ DEVICE void recurrent_kept(const RecurrentArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(recurrent_kept_64, (recurrent_kept<T, Kept<4, kRecurrentThreads / 64>>), kRecurrentThreads,
-              RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
-FLOAT_KERNELS(recurrent_kept_128, (recurrent_kept<T, Kept<3, kRecurrentThreads / 128>>), kRecurrentThreads,
+FLOAT_KERNELS(recurrent_persistent_64, (recurrent_persistent<T, RecurrentWeights<4, kRecurrentThreads / 64>>),
+              kRecurrentThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
+FLOAT_KERNELS(recurrent_persistent_128,
+              (recurrent_persistent<T, RecurrentWeights<3, kRecurrentThreads / 128>>), kRecurrentThreads,
               RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
