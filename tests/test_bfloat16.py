@@ -179,6 +179,11 @@ def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
     assert not bfloat16_warning(None) and not bfloat16_warning(1.5)
 
 
+def test_gain_is_unknown_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_DISABLE", "LinearBf16")
+    assert bfloat16_gain.__wrapped__() is None
+
+
 def test_only_when_asked() -> None:
     after, report = graphopt.optimize(layers(), target="cpu")
     assert not any(name.endswith("Bf16") for name in names(after))
