@@ -8,8 +8,8 @@ Conditions: one to three spatial axes, float or float16, no negative pads or out
 are resolved), a constant weight, which the kernel packs once.
 
 Why it is faster: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
-convolution for each step of the stride and writes its sums as rows of Y. Our kernel is faster with few channels and
-many elements, over three axes and in groups; with many channels ONNX Runtime's GEMM is faster
+convolution for each remainder of the position modulo the stride (a phase) and writes its results as rows of Y. It is
+faster if Y has many elements and X few channels, or few channels a group; otherwise ONNX Runtime's GEMM is faster
 (docs/measurements/conv_transpose_cpu.md).
 """
 
@@ -93,8 +93,10 @@ def _resolved_pads(
     if not wanted and not same:
         return pads or (0,) * (2 * axes)
     sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]]
-    if wanted and (len(wanted) != axes or len(sizes) != axes or None in sizes):
-        raise Refusal(Code.ATTRIBUTE, f"output_shape {list(wanted)} does not fit sizes {sizes}", node)
+    if wanted and len(wanted) != axes:
+        raise Refusal(Code.ATTRIBUTE, f"output_shape {list(wanted)} does not have {axes} elements", node)
+    if wanted and (len(sizes) != axes or None in sizes):
+        raise Refusal(Code.ATTRIBUTE, f"output_shape is {list(wanted)}, and the sizes of X are not known", node)
     strides, dilations = (attribute_ints(node, name, (1,) * axes) for name in ("strides", "dilations"))
     totals = []
     for i, (k, stride, dilation, more) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):

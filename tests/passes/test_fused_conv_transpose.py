@@ -122,6 +122,7 @@ def test_half_precision() -> None:
         ("", "ConvTranspose <pads = [0, -1, 0, 0]> (x, W)", "ATTRIBUTE"),
         ("", "ConvTranspose <output_padding = [0, -1]> (x, W)", "ATTRIBUTE"),
         ("", "ConvTranspose <output_shape = [8, 9], strides = [2, 2]> (x, W)", "ATTRIBUTE"),  # H is unknown
+        ("", "ConvTranspose <output_shape = [8]> (x, W)", "ATTRIBUTE"),
         ("", 'ConvTranspose <auto_pad = "SAME_UPPER", strides = [3, 1]> (x, W)', "ATTRIBUTE"),  # gaps
         ("", 'ConvTranspose <auto_pad = "SAME_UPPER", pads = [0, 0, 0, 0]> (x, W)', "ATTRIBUTE"),
         ("", "ConvTranspose <group = 3> (x, W)", "WRONG_SHAPE"),
