@@ -37,7 +37,7 @@ def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) 
     """Checks in advance whether files can be written.
 
     Args:
-        places: the user's name of each file ("OUT", "--json") -> its path; None for a file that is not written.
+        places: how messages call each file ("OUT", "--json") -> its path; None for a file that is not written.
         reads: files that the run reads.
 
     Raises:
@@ -107,9 +107,10 @@ def write_with_data(
     """Writes a file and the data file that it names; a failure leaves the old files.
 
     Two files cannot be renamed at once. If there is an old data file, `path` is therefore replaced twice: first by a
-    version that names the new data file by its temporary name, then by the final one. A process that is killed at any
-    moment leaves the old file with the old data or the new file with the new data. A lock on the folder excludes other
-    writers.
+    version that names the new data file by its temporary name, then by the final one. A process that is killed leaves
+    the old file with the old data or the new file with the new data. On a file system without hard links there is one
+    exception: between the last two renames, `path` names a data file that does not exist. A lock on the folder excludes
+    other writers.
 
     Args:
         path: the file; a link is followed.

@@ -101,7 +101,7 @@ def _inline(work: ir.Model) -> None:
 
 
 def _write_constants_as_tensors(work: ir.Model) -> None:
-    """Rewrites Constants with plain numbers as tensors, because some engines do not support the newer form."""
+    """Rewrites the attributes value_float(s) and value_int(s) of Constants as `value`: some engines read only this."""
     for node in traversal.nodes(work):
         if not is_op(node, "Constant") or len(node.attributes) != 1:
             continue
@@ -144,8 +144,8 @@ def _opset_advice(work: ir.Model, opset: int) -> str:
     if lowest <= opset:
         return ""
     return (
-        f"; ONNX has {newest} from opset {lowest} on: give --opset {lowest}"
-        + (f" to {own}" if own > lowest else "")
+        f"; {newest} exists since opset {lowest}: use --opset {lowest}"
+        + (f" (up to {own})" if own > lowest else "")
         + f", or export the model for opset {opset}, where exporters write {newest} as simpler operators"
     )
 
@@ -165,7 +165,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
         advice = _opset_advice(work, opset)
         raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{advice}") from error
-    # The converter keeps only the graph.
+    # The converter drops the name and documentation of the graph, and everything outside of the graph.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string
     for name in ("doc_string", "domain", "model_version", "producer_name", "producer_version"):

@@ -19,7 +19,7 @@ from graphopt.strict_json import document
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Run every kernel of this machine and compare with float64.")
+        bool, typer.Option("--selftest", help="Run every com.graphopt kernel of this machine and compare with float64.")
     ] = False,
     bench: Annotated[
         Path | None,

@@ -70,7 +70,7 @@ class ContribOp:
         form: the result of the passes on its definition, for the documentation: our operators or standard ONNX.
         refuses: the parts of the schema without a definition, for the documentation; "" if there are none.
         kept_on_cpu: why `optimize` keeps its nodes on CPUs; "" if the definition replaces them.
-        kept_on_gpu: the same for GPUs.
+        kept_on_gpu: why `optimize` keeps its nodes on GPUs; "" if the definition replaces them.
         on_provider: the folder of native/operators with the kernels that compute kept nodes on our provider; "" if
             there are none.
         quantized: whether the kernel computes with integers and the definition with floats, so the pass keeps the node.

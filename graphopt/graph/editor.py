@@ -141,7 +141,7 @@ class Editor(GraphView):
         self.touched += [n for n in neighbours if n.graph is not None]
 
     def import_op(self, name: str, inputs: Sequence[ir.Value], anchor: ir.Node) -> None:
-        """Adds an operator of ours: its function body, and our opset in the model and in the anchor's function."""
+        """Adds a com.graphopt operator: its function body, and our opset in the model and in the anchor's function."""
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in FLOATS]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
@@ -154,7 +154,7 @@ class Editor(GraphView):
         self.model.ir_version = max(self.model.ir_version, 8)
 
     def define(self, name: str, T: ir.DataType) -> None:
-        """Adds or replaces the function body of an operator of ours; below CAST_LIKE_OPSET it is valid only for T."""
+        """Adds or replaces an operator's function body; below CAST_LIKE_OPSET it is valid only for T."""
         dialect = Dialect(self.model.opset_imports[""], T)
         function = OPS[name].function(dialect)
         if not dialect.follows_type:
@@ -248,7 +248,7 @@ class Editor(GraphView):
             producer_changed = producer is not None and producer in new
             ours = producer is not None and producer.domain == DOMAIN and producer_changed
             if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
-                # The output of a node of ours gets exactly the type and shape of the old value.
+                # The output of a com.graphopt node gets exactly the type and shape of the old value.
                 as_before = ours and old_value.type is not None and old_value.shape is not None
                 alike = not producer_changed and inference.have_equal_dims(old_value.shape, new_value.shape)
                 self.shapes_may_follow = not (as_before or alike)

@@ -231,7 +231,7 @@ class GraphView:
         return Candidate(no_gain, describe)
 
     def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
-        """Checks that an operator of ours can be emitted; passes call this in `legal`.
+        """Checks that a com.graphopt operator can be emitted; passes call this in `legal`.
 
         Args:
             name: the operator.

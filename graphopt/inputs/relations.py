@@ -25,8 +25,8 @@ from graphopt.inputs.declared import declared_size, deserialized, dims_of, requi
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 from graphopt.targets.target import Target
 
-# GroupQueryAttention's inputs, counted from 0.
-GQA_ENDS, GQA_TOTAL, GQA_BIAS = 5, 6, 10
+# Indices of GroupQueryAttention's inputs.
+GQA_SEQLENS_K, GQA_TOTAL, GQA_BIAS = 5, 6, 10
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
@@ -34,7 +34,7 @@ _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
 
 @dataclass(frozen=True)
 class Length:
-    """An input that holds numbers of keys of a GroupQueryAttention.
+    """An input that holds the numbers of keys of a GroupQueryAttention's sequences.
 
     Attributes:
         cached, new: sizes of the cache and of the new steps.
@@ -48,7 +48,10 @@ class Length:
     def fill(
         self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
-        """Returns lengths of sequences; if `mask` names a kind of mask, all but the first may be shorter."""
+        """Returns the number of keys of each sequence, or the index of its last key if `is_last_index`.
+
+        If these are indices and `mask` names a kind of mask, all sequences but the first may be shorter.
+        """
         cached, new = (size.evaluate(sizes) or 0 for size in (self.cached, self.new))
         array = np.full(shape, cached + new - self.is_last_index)
         if self.is_last_index and mask and array.size > 1:
@@ -90,7 +93,7 @@ class Relations:
     counted: dict[str, Length] = field(default_factory=dict)
 
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Returns the sizes, with those that the relations determine replaced."""
+        """Returns the sizes; those that the relations determine are computed from the others."""
         found = dict(sizes)
         for symbol, size in self.sums.items():
             number = size.evaluate(found)
@@ -103,7 +106,7 @@ def relations_of(message: onnx.ModelProto, free: Sequence[str], model: ir.Model 
     """Returns the relations between the sizes of a model's inputs.
 
     Args:
-        message: functions inlined.
+        message: the model with functions inlined.
         free: the symbols that may be chosen; of two related symbols, the later one in this list is determined by the
             other.
         model: `deserialized(message)`, if the caller has it. The shapes of its results are removed.
@@ -234,16 +237,16 @@ class _Reader:
         if q is None or len(q) != 3:
             return
         past, bias = (shapes[i] if i < len(shapes) else None for i in (PAST_KEYS[node.op_type], GQA_BIAS))
-        ends, total_keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
+        seqlens_k, total_keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_SEQLENS_K, GQA_TOTAL))
         cached = past[2] if past is not None and len(past) == 4 else Size.of(0)
         self._past(node, q[0], q[1])
-        for value, is_last_index in ((ends, True), (total_keys, False)):
+        for value, is_last_index in ((seqlens_k, True), (total_keys, False)):
             source = self._source(value)
             if source is not None and source.is_graph_input():
                 self.found.lengths[str(source.name)] = Length(cached, q[1], is_last_index)
-        if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
+        if (source := self._source(seqlens_k, _COUNTS)) is not None and source.name not in self.found.lengths:
             self.found.counted[str(source.name)] = Length(cached, q[1], is_last_index=True)
-        if dims := self.shapes.dims(ends):
+        if dims := self.shapes.dims(seqlens_k):
             self._equate(dims[0], q[0])
         elements = self.shapes.elements(total_keys)
         if elements is not None and elements.items.size == 1 and isinstance(size := elements.items.item(), Size):

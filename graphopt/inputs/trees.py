@@ -165,7 +165,7 @@ def ensemble(node: ir.Node, columns: Columns) -> Ensemble:
 
 
 def _decisions_by_id(given: Mapping[str, Any]) -> Sequence[Decision]:
-    """Reads the older operators: (tree, number) identifies a node, and leaves are nodes."""
+    """Reads TreeEnsembleClassifier and TreeEnsembleRegressor, where (tree, number) identifies a node or leaf."""
     values = given.get("nodes_values") or given.get("nodes_values_as_tensor") or []
     keys = list(zip(given.get("nodes_treeids", ()), given.get("nodes_nodeids", ())))
     modes, features, yes, no = (

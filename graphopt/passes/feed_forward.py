@@ -55,15 +55,15 @@ class LinearMatch:
     """A GEMM with its bias and the activation or residual sum that follows.
 
     Attributes:
-        product: the MatMul or Gemm.
-        bias: the Add after a MatMul, or `product` itself.
+        gemm: the MatMul or Gemm.
+        bias: the Add after a MatMul, or `gemm` itself.
         b: the bias, or None.
         form: the activation, or None.
         add: the Add of the residual, or None; never set together with `form`.
         precision: suffix of the operator's name.
     """
 
-    product: ir.Node
+    gemm: ir.Node
     bias: ir.Node
     b: ir.Value | None
     form: Form | None = None
@@ -79,7 +79,7 @@ class LinearMatch:
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes in topological order."""
         rest = (self.add,) if self.add is not None else () if self.form is None else self.form.nodes
-        return (*dict.fromkeys((self.product, self.bias)), *rest)
+        return (*dict.fromkeys((self.gemm, self.bias)), *rest)
 
     @property
     def Y(self) -> ir.Value:
@@ -118,55 +118,55 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         return drop_unfusible_tail(match, editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
-        product, w = match.product, require_input(match.product, 1)
-        editor.require_op(match.name, w, product)
-        if editor.is_constant(product.inputs[0]):
-            raise Refusal(Code.NO_GAIN, "X is constant, so runtimes fold the result when they load the model", product)
-        if product.op_type == "Gemm":
+        gemm, w = match.gemm, require_input(match.gemm, 1)
+        editor.require_op(match.name, w, gemm)
+        if editor.is_constant(gemm.inputs[0]):
+            raise Refusal(Code.NO_GAIN, "X is constant, so runtimes fold the result when they load the model", gemm)
+        if gemm.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
-                if attribute_float(product, name, 1.0) != wanted:
-                    raise Refusal(Code.ATTRIBUTE, f"{name} is {attribute_float(product, name, 1.0)}", product)
-            if attribute_int(product, "transA", 0):
-                raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
-            if attribute_int(product, "transB", 0):
-                require_read_once(w, product)  # otherwise the file would store W twice
+                if attribute_float(gemm, name, 1.0) != wanted:
+                    raise Refusal(Code.ATTRIBUTE, f"{name} is {attribute_float(gemm, name, 1.0)}", gemm)
+            if attribute_int(gemm, "transA", 0):
+                raise Refusal(Code.ATTRIBUTE, "X is transposed", gemm)
+            if attribute_int(gemm, "transB", 0):
+                require_read_once(w, gemm)  # otherwise the file would store W twice
         if not editor.is_constant(w):
-            editor.require_constant(w, "the weight", product)
+            editor.require_constant(w, "the weight", gemm)
         if (rank := editor.shapes.rank(w)) != 2:
-            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", product)
-        editor.require_dtype(w, product)
-        editor.require_equal_types((*product.inputs[:2], match.residual), product)
-        require_one_graph([match.bias], product)
+            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", gemm)
+        editor.require_dtype(w, gemm)
+        editor.require_equal_types((*gemm.inputs[:2], match.residual), gemm)
+        require_one_graph([match.bias], gemm)
         if match.b is not None:
             _bias(match, match.b, editor)
         return match
 
     def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
-        operands = [v for v in plan.product.inputs[:2] if v is not None]
-        return editor.candidate(plan.name, operands, plan.Y, plan.product)
+        operands = [v for v in plan.gemm.inputs[:2] if v is not None]
+        return editor.candidate(plan.name, operands, plan.Y, plan.gemm)
 
     def rewrite(self, plan: LinearMatch, editor: Editor) -> str:
-        product, last = plan.product, plan.nodes[-1]
-        x, w = require_input(product, 0), self.weight(product, editor)
+        gemm, last = plan.gemm, plan.nodes[-1]
+        x, w = require_input(gemm, 0), self.weight(gemm, editor)
         b = _no_bias(plan, editor) if plan.b is None else _bias(plan, plan.b, editor)
         if isinstance(b, np.ndarray):
-            b = editor.initializer(product, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
+            b = editor.initializer(gemm, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
         inputs = [x, w, b] + ([] if plan.residual is None else [plan.residual])
         attributes = {} if plan.form is None else plan.form.attributes
         new = Builder(editor, last).emit(plan.name, inputs, attributes)
         editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=last)
         return became(len(plan.nodes), plan.name)
 
-    def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
+    def weight(self, gemm: ir.Node, editor: Editor) -> ir.Value:
         """Returns the weight as [K, N] for the new operator."""
-        w = require_input(product, 1)
-        if not _is_transposed(product):
+        w = require_input(gemm, 1)
+        if not _is_transposed(gemm):
             return w
-        return editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
+        return editor.initializer(gemm, _transposed(w, editor), f"{w.name}_transposed")
 
 
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
-    """Returns the layer of a GEMM, with its bias and the node that follows; None for a GEMM of two activations."""
+    """Returns the layer of a GEMM, with its bias and the node that follows; None for a GEMM of two computed values."""
     w = node.inputs[1]
     if w is None or not (_is_weight(w, editor) or _is_graph_input(w)):
         return None
@@ -177,7 +177,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         if add is not None and b is not None:
             bias = add
     if not _is_weight(w, editor) and not _is_weight(b, editor) and editor.shapes.rank(w) != 2:
-        return None  # a GEMM of two activations: attention over cached keys
+        return None  # a GEMM of two computed values: attention over cached keys
     y = bias.outputs[0]
     form = form_of(y, editor)
     add = sole_reader(y, "Add") if form is None else None
@@ -195,12 +195,12 @@ def _is_faster(match: LinearMatch, editor: Editor) -> bool:
     if editor.target.gpu_kernels:
         return match.b is not None
     K, N = _sides(match, editor)
-    return K is not None and N is not None and linear_is_faster(K, N, _rows(match.product, editor))
+    return K is not None and N is not None and linear_is_faster(K, N, _rows(match.gemm, editor))
 
 
 def _estimate(match: LinearMatch, editor: Editor) -> str:
-    """Returns the estimated time of both for known sizes on a CPU; "" otherwise."""
-    (K, N), rows = _sides(match, editor), _rows(match.product, editor)
+    """Returns the estimated time of ONNX Runtime's GEMM and of Linear for known sizes on a CPU; "" otherwise."""
+    (K, N), rows = _sides(match, editor), _rows(match.gemm, editor)
     if editor.target.gpu_kernels or K is None or N is None or rows is None:
         return ""
     return f": both take an estimated {linear_time(K, N, rows):.1f} us for {rows}x{K} by {K}x{N}"
@@ -208,28 +208,28 @@ def _estimate(match: LinearMatch, editor: Editor) -> str:
 
 def _sides(match: LinearMatch, editor: Editor) -> tuple[int | None, int | None]:
     """Returns the rows and columns of a float32 weight on a CPU; None if unknown, and for other weights and targets."""
-    w = match.product.inputs[1]
+    w = match.gemm.inputs[1]
     dims = editor.shapes.dims(w)
     if editor.target.device != "cpu" or editor.dtype(w) != ir.DataType.FLOAT or dims is None or len(dims) != 2:
         return None, None
-    columns = _columns(match.product)
+    columns = _columns(match.gemm)
     return dims[1 - columns].value, dims[columns].value
 
 
-def _rows(product: ir.Node, editor: Editor) -> int | None:
+def _rows(gemm: ir.Node, editor: Editor) -> int | None:
     """Returns the number of rows of X; None if an axis before the last is unknown."""
-    dims = editor.shapes.dims(product.inputs[0])
+    dims = editor.shapes.dims(gemm.inputs[0])
     return None if dims is None else sizes.product(dims[:-1]).value
 
 
-def _is_transposed(product: ir.Node) -> bool:
+def _is_transposed(gemm: ir.Node) -> bool:
     """Returns whether W is stored as [N, K]."""
-    return product.op_type == "Gemm" and bool(attribute_int(product, "transB", 0))
+    return gemm.op_type == "Gemm" and bool(attribute_int(gemm, "transB", 0))
 
 
-def _columns(product: ir.Node) -> int:
+def _columns(gemm: ir.Node) -> int:
     """Returns the axis of W that has size N."""
-    return 0 if _is_transposed(product) else 1
+    return 0 if _is_transposed(gemm) else 1
 
 
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
@@ -238,7 +238,7 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
 
 
 def _is_graph_input(value: ir.Value | None) -> bool:
-    """Returns whether a weight is a graph input, possibly cast or transposed: some exporters separate parameters."""
+    """Returns whether a weight is a graph input, possibly cast or transposed: exporters may write so."""
     while (node := producer_of(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
@@ -246,7 +246,7 @@ def _is_graph_input(value: ir.Value | None) -> bool:
 
 def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
     """Returns whether our operators can fuse the activation or residual sum."""
-    if match.name not in OPS or any(node.graph is not match.product.graph for node in match.nodes):
+    if match.name not in OPS or any(node.graph is not match.gemm.graph for node in match.nodes):
         return False
     try:
         require_contained(match.nodes, match.Y)
@@ -260,9 +260,9 @@ def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
 
 
 def _no_bias(match: LinearMatch, editor: Editor) -> Array:
-    w = editor.tensor(match.product.inputs[1])
+    w = editor.tensor(match.gemm.inputs[1])
     assert w is not None, "`legal` requires a constant"
-    return np.zeros(tensor_dims(w)[_columns(match.product)], w.dtype.numpy())
+    return np.zeros(tensor_dims(w)[_columns(match.gemm)], w.dtype.numpy())
 
 
 def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
@@ -271,13 +271,13 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     Raises:
         Refusal: the bias is not one value for each column.
     """
-    product = match.product
+    gemm = match.gemm
     array = editor.require_constant(b, "the bias", match.bias)
-    dims = editor.shapes.dims(product.inputs[1])
-    N = None if dims is None else dims[_columns(product)].value
+    dims = editor.shapes.dims(gemm.inputs[1])
+    N = None if dims is None else dims[_columns(gemm)].value
     if array.shape == (N,):
         return b
-    rank = editor.shapes.rank(product.outputs[0])
+    rank = editor.shapes.rank(gemm.outputs[0])
     return row_of_columns(array, "the bias", N, rank, match.bias)
 
 

@@ -1,17 +1,18 @@
-"""Activations that no other node fuses become one node of ours.
+"""Activations that no other node fuses become one com.graphopt node.
 
     x (erf(x / sqrt 2) + 1) / 2 -> FusedGelu;  with tanh -> FusedGeluTanh;  x tanh(softplus(x)) -> FusedMish;
     x clip(x / 6 + 1 / 2, 0, 1) -> FusedHardSwish
 
 The standard operator Mish is also rewritten, and on CPUs the operators Gelu and HardSwish.
 
-Why it is legal: the operators are defined by these equations. Constants agree with the definition as in `activations`.
+Why it is legal: the operators are defined by these equations. Constants agree with the definition within the relative
+tolerance of the pass `activations`.
 
 Conditions: no other node reads a value between x and the result; x is float or float16.
 
 Where it is faster: on GPUs if the model's opset lacks the standard operator, because each node of the written-out form
 is a kernel launch. ONNX Runtime also expands the operator Mish to such nodes. On CPUs our kernel is faster than ONNX
-Runtime's (docs/measurements/forms_cpu.md), except for HardSwish after a convolution.
+Runtime's for large tensors (docs/measurements/forms_cpu.md), except for HardSwish after a convolution.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class QuantizedMatch:
     Attributes:
         quantize: the DynamicQuantizeLinear.
         scales: the Mul of both scales.
-        product: the MatMulInteger.
+        gemm: the MatMulInteger.
         rescaled: the Cast and the Mul by the scales.
         w_scale: the scale of W.
         add: the Add of the bias, or None.
@@ -63,7 +63,7 @@ class QuantizedMatch:
 
     quantize: ir.Node
     scales: ir.Node
-    product: ir.Node
+    gemm: ir.Node
     rescaled: tuple[ir.Node, ir.Node]
     w_scale: ir.Value
     add: ir.Node | None
@@ -77,7 +77,7 @@ class QuantizedMatch:
     def layer(self) -> tuple[ir.Node, ...]:
         """The nodes from MatMulInteger to the result, in topological order."""
         add = () if self.add is None else (self.add,)
-        return (self.product, *self.rescaled, *add, *(() if self.form is None else self.form.nodes))
+        return (self.gemm, *self.rescaled, *add, *(() if self.form is None else self.form.nodes))
 
     @property
     def X(self) -> ir.Value:
@@ -85,7 +85,7 @@ class QuantizedMatch:
 
     @property
     def W(self) -> ir.Value:
-        return require_input(self.product, 1)
+        return require_input(self.gemm, 1)
 
     @property
     def Y(self) -> ir.Value:
@@ -133,22 +133,22 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
         return match if _can_fuse_activation(match) else QuantizedMatch(**{**vars(match), "form": None})
 
     def legal(self, match: QuantizedMatch, editor: Editor) -> QuantizedPlan:
-        product, w = match.product, match.W
-        editor.require_op(match.name, match.X, product)
-        require_one_graph((match.quantize, match.scales, *match.layer), product)
+        gemm, w = match.gemm, match.W
+        editor.require_op(match.name, match.X, gemm)
+        require_one_graph((match.quantize, match.scales, *match.layer), gemm)
         weight = editor.tensor(w)
         if weight is None:
-            editor.require_constant(w, "the weight", product)
+            editor.require_constant(w, "the weight", gemm)
         assert weight is not None
         dims = tensor_dims(weight)
         if len(dims) != 2:
-            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {len(dims)}", product)
+            raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {len(dims)}", gemm)
         N = dims[1]
-        w_zero = product.inputs[3] if len(product.inputs) > 3 else None
+        w_zero = gemm.inputs[3] if len(gemm.inputs) > 3 else None
         return QuantizedPlan(
             match,
             _row(match.w_scale, "the scale of the weight", 1, np.dtype(np.float32), N, match.scales, editor),
-            _row(w_zero, "the zero point of the weight", 1, weight.dtype.numpy(), N, product, editor),
+            _row(w_zero, "the zero point of the weight", 1, weight.dtype.numpy(), N, gemm, editor),
             _bias(match, N, editor),
         )
 
@@ -156,13 +156,13 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
         match, x = plan.match, editor.shapes.dims(plan.match.X)
         rows = None if x is None else sizes.product(x[:-1]).value
         no_gain = quantized_linear_no_gain(rows)
-        return editor.candidate(match.name, (match.X, match.W), match.Y, match.product, no_gain)
+        return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:
         match, last = plan.match, plan.match.layer[-1]
         parameters = {"scales": plan.scale, "zero_points": plan.zero_point, "bias": plan.bias}
         scale, zero_point, bias = (
-            value if isinstance(value, ir.Value) else editor.initializer(match.product, value, f"{match.W.name}_{hint}")
+            value if isinstance(value, ir.Value) else editor.initializer(match.gemm, value, f"{match.W.name}_{hint}")
             for hint, value in parameters.items()
         )
         attributes = {} if match.form is None else match.form.attributes
@@ -179,7 +179,7 @@ def _can_fuse_activation(match: QuantizedMatch) -> bool:
     try:
         match.form.require_closed()
         require_contained(match.layer, match.Y)
-        require_one_graph(match.layer, match.product)
+        require_one_graph(match.layer, match.gemm)
     except Refusal:
         return False
     return match.name in OPS

@@ -32,7 +32,7 @@ MOST_STEPS = 12
 class HeadScale:
     """A MatMul Q K, the Mul after it, and its factor."""
 
-    product: ir.Node
+    gemm: ir.Node
     scaled: ir.Node
     factor: ir.Value
 
@@ -64,12 +64,12 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
         return match
 
     def rewrite(self, plan: HeadScale, editor: Editor) -> str:
-        product, scaled = plan.product, plan.scaled
-        q, k = product.inputs
+        gemm, scaled = plan.gemm, plan.scaled
+        q, k = gemm.inputs
         assert q is not None and k is not None, "`match` requires both"
-        builder = Builder(editor, scaled, product.name or scaled.name or "scores")
+        builder = Builder(editor, scaled, gemm.name or scaled.name or "scores")
         y = builder.op("MatMul", builder.op("Mul", q, plan.factor, _dtype=ir.DataType.FLOAT), k)
-        editor.replace([product, scaled], builder.nodes, {scaled.outputs[0]: y}, anchor=scaled)
+        editor.replace([gemm, scaled], builder.nodes, {scaled.outputs[0]: y}, anchor=scaled)
         return "the factor of each head is applied to the queries"
 
 

@@ -72,20 +72,20 @@ class LinearToBf16(FeedForward):
         return None if found is None else drop_unfusible_tail(replace(found, precision=SUFFIX), editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
-        _require_unkept(self.keep, match.nodes, match.product)
-        editor.require_dtype(require_input(match.product, 1), match.product, ir.DataType.FLOAT)
+        _require_unkept(self.keep, match.nodes, match.gemm)
+        editor.require_dtype(require_input(match.gemm, 1), match.gemm, ir.DataType.FLOAT)
         super().legal(match, editor)
         return match
 
     def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
-        dims = editor.shapes.dims(plan.product.inputs[1]) or ()
+        dims = editor.shapes.dims(plan.gemm.inputs[1]) or ()
         size = math.prod(d.value for d in dims if d.value is not None)
         few = size < SMALLEST_WEIGHT
         no_gain = f"a weight of {size} elements is too small: the call costs more than bfloat16 saves" if few else ""
         return replace(super().candidate(plan, editor), no_gain=no_gain)
 
-    def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
-        return rounded(super().weight(product, editor), product, editor, terms_first=True)
+    def weight(self, gemm: ir.Node, editor: Editor) -> ir.Value:
+        return rounded(super().weight(gemm, editor), gemm, editor, terms_first=True)
 
 
 @dataclass(frozen=True)

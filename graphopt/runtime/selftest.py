@@ -1,4 +1,4 @@
-"""`doctor --selftest`: compares every kernel of this machine with the operator's reference in float64."""
+"""`doctor --selftest`: compares the com.graphopt kernels of this machine with references in float64."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def selftest(
         RuntimeMissingError: no runtime, or no native library.
 
     """
-    # By default our provider leaves single nodes to the CPU.
+    # By default our provider leaves nodes to the CPU that it estimates to be faster there.
     ours: Provider = (DEVICE_PROVIDER, {"min_nodes": 1})
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
     chosen: list[Provider] = [*(best if providers is None else providers)]
@@ -176,7 +176,7 @@ def selftest(
                 continue
             if progress is not None:
                 progress(name)
-            # A kernel that crashes ends the process before its result is stored.
+            # Stored in advance, because a kernel that crashes ends the process.
             _remember(report, {name: "the process ended while its kernel ran"})
             given = cases_of(spec)
             cases = {dtype: [case.cast(dtype) for case in given] for dtype in DTYPES if dtype in spec.dtypes}
@@ -197,10 +197,15 @@ def selftest(
     return report
 
 
-def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
+def _remember(
+    report: SelfTest, extra_failures: Mapping[str, str], replacement: Mapping[str, str] | None = None
+) -> None:
+    """Stores `replacement`, or the failures so far and `extra_failures`: operator -> reason."""
     if report.provider not in SELF_TESTED:
         return
-    failed = {**{r.op: r.detail for r in report.failed}, **more} if instead is None else instead
+    failed = replacement
+    if failed is None:
+        failed = {**{r.op: r.detail for r in report.failed}, **extra_failures}
     try:
         selftest_record.remember(report.provider, report.device, report.library, failed)
     except (OSError, ModelSaveError) as error:

@@ -102,10 +102,10 @@ def fused_conv_no_gain(
 ) -> str:
     """Returns why FusedConv in float32 is slower than ONNX Runtime's Conv; "" if it is faster.
 
-    ONNX Runtime's Conv runs at peak and fuses most activations, except in two cases: without groups where
-    `_conv_below_peak` says so, and with groups. It runs groups one after the other unless they are whole blocks of its
-    NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector.
-    FusedConv is also faster for windows of several taps in groups of 8 channels where a vector has 8 elements.
+    ONNX Runtime's Conv runs at peak and fuses most activations, with two exceptions: the convolutions of
+    `_conv_below_peak`, and groups that are not whole blocks of its NCHWc layout, which it runs one after the other
+    (docs/measurements/fused_conv_cpu.md). A block is as long as a vector. With vectors of 8 elements FusedConv is also
+    faster for windows of several taps in groups of 8 channels.
 
     Args:
         C: input channels of a group.
@@ -131,7 +131,7 @@ def fused_conv_no_gain(
 def fused_conv_times(
     C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
 ) -> tuple[float, float]:
-    """Estimates the microseconds of FusedConv and of ONNX Runtime's Conv where the latter is faster.
+    """Estimates the microseconds of FusedConv and ONNX Runtime's Conv for convolutions that the latter runs at peak.
 
     The arguments are those of `fused_conv_no_gain`. The ratios are near those of docs/measurements/fused_conv_cpu.md,
     where planes of one channel stay in the caches.

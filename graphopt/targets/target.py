@@ -19,7 +19,7 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Target:
-    """The machine that a model is optimized for. Its file runs on every other machine as well.
+    """The machine that a model is optimized for. The optimized file runs on every other machine as well.
 
     Attributes:
         device: one of `DEVICES`.

@@ -80,7 +80,7 @@ class ComparedModel:
     Attributes:
         source: the model for a session.
         proto: its message, maybe without the weights.
-        model: the same with inferred types.
+        model: the same model as `onnx_ir.Model`, with inferred types.
     """
 
     source: Path | onnx.ModelProto

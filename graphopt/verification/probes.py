@@ -139,8 +139,8 @@ class Prober:
 CASES, SECONDS = 3, 10.0
 # Limit of one run in seconds. A longer run is terminated, and no further run begins.
 MOST_SECONDS = 60.0
-# Maximum number of elements of all inputs of a case; ranges depend little on sizes. The second is used if the model
-# accepts no case within the first.
+# Maximum number of elements of all inputs of a case; ranges depend little on sizes. The larger one is used if the
+# model accepts no case within the smaller one.
 ELEMENTS = (1 << 12, 1 << 16)
 # A model with more bytes of weights in memory is not measured, because a session would copy them.
 MOST_BYTES = 2 << 30

@@ -110,7 +110,7 @@ NO_DEVICE = "graphopt doctor shows every route to a GPU"
         (
             "lower gelu.onnx o.onnx --opset 17",
             5,
-            "ONNX has Gelu from opset 20 on: give --opset 20, or export the model",
+            "Gelu exists since opset 20: use --opset 20, or export the model",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_catches_what_moves_outputs_as_far_as_rounding_does() -> None:
 
 @pytest.mark.once
 def test_the_measure_knows_a_rounding_from_a_fault() -> None:
-    """A fault must exceed ten measured rounding errors: rounding to half precision does, float32 rounding does not."""
+    """A fault must exceed ten noise floors: rounding to half precision does, float32 rounding does not."""
     subject = _subjects()["encoder_causal"]
     model = subject.build()
     pair = Pair(model, model, inputs(subject, model))

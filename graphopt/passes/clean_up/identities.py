@@ -35,7 +35,7 @@ def _has_one_input(node: ir.Node, editor: Editor) -> bool:
     return len(node.inputs) == 1
 
 
-def _casts_to_its_own(node: ir.Node, editor: Editor) -> bool:
+def _casts_to_same_dtype(node: ir.Node, editor: Editor) -> bool:
     dtype = editor.dtype(node.inputs[0])
     wanted = node.attributes["to"].as_int() if node.op_type == "Cast" else editor.dtype(node.inputs[1])
     return dtype is not None and dtype == wanted
@@ -66,12 +66,13 @@ def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
 def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
     """Returns whether the result of a Reshape of x's elements has the shape of x.
 
-    Proven from the target: each dimension equals that of x, except one, which follows from the number of elements.
+    Proven from the Reshape's input `shape`: each dimension equals that of x, except one, which follows from the number
+    of elements.
     """
     if editor.arguments(node).position("shape") is None:
         return False
-    have, target = editor.shapes.dims(x), editor.shapes.elements(node.inputs[1])
-    if have is None or target is None or len(have) != target.items.size:
+    have, shape = editor.shapes.dims(x), editor.shapes.elements(node.inputs[1])
+    if have is None or shape is None or len(have) != shape.items.size:
         return False
     read = have if x is node.inputs[0] else editor.shapes.dims(node.inputs[0])
     copied = () if read is None or attribute_int(node, "allowzero", 0) != 0 else tuple(read)
@@ -80,10 +81,10 @@ def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
         dim = have[axis]
         return copied[axis : axis + 1] == (dim,) if wanted == ZERO else wanted == dim
 
-    unproven = [(have[i], w) for i, w in enumerate(target.items.flat) if not is_own(i, w)]
+    unproven = [(have[i], w) for i, w in enumerate(shape.items.flat) if not is_own(i, w)]
     if len(unproven) != 1:
         return not unproven
-    # The number of elements determines one dimension, which may be -1, unless another dimension is 0.
+    # The equal number of elements proves one dimension if all others are known and not 0. -1 needs no proof.
     ((dim, wanted),) = unproven
     if wanted == Size.of(-1):
         return True
@@ -92,10 +93,10 @@ def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
 
 
 def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
-    have, target = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
-    if have is None or target is None or target.items.size > len(have):
+    have, shape = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
+    if have is None or shape is None or shape.items.size > len(have):
         return False
-    return all(w in (ONE, d) for d, w in zip(reversed(have), reversed(list(target.items.flat))))
+    return all(w in (ONE, d) for d, w in zip(reversed(have), reversed(list(shape.items.flat))))
 
 
 def _slices_everything(node: ir.Node, editor: Editor) -> bool:
@@ -125,7 +126,7 @@ _KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
     "Identity": lambda node, editor: True,
     **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _has_one_input),
     "Dropout": drops_nothing,
-    **dict.fromkeys(("Cast", "CastLike"), _casts_to_its_own),
+    **dict.fromkeys(("Cast", "CastLike"), _casts_to_same_dtype),
     "Transpose": _is_identity_transpose,
     "Flatten": _flattens_a_matrix,
     "Expand": _expands_nothing,

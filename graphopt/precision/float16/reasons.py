@@ -283,7 +283,7 @@ def _takes_half(node: ir.Node) -> bool:
 
 
 def _sum_of(node: ir.Node) -> ir.Value | None:
-    """Returns the sum that an Add, or a norm of ours after one, writes."""
+    """Returns the sum that an Add, or a com.graphopt norm after one, writes."""
     if is_op(node, "Add"):
         return node.outputs[0]
     return node.outputs[1] if node.domain == DOMAIN and node.op_type.endswith("AddSum") else None

@@ -1,11 +1,11 @@
-"""Measures the effect of a fault on the outputs, in units of the measured rounding error (`honest` in the code).
+"""Measures the effect of a fault on the outputs, in units of the noise floor (`honest` in the code).
 
-ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The measured rounding error of a
-pair of files is, for each output element, the maximum of three differences: the difference before a fault is planted;
-the effect of changing every float weight and input by one unit in the last place of the pair's precision; and the
-effect, in BEFORE, of the same change to every softmax score (adding a mask of -10000 rounds a score to thousandths).
-The effect of a fault is the largest one over the whole output and over each slice along each axis, since a score of 0.5
-beside a box of 2,000 pixels has a scale of its own.
+ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The noise floor of a pair of files
+is, for each output element, the maximum of three differences: the difference before a fault is planted; the effect of
+changing every float weight and input by one unit in the last place of the pair's precision; and the effect, in BEFORE,
+of the same change to every softmax score (adding a mask of -10000 rounds a score to thousandths). The effect of a fault
+is the largest one over the whole output and over each slice along each axis, since a score of 0.5 beside a box of 2,000
+pixels has a scale of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.rewriting import Array
 from tests.verification.planted.registry import DOMAIN
 from tests.verification.planted.subjects import weights_of
 
-# The measured rounding error counts as at least this fraction of the RMS of a slice.
+# The noise floor counts as at least this fraction of the RMS of a slice.
 FLOOR = 1e-6
 # An axis with more entries enumerates positions, so its slices are not measured separately.
 GROUPS = 1024
@@ -129,7 +129,7 @@ def _rms(array: Array) -> Iterator[Array]:
 
 
 class Pair:
-    """BEFORE, the file to plant faults in, and the measured rounding error between them.
+    """BEFORE, the file to plant faults in, and the noise floor between them.
 
     Args:
         before: the original model.
@@ -182,7 +182,7 @@ class Pair:
                 ]
 
     def effect(self, faulty: onnx.ModelProto) -> float:
-        """Returns the largest ratio of difference to measured rounding error; inf on failure or another interface."""
+        """Returns the largest ratio of difference to noise floor; inf on failure or another interface."""
         worst = 0.0
         for mode in self.modes:
             try:
