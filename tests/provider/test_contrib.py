@@ -209,8 +209,8 @@ def test_float8_caches(worker: ProcessPoolExecutor) -> None:
     """Keys and values are exact in float8. The reference has a cache of floats, as the runtime has no CPU kernel."""
     op, rng = CONTRIB[DOMAIN, "GroupQueryAttention"], np.random.default_rng(12)
     N, G, H, held, scale = 4, 2, 32, 9, np.float32(2**-6)
-    shapes = {"query": (1, 2, N * H), "key": (1, 2, G * H), "value": (1, 2, G * H)}
-    shapes |= dict.fromkeys(("past_key", "past_value"), (1, G, held, H))
+    rows = {"query": (1, 2, N * H), "key": (1, 2, G * H), "value": (1, 2, G * H)}
+    shapes = {**rows, **dict.fromkeys(("past_key", "past_value"), (1, G, held, H))}
     inputs: dict[str, Array] = {n: rng.normal(size=dims).astype(np.float32) for n, dims in shapes.items()}
     for name in list(shapes)[1:]:
         inputs[name] = (inputs[name] / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
