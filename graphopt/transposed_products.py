@@ -89,14 +89,14 @@ def _raise_rank(editor: Editor, node: ir.Node, i: int, count: int, *, lower: boo
             operands[k] = typed(b.unsqueeze(value, *range(count)), value, count)
     attributes = {a.name: a.value for a in node.attributes.values()}
     result = b.op(node.op_type, *operands, _hint=f"{label}/product", _domain=node.domain, **attributes)
-    product = b.nodes[-1]
+    gemm = b.nodes[-1]
     typed(result, y, count if lower else 0)
     if node.domain:
         inference.declare(editor.model, result)
     if lower:
         result = typed(b.squeeze(result, *range(count)), y, 0)
     editor.replace([node], b.nodes, {y: result}, anchor=node)
-    return product
+    return gemm
 
 
 def _transpose_in_float(editor: Editor, transpose: ir.Node, node: ir.Node, i: int) -> None:

@@ -87,22 +87,22 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
 def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> ir.Value:
     """Writes the weights [N, K] by integer arithmetic on the packed bytes, which also works if B is not constant."""
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
-    numbers = _unpack_rows(w, call["B"], bits, N, blocks * size, T)
+    integers = _unpack_rows(w, call["B"], bits, N, blocks * size, T)
     scales = w.reshape(call["scales"], N, blocks)
-    points = call.get("zero_points")
+    zero_points = call.get("zero_points")
     zero: ir.Value
-    if points is None:
+    if zero_points is None:
         zero = w.array(np.full((N, blocks), 2 ** (bits - 1)).astype(T.numpy()))
-    elif w.dtype(points) == ir.DataType.UINT8:
-        zero = w.slice(_unpack_rows(w, points, bits, N, -1, T), 1, 0, blocks)
+    elif w.dtype(zero_points) == ir.DataType.UINT8:
+        zero = w.slice(_unpack_rows(w, zero_points, bits, N, -1, T), 1, 0, blocks)
     else:
-        zero = w.reshape(points, N, blocks)
+        zero = w.reshape(zero_points, N, blocks)
     if "g_idx" in call:  # the block of each element along K
-        numbers = w.slice(numbers, 1, 0, K)
+        integers = w.slice(integers, 1, 0, K)
         groups = w.cast(w.slice(call["g_idx"], 0, 0, K), ir.DataType.INT64)
         zero, scales = (w.op("Gather", x, groups, axis=1) for x in (zero, scales))
-        return w.mul(w.sub(numbers, zero), scales)
-    shaped = w.reshape(numbers, N, blocks, size)
+        return w.mul(w.sub(integers, zero), scales)
+    shaped = w.reshape(integers, N, blocks, size)
     weights = w.mul(w.sub(shaped, w.unsqueeze(zero, 2)), w.unsqueeze(scales, 2))
     flat = w.reshape(weights, N, blocks * size)
     return w.slice(flat, 1, 0, K) if blocks * size != K else flat

@@ -324,12 +324,12 @@ def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.No
         raise Refusal(Code.KEPT, "--keep-float names the node or its operator", node)
 
 
-def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:
+def _factor(value: ir.Value, matmul: ir.Node, last: int, editor: Editor) -> Factor:
     """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the last `last` axes."""
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)
     transpose = producer_of(value, "Transpose")
-    if transpose is None or sole_reader(value) is not product or transpose.graph is not product.graph:
+    if transpose is None or sole_reader(value) is not matmul or transpose.graph is not matmul.graph:
         return Factor(value, own)
     perm = attribute_ints(transpose, "perm", tuple(reversed(own)))
     source = require_input(transpose, 0)

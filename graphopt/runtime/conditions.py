@@ -22,13 +22,11 @@ def why_conditions_decide(model: onnx.ModelProto) -> str:
     is therefore faster on the CPU. silero_vad has 25 of the former and 16 of the latter; on the CPU it is three times
     as fast as with 18 of its nodes on an H200.
     """
-    conditions = products = 0
+    conditions = layers = 0
     for node in all_nodes(model.graph.node):
         conditions += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
         # An operator of another domain usually replaces several nodes.
-        products += node.op_type in DEVICE_WORK or node.domain not in ("", "ai.onnx")
-    if conditions <= products:
+        layers += node.op_type in DEVICE_WORK or node.domain not in ("", "ai.onnx")
+    if conditions <= layers:
         return ""
-    return (
-        f"it has more If, Loop and Scan nodes ({conditions}) than matrix multiplications and convolutions ({products})"
-    )
+    return f"it has more If, Loop and Scan nodes ({conditions}) than matrix multiplications and convolutions ({layers})"

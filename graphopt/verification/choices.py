@@ -614,9 +614,9 @@ def _quantizers(model: ir.Model) -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {}
     for node in model.graph:
         if node.op_type in ROUNDING_LEVELS:
-            numbers = [view.constant(value) for value in node.inputs[1:] if value is not None]
-            known = [(n.shape, n.dtype, n.tobytes()) for n in numbers if n is not None]
-            if len(known) == len(numbers):
+            parameters = [view.constant(value) for value in node.inputs[1:] if value is not None]
+            known = [(n.shape, n.dtype, n.tobytes()) for n in parameters if n is not None]
+            if len(known) == len(parameters):
                 found[str(node.outputs[0].name)] = (node.op_type, attribute_int(node, "axis", 1), *known)
     return found
 

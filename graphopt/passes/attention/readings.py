@@ -188,7 +188,7 @@ _READINGS: dict[str, Callable[[ir.Node, GraphView], Iterable[Reading]]] = {
 
 
 def dropout_refusal(node: ir.Node, graph: GraphView) -> Refusal | None:
-    return None if drops_nothing(node, graph) else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
+    return None if drops_nothing(node, graph) else Refusal(Code.TRAINING_MODE, "Dropout may drop values", node)
 
 
 def code_of(op_type: str) -> Code:

@@ -220,9 +220,9 @@ class Conversion:
             b.nodes.append(Builder(self.editor, node).emit("Linear", [v for v in inputs if v is not None], {}))
         else:
             b.op(node.op_type, *inputs, _hint=name, **{a.name: a.value for a in node.attributes.values()})
-        product = b.nodes[0]
-        product.outputs[0].type, product.outputs[0].shape = ir.TensorType(HALF), y.shape
-        wide = b.op("Cast", product.outputs[0], to=int(FLOAT), _hint=f"{name}/{_SUFFIX[FLOAT]}", _like=y, _dtype=FLOAT)
+        layer = b.nodes[0]
+        layer.outputs[0].type, layer.outputs[0].shape = ir.TensorType(HALF), y.shape
+        wide = b.op("Cast", layer.outputs[0], to=int(FLOAT), _hint=f"{name}/{_SUFFIX[FLOAT]}", _like=y, _dtype=FLOAT)
         factor = b.initializer(np.array(2.0**power, np.float32), "/scale")
         result = b.op("Mul", wide, factor, _hint=f"{name}/unscaled", _like=y, _dtype=FLOAT)
         if residual is not None:
@@ -231,7 +231,7 @@ class Conversion:
         self.editor.replace([node], b.nodes, {y: result}, anchor=node)
         self.nodes += 1
         self.casts += 1
-        self.scaled.append(product)
+        self.scaled.append(layer)
         return True
 
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
@@ -449,8 +449,8 @@ def _transpose_after_products(editor: Editor) -> None:
         attributes = {a.name: a.value for a in node.attributes.values()}
         b, label = Builder(editor, node), node_label(node)
         hint, operands = f"{label}/product", (x, *node.inputs[1:])
-        product = b.op(node.op_type, *operands, _hint=hint, _domain=node.domain, _dtype=HALF, **attributes)
-        product.shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
-        inference.declare(editor.model, product)
-        result = b.op("Transpose", product, perm=perm, _hint=f"{label}/transpose")
+        gemm = b.op(node.op_type, *operands, _hint=hint, _domain=node.domain, _dtype=HALF, **attributes)
+        gemm.shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
+        inference.declare(editor.model, gemm)
+        result = b.op("Transpose", gemm, perm=perm, _hint=f"{label}/transpose")
         editor.replace([node], b.nodes, {y: result}, anchor=node)
