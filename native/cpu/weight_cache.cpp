@@ -48,14 +48,15 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
       }
     }
     // Outside the lock, so sessions that load at the same time can prepare different weights in parallel.
-    if (holds(*entry, key, weights, prepare)) {
+    if (prepare_once(*entry, key, weights, prepare)) {
       return std::shared_ptr<const void>(entry, entry->prepared.get());
     }
     others.push_back(std::move(entry));
   }
 }
 
-bool WeightCache::holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const {
+bool WeightCache::prepare_once(Entry& entry, uint64_t key, const void* weights,
+                               const Prepare& prepare) const {
   const auto packed = [&] {
     Memory memory = allocate_lines(entry.prepared_bytes);
     // prepare() does not write padding, which is compared as well.

@@ -40,8 +40,8 @@ class WeightCache {
   };
   using Prepare = std::function<void(void* prepared)>;
 
-  // Returns true if the entry matches these weights. The first caller creates the entry.
-  bool holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const;
+  // Prepares the weights of a new entry. Returns whether the entry matches these weights.
+  bool prepare_once(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const;
 
   const WeightFolder* folder_;
   std::mutex mutex_;

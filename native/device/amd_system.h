@@ -1,6 +1,6 @@
-// Lists the AMD GPUs that Linux shows to this process, without calling a driver, and explains why ROCm finds
-// none, because ROCm's runtime reports the same error for all reasons. docs/provider_reference.md lists the
-// codes.
+// Counts the AMD GPUs that Linux shows to this process, and explains why ROCm finds none, because ROCm's runtime
+// reports the same error for all reasons. Reads /sys and /proc and opens the drivers' device nodes, without ROCm.
+// docs/provider_reference.md lists the codes.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ struct AmdSystem {
   std::vector<std::string> unbound;  // GPUs without the kernel driver amdgpu: "BUS: DRIVER"
   bool kfd = false;                  // whether the compute driver's device node, /dev/kfd, exists
   std::string kfd_group;             // group with access to /dev/kfd; its ID if it has no name here
-  std::string kfd_refusal;           // why this process cannot open it, "" if it can
+  std::string kfd_refusal;           // why this process cannot open it; "" if it can
   int kfd_gpus = -1;                 // GPUs that the compute driver lists; -1 if unknown
   std::string arch;                  // architecture of the first of these, "gfx1100"; "" if unknown
   std::vector<std::string> render_nodes;  // /dev/dri/renderD*
   std::string render_group;               // group with access to the first render node
-  std::string render_refusal;             // why this process cannot open any of them, "" if it can
+  std::string render_refusal;             // why this process can open none of them; "" if it can open one
   bool dxg = false;                       // whether WSL's device node, /dev/dxg, exists
   bool wsl = false;
   bool container = false;
@@ -36,7 +36,7 @@ std::string& system_root();
 
 AmdSystem inspect_amd_system(const std::string& root = system_root());
 
-// Returns why there is no GPU, with a remedy. Checks the obstacles in ROCm's order.
+// Returns why there is no GPU, with a remedy. Checks the obstacles in the order of ROCm's initialization.
 // `reported`: the problem that find_hip() reports; only a missing runtime and missing devices are explained,
 // other problems are returned unchanged.
 Diagnosis explain_missing_gpu(const Diagnosis& reported, const AmdSystem& system);

@@ -91,7 +91,7 @@ class HostDevice final : public Device {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (corruption_.empty()) corruption_ = problem;
   }
-  // Calls complete before they return; a stream or an event is only a unique address.
+  // Calls complete before they return; a stream is only a unique address, and an event holds a time.
   void synchronize(void*) override {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");

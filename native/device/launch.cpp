@@ -25,7 +25,8 @@ Divisor make_divisor(int64_t d) {
 
 uint32_t to_u31(int64_t value) {
   if (value < 0 || value >= int64_t{1} << 31) {
-    throw std::invalid_argument("a tensor or grid with " + std::to_string(value) + " elements is too large");
+    throw std::invalid_argument("a size, stride or grid of " + std::to_string(value) +
+                                " is not in [0, 2^31)");
   }
   return static_cast<uint32_t>(value);
 }
@@ -97,7 +98,7 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
     least *= static_cast<double>(f.xcds) / a.xcds;
   }
   // For some memory the runtime reports the clock in other units, so the result is limited to the bandwidth
-  // of the fastest product.
+  // of the fastest GPU of this architecture.
   f.bytes_per_second =
       std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
   return f;

@@ -36,8 +36,8 @@ struct DeviceFacts {
   size_t memory = 0;        // bytes
   bool integrated = false;  // shares the memory of the CPU
   int wave = 32;            // work-items of a wave
-  int compute_units = 1;    // CUs, or multiprocessors
-  int multiprocessors = 0;  // as counted by the runtime; 0 if unknown
+  int compute_units = 1;    // CUs on AMD GPUs, multiprocessors on NVIDIA GPUs
+  int multiprocessors = 0;  // as counted by the runtime: on RDNA, HIP may count WGPs of two CUs; 0 if unknown
   int xcds = 1;             // dies (XCDs), which receive work-groups round-robin
   int64_t l2_bytes = 0;     // of the entire device
   double clock_hz = 1e9;

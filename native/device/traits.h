@@ -23,7 +23,7 @@ constexpr int kWave = 32;
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 
 // The matrix units of this target; device/architectures.h has the same information for the host.
-// fp16: all matrix units, and the emulated ones of both wave sizes.
+// GRAPHOPT_MATRIX_F16 is set for targets with fp16 matrix units, and on the CPU, which emulates them.
 #if GRAPHOPT_MFMA || defined(GRAPHOPT_WAVE) || defined(__CUDA_ARCH__) || \
     __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32) ||         \
     __has_builtin(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
@@ -39,8 +39,8 @@ constexpr bool kMatrixF32 = true;
 #else
 constexpr bool kMatrixF32 = false;
 #endif
-// Whether the matrix units use the same registers as the vector unit. On gfx908, half of the registers belong to the matrix
-// units.
+// Whether the matrix units use the same registers as the vector unit. On gfx908, half of the registers belong to the
+// matrix units.
 #if defined(__gfx908__)
 constexpr bool kSharesRegisters = false;
 #else
@@ -58,7 +58,7 @@ constexpr bool kOnCpu = true;
 #else
 constexpr bool kOnCpu = false;
 #endif
-// LDS of a work-group that kernels are written for. gfx950 has more, but runs the tile shapes of gfx942.
+// The LDS of a work-group that kernels assume. gfx950 has more, but runs the tile shapes of gfx942.
 constexpr int kAmdLdsBytes = 65536, kNvidiaLdsBytes = 232448;
 #if defined(__CUDA_ARCH__)
 constexpr int kLdsBytes = kNvidiaLdsBytes;

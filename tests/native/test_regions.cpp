@@ -65,7 +65,7 @@ TEST_CASE("blocks come in few sizes") {
   for (const size_t steps : {1, 8, 16}) {
     std::set<size_t> sizes;
     for (size_t bytes = 0; bytes <= 1 << 16; ++bytes) {
-      const size_t size = provider::few_sizes(bytes, 512, steps);
+      const size_t size = provider::size_class(bytes, 512, steps);
       if (size < bytes || size < 512 || size % 512 != 0 ||
           (bytes > 512 * steps && (size - bytes) * steps >= 2 * bytes)) {
         FAIL("a block of " << size << " bytes for " << bytes << ", in steps of " << steps);
@@ -80,7 +80,7 @@ TEST_CASE("blocks come in few sizes") {
 TEST_CASE("more bytes than any device has are refused") {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, (size_t{1} << 63) + 1, (size_t{1} << 60) + 1}) {
     for (const size_t steps : {1, 8, 16}) {
-      CHECK_THROWS_AS(provider::few_sizes(bytes, 512, steps), gpu::OutOfMemory);
+      CHECK_THROWS_AS(provider::size_class(bytes, 512, steps), gpu::OutOfMemory);
     }
   }
 }

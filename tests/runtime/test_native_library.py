@@ -112,7 +112,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0, 1, 2, 2]}, "'q_perm' must permute"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0]}, "'q_perm' must permute"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "o_perm": [0, 1]}, "'o_perm'"),
-    ("FusedAttention", [(2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)], ATTENTION, "does not have the rank of its perm"),
+    ("FusedAttention", [(2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)], ATTENTION, "rank differs from the length of its perm"),
     ("FusedAttention", [(1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 4)], ATTENTION, "head size"),
     ("FusedAttention", [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 9, 4)], ATTENTION, "keys"),
     ("FusedAttention", [(2, 2, 3, 4), (3, 2, 3, 4), (3, 2, 3, 4)], ATTENTION, "do not broadcast"),

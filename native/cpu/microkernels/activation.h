@@ -72,7 +72,7 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
     const V tail = fast_normal_tail(magnitude(x));
     return x * (x < 0.0f ? tail : 1.0f - tail);
   } else if constexpr (kKind == ActivationKind::kGeluTanh) {
-    // 0.5 (1 + tanh(u)) is sigmoid(2 u).
+    // 0.5 (1 + tanh(u / 2)) is sigmoid(u).
     const V u = 1.59576912160573071176f * (x * (1.0f + 0.044715f * (x * x)));
     return x / (1.0f + fast_exp(-u));
   } else if constexpr (kKind == ActivationKind::kMish) {
@@ -85,8 +85,8 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
   }
 }
 
-// Computes y[i] = act(at(read)). `at` computes the value to activate from read(p), which returns p[i] for any array p.
-// y may be one of these arrays.
+// Computes y[i] = act(at(read)). at(read) returns the value to activate; for an array p, read(p) returns p[i], or a
+// vector of 16 elements from p[i] on. y may be one of these arrays.
 template <ActivationKind kKind, class At>
 inline void activate_each(const Activation& act, float* y, int64_t n, const At& at) {
   const float a = act.a, b = act.b;

@@ -13,7 +13,7 @@ namespace graphopt::hip {
 // but leaves LDS for other work-groups, which multiply meanwhile.
 template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>
 DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
-  static_assert(kBuffers == 1 || kBuffers == 2, "the step in flight has at most one separate buffer");
+  static_assert(kBuffers == 1 || kBuffers == 2, "one or two buffers");
   constexpr int kOther = kBuffers - 1;
   begin(0, 0);
   finish(0);
@@ -76,11 +76,11 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
   wait_for_copies();  // copies of steps beyond the last one: the following code may use the same LDS
 }
 
-// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. A work-item rarely holds sums
-// of consecutive columns, and the unrolled code after the GEMM would be repeated for each of its sums. The
-// sums are therefore exchanged through LDS, in kChunks parts of kRows rows. store(which, lds) stores the part
-// selected by a bit of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns the row of C
-// for a row of a part.
+// Calls visit(m, n, values) for all sums in packs of kSize consecutive columns. Many work-items
+// hold sums of fewer consecutive columns, and the unrolled code after the GEMM would be repeated for each of
+// their sums. The sums are therefore exchanged through LDS, in kChunks chunks of kRows rows. store(which, lds)
+// stores the chunk selected by a bit of `which` to lds[kRows][kRowOfSums<kColumns>]; row_of(chunk, row) returns
+// the row of C for a row of a chunk.
 template <int kColumns>
 constexpr int kRowOfSums = kColumns + 4;  // padded: rows begin in different banks
 

@@ -59,7 +59,7 @@ OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, co
 
 OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
   const KernelHandle& handle = *static_cast<KernelHandle*>(raw_handle);
-  const abi::Context context(handle.op.api, handle.op.newer, raw_context);
+  const abi::Context context(handle.op.api, handle.op.api24, raw_context);
   try {
     run_node(handle.bound, context, handle.memory);
     return nullptr;
@@ -93,9 +93,9 @@ size_t inplace_input0(int** inputs, int** outputs) {
 
 }  // namespace
 
-CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Registration& registration,
+CustomOp::CustomOp(const abi::OrtApi* api, const abi::OrtApi24* api24, const Registration& registration,
                    ElementType type)
-    : OrtCustomOp{}, api(api), newer(newer), registration(registration), type(type) {
+    : OrtCustomOp{}, api(api), api24(api24), registration(registration), type(type) {
   version = abi::kApiRevision;
   GetName = [](const OrtCustomOp* op) { return custom_op(op).registration.name.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* op) { return custom_op(op).registration.provider; };

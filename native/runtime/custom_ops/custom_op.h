@@ -15,12 +15,12 @@ namespace graphopt::runtime {
 // outlive it.
 class CustomOp final : public abi::OrtCustomOp {
  public:
-  // `newer`: null before 1.24.
-  CustomOp(const abi::OrtApi* api, const abi::OrtApi24* newer, const Registration& registration,
+  // `api24`: null for ONNX Runtime before 1.24.
+  CustomOp(const abi::OrtApi* api, const abi::OrtApi24* api24, const Registration& registration,
            ElementType type);
 
   const abi::OrtApi* api;
-  const abi::OrtApi24* newer;
+  const abi::OrtApi24* api24;
   const Registration& registration;
   ElementType type;
 };

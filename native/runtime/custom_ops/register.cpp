@@ -119,12 +119,12 @@ struct Registry {
     if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
     // Older runtimes are not queried, because a runtime prints a line if it lacks the revision.
-    const auto* newer = abi::version_of(base) >= std::pair(1, 24)
+    const auto* api24 = abi::version_of(base) >= std::pair(1, 24)
                             ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
                             : nullptr;
     for (const Registration& op : table) {
       for (const ElementType type : op.types)
-        ops.push_back(std::make_unique<runtime::CustomOp>(api, newer, op, type));
+        ops.push_back(std::make_unique<runtime::CustomOp>(api, api24, op, type));
     }
     if (log) {
       std::fprintf(stderr, "graphopt: %zu kernels registered%s%s; on the CPU: %s\n", ops.size(),

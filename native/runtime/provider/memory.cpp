@@ -163,7 +163,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const bool from_pinned = is_host_accessible(api, abi::Value_GetMemoryDevice(ep, from));
     if (between_devices && !from_pinned && !is_host_accessible(api, abi::Value_GetMemoryDevice(ep, to))) {
       throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
-                  text_of(target) + ": make it there, or copy it through host memory");
+                  text_of(target) + ": allocate it there, or copy it through host memory");
     }
     const auto bytes = abi::get<size_t>(api, abi::GetTensorSizeInBytes, from);
     if (bytes == 0) return;

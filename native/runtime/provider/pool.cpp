@@ -101,7 +101,7 @@ void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_i
   all.emplace_back(std::move(owner), std::move(release_idle));
 }
 
-size_t few_sizes(size_t bytes, size_t least, size_t steps) {
+size_t size_class(size_t bytes, size_t least, size_t steps) {
   constexpr size_t kMost = size_t{1} << 56;  // prevents overflow in sizes computed from `bytes`
   if (bytes > kMost) {
     throw gpu::OutOfMemory("out of memory: no device has " + std::to_string(bytes) + " bytes");
@@ -112,7 +112,7 @@ size_t few_sizes(size_t bytes, size_t least, size_t steps) {
 }
 
 // Rounding the sizes makes more blocks interchangeable.
-size_t Pool::block_size(size_t bytes) { return few_sizes(bytes, 512, 16); }
+size_t Pool::block_size(size_t bytes) { return size_class(bytes, 512, 16); }
 
 Pool::Pool(int number, size_t limit, Memory memory) : number_(number), limit_(limit), kind_(memory) {
   if (kind_ == Memory::kPinned) return;

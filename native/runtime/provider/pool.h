@@ -25,7 +25,7 @@ namespace graphopt::provider {
 // Rounds `bytes` up to a multiple of a step, so that only a few sizes occur. The step is the smallest product of
 // `least` and a power of two for which `steps` steps suffice. Throws gpu::OutOfMemory for more bytes than any device
 // has.
-size_t few_sizes(size_t bytes, size_t least, size_t steps);
+size_t size_class(size_t bytes, size_t least, size_t steps);
 
 // Thread-safe.
 class Pool {
@@ -113,7 +113,8 @@ void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_i
 Pool& pool(int number);
 Pool& pinned_pool(int number);
 
-// Returns JSON: the statistics of all pools of device memory, and the total device memory of this library (docs/native_library.md).
+// Returns JSON: the statistics of all pools of device memory, and the total device memory of this library
+// (docs/native_library.md).
 std::string describe_memory();
 
 }  // namespace graphopt::provider

@@ -12,7 +12,7 @@ namespace {
 thread_local RegionCache::Lease* innermost = nullptr;
 
 // Rounds up, so a somewhat larger shape can reuse the block.
-size_t arena_capacity(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
+size_t arena_capacity(size_t bytes) { return size_class(bytes, size_t{1} << 16, 8); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace graphopt::provider {
 namespace {
 
-// Copies of more than kMaxBytes are not staged, because their transfer time dominates the wait.
+// Copies of more than kMaxBytes are not staged, because the transfer takes most of the time that the caller would wait.
 constexpr size_t kMaxBytes = size_t{16} << 20, kMaxTotal = size_t{64} << 20, kMinBytes = 4096;
 
 }  // namespace
@@ -22,7 +22,7 @@ bool Staging::Block::is_free() {
 }
 
 Staging::Block* Staging::take(size_t bytes) {
-  const size_t size = few_sizes(bytes, kMinBytes, 1);
+  const size_t size = size_class(bytes, kMinBytes, 1);
   for (Block& block : blocks_) {
     if (block.bytes < size || block.bytes / 4 > size) continue;
     if (block.is_free()) return &block;

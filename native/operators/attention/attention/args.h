@@ -34,14 +34,14 @@ enum AttentionFlags : int32_t {
   kAttentionMask = 512,
   kAttentionSoftcap = 1024,
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
-  // fused_attention_values_* has run. Without this flag and with kAttentionGuard, a work-group with a NaN softmax searches
-  // V itself.
+  // fused_attention_values_* has run. Without this flag and with kAttentionGuard, a work-group with a NaN softmax
+  // searches V itself.
   kAttentionFound = 4096,
   kAttentionWindow = 8192,
   // The number of keys differs between batch elements, whose keys and queries end at the same position. A query that
   // sees no key gives zeros.
   kAttentionLengths = 1 << 14,
-  kAttentionFirst = 1 << 15,  // with lengths: query 0 has the position of key 0
+  kAttentionBeginsAtFirstKey = 1 << 15,  // with lengths: query 0 has the position of key 0
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
@@ -68,10 +68,10 @@ struct AttentionLayout {
 };
 
 // With kAttentionLengths there is neither a mask nor a search for non-finite values, and their slots have the arrays
-// `lengths` and `sinks`: two more slots would take four scalar registers, of which gfx90a has none left.
+// `last_keys` and `sinks`: two more slots would take four scalar registers, of which gfx90a has none left.
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias;  // bias may be null
-  Constant mask;           // or lengths: int32_t [B], the last key of each batch element. Null if unused
+  Constant mask;           // or last_keys: int32_t [B], the last key of each batch element. Null if unused
   Out o;
   Out partial;     // unnormalised O of each split; null without a split
   Out statistics;  // highest score and sum of each split
@@ -80,7 +80,7 @@ struct AttentionArgs : Arguments<9, 336> {
   AttentionLayout layout;
 
   // Returns null if all batch elements have T keys.
-  DEVICE const int32_t* lengths() const {
+  DEVICE const int32_t* last_keys() const {
     return (layout.scores.flags & kAttentionLengths) != 0 ? static_cast<const int32_t*>(mask) : nullptr;
   }
 };
@@ -99,7 +99,7 @@ constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * k
 
 // Merges the splits: a work-group for each row.
 struct AttentionCombineArgs : Arguments<6, 176> {
-  In partial, statistics, found, lengths, sinks;
+  In partial, statistics, found, last_keys, sinks;
   Out o;
   AttentionStrides strides;  // of o
   AttentionSizes sizes;

@@ -233,13 +233,14 @@ struct FewPlace {
   int rows, begin, end;
   bool is_used;  // false: this split has no keys
 
-  DEVICE FewPlace(const AttentionLayout& of, const int32_t* lengths)
+  DEVICE FewPlace(const AttentionLayout& of, const int32_t* last_keys)
       : layout(of), id(static_cast<uint32_t>(block_x())), rows(static_cast<int>(of.sizes.rows)) {
     const uint32_t all_heads = divide(id, layout.splits), split = id - all_heads * layout.splits.d;
     batch = divide(all_heads, layout.heads);
     head = all_heads - batch * layout.heads.d;
     first_head = head * divide(layout.sizes.rows, layout.queries);
-    const KeyRange range(layout.sizes, layout.scores.flags, layout.splits, lengths, static_cast<int>(batch));
+    const KeyRange range(layout.sizes, layout.scores.flags, layout.splits, last_keys,
+                         static_cast<int>(batch));
     is_used = range.uses(static_cast<int>(split));
     begin = range.first + static_cast<int>(split) * range.of_split;
     end = min_int(begin + range.of_split, range.count);
@@ -301,7 +302,7 @@ DEVICE void attention_few(const AttentionArgs& args) {
   constexpr int kSize = Few::kSize;
   const T *q = args.q, *k = args.k, *v = args.v;
   const AttentionLayout& layout = args.layout;
-  const FewPlace place(layout, args.lengths());
+  const FewPlace place(layout, args.last_keys());
   if (!place.is_used) return;
   const int group = thread_x() / Few::kLanes, d = thread_x() % Few::kLanes * kSize;
   const int first = place.begin + group;

@@ -325,7 +325,7 @@ template <class T, class P, bool kPlain>
 DEVICE void fused_attention(const AttentionArgs& args) {
   static_assert(sizeof(typename P::Lds) == P::kShapeLds, "the plan requests as much");
   LARGE_SHARED(lds, typename P::Lds);
-  const AttentionPlace<P> place(args.layout, args.lengths());
+  const AttentionPlace<P> place(args.layout, args.last_keys());
   if (!place.is_used) return;
   P products;
   AttentionSoftmax<P> softmax;
@@ -368,8 +368,8 @@ struct CombineLds {
 struct MergedSplits {
   float highest = -infinity(), sum = 0, value[4] = {};
 
-  // Merges every `down`-th split from `split` on, several at the same time. `first`: index of the row in the first split;
-  // the statistics of unused splits are undefined.
+  // Merges every `down`-th split from `split` on, several at the same time. `first`: index of the row in the first
+  // split; the statistics of unused splits are undefined.
   DEVICE void add(const AttentionCombineArgs& args, const KeyRange& range, size_t first, int split, int down,
                   int column) {
     constexpr int kAtOnce = 4;
@@ -410,7 +410,7 @@ struct MergedSplits {
 template <class T>
 DEVICE void attention_combine(const AttentionCombineArgs& args) {
   SHARED(lds, CombineLds);
-  const int32_t *found = args.found, *lengths = args.lengths;
+  const int32_t *found = args.found, *last_keys = args.last_keys;
   const T* sinks = args.sinks;
   T* o = args.o;
   const AttentionStrides& strides = args.strides;
@@ -420,7 +420,7 @@ DEVICE void attention_combine(const AttentionCombineArgs& args) {
   const auto id = static_cast<uint32_t>(block_x());
   const uint32_t all_heads = divide(id, rows), r = id - all_heads * rows.d;
   const uint32_t batch = divide(all_heads, heads);
-  const KeyRange range(sizes, args.flags, args.splits, lengths, static_cast<int>(batch));
+  const KeyRange range(sizes, args.flags, args.splits, last_keys, static_cast<int>(batch));
   const auto block_rows = static_cast<uint32_t>(args.block_rows), block = r / block_rows;
   const uint32_t row_blocks = (rows.d + block_rows - 1) / block_rows;
   const size_t first =
@@ -585,5 +585,5 @@ ATTENTION_KERNEL(plain_teams_64_f16, half_t, 64, 64, true, kTeams)
 ATTENTION_KERNEL(plain_teams_128_f16, half_t, 128, 128, true, kTeams)
 #endif
 FLOAT_KERNELS(fused_attention_combine, attention_combine<T>, kAttentionThreads, AttentionCombineArgs, partial,
-              statistics, found, lengths, sinks, o)
+              statistics, found, last_keys, sinks, o)
 FLOAT_KERNELS(fused_attention_values, attention_values<T>, kAttentionThreads, AttentionValuesArgs, v, found)

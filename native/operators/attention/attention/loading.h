@@ -62,7 +62,7 @@ struct AttentionPlace {
     return first_read(layout.sizes, position, layout.scores.flags) / kAttentionValueKeys;
   }
 
-  DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* lengths)
+  DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* last_keys)
       : layout(of), rows(static_cast<int>(of.sizes.rows)) {
     const AttentionSizes& sizes = layout.sizes;
     // Consecutive work-groups are in different ranges of all work. On a device with several dies, which receive
@@ -89,7 +89,7 @@ struct AttentionPlace {
     const int lowest = one_head ? low.query : 0;
     // In vector registers on AMD: with all arguments, there are too few scalar ones.
     const int32_t flags = layout.scores.flags;
-    const KeyRange range(sizes, flags, layout.splits, lengths, opaque(b));
+    const KeyRange range(sizes, flags, layout.splits, last_keys, opaque(b));
     is_used = same_in_wave(range.uses(split) ? 1 : 0) != 0;
     ahead = same_in_wave(range.position + sizes.right);
     first_hidden = lowest + ahead + 1;

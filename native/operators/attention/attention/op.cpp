@@ -35,7 +35,8 @@ struct Operand4 {
 Operand4 view(const char* name, const StridedShape& operand, const std::vector<int64_t>& perm) {
   const size_t rank = perm.size();
   const auto& [shape, stride, offset] = operand;
-  if (shape.rank() != rank) throw Error(name, " ", shape, " does not have the rank of its perm ", text(perm));
+  if (shape.rank() != rank)
+    throw Error(name, " ", shape, ": its rank differs from the length of its perm ", text(perm));
   const auto axis = [&](size_t from_right) { return static_cast<size_t>(perm[rank - 1 - from_right]); };
   Operand4 v;
   v.stride.offset = offset;
@@ -356,7 +357,7 @@ class Attention final : public gpu::DeviceKernel {
     const Shape &past_k = call.input(kPastK).shape, &past_v = call.input(kPastV).shape;
     const int64_t tokens = past_k.rank() == 4 ? past_k[2] : 0;
     throw_if(past_k != Shape{k[0], k[1], tokens, k[3]} || past_v != Shape{v[0], v[1], tokens, v[3]},
-             "past K ", past_k, " and V ", past_v, " do not fit");
+             "past K ", past_k, " and V ", past_v, " do not match K and V");
     return tokens;
   }
 
@@ -423,7 +424,7 @@ std::string refuse_attention(const Node& node) {
     if (!mask || mask->rank() == 0) return "the rank of the mask is not known";
     const int64_t keys = (*k)[k->rank() == 4 ? 2 : 1], last = (*mask)[mask->rank() - 1];
     if (!node.has_input(4) && keys >= 0 && last >= 0 && last != keys && last != 1)
-      return "a mask of fewer keys";
+      return "a mask whose last axis is not the number of keys";
   }
   return "";
 }

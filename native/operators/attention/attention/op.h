@@ -46,7 +46,8 @@ struct AttentionProblem {
   // An input has the index of the last key of each batch element; T is the most keys. A query that sees no key gives
   // zeros.
   bool has_lengths = false;
-  bool first = false;             // with lengths: query i has the position of key i, else of key i + keys - S
+  // With lengths: query i has the position of key i, else of key i + keys - S.
+  bool begins_at_first_key = false;
   bool ends_at_last_key = false;  // with a window: a query after the last key has the position of that key
   bool sink = false;              // adds exp(sink of the head) to each sum of probabilities
   bool has_sinks = false;         // an input has the sinks [H], else they are 0
@@ -92,9 +93,10 @@ GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
 
 namespace graphopt::gpu {
 
-// Inputs Q, K, V, then bias and mask if the problem has them; inputs 5 and 6 are lengths and sinks; output O. `aligned`: all pointers are multiples of 16.
-// `rows` overrides the planner's variant. Throws std::invalid_argument if a head has more than 256 elements, or if a
-// dimension, the stride of a row or column, or the number of rows or work-groups is 2^31 or more.
+// Inputs Q, K, V, then bias and mask if the problem has them; inputs 5 and 6 are last_keys and sinks; output O.
+// `aligned`: all pointers are multiples of 16. `rows` overrides the planner's variant. Throws std::invalid_argument if
+// a head has more than 256 elements, or if a dimension, the stride of a row or column, or the number of rows or
+// work-groups is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<hip::AttentionRows> rows = {});
 

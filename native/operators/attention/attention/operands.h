@@ -50,12 +50,12 @@ struct KeyRange {
   int first;     // the first key of the first split
   int of_split;  // number of keys of a split
 
-  DEVICE KeyRange(const AttentionSizes& sizes, int32_t flags, const Divisor& splits, const int32_t* lengths,
+  DEVICE KeyRange(const AttentionSizes& sizes, int32_t flags, const Divisor& splits, const int32_t* last_keys,
                   int b)
       : count(sizes.T), position(sizes.T - sizes.S), first(0), of_split(sizes.split_keys) {
-    if (lengths == nullptr) return;
-    const bool is_first = (flags & kAttentionFirst) != 0;
-    count = max_int(min_int(lengths[b], (is_first ? min_int(sizes.S, sizes.T) : sizes.T) - 1) + 1, 0);
+    if (last_keys == nullptr) return;
+    const bool is_first = (flags & kAttentionBeginsAtFirstKey) != 0;
+    count = max_int(min_int(last_keys[b], (is_first ? min_int(sizes.S, sizes.T) : sizes.T) - 1) + 1, 0);
     position = is_first ? 0 : max_int(count - sizes.S, 0);
     if ((flags & kAttentionWindow) != 0) first = max_int(position_of(0, flags) - sizes.left, 0);
     const auto each = static_cast<int>(divide(static_cast<uint32_t>(length()) + splits.d - 1, splits));
@@ -75,8 +75,8 @@ struct KeyRange {
   }
 };
 
-// Returns the term of a sink in the sum of probabilities. The probabilities are relative to the highest score and scaled
-// by 2^raised.
+// Returns the term of a sink in the sum of probabilities. The probabilities are relative to the highest score and
+// scaled by 2^raised.
 DEVICE float sink_term(float sink, float highest, float exponent, float raised) {
   const float shift = highest == -infinity() ? 0.0f : highest * exponent;
   return exp2_fast(fused_multiply_add(sink, 1.44269504f, raised) - shift);

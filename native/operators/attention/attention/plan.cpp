@@ -15,8 +15,8 @@ using hip::AttentionShape;
 
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
-// On NVIDIA GPUs, narrow heads have separate float16 kernels: at most kNarrowHead elements among the heads of up to 64
-// elements, and at most kNarrowHeadOf128 among those of up to 128.
+// On NVIDIA GPUs, narrow heads have separate float16 kernels without bias, mask, window and softcap: heads of at most
+// kNarrowHead elements with kMany, and heads of 65 to kNarrowHeadOf128 elements without kMany.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
@@ -39,7 +39,7 @@ size_t bucket_of(int64_t widest) {
   for (size_t bucket = 0; bucket < std::size(hip::kAttentionHeads); ++bucket) {
     if (hip::kAttentionHeads[bucket] >= widest) return bucket;
   }
-  throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
+  throw std::invalid_argument("heads of " + std::to_string(widest) + " elements; at most 256 are supported");
 }
 
 AttentionShape shape_of(const KernelVariant& c, const Architecture& arch, bool half, AttentionRows rows) {
@@ -60,14 +60,16 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
-// Whether two teams of waves in a work-group should share the keys. Two teams overlap like two work-groups on a compute
-// unit. They are therefore faster if a compute unit has only one work-group and each team has several blocks of keys.
+// Whether two teams of waves in a work-group should divide the keys among them. One team multiplies while the other
+// computes exponentials, as two work-groups on a compute unit do. Teams are therefore faster if a compute unit has only
+// one work-group and each team has several blocks of keys.
 bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
                    int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
   if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
-  // For few work-groups, heads of up to 64 elements have kernels with fewer rows (kFew).
+  // Heads of up to 64 elements need kMany and more than half of the compute units. Otherwise kFew, with fewer rows for
+  // each work-group, fills more compute units.
   return c.head() > 64 || (c.many && 2 * groups > units);
 }
 
@@ -96,7 +98,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // With few rows, reading K and V takes most of the time.
-  const bool one_window = p.has_lengths && p.S == 1;  // the same for all rows
+  const bool one_window = p.has_lengths && p.S == 1;  // one query: all rows see the same keys
   c.few = !wanted && !p.has_bias && !p.has_mask && p.scale > 0.0f && !p.causal && !p.guard &&
           (!p.window || one_window) && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
@@ -139,7 +141,7 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
        hip::kAttentionFound},
       {p.window, hip::kAttentionWindow},
       {p.has_lengths, hip::kAttentionLengths},
-      {p.first, hip::kAttentionFirst},
+      {p.begins_at_first_key, hip::kAttentionBeginsAtFirstKey},
       {p.ends_at_last_key, hip::kAttentionEndsAtLastKey},
       {p.sink, hip::kAttentionSink},
       {is_split, hip::kAttentionSplit},
@@ -160,7 +162,7 @@ struct Splits {
   int64_t count, keys;
 };
 
-// Returns the most keys that the queries of a batch element see.
+// Returns the largest number of keys that the queries of a batch element see. Ignores a window without lengths.
 int64_t most_keys(const AttentionProblem& p) {
   return p.has_lengths && p.window ? std::min(p.T, std::max<int64_t>(p.left, 0) + p.S) : p.T;
 }
@@ -169,8 +171,9 @@ int64_t most_keys(const AttentionProblem& p) {
 // each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth,
 // and more splits make the merge longer.
 //
-// With lengths, a part has at least the keys that a work-group reads at once, because a decoder's first tokens have few
-// keys, and one compute unit takes longer for the arithmetic of several rows than for its share of the memory.
+// With lengths, a part may be as short as the keys that a work-group reads at once, because a decoder's first tokens
+// have few keys. If one compute unit processed all of them, the arithmetic of several rows would take longer than
+// reading K and V.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
   constexpr int64_t kLeastKeys = 256;
@@ -186,10 +189,10 @@ Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool ha
   return {divide_up(p.T, keys), keys};
 }
 
-// Splits the keys if the blocks of rows leave compute units idle. With few rows in a block, reading K and V takes most
-// of the time, and full bandwidth needs several work-groups on each compute unit. A work-group with teams fills a
-// compute unit. Each team of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the
-// merge.
+// Splits the keys if there are at most half as many work-groups as compute units. With few rows in a block, reading K
+// and V takes most of the time, and full bandwidth needs several work-groups on each compute unit: the keys are then
+// split for up to two work-groups for each compute unit. A work-group with teams fills a compute unit. Each team of a
+// split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
@@ -204,9 +207,11 @@ Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t gro
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
 }
 
-// Returns the number of ranges of work that start at the same time: one for each die, or, with causality, one for each
-// query head. The longest blocks of all heads then start first. A long block that starts last would keep its compute unit
-// busy after all others. K and V of the heads at work should fit in half of the L2 cache.
+// Returns the number of parts of the grid that start together: one for each die. A causal problem on one die, without
+// splits, has one for each query head, so that the longest blocks of all heads start first. A long block that starts
+// last would keep its compute unit busy after all others. K and V of the heads that are processed at the same time
+// should fit in half of the L2 cache, so large heads have fewer parts. The query heads of a group share one part if
+// the number of row blocks is not a multiple of the group.
 int64_t count_ranges(const AttentionProblem& p, int64_t row_blocks, int64_t splits, bool half,
                      const DeviceFacts& device) {
   if (device.xcds > 1 || !p.causal || splits > 1) return device.xcds;
@@ -244,7 +249,7 @@ struct Scratch {
 };
 
 // Inputs after mask.
-Buffer lengths_of(const AttentionProblem& p) { return p.has_lengths ? input(5) : no_buffer(); }
+Buffer last_keys_of(const AttentionProblem& p) { return p.has_lengths ? input(5) : no_buffer(); }
 Buffer sinks_of(const AttentionProblem& p) { return p.has_sinks ? input(6) : no_buffer(); }
 
 // Launches the search for non-finite values.
@@ -277,7 +282,7 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;
   args.found = scratch.found;
-  args.lengths = lengths_of(p);
+  args.last_keys = last_keys_of(p);
   args.sinks = sinks_of(p);
   args.o = output(0);
   args.strides = layout.o;
@@ -308,8 +313,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   const Splits splits = choice.few ? split_few(p, choice, half, groups, device.compute_units)
                                    : split(p, shape, groups, device.compute_units);
   const hip::AttentionScores scores = scores_of(p, choice, half, aligned, splits.count > 1);
-  // Clamp the window to the sequence lengths: larger bounds do not change which keys it hides. The check keeps window +
-  // query index below 2^31.
+  // The window is clamped to the sequence lengths: larger bounds do not change which keys it hides. to_i31 throws
+  // unless S + T < 2^31, so window + query index does not overflow.
   if (p.window) to_i31(p.S + p.T);
   const hip::AttentionSizes sizes{to_u31(rows),
                                   to_i31(p.S),
@@ -344,7 +349,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.k = offset_by(input(1), p.k.offset * bytes);
   args.v = offset_by(input(2), p.v.offset * bytes);
   args.bias = p.has_bias ? input(3) : no_buffer();
-  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : lengths_of(p);
+  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : last_keys_of(p);
   args.o = output(0);
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;

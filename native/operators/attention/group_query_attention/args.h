@@ -12,14 +12,14 @@ struct GqaRows {
   int32_t row, offset;
 };
 
-// Writes the heads of new tokens, after normalization and rotation: queries to `queries` [B, S, N, H], keys and values to
-// the cache [B, G, length, H]. Token s of sequence b has position `begin` + s, which is also its place in the cache.
-// begin is 0 in the first call, else lengths[b] + 1 - S. With a weight, a head x is normalized to
-// weight x / sqrt(mean(x^2) + epsilon) before the rotation.
+// Writes the heads of new tokens, after normalization and rotation: queries to `queries` [B, S, N, H], keys and values
+// to the cache [B, G, length, H]. Token s of sequence b has position `begin` + s, which is also its place in the
+// cache. begin is 0 in the first call, else last_keys[b] + 1 - S. With a weight, a head x is normalized to weight x /
+// sqrt(mean(x^2) + epsilon) before the rotation.
 struct GqaNewArgs : Arguments<12, 200> {
   In q, k, v;
   In cos, sin;                  // [positions, half]; null: no rotation
-  In lengths, ids;              // int32_t [B]; int64_t [B, S] of positions for the rotation, or null
+  In last_keys, ids;            // int32_t [B]; int64_t [B, S] of positions for the rotation, or null
   In q_weight, k_weight;        // [H]; null: no normalization
   Out queries, keys, values;    // queries: null if the launch has no query heads
   uint32_t total;               // elements of all heads
@@ -35,8 +35,8 @@ struct GqaNewArgs : Arguments<12, 200> {
 
 // Fills the cache Y [B, G, length, H] except for the new tokens: with past tokens before them and zeros after them.
 struct GqaPastArgs : Arguments<3, 80> {
-  In past;     // [B, G, past_length, H] or null
-  In lengths;  // int32_t [B]
+  In past;       // [B, G, past_length, H] or null
+  In last_keys;  // int32_t [B]
   Out y;
   uint32_t total;
   Divisor head, length, heads;
@@ -49,7 +49,7 @@ struct GqaPastArgs : Arguments<3, 80> {
 // it is full, it evicts the first C - W + 1 tokens at once.
 struct GqaWindowArgs : Arguments<5, 128> {
   In x;                           // [B, G, x_rows, H]
-  In lengths;                     // int32_t [B]
+  In last_keys;                   // int32_t [B]
   Out y;                          // [B, G, y_rows, H]
   Out ends;                       // int32_t [B], the last row of each sequence in the buffer; null if evicts
   Out ids;                        // int64_t [B, S], the positions of the new tokens; may be null
@@ -65,11 +65,11 @@ struct GqaWindowArgs : Arguments<5, 128> {
 // Fills a cache Y [B, G, length, H] of codes (int8 or float8e4m3fn) with past tokens, then the new tokens of X, then
 // zeros, and dequantizes it to Z: y = saturate(round(x / scale)), z = y scale.
 struct GqaQuantizedArgs : Arguments<6, 104> {
-  In past;     // codes [B, G, past_length, H]; may be the memory of Y
-  In lengths;  // int32_t [B]
-  In scale;    // float [1], or [G, H] if `channels`
-  In x;        // [B, G, length, H] in the type of the queries; may be the memory of Z
-  Out y, z;    // z: like x
+  In past;       // codes [B, G, past_length, H]; may be the memory of Y
+  In last_keys;  // int32_t [B]
+  In scale;      // float [1], or [G, H] if `channels`
+  In x;          // [B, G, length, H] in the type of the queries; may be the memory of Z
+  Out y, z;      // z: like x
   uint32_t total;
   Divisor head, length, heads;
   int32_t S, past_length;

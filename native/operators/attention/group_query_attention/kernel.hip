@@ -3,8 +3,8 @@
 //
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. Each work-item sums the squares of its
 // entire head, although the work-items of a head compute the same sum: for one new token, a separate launch would take
-// longer. gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache. Both
-// are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* and gqa_float8_* fill a
+// longer. gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache.
+// Both are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* and gqa_float8_* fill a
 // quantized cache and dequantize it. All arithmetic is float32.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"
@@ -13,8 +13,8 @@
 namespace graphopt::hip {
 
 // Returns the number of tokens in the cache of sequence b before the new ones.
-DEVICE int begin_of(const int32_t* lengths, uint32_t b, int S, int32_t first) {
-  return first != 0 ? 0 : max_int(min_int(lengths[b], 0x7ffffffe) + 1 - S, 0);
+DEVICE int begin_of(const int32_t* last_keys, uint32_t b, int S, int32_t first) {
+  return first != 0 ? 0 : max_int(min_int(last_keys[b], 0x7ffffffe) + 1 - S, 0);
 }
 
 // Elements of a head, normalized if there is a weight.
@@ -46,7 +46,7 @@ template <class T, int kWidth>
 DEVICE void gqa_new(const GqaNewArgs& args) {
   const T *q = args.q, *k = args.k, *v = args.v, *cos = args.cos, *sin = args.sin;
   const T *q_weight = args.q_weight, *k_weight = args.k_weight;
-  const int32_t* lengths = args.lengths;
+  const int32_t* last_keys = args.last_keys;
   const int64_t* ids = args.ids;
   T *queries = args.queries, *keys = args.keys, *values = args.values;
   const uint32_t i = work_item(kGqaThreads) * kWidth;
@@ -55,7 +55,7 @@ DEVICE void gqa_new(const GqaNewArgs& args) {
   const uint32_t line = divide(vector, args.heads), n = vector - line * args.heads.d;
   const uint32_t b = divide(line, args.tokens);
   const auto S = static_cast<int>(args.tokens.d), s = static_cast<int>(line - b * args.tokens.d);
-  const int place = begin_of(lengths, b, S, args.first) + s;
+  const int place = begin_of(last_keys, b, S, args.first) + s;
 
   const auto query_heads = static_cast<uint32_t>(args.query_heads),
              key_heads = static_cast<uint32_t>(args.key_heads);
@@ -104,14 +104,14 @@ DEVICE void gqa_new(const GqaNewArgs& args) {
 template <class T, int kWidth>
 DEVICE void gqa_past(const GqaPastArgs& args) {
   const T* past = args.past;
-  const int32_t* lengths = args.lengths;
+  const int32_t* last_keys = args.last_keys;
   T* y = args.y;
   const uint32_t i = work_item(kGqaThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t row = divide(vector, args.length);
   const auto token = static_cast<int>(vector - row * args.length.d);
-  const int begin = begin_of(lengths, divide(row, args.heads), args.S, args.first);
+  const int begin = begin_of(last_keys, divide(row, args.heads), args.S, args.first);
   if (token >= begin && token - begin < args.S) return;
   Vec<T, kWidth> x = {};
   if (token < begin && token < args.past_length) {
@@ -133,7 +133,7 @@ DEVICE int held_after(int tokens, const GqaWindowArgs& args) {
 template <class T, int kWidth>
 DEVICE void gqa_window(const GqaWindowArgs& args) {
   const T* x = args.x;
-  const int32_t* lengths = args.lengths;
+  const int32_t* last_keys = args.last_keys;
   T* y = args.y;
   int32_t* ends = args.ends;
   int64_t* ids = args.ids;
@@ -142,18 +142,18 @@ DEVICE void gqa_window(const GqaWindowArgs& args) {
                  i = token * kWidth;  // a new token, and an element of the cache
   const uint32_t sequence = divide(token, args.tokens);
   if (ends != nullptr && sequence < static_cast<uint32_t>(args.batch)) {
-    const int begin = begin_of(lengths, sequence, S, args.first);
-    ends[sequence] = args.first != 0 ? lengths[sequence] : held_after(begin, args) + S - 1;
+    const int begin = begin_of(last_keys, sequence, S, args.first);
+    ends[sequence] = args.first != 0 ? last_keys[sequence] : held_after(begin, args) + S - 1;
     if (ids != nullptr) ids[token] = begin + static_cast<int>(token - sequence * args.tokens.d);
   }
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t row = divide(vector, args.capacity), b = divide(row, args.heads);
   const auto place = static_cast<int>(vector - row * args.capacity.d);
-  const int begin = held_after(begin_of(lengths, b, S, args.first), args);
+  const int begin = held_after(begin_of(last_keys, b, S, args.first), args);
   int held = begin, from = 0;
   if (args.evicts != 0) {
-    const int tokens = max_int(min_int(lengths[b], 0x7ffffffe) + 1, 0);
+    const int tokens = max_int(min_int(last_keys[b], 0x7ffffffe) + 1, 0);
     const int end = args.first != 0 ? min_int(tokens, S) : begin + S;
     held = min_int(held_after(tokens, args), end);
     from = end - held;
@@ -172,7 +172,7 @@ DEVICE void gqa_window(const GqaWindowArgs& args) {
 template <class T, class Code>
 DEVICE void gqa_quantized(const GqaQuantizedArgs& args) {
   const Code* past = args.past;
-  const int32_t* lengths = args.lengths;
+  const int32_t* last_keys = args.last_keys;
   const float* scales = args.scale;
   const T* x = args.x;
   Code* y = args.y;
@@ -182,7 +182,7 @@ DEVICE void gqa_quantized(const GqaQuantizedArgs& args) {
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t row = divide(vector, args.length), b = divide(row, args.heads);
   const auto token = static_cast<int>(vector - row * args.length.d);
-  const int begin = begin_of(lengths, b, args.S, args.first);
+  const int begin = begin_of(last_keys, b, args.S, args.first);
   const float scale = scales[args.channels != 0 ? (row - b * args.heads.d) * args.head.d + at : 0];
   Code code = {};
   if (token >= begin && token - begin < args.S) {
@@ -200,16 +200,16 @@ DEVICE void gqa_quantized(const GqaQuantizedArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(gqa_new, (gqa_new<T, 1>), kGqaThreads, GqaNewArgs, q, k, v, cos, sin, lengths, ids, q_weight,
+FLOAT_KERNELS(gqa_new, (gqa_new<T, 1>), kGqaThreads, GqaNewArgs, q, k, v, cos, sin, last_keys, ids, q_weight,
               k_weight, queries, keys, values)
 FLOAT_KERNELS(gqa_new_together, (gqa_new<T, Pack<T>::kSize>), kGqaThreads, GqaNewArgs, q, k, v, cos, sin,
-              lengths, ids, q_weight, k_weight, queries, keys, values)
-FLOAT_KERNELS(gqa_past, (gqa_past<T, 1>), kGqaThreads, GqaPastArgs, past, lengths, y)
-FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, GqaPastArgs, past, lengths, y)
-FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, lengths, y, ends, ids)
-FLOAT_KERNELS(gqa_window_together, (gqa_window<T, Pack<T>::kSize>), kGqaThreads, GqaWindowArgs, x, lengths, y,
-              ends, ids)
-FLOAT_KERNELS(gqa_int8, (gqa_quantized<T, Int8>), kGqaThreads, GqaQuantizedArgs, past, lengths, scale, x, y,
+              last_keys, ids, q_weight, k_weight, queries, keys, values)
+FLOAT_KERNELS(gqa_past, (gqa_past<T, 1>), kGqaThreads, GqaPastArgs, past, last_keys, y)
+FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, GqaPastArgs, past, last_keys, y)
+FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, last_keys, y, ends, ids)
+FLOAT_KERNELS(gqa_window_together, (gqa_window<T, Pack<T>::kSize>), kGqaThreads, GqaWindowArgs, x, last_keys,
+              y, ends, ids)
+FLOAT_KERNELS(gqa_int8, (gqa_quantized<T, Int8>), kGqaThreads, GqaQuantizedArgs, past, last_keys, scale, x, y,
               z)
-FLOAT_KERNELS(gqa_float8, (gqa_quantized<T, Float8>), kGqaThreads, GqaQuantizedArgs, past, lengths, scale, x,
-              y, z)
+FLOAT_KERNELS(gqa_float8, (gqa_quantized<T, Float8>), kGqaThreads, GqaQuantizedArgs, past, last_keys, scale,
+              x, y, z)

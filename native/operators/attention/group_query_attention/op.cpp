@@ -17,7 +17,7 @@ enum : size_t {
   kValue,
   kPastKey,
   kPastValue,
-  kLengths,
+  kLastKeys,
   kTotal,
   kCos,
   kSin,
@@ -41,7 +41,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
   const int64_t heads = p.packed ? p.N + 2 * p.G : p.N;
   throw_if(q[2] % heads != 0, "the query ", q, " does not divide into heads");
   p.H = q[2] / heads;
-  throw_if(p.H > 256, "heads of ", p.H, " elements, of at most 256");
+  throw_if(p.H > 256, "heads of ", p.H, " elements; at most 256 are supported");
   if (!p.packed) {
     const Shape wanted = {p.B, p.S, p.G * p.H};
     for (const size_t i : {size_t{kKey}, size_t{kValue}}) {
@@ -52,13 +52,14 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
     const Shape& past = call.input(kPastKey).shape;
     throw_if(past.rank() != 4 || past[0] != p.B || past[1] != p.G || past[3] != p.H ||
                  call.input(kPastValue).shape != past,
-             "the cache ", past, " does not fit");
+             "the cache ", past, " does not match the other inputs");
     p.past_length = past[2];
   }
   const std::vector<int64_t> total = call.integers(kTotal);
   throw_if(total.size() != 1 || total[0] < p.S,
            "total_sequence_length must be one integer, at least the number of new tokens");
-  throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have one element for each sequence");
+  throw_if(call.input(kLastKeys).shape.elements() != p.B,
+           "seqlens_k must have one element for each sequence");
   p.first = total[0] == p.S;
   p.length = std::max(total[0], p.past_length);
   if (is_windowed) {
@@ -80,7 +81,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
     const Shape& bias = call.input(kBias).shape;
     throw_if(bias.rank() != 4 || bias[2] != p.S || (bias[0] != 1 && bias[0] != p.B) ||
                  (bias[1] != 1 && bias[1] != p.N) || bias[3] < total[0],
-             "attention_bias ", bias, " does not fit");
+             "attention_bias ", bias, " does not match the other inputs");
     p.bias_batch = bias[0];
     p.bias_heads = bias[1];
     p.bias_keys = bias[3];
@@ -141,9 +142,9 @@ Planner plan_group_query_attention(const Node& node) {
       if (is_windowed) return Ref();
       return program.reserve(cache.elements() * bytes_of(type));
     };
-    Ref lengths = Ref::input(kLengths), ids = given(kIds);
-    // New tokens are written to the cache. With a quantized cache they are written to the workspace, which then gets the
-    // dequantized cache. With a windowed cache they follow its tokens in the workspace.
+    Ref last_keys = Ref::input(kLastKeys), ids = given(kIds);
+    // New tokens are written to the cache. With a quantized cache they are written to the workspace, which then gets
+    // the dequantized cache. With a windowed cache they follow its tokens in the workspace.
     const Cache caches[] = {{kPastKey, kKeyScale, present(1)}, {kPastValue, kValueScale, present(2)}};
     Ref written[2];
     for (size_t i = 0; i < 2; ++i) {
@@ -154,24 +155,25 @@ Planner plan_group_query_attention(const Node& node) {
       if (elsewhere) continue;
       const gpu::Plan plan = gpu::gqa_past_plan(p, half, call.aligned());
       if (p.length == p.past_length) {
-        program.launch_unless_in_place(plan, {given(to.past), lengths}, {to.present});
+        program.launch_unless_in_place(plan, {given(to.past), last_keys}, {to.present});
       } else {
-        program.launch(plan, {given(to.past), lengths}, {to.present});
+        program.launch(plan, {given(to.past), last_keys}, {to.present});
       }
     }
     if (is_windowed) {
-      lengths = program.reserve(p.B * bytes_of(ElementType::kInt32));
+      last_keys = program.reserve(p.B * bytes_of(ElementType::kInt32));
       const Ref positions = rotates ? program.reserve(p.B * p.S * bytes_of(ElementType::kInt64)) : Ref();
       if (!call.has_input(kIds)) ids = positions;
       for (size_t i = 0; i < 2; ++i) {
         program.launch(gpu::gqa_window_plan(p, half, call.aligned(), false),
-                       {Ref::input(caches[i].past), Ref::input(kLengths)}, {written[i], lengths, positions});
+                       {Ref::input(caches[i].past), Ref::input(kLastKeys)},
+                       {written[i], last_keys, positions});
       }
     }
     const Ref keys = written[0], values = written[1];
     const Ref q = p.changes_queries() ? program.reserve(p.B * p.S * p.N * p.H * bytes_of(query.type)) : Ref();
     program.launch(gpu::gqa_new_plan(p, half, call.aligned()),
-                   {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), lengths, ids,
+                   {Ref::input(kQuery), given(kKey), given(kValue), given(kCos), given(kSin), last_keys, ids,
                     given(kQueryNorm), given(kKeyNorm)},
                    {q, keys, values});
     for (size_t i = 0; i < 2 && quantized; ++i) {
@@ -179,23 +181,23 @@ Planner plan_group_query_attention(const Node& node) {
       const int64_t scales = call.input(to.scale).shape.elements();
       throw_if(scales != 1 && scales != p.G * p.H, "the cache must have one scale, or one for each channel");
       program.launch(gpu::gqa_quantized_plan(p, half, scales != 1, type == ElementType::kFloat8E4M3Fn),
-                     {Ref::input(to.past), lengths, Ref::input(to.scale), written[i]},
+                     {Ref::input(to.past), last_keys, Ref::input(to.scale), written[i]},
                      {to.present, written[i]});
     }
     program.launch(
         gpu::fused_attention_plan(gpu::gqa_attention(p), half, call.aligned(), program.device().facts()),
-        {p.changes_queries() ? q : Ref::input(kQuery), keys, values, given(kBias), Ref(), lengths,
+        {p.changes_queries() ? q : Ref::input(kQuery), keys, values, given(kBias), Ref(), last_keys,
          given(kSink)},
         {y});
     for (size_t i = 0; i < 2 && is_windowed && p.keeps_cache; ++i) {
-      program.launch(gpu::gqa_window_plan(p, half, call.aligned(), true), {written[i], Ref::input(kLengths)},
+      program.launch(gpu::gqa_window_plan(p, half, call.aligned(), true), {written[i], Ref::input(kLastKeys)},
                      {caches[i].present});
     }
   };
 }
 
-// A plan depends on total_sequence_length only for the size of the cache, and to detect the first call. The kernels read
-// seqlens_k.
+// A plan depends on total_sequence_length only for the size of the cache, and to detect the first call. The kernels
+// read seqlens_k.
 bool keeps_gqa_plan(const Call& call, size_t i, const Tensor& value) {
   const Tensor& planned = call.input(i);
   if (value.type != ElementType::kInt32 || planned.type != value.type || value.shape.elements() != 1)
@@ -234,7 +236,7 @@ std::string refuse_gqa(const Node& node) {
   if (node.get_int("local_window_size", -1) == 0) return "local_window_size 0";
   for (const size_t i : {size_t{kKeyScale}, size_t{kValueScale}}) {
     if (node.has_input(i) != quantized)
-      return "scales of a cache that is not quantized, or none of one that is";
+      return "scales without a quantized cache, or a quantized cache without scales";
     if (quantized && node.inputs[i].type != ElementType::kFloat) return "only scales of float";
   }
   if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm))
@@ -244,12 +246,12 @@ std::string refuse_gqa(const Node& node) {
   const auto has_output = [&](size_t i) { return node.outputs.size() > i && node.outputs[i].present; };
   if (has_output(3)) return "only the first three outputs";
   if (node.outputs.size() > 1 && !(has_output(1) && has_output(2)))
-    return "one output of the cache without the other";
-  if (!node.has_input(kLengths) || node.inputs[kLengths].type != ElementType::kInt32)
+    return "only one of present_key and present_value";
+  if (!node.has_input(kLastKeys) || node.inputs[kLastKeys].type != ElementType::kInt32)
     return "seqlens_k is not int32";
   if (node.has_input(kIds) && node.inputs[kIds].type != ElementType::kInt64)
     return "position_ids is not int64";
-  std::vector<size_t> others = {kLengths, kTotal, kIds};
+  std::vector<size_t> others = {kLastKeys, kTotal, kIds};
   if (quantized) others.insert(others.end(), {kPastKey, kPastValue, kKeyScale, kValueScale});
   return refuse_mixed_floats(node, others);
 }
@@ -261,7 +263,7 @@ void add_group_query_attention(Kernels& kernels) {
       .refused(refuse_gqa)
       .takes_float8()
       .reads_on_host({kTotal})
-      .reads_lengths({kLengths})
+      .reads_lengths({kLastKeys})
       .keeps_plans(keeps_gqa_plan)
       .works_in_place({{kPastKey, 1}, {kPastValue, 2}});
 }

@@ -10,8 +10,8 @@ struct GqaProblem {
   int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // batch, new tokens, query heads, key heads, size of a head
   int64_t length = 1;                         // tokens in the cache that is written
   int64_t past_length = 0;                    // tokens in the cache that is read
-  // Rows of a windowed cache; 0: the cache holds all tokens. With a windowed cache, `length` is the size of a buffer that
-  // holds the tokens of the cache and the new ones.
+  // Rows of a windowed cache; 0: the cache holds all tokens. With a windowed cache, `length` is the size of a buffer
+  // that holds the tokens of the cache and the new ones.
   int64_t capacity = 0;
   bool first = true;    // the cache is empty
   bool packed = false;  // Q, K and V are one tensor
@@ -29,22 +29,22 @@ struct GqaProblem {
   bool changes_queries() const { return half > 0 || norms; }
 };
 
-// Writes the new tokens: inputs query, key, value, cos, sin, lengths, ids, and the weights of query and key; outputs
-// queries [B, S, N, H] if p.changes_queries(), and the caches of keys and of values. `aligned`: all pointers are multiples
-// of 16. Throws std::invalid_argument.
+// Writes the new tokens: inputs query, key, value, cos, sin, last_keys, ids, and the weights of query and key; outputs
+// queries [B, S, N, H] if p.changes_queries(), and the caches of keys and of values. `aligned`: all pointers are
+// multiples of 16. Throws std::invalid_argument.
 Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 
-// Fills the rest of a cache in another buffer than the past tokens: inputs past, lengths; output the cache.
+// Fills the rest of a cache in another buffer than the past tokens: inputs past, last_keys; output the cache.
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 
 // Copies the tokens of a windowed cache to the buffer; if `evicts`, copies the last tokens of the buffer to the cache.
-// Inputs: the source, lengths. Outputs: the destination; without `evicts` also the last row of each sequence in the
+// Inputs: the source, last_keys. Outputs: the destination; without `evicts` also the last row of each sequence in the
 // buffer, int32 [B], and, if p.half > 0, the positions of the new tokens, int64 [B, S].
 Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts);
 
-// Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, lengths, scales (one, or one for each head and
-// element if `channels`), and [B, G, length, H] with the new tokens. Outputs: the cache, and its values, which may replace
-// input 3.
+// Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, last_keys, scales (one, or one for each
+// head and element if `channels`), and [B, G, length, H] with the new tokens. Outputs: the cache, and its values,
+// which may replace input 3.
 Plan gqa_quantized_plan(const GqaProblem& p, bool half, bool channels, bool is_float8);
 
 // Returns the attention over the cache. Q is [B, S, N, H] if p.changes_queries(), else the query of the node.

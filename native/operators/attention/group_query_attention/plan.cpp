@@ -38,7 +38,7 @@ Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned) {
   args.v = input(p.packed ? 0 : 2);
   args.cos = rotates ? input(3) : no_buffer();
   args.sin = rotates ? input(4) : no_buffer();
-  args.lengths = input(5);
+  args.last_keys = input(5);
   args.ids = rotates && p.has_ids ? input(6) : no_buffer();
   args.q_weight = p.norms ? input(7) : no_buffer();
   args.k_weight = p.norms ? input(8) : no_buffer();
@@ -75,7 +75,7 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
   if (total == 0 || (p.first && p.length == p.S)) return {};
   hip::GqaPastArgs args = {};
   args.past = p.past_length > 0 ? input(0) : no_buffer();
-  args.lengths = input(1);
+  args.last_keys = input(1);
   args.y = output(0);
   set_cache_sizes(p, total, args);
   const int64_t pack = pack_of(half);
@@ -88,7 +88,7 @@ Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts) 
   const int64_t total = p.B * p.G * p.capacity * p.H;
   hip::GqaWindowArgs args = {};
   args.x = input(0);
-  args.lengths = input(1);
+  args.last_keys = input(1);
   args.y = output(0);
   args.ends = evicts ? no_buffer() : output(1);
   args.ids = evicts || p.half == 0 ? no_buffer() : output(2);
@@ -115,7 +115,7 @@ Plan gqa_quantized_plan(const GqaProblem& p, bool half, bool channels, bool is_f
   if (total == 0) return {};
   hip::GqaQuantizedArgs args = {};
   args.past = input(0);
-  args.lengths = input(1);
+  args.last_keys = input(1);
   args.scale = input(2);
   args.x = input(3);
   args.y = output(0);
@@ -146,7 +146,7 @@ AttentionProblem gqa_attention(const GqaProblem& p) {
   a.scale = p.scale;
   a.softcap = p.softcap;
   a.has_lengths = true;
-  a.first = p.first;
+  a.begins_at_first_key = p.first;
   // A single query sees all keys, and those before its window.
   a.window = p.window > 0;
   a.causal = p.causal && !a.window && p.S > 1;

@@ -21,7 +21,7 @@ void FusedRotaryOp::read(const Node& node) {
 }
 
 void FusedRotaryOp::require_rank(size_t rank) const {
-  throw_if(rank != perm_.size(), "X does not have the rank of its perm");
+  throw_if(rank != perm_.size(), "the rank of X differs from the length of attribute 'perm'");
 }
 
 Shape FusedRotaryOp::output(const Shapes& inputs) const {
@@ -92,7 +92,7 @@ Planner plan_rotary_embedding(const Node& node, RotaryInputs at) {
     p.B = s[0];
     p.has_ids = at.needs_ids || call.has_input(at.ids);
     throw_if(angles.rank() != (p.has_ids ? 2 : 3) || call.input(at.sin).shape != angles,
-             "cos_cache and sin_cache must be ", p.has_ids ? "matrices" : "[B, S, half]", " of one shape");
+             "cos_cache and sin_cache must be ", p.has_ids ? "matrices" : "[B, S, half]", " of equal shapes");
     p.half = angles[angles.rank() - 1];
     p.positions = p.has_ids ? angles[0] : angles[0] * angles[1];
     p.heads_first = s.rank() == 4;

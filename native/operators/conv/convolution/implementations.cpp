@@ -126,7 +126,7 @@ void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_
 
 // A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
-// gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
+// backward-data convolution can be much slower (docs/measurements/provider_h200.md, U-Net).
 const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
   constexpr const char* kWhy = "the windows are not disjoint";
   if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
@@ -245,7 +245,8 @@ void plan_channels_last_pointwise_by_library(ConvolutionWork& work) {
 }
 
 const char* refuse_channels_last_dnn_with_relu(ConvolutionWork& work) {
-  if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "the activation is not Relu";
+  if (work.p.transposed) return "a transposed convolution";
+  if (work.p.act.kind != ActivationKind::kRelu) return "the activation is not Relu";
   return refuse_dnn_for(work, work.p);
 }
 void plan_channels_last_dnn_with_relu(ConvolutionWork& work) {
@@ -263,8 +264,9 @@ void plan_channels_last_dnn(ConvolutionWork& work) {
 const char* refuse_depthwise(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.transposed || p.C != 1 || p.M != 1) return "not a depthwise convolution";
-  return work.call.aligned() && p.groups % 8 == 0 ? nullptr
-                                                  : "its pixels are no aligned vectors of 8 channels";
+  return work.call.aligned() && p.groups % 8 == 0
+             ? nullptr
+             : "the number of channels is not a multiple of 8, or memory is not aligned to 16 bytes";
 }
 
 void plan_depthwise(ConvolutionWork& work) {
@@ -298,8 +300,9 @@ void plan_channels_last_implicit_gemm(ConvolutionWork& work) {
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
-// Pads X and W with zeros to vectors of 8 channels, which the implicit GEMM needs.
-constexpr int64_t kVector = 8;
+constexpr int64_t kVector = 8;  // the implicit GEMM reads vectors of 8 channels
+
+// Rounds the number of input channels up to full vectors.
 ConvolutionProblem with_padded_channels(ConvolutionProblem p) {
   p.C = gpu::round_up(p.C, kVector);
   return p;
@@ -314,6 +317,7 @@ const char* refuse_channels_last_padded(ConvolutionWork& work) {
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
 
+// Pads X and W with channels of zeros.
 void plan_channels_last_padded(ConvolutionWork& work) {
   const ConvolutionProblem p = with_padded_channels(work.p);
   const auto padded = [&](Ref from, int64_t pixels) {

@@ -165,7 +165,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
   if (architecture(device.arch).matrix == hip::Matrix::kNone) return "the device has no matrix units";
   if (p.groups != 1) return "more than one group";
-  if (p.C % 8 != 0) return "the input channels are no multiple of 8";
+  if (p.C % 8 != 0) return "the number of input channels is not a multiple of 8";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
   if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "the kernel is too large";
   if (!p.transposed) return nullptr;
@@ -175,7 +175,7 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
       return "the windows are not disjoint";
     }
   }
-  return p.M % 8 == 0 ? nullptr : "the output channels are no multiple of 8";
+  return p.M % 8 == 0 ? nullptr : "the number of output channels is not a multiple of 8";
 }
 
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {

@@ -5,8 +5,10 @@
 //
 // All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
 // (fused_conv/strips.h). The rows of a matrix multiplication are the phases of some channels of y; its columns are the
-// pixels of the grid. If the kernel is a multiple of the stride, all phases have the same distances, and a block may
-// mix rows of all phases. The sums of adjacent phases are interleaved in the first-level cache and stored as rows of y.
+// pixels of the grid. Phases with the same distances share a multiplication: without dilation, those are all phases if
+// the kernel is a multiple of the stride. Only phases of the same set (phases_cpu.h) are computed together: all phases
+// if there are at most kMostPhases, else those of one row of y. The sums of adjacent phases are interleaved in the
+// first-level cache and stored as rows of y.
 #include <vector>
 
 #include "cpu/microkernels/workspace.h"
@@ -27,7 +29,7 @@ constexpr int64_t kPrefetchSteps = 16;   // steps from a prefetch to its use
 struct Piece {
   Strip strip;
   bool grid_is_x;                  // the grid is x itself: gather() packs it
-  std::vector<Segments> segments;  // for each set
+  std::vector<Segments> segments;  // for each PhaseSet
   std::vector<std::vector<std::vector<int64_t>>>
       offsets;  // [set][product][step], and kPrefetchSteps more steps
 
@@ -67,7 +69,7 @@ struct Source {
 // The packed x and the loop that packs it.
 struct PackedSource {
   Source source;
-  Loop bring;
+  Loop pack_channels;
 };
 
 // Packs x in panels of pixels. A panel has the words of all channels next to each other, because each bundle of output
@@ -77,30 +79,30 @@ PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* im
   const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
   const ConvolutionProblem::Axes& first = piece.strip.first;
   const T* from = image + (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
-  const auto bring = [=, &p](int64_t channel, size_t) {
-    const T* numbers = from + channel * p.in_size();
+  const auto pack_channels = [=, &p](int64_t channel, size_t) {
+    const T* plane = from + channel * p.in_size();
     Word* to = gathered + channel / p.C * panels * size + channel % p.C * kPanelWidth;
     for (int64_t i = 0; i < panels * kPanelWidth; i += kPanelWidth, to += size) {
       for (int64_t j = 0; j < kPanelWidth; j += L) {
-        const Vec v = load_range(numbers + i + j, 0, pixels - i - j);
+        const Vec v = load_range(plane + i + j, 0, pixels - i - j);
         store_aligned(reinterpret_cast<float*>(to + j), v);
       }
     }
   };
-  return {{gathered, panels * size, size}, {p.x_channels(), bring}};
+  return {{gathered, panels * size, size}, {p.x_channels(), pack_channels}};
 }
 
 template <class T>
 PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
-  const auto bring = [=, &grid, &piece](int64_t c, size_t) {
+  const auto pack_channels = [=, &grid, &piece](int64_t c, size_t) {
     pack_pair<Float32>(grid, piece.strip, image + c * grid.in_size(), Second{},
                        packed + c * piece.strip.words);
   };
-  return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), bring}};
+  return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), pack_channels}};
 }
 
-// Words at irregular offsets, which hardware prefetching cannot predict.
-struct FarTable : Table {
+// Prefetches words at irregular offsets, which hardware prefetching cannot predict.
+struct PrefetchedTable : Table {
   const Word* at(const Word* v, int64_t step, int64_t) const {
     __builtin_prefetch(v + offsets[step + kPrefetchSteps]);
     return v + offsets[step];
@@ -143,8 +145,9 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
           const Table table = {offsets + step};
           pick_multiply<Float32, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         } else {
-          const FarTable table = {{offsets + step}};
-          pick_multiply<Float32, FarTable, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
+          const PrefetchedTable table = {{offsets + step}};
+          pick_multiply<Float32, PrefetchedTable, Add>(here, vectors)(words, x, table, depth, o,
+                                                                      Add{step == 0});
         }
       }
     }
@@ -155,9 +158,9 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
 
 // Stores the rows of y from the sums of a bundle.
 template <class T>
-void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
-                const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
-                const FinishedImage<T>& ending, const TransposeScratch& scratch) {
+void finish_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
+                   const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
+                   const FinishedImage<T>& epilogue, const TransposeScratch& scratch) {
   const Segments& segments = piece.segments[bundle.set];
   const std::vector<PhaseRow>& rows = plan.sets[bundle.set].rows;
   const int64_t width = vectors * L, distance = bundle.channels * width;
@@ -167,7 +170,7 @@ void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece&
                   *end = segments.end(panel, static_cast<int64_t>(j));
     const bool in_pairs = plan.whole && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
     for (int64_t i = 0; i < bundle.channels; ++i) {
-      const FinishedChannel<T> channel = ending.of(g * p.M + bundle.first + i);
+      const FinishedChannel<T> channel = epilogue.of(g * p.M + bundle.first + i);
       const float* sums = scratch.sums + i * width;
       if (in_pairs && channel.bounds.enough) {
         const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
@@ -180,14 +183,15 @@ void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece&
       }
       const float* interleaved = interleave_phases(row, sums, distance, width, scratch);
       float* buffer = interleaved == scratch.interleaved ? scratch.shuffled : scratch.interleaved;
-      for (auto at = begin; at != end; ++at) channel.end(at->at, interleaved + at->from, at->count, buffer);
+      for (auto at = begin; at != end; ++at)
+        channel.finish(at->at, interleaved + at->from, at->count, buffer);
     }
   }
 }
 
 template <class T>
 Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
-                    const Source& source, const Word* weights, const FinishedImage<T>& ending,
+                    const Source& source, const Word* weights, const FinishedImage<T>& epilogue,
                     const std::vector<TransposeScratch>& memory) {
   const auto bundles = static_cast<int64_t>(plan.bundles.size()),
              workers = static_cast<int64_t>(memory.size());
@@ -202,7 +206,7 @@ Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Pi
       const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
       const Word* x = source.x + g * source.group + panel * source.panel;
       multiply_bundle(plan, piece, bundle, x, w, vectors, memory[worker].sums);
-      end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[worker]);
+      finish_bundle(p, plan, piece, bundle, g, panel, vectors, epilogue, memory[worker]);
     }
   };
   return {p.groups * bundles * parts, multiply};
@@ -289,8 +293,8 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyAlgorithm, const T* x
   Word* packed = take_strip(grid, strips, workspace);
   const std::vector<TransposeScratch> scratch = take_scratch(plan, parallel.workers(), workspace);
   for (int64_t n = 0; n < p.N; ++n) {
-    const FinishedImage<T> ending(p, b, r, slopes, y, n);
-    if (!plan.covers) end_without_sums(p, ending, parallel);
+    const FinishedImage<T> epilogue(p, b, r, slopes, y, n);
+    if (!plan.covers) finish_without_sums(p, epilogue, parallel);
   }
   for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
     const Piece piece(p, grid, plan, strips.at(grid, begin));
@@ -299,7 +303,7 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyAlgorithm, const T* x
       const T* image = x + n * p.x_channels() * p.in_size();
       PackedSource packed_source =
           piece.grid_is_x ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
-      loops.push_back(std::move(packed_source.bring));
+      loops.push_back(std::move(packed_source.pack_channels));
       loops.push_back(multiply_piece(p, plan, piece, packed_source.source, words,
                                      FinishedImage<T>(p, b, r, slopes, y, n), scratch));
     }

@@ -42,7 +42,7 @@ struct FinishedChannel {
   T* y;
 
   // Finishes n elements from `at` on. `buffer` holds n floats and one vector.
-  void end(int64_t at, const float* sums, int64_t n, float* buffer) const {
+  void finish(int64_t at, const float* sums, int64_t n, float* buffer) const {
     T* to = y + at;
     if (!bounds.enough) {
       for (int64_t i = 0; i < n; i += L) store(buffer + i, summed(sums + i, at + i, n - i));
@@ -55,7 +55,7 @@ struct FinishedChannel {
     if (i < n) store_few(to + i, bounds(summed(sums + i, at + i, n - i)), n - i);
   }
 
-  // Stores a full vector if `bounds` is the entire activation.
+  // Finishes and stores a full vector. Requires bounds.enough: `bounds` is the entire activation.
   void put(int64_t at, Vec v) const {
     v += bias;
     if (residual != nullptr) v += load_as_float(residual + at);
@@ -76,8 +76,9 @@ struct FinishedImage {
   const T *bias, *residual, *slopes;
   T* y;
 
-  FinishedImage(const ConvolutionProblem& problem, const T* b, const T* r, const T* each, T* to, int64_t n)
-      : p(problem), bias(b), residual(r), slopes(each), y(to) {
+  FinishedImage(const ConvolutionProblem& problem, const T* b, const T* r, const T* channel_slopes, T* to,
+                int64_t n)
+      : p(problem), bias(b), residual(r), slopes(channel_slopes), y(to) {
     const int64_t image = n * p.y_channels() * p.out_size();
     y += image;
     if (residual != nullptr) residual += image;
@@ -129,15 +130,16 @@ inline const float* interleave_phases(const PhaseRow& row, const float* sums, in
   return from;
 }
 
-// Computes y from sums of 0, which is the result for elements without taps. The caller overwrites the other elements.
+// Computes y from sums of zero, which is the result for elements without taps. The caller overwrites the other
+// elements.
 template <class T>
-void end_without_sums(const ConvolutionProblem& p, const FinishedImage<T>& ending, Parallel& parallel) {
+void finish_without_sums(const ConvolutionProblem& p, const FinishedImage<T>& epilogue, Parallel& parallel) {
   parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {
     alignas(64) const float sums[kBlock + L] = {};
     alignas(64) float buffer[kBlock + L];
-    const FinishedChannel<T> whole = ending.of(channel);
+    const FinishedChannel<T> finished = epilogue.of(channel);
     for (int64_t at = 0; at < p.out_size(); at += kBlock) {
-      whole.end(at, sums, std::min(kBlock, p.out_size() - at), buffer);
+      finished.finish(at, sums, std::min(kBlock, p.out_size() - at), buffer);
     }
   });
 }

@@ -66,7 +66,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   };
 
   const auto points_of = [&](size_t worker) {
-    return points + static_cast<int64_t>(worker) * schedule.points();
+    return points + static_cast<int64_t>(worker) * schedule.points_floats();
   };
   const int64_t v_part = schedule.v_floats(schedule.largest);
   const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;

@@ -1,5 +1,5 @@
-// The division of a convolution's tiles among threads, and their memory.
-// For kernel files only (see cpu/isa.h).
+// The division of a convolution's tiles among threads, and their memory. The layouts of v (transformed input) and o
+// (sums) are in cpu.cpp; a point is an element of a transformed tile. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all threads share: part of a last-level cache
 constexpr int64_t kStreamBytes = 2 << 20;  // from this size of y per thread on, stores bypass the caches
 constexpr int64_t kFewestTiles = 4;        // fewest tiles of a piece: with fewer, reading weights dominates
-constexpr int64_t kPassing = 2;            // cost of reading a panel's weights; a tile costs 1
+constexpr int64_t kWeightsCost = 2;        // cost of reading a panel's weights; a tile costs 1
 // Panels that a thread multiplies in one pass over v, if v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
 
@@ -63,7 +63,7 @@ struct WinogradSchedule {
     const int64_t most = std::max(fewest, ceil_div(most_of_block, std::max(unit, kFewestTiles)));
     pieces = parts_of_least_cost(fewest, most, panels, workers, [&](int64_t n) {
       const int64_t count = ceil_div(most_of_block, n);
-      return count + kPassing * ceil_div(count, kMaxRows);
+      return count + kWeightsCost * ceil_div(count, kMaxRows);
     });
     group = panels * pieces >= 4 * kPanelsTogether * workers ? kPanelsTogether : 1;
     largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
@@ -81,8 +81,10 @@ struct WinogradSchedule {
     return workspace.take<float>(v_floats(largest) * (per_worker ? workers : pieces));
   }
   // Floats that multiply_by_rows needs for each thread.
-  static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
-  float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * workers); }
+  static int64_t points_floats() {
+    return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0;
+  }
+  float* take_points(Workspace& workspace) const { return workspace.take<float>(points_floats() * workers); }
   float* take_o(Workspace& workspace) const {
     return workspace.take<float>(o_floats(largest) * group * workers);
   }

@@ -46,7 +46,7 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
   return is_less(high, least, is_uint64) ? high : least;
 }
 
-// x = op(x, z). The operator is uniform, so a work-item branches once for all its values. Bit j of the mask
+// x = op(x, z). The operator is uniform, so a work-item branches once for kCount values. Bit j of the mask
 // belongs to value j.
 template <int kBits, int kCount>
 DEVICE void compute(const IntegerElementwiseArgs& args, uint32_t mask, int64_t (&x)[kCount],

@@ -30,7 +30,7 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   if (!is_byte(b)) return no_kernel(b);
   if ((node.has_input(in[kAZero]) && node.inputs[in[kAZero]].type != a) ||
       (node.has_input(in[kBZero]) && node.inputs[in[kBZero]].type != b)) {
-    return "elements and zero point of two types";
+    return "elements and zero point have different types";
   }
   if (node.has_input(in[kYZero]) && !is_byte(node.inputs[in[kYZero]].type)) return "only to int8 and uint8";
   for (const size_t scale : {in[kAScale], in[kBScale], in[kYScale]}) {
@@ -38,7 +38,8 @@ std::string refuse_integers(const Node& node, const Operands& in) {
       return "only scales of float";
   }
   const ElementType bias = in.has_integer_bias() ? ElementType::kInt32 : ElementType::kFloat;
-  if (node.has_input(in[kBias]) && node.inputs[in[kBias]].type != bias) return "a bias of another type";
+  if (node.has_input(in[kBias]) && node.inputs[in[kBias]].type != bias)
+    return "a bias that is not " + std::string(in.has_integer_bias() ? "int32" : "float");
   for (const size_t i : {in[kAScale], in[kAZero]}) {
     if (node.has_input(i) && node.inputs[i].shape && node.inputs[i].shape->elements() > 1) {
       return "a scale or zero point for each row of the first operand";

@@ -418,7 +418,7 @@ Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last) {
 
 const char* refuse_integer_depthwise(const ConvolutionProblem& p) {
   if (p.C != 1 || p.M != 1 || p.groups == 1) return "not one filter for each channel";
-  if (p.groups % hip::kIntegerPack != 0) return "the channels are no multiple of 8";
+  if (p.groups % hip::kIntegerPack != 0) return "the number of channels is not a multiple of 8";
   return p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1 ? "three spatial axes" : nullptr;
 }
 

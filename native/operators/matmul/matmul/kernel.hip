@@ -3,8 +3,9 @@
 //
 // 2 M N K FLOPs for (M K + K N + M N) elements: compute-bound from about 128 rows on. A step of both operands is loaded
 // 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows are not aligned to 16
-// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h), float32 on the matrix units of CDNA
-// (gemm/pipelines/vector.h); sums are float32. If there are fewer work-groups than the device needs, K is split and
+// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h). float32, and float16 on targets without
+// matrix units, is multiplied by gemm/pipelines/vector.h, on the matrix units of CDNA or on the vector unit. Sums are
+// float32. If there are fewer work-groups than the device needs, K is split and
 // gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
 // operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
@@ -88,14 +89,15 @@ using namespace graphopt::hip;
 #define GEMM_KERNEL(name, type, ...)                                                     \
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
-// panels: B is [K, N] in memory. turned_panels: B is [N, K].
-#define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                       \
-  GEMM_ON_##dense(KERNEL_OF(                                                                               \
-      gemm_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, true>),                            \
-      (AlignedGemm<GemmTile::kAligned##name, true>::kBounds), GemmAlignedArgs, a, b, bias, residual, y,    \
-      partial) KERNEL_OF(gemm_turned_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, false>), \
-                         (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), GemmAlignedArgs, a, b,   \
-                         bias, residual, y, partial))
+// panels: B is [K, N] in memory. transposed_panels: B is [N, K].
+#define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                      \
+  GEMM_ON_##dense(                                                                                        \
+      KERNEL_OF(gemm_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, true>),                 \
+                (AlignedGemm<GemmTile::kAligned##name, true>::kBounds), GemmAlignedArgs, a, b, bias,      \
+                residual, y, partial)                                                                     \
+          KERNEL_OF(gemm_transposed_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, false>), \
+                    (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), GemmAlignedArgs, a, b, bias, \
+                    residual, y, partial))
 
 GEMM_VECTOR_TILES(GEMM_KERNEL)
 #if !GRAPHOPT_MATRIX_F16 || GRAPHOPT_WAVE

@@ -51,7 +51,7 @@ Plan aligned_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& t
   fill(args, p, walk, p.N % 8 == 0 && p.bias_step % 8 == 0);
   args.a_row = to_i31(p.K);
   args.b_row = to_i31(by_k ? p.N : p.K);
-  launch_aligned(plan, tiling.kernel(by_k ? "gemm_panels_" : "gemm_turned_panels_"), tiling, walk.total(),
+  launch_aligned(plan, tiling.kernel(by_k ? "gemm_panels_" : "gemm_transposed_panels_"), tiling, walk.total(),
                  tiling.lds(by_k, device), args);
   return plan;
 }

@@ -1,6 +1,7 @@
 // Computes A B with factors rounded to bfloat16. Each call packs both factors, for as many matrices at a time as fit
-// in the second-level caches: B into panels, and A into blocks of rows, which are multiplied by each panel. With AMX
-// (cpu/microkernels/tiles.h) blocks consist of tiles.
+// in the second-level caches: B into panels, and A into blocks of rows, which are multiplied by each panel. If one
+// matrix does not fit, its B is packed at once and its A in parts. With AMX (cpu/microkernels/tiles.h) blocks consist
+// of tiles.
 #include <algorithm>
 #include <vector>
 
@@ -65,16 +66,17 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Packs contiguous columns that are `next` elements apart. Writes one vector for each step; vectors are
-// `width` words apart.
+// Packs columns of contiguous elements; each column begins `next` elements after the previous one. Writes one
+// vector for each step; vectors are `width` words apart.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
-  alignas(64) Word some[kWidth * kWidth];
+  alignas(64) Word packed[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Bfloat16Pairs::kDepth) {
     const int64_t n = std::min(L * Bfloat16Pairs::kDepth, K - k);
-    pack_rows<Bfloat16Pairs>(b + k, next, columns, n, some);
+    pack_rows<Bfloat16Pairs>(b + k, next, columns, n, packed);
     for (int64_t step = 0; step < ceil_div(n, Bfloat16Pairs::kDepth); ++step, out += width) {
       // The words after the last column are arbitrary and unused.
-      *reinterpret_cast<AlignedWords*>(out) = *reinterpret_cast<const UnalignedWords*>(some + step * columns);
+      *reinterpret_cast<AlignedWords*>(out) =
+          *reinterpret_cast<const UnalignedWords*>(packed + step * columns);
     }
   }
 }

@@ -25,7 +25,7 @@ struct Permuted {
 };
 
 Permuted permuted(const char* name, const Shape& shape, const std::vector<int64_t>& perm) {
-  throw_if(shape.rank() != perm.size(), name, " ", shape, " does not have the rank of its perm");
+  throw_if(shape.rank() != perm.size(), name, " ", shape, ": its rank differs from the length of its perm");
   Permuted result{Shape(perm.size()), Shape(perm.size())};
   for (size_t i = 0; i < perm.size(); ++i) {
     const auto axis = static_cast<size_t>(perm[i]);

@@ -20,7 +20,7 @@ DEVICE void matmul_nbits_gemm(const NBitsGemmArgs& args) {
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   const half_t* const a = args.a;
-  // All copies of a step in one group keep the fewest addresses in registers.
+  // Starting all copies of a step at once keeps the fewest addresses in registers.
   DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads, 1> left(
       a + static_cast<ptrdiff_t>(first_m) * args.K + first_k, args.K, args.M - first_m, depth);
   PackedRows<kBits, P::kAsyncCopies, P::kN, P::kDepth, P::kThreads> right(

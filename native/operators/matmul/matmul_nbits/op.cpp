@@ -70,7 +70,7 @@ Planner plan_mat_mul_nbits(const Node& node) {
 std::string refuse_matmul_nbits(const Node& node) {
   const int64_t bits = node.get_int("bits", 4), size = node.get_int("block_size", 0);
   if (bits != 2 && bits != 4 && bits != 8) return std::to_string(bits) + " bits";
-  if (size < 16 || size % 16 != 0) return "a block_size that is no multiple of 16";
+  if (size < 16 || size % 16 != 0) return "block_size is not a multiple of 16";
   if (node.get_bool("weight_prepacked")) return "weight_prepacked";
   if (node.has_input(4) && node.inputs[4].type != ElementType::kInt32) return "g_idx is not int32";
   if (!node.has_input(1) || node.inputs[1].type != ElementType::kUint8) return "B is not uint8";

@@ -43,7 +43,7 @@ gpu::StridedCopy sliced(const Call& call) {
   if (call.has_input(3)) axes = call.integers(3);
   if (call.has_input(4)) steps = call.integers(4);
   throw_if(ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size(),
-           "starts, ends, axes and steps must have one length");
+           "starts, ends, axes and steps must have equal lengths");
   gpu::StridedCopy copy = gpu::copy_to(x.shape, gpu::contiguous(x.shape), bytes_of(x.type));
   std::vector<bool> seen(rank);
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -80,7 +80,7 @@ gpu::StridedCopy expanded(const Call& call) {
 gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm) {
   const Tensor& x = call.input(0);
   const size_t rank = x.shape.rank();
-  throw_if(!perm.empty() && perm.size() != rank, "perm has another length than the shape");
+  throw_if(!perm.empty() && perm.size() != rank, "the length of perm differs from the rank");
   std::vector<bool> seen(rank);
   std::vector<size_t> from(rank);
   for (size_t d = 0; d < rank; ++d) {
@@ -96,10 +96,10 @@ Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
   y[axis] = 0;
   for (size_t i = first; i < call.inputs.size(); i += step) {
     Shape x = call.input(i).shape;
-    throw_if(x.rank() != y.rank(), "the inputs must have one rank");
+    throw_if(x.rank() != y.rank(), "the inputs must have equal ranks");
     y[axis] += x[axis];
     x[axis] = y[axis];
-    throw_if(!(x == y), "inputs differ in another axis than the one that is joined");
+    throw_if(!(x == y), "inputs may differ only in the size of the concatenated axis");
   }
   return y;
 }
@@ -219,13 +219,13 @@ Planner plan_block_move(const Node& node, bool to_space) {
     Shape dims, y;
     std::vector<size_t> perm;
     if (to_space) {
-      throw_if(C % (b * b) != 0, "the channels are no multiple of a block's pixels");
+      throw_if(C % (b * b) != 0, "the number of channels must be a multiple of blocksize^2");
       const int64_t channels = C / (b * b);
       dims = side_by_side ? Shape{N, channels, b, b, H, W} : Shape{N, b, b, channels, H, W};
       perm = side_by_side ? std::vector<size_t>{0, 1, 4, 2, 5, 3} : std::vector<size_t>{0, 3, 4, 1, 5, 2};
       y = {N, channels, H * b, W * b};
     } else {
-      throw_if(H % b != 0 || W % b != 0, "height or width is no multiple of a block's");
+      throw_if(H % b != 0 || W % b != 0, "height and width must be multiples of blocksize");
       dims = {N, C, H / b, b, W / b, b};
       perm = side_by_side ? std::vector<size_t>{0, 1, 3, 5, 2, 4} : std::vector<size_t>{0, 3, 5, 1, 2, 4};
       y = {N, C * b * b, H / b, W / b};
@@ -307,7 +307,8 @@ Planner plan_split(const Node& node, bool channels_last) {
     const Tensor& x = call.input(0);
     const size_t axis = axis_of(given_axis, x.shape.rank()), outputs = call.outputs.size();
     std::vector<int64_t> sizes = call.has_input(1) ? call.integers(1) : given;
-    throw_if(parts && *parts != static_cast<int64_t>(outputs), "num_outputs is not their number");
+    throw_if(parts && *parts != static_cast<int64_t>(outputs),
+             "num_outputs differs from the number of outputs");
     if (sizes.empty()) {
       const auto n = static_cast<int64_t>(outputs);
       const int64_t each = (x.shape[axis] + n - 1) / n;

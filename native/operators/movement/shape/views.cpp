@@ -6,7 +6,7 @@ namespace graphopt {
 namespace {
 
 Shape checked(const Shape& y, const Shape& x) {
-  throw_if(y.elements() != x.elements(), "the shape ", y, " has another number of elements than ", x);
+  throw_if(y.elements() != x.elements(), "the shape ", y, " does not have as many elements as ", x);
   return y;
 }
 

@@ -1,5 +1,5 @@
 // The output shapes of Reshape and similar operators, which keep the bytes of their input. Each class reads the
-// attributes of a node. `of` throws Error if the shape has another number of elements than input 0.
+// attributes of a node. `of` throws Error if the shape does not have as many elements as input 0.
 #pragma once
 
 #include "operators/kernel.h"

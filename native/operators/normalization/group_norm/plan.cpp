@@ -25,16 +25,16 @@ void fill(Args& args, const GroupNormProblem& p) {
 
 // X in channels last, and its division into blocks of channels and slabs of pixels.
 struct ChannelsLastSplit {
-  int64_t images, pixels, channels, of_group;
+  int64_t images, pixels, channels, group_channels;
   int64_t size;                  // elements per pack
-  int64_t columns = 1;           // packs per block
+  int64_t columns = 1;           // packs of a block in each pixel
   int64_t rounds = 1, slab = 0;  // rounds and pixels of a work-group
 
   ChannelsLastSplit(const GroupNormProblem& p, bool aligned)
       : images(p.N),
         pixels(p.inner),
         channels(p.C),
-        of_group(p.C / p.groups),
+        group_channels(p.C / p.groups),
         size(aligned && p.C % 8 == 0 ? 8 : 1) {}
 
   int64_t width() const { return columns * size; }
@@ -45,8 +45,8 @@ struct ChannelsLastSplit {
   int64_t work_groups() const { return images * blocks() * slabs(); }
   // Returns the most groups that the channels of a block belong to.
   int64_t groups() const {
-    if (width() % of_group == 0) return width() / of_group;
-    return of_group % width() == 0 ? 1 : (width() - 2) / of_group + 2;
+    if (width() % group_channels == 0) return width() / group_channels;
+    return group_channels % width() == 0 ? 1 : (width() - 2) / group_channels + 2;
   }
 
   void set_slab(int64_t count) {
@@ -55,15 +55,16 @@ struct ChannelsLastSplit {
   }
 
   // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns
-  // false if the smallest such block is too large. Blocks of more than kFew packs must also occupy a quarter
-  // of the compute units, and be wide enough to use full memory sectors. A cache compensates for partial
-  // sectors of smaller blocks.
+  // false if the smallest such block is too large. Blocks of more than kFew packs, in all pixels, must also
+  // occupy a quarter of the compute units, and be wide enough to use full memory sectors. A cache compensates
+  // for partial sectors of smaller blocks.
   bool take_whole_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kChannelsLastThreads, kFew = 4 * kChannelsLastThreads,
-                      kMost = 16 * kChannelsLastThreads;       // packs
-    constexpr int64_t kNarrow = 32;                            // channels
-    const int64_t together = size / std::gcd(of_group, size);  // fewest groups that consist of complete packs
-    const int64_t unit = together * of_group / size;
+                      kMost = 16 * kChannelsLastThreads;  // packs in all pixels
+    constexpr int64_t kNarrow = 32;                       // channels
+    const int64_t together =
+        size / std::gcd(group_channels, size);  // fewest groups that consist of complete packs
+    const int64_t unit = together * group_channels / size;
     const int64_t most = std::min({hip::kGroupNormChannelsLastWidth / (unit * size),
                                    hip::kGroupNormChannelsLastGroups / together, kMost / (unit * pixels)});
     if (most == 0) return false;
@@ -77,9 +78,9 @@ struct ChannelsLastSplit {
     return columns * pixels <= kFew || (fills() && width() >= std::min(kNarrow, channels));
   }
 
-  // Chooses blocks that span a cache line, or less if a cache line has too many groups. There are enough
-  // slabs to fill the device. But each work-group of a group reads the moments of all slabs, so there must be
-  // few slabs compared with the elements of a work-group.
+  // Chooses blocks of 128 bytes (64 bytes without packs), or less if these have too many groups. The slabs
+  // should fill the device. But each work-group also reads the moments of all slabs of its groups. The number
+  // of slabs is limited so that these are at most a quarter of the bytes of X that a work-group reads.
   void split_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t most = size == 8 ? 8 : 32;
@@ -88,7 +89,7 @@ struct ChannelsLastSplit {
       most = columns / 2;
     } while (groups() > hip::kGroupNormChannelsLastGroups);
     const int64_t all_rounds = divide_up(pixels, round_pixels());
-    const int64_t crossed = (of_group - 1) / width() + 1;  // blocks of a group
+    const int64_t crossed = (group_channels - 1) / width() + 1;  // blocks of a group
     int64_t each =
         divide_up(images * blocks() * all_rounds, device.compute_units * hip::kGroupNormChannelsLastSharing);
     const auto moments = [&] { return divide_up(all_rounds, each) * crossed * groups() * kMomentsBytes; };
@@ -109,7 +110,7 @@ struct ChannelsLastSplit {
     t.columns = make_divisor(columns);
     t.blocks = make_divisor(blocks());
     t.slabs = make_divisor(slabs());
-    t.group_channels = make_divisor(of_group);
+    t.group_channels = make_divisor(group_channels);
     return t;
   }
 };

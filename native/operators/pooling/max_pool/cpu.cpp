@@ -1,6 +1,6 @@
 // For each row of y, first computes the maximum of each column over the rows of the windows, then the maximum
-// over the columns of each window. This takes kernel height + kernel width comparisons per column instead of
-// their product.
+// over the columns of each window. This takes kernel height comparisons for each column of x and kernel width
+// comparisons for each element of the row, instead of height times width for each element.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -31,26 +31,26 @@ Vec load_every(const float* x, int64_t stride) {
   return load_aligned(part);
 }
 
-// The number of channels in a word. load_numbers and store_numbers convert between words and a vector for
-// each channel.
+// The number of channels in an element of type T: two bfloat16 channels in a uint32_t (NCHW2c), else one.
+// load_channels and store_channels convert between elements and one vector for each channel.
 template <class T>
 constexpr int64_t kChannels = std::is_same_v<T, uint32_t> ? 2 : 1;
 template <class T>
-void load_numbers(const T* x, int64_t n, Vec* numbers) {
-  numbers[0] = load_range(x, 0, n);
+void load_channels(const T* x, int64_t n, Vec* channels) {
+  channels[0] = load_range(x, 0, n);
 }
-void load_numbers(const uint32_t* x, int64_t n, Vec* numbers) {
+void load_channels(const uint32_t* x, int64_t n, Vec* channels) {
   const auto words = reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
-  numbers[0] = first_of_pair(words);
-  numbers[1] = second_of_pair(words);
+  channels[0] = first_of_pair(words);
+  channels[1] = second_of_pair(words);
 }
 template <class T>
-void store_numbers(T* y, const Vec* numbers, int64_t n) {
-  store_part(y, numbers[0], n, false);
+void store_channels(T* y, const Vec* channels, int64_t n) {
+  store_part(y, channels[0], n, false);
 }
-void store_numbers(uint32_t* y, const Vec* numbers, int64_t n) {
+void store_channels(uint32_t* y, const Vec* channels, int64_t n) {
   // These are bfloat16 values: the lower half of each is zero.
-  const Words words = (reinterpret_cast<Words>(numbers[0]) >> 16) | reinterpret_cast<Words>(numbers[1]);
+  const Words words = (reinterpret_cast<Words>(channels[0]) >> 16) | reinterpret_cast<Words>(channels[1]);
   store_part(reinterpret_cast<float*>(y), reinterpret_cast<Vec>(words), n, false);
 }
 
@@ -65,7 +65,7 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
     Vec most[kCount], here[kCount];
     for (Vec& m : most) m = splat(kLeast);
     for (int64_t h = first; h < last; h += step) {
-      load_numbers(x + h * width + w, n, here);
+      load_channels(x + h * width + w, n, here);
       for (int64_t c = 0; c < kCount; ++c) most[c] = larger(here[c], most[c]);
     }
     for (int64_t c = 0; c < kCount; ++c) {
@@ -90,15 +90,15 @@ void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last
     for (int64_t c = 0; c < kCount; ++c) low[c] = high[c] = splat(kLeast);
     for (int64_t h = first; h < last; h += step) {
       const T* row = x + h * p.in[1] + 2 * w;
-      load_numbers(row, n, here);
+      load_channels(row, n, here);
       for (int64_t c = 0; c < kCount; ++c) low[c] = larger(here[c], low[c]);
-      load_numbers(row + L, n - L, here);
+      load_channels(row + L, n - L, here);
       for (int64_t c = 0; c < kCount; ++c) high[c] = larger(here[c], high[c]);
     }
     for (int64_t c = 0; c < kCount; ++c) {
       low[c] = larger(shuffle(low[c], high[c], EveryOther<0>()), shuffle(low[c], high[c], EveryOther<1>()));
     }
-    store_numbers(y + w, low, std::min(p.out[1] - w, L));
+    store_channels(y + w, low, std::min(p.out[1] - w, L));
   }
 }
 
@@ -137,7 +137,7 @@ void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, voi
             most[c] = larger(load_every(rows + c * slot + at, p.stride[1]), most[c]);
           }
         }
-        store_numbers(to + w, most, std::min(p.out[1] - w, L));
+        store_channels(to + w, most, std::min(p.out[1] - w, L));
       }
     }
   });

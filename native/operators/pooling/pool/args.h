@@ -6,11 +6,11 @@
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
-constexpr int kPoolTogether =
-    4;  // adjacent outputs of a row that a work-item of the *_together kernels computes
+// Adjacent outputs of a row that a work-item of the *_together kernels computes.
+constexpr int kPoolOutputsPerItem = 4;
 
 // One spatial axis of size `in`: output q reads the positions q * stride + first + t * dilation for t < kernel.
-// `last` is the end of the padded axis: an average may count the padding before it.
+// kAverageWithPadding counts all positions below `last`, the end of the padded axis, and ignores the others.
 struct PoolAxis {
   int32_t in = 1, kernel = 1, stride = 1, first = 0, dilation = 1, last = 1;
 };
@@ -21,8 +21,8 @@ enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
 struct PoolArgs : Arguments<2, 136> {
   In x;
   Out y;
-  uint32_t total, plane;  // elements of Y, and of a plane of X
-  Divisor per_plane, per_slice, across;
+  uint32_t total, plane;                 // elements of Y, and of a plane of X
+  Divisor per_plane, per_slice, across;  // elements of y: of a plane, of out height x width, of out width
   PoolAxis axes[3];
   PoolMode mode;
 };
@@ -33,8 +33,8 @@ struct PoolChannelsLastArgs : Arguments<2, 112> {
   In x;
   Out y;
   uint32_t total, channels;
-  Divisor packs;  // per pixel
-  Divisor per_image, across;
+  Divisor packs;              // per pixel
+  Divisor per_image, across;  // pixels of y: of an image, of a row
   PoolAxis axes[2];
   PoolMode mode;
 };

@@ -1,5 +1,6 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, which has its window over
-// channels. A work-item computes one output, or kPoolTogether adjacent ones that share the computation of indices.
+// channels. A work-item computes one output, or kPoolOutputsPerItem adjacent ones that share the computation of
+// indices.
 //
 // Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once,
 // for one FLOP per tap. scripts/gpu_bench.py compares the kernel with a copy.
@@ -160,14 +161,14 @@ DEVICE void lrn(const LrnArgs& args) {
 using namespace graphopt::hip;
 
 FLOAT_KERNELS(lrn, (lrn<T, 1>), kPoolThreads, LrnArgs, x, y)
-FLOAT_KERNELS(lrn_together, (lrn<T, kPoolTogether>), kPoolThreads, LrnArgs, x, y)
+FLOAT_KERNELS(lrn_together, (lrn<T, kPoolOutputsPerItem>), kPoolThreads, LrnArgs, x, y)
 
 FLOAT_KERNELS(pool, (pool<T, 1>), kPoolThreads, PoolArgs, x, y)
-FLOAT_KERNELS(pool_together, (pool<T, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
+FLOAT_KERNELS(pool_together, (pool<T, kPoolOutputsPerItem>), kPoolThreads, PoolArgs, x, y)
 KERNEL_OF(pool_u8, (pool<uint8_t, 1>), kPoolThreads, PoolArgs, x, y)
-KERNEL_OF(pool_together_u8, (pool<uint8_t, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_together_u8, (pool<uint8_t, kPoolOutputsPerItem>), kPoolThreads, PoolArgs, x, y)
 KERNEL_OF(pool_i8, (pool<int8_t, 1>), kPoolThreads, PoolArgs, x, y)
-KERNEL_OF(pool_together_i8, (pool<int8_t, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_together_i8, (pool<int8_t, kPoolOutputsPerItem>), kPoolThreads, PoolArgs, x, y)
 
 KERNEL_OF(pool_channels_last_8_f16, pool_channels_last<8>, kPoolThreads, PoolChannelsLastArgs, x, y)
 KERNEL_OF(pool_channels_last_1_f16, pool_channels_last<1>, kPoolThreads, PoolChannelsLastArgs, x, y)

@@ -21,9 +21,9 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
                        : type == ElementType::kInt8  ? "_i8"
                        : type == ElementType::kUint8 ? "_u8"
                                                      : "_f32";
-  const bool together = aligned && p.out[2] % hip::kPoolTogether == 0;
+  const bool together = aligned && p.out[2] % hip::kPoolOutputsPerItem == 0;
   return one_launch(kernel_name({together ? "pool_together" : "pool", suffix}),
-                    together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
+                    together ? total / hip::kPoolOutputsPerItem : total, hip::kPoolThreads, args);
 }
 
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned) {
@@ -51,9 +51,9 @@ Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
   args.scale = p.alpha / static_cast<float>(p.size);
   args.beta = p.beta;
   args.bias = p.bias;
-  const bool together = aligned && p.inner % hip::kPoolTogether == 0;
+  const bool together = aligned && p.inner % hip::kPoolOutputsPerItem == 0;
   return one_launch(float_kernel(together ? "lrn_together" : "lrn", half),
-                    together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
+                    together ? total / hip::kPoolOutputsPerItem : total, hip::kPoolThreads, args);
 }
 
 }  // namespace graphopt::gpu

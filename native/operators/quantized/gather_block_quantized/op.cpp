@@ -20,7 +20,7 @@ Planner plan_gather_block_quantized(const Node& node) {
     p.bits = static_cast<int>(is_packed(data.type) ? 4 : bits);
     Shape x = data.shape;
     const size_t rank = x.rank();
-    throw_if(rank == 0, "data without an axis");
+    throw_if(rank == 0, "data is a scalar");
     if (bytes) x[rank - 1] *= 8 / p.bits;
     const size_t gathered_axis = axis_of(gather_axis, rank), axis = axis_of(block_axis, rank);
     throw_if(bytes && gathered_axis != 0, "gather_axis must be 0 for uint8");
@@ -56,9 +56,10 @@ std::string refuse_gather_block_quantized(const Node& node) {
   const int64_t bits = node.get_int("bits", 4), block = node.get_int("block_size", 128);
   if (data == ElementType::kUint8 && bits != 2 && bits != 4 && bits != 8)
     return std::to_string(bits) + " bits";
-  if (block < 16 || block > INT32_MAX) return "a block of this size";
+  if (block < 16 || block > INT32_MAX) return "a block size of " + std::to_string(block);
   if (!is_float(node.inputs[kScales].type)) return "only scales of float and float16";
-  if (node.has_input(kPoints) && node.inputs[kPoints].type != data) return "data and zero point of two types";
+  if (node.has_input(kPoints) && node.inputs[kPoints].type != data)
+    return "data and zero points have different types";
   return "";
 }
 

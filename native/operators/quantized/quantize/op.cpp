@@ -99,7 +99,7 @@ std::string refuse_block(const Node& node) {
 std::string refuse_quantize(const Node& node) {
   const ElementType x = node.inputs[0].type;
   if (!is_float(x)) return no_kernel(x);
-  if (node.inputs[1].type != x) return "data and scale of two types";
+  if (node.inputs[1].type != x) return "data and scale have different types";
   const auto given = static_cast<ElementType>(node.get_int("output_dtype", 0));
   if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
                         : given != ElementType::kUndefined && !is_narrow(given)) {
@@ -107,7 +107,7 @@ std::string refuse_quantize(const Node& node) {
   }
   const auto precision = static_cast<ElementType>(node.get_int("precision", 0));
   if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
-    return "a precision other than float";
+    return "a precision that is not float";
   return refuse_block(node);
 }
 
@@ -115,9 +115,9 @@ std::string refuse_dequantize(const Node& node) {
   const ElementType x = node.inputs[0].type, scale = node.inputs[1].type;
   if (!is_narrow(x) && x != ElementType::kInt32) return no_kernel(x);
   if (!is_float(scale)) return "only scales of float and float16";
-  if (node.has_input(2) && node.inputs[2].type != x) return "data and zero point of two types";
+  if (node.has_input(2) && node.inputs[2].type != x) return "data and zero point have different types";
   const auto given = static_cast<ElementType>(node.get_int("output_dtype", 0));
-  if (given != ElementType::kUndefined && given != scale) return "a result of another type than the scale";
+  if (given != ElementType::kUndefined && given != scale) return "result and scale have different types";
   return refuse_block(node);
 }
 

@@ -172,7 +172,7 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
   lines.outer = last ? x[0] : x[0] * channels;
   lines.inner = last ? channels : 1;
   lines.size = last ? x.elements(1) / std::max<int64_t>(channels, 1) : x.elements(2);
-  throw_if(lines.size == 0, "the mean of no elements");
+  throw_if(lines.size == 0, "a mean of zero elements");
   program.launch(gpu::quantized_mean_plan(lines),
                  {Ref::input(0), Ref::input(1), input_or_none(call, kX.zero), Ref::input(3),
                   input_or_none(call, kY.zero)},
@@ -264,10 +264,10 @@ std::string refuse_triples(const Node& node, const std::vector<QuantizedOperand>
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);
   for (const QuantizedOperand& in : triples) {
-    if (node.inputs[in.x].type != type) return "elements of two types";
+    if (node.inputs[in.x].type != type) return "the inputs have different types";
     if (node.inputs[in.scale].type != ElementType::kFloat) return "only scales of float";
     if (node.has_input(in.zero) && node.inputs[in.zero].type != type) {
-      return "elements and zero point of two types";
+      return "elements and zero point have different types";
     }
   }
   return "";

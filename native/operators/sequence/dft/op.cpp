@@ -11,7 +11,7 @@ namespace {
 // Returns true if the elements are complex. Throws Error unless the last axis has size 1 or 2.
 bool holds_pairs(const Shape& x) {
   const int64_t last = x[x.rank() - 1];
-  throw_if(last != 1 && last != 2, "the last axis must hold a real number, or a complex one");
+  throw_if(last != 1 && last != 2, "the last axis must have size 1 (real) or 2 (complex), got ", last);
   return last == 2;
 }
 

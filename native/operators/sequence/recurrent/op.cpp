@@ -41,7 +41,7 @@ Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
     p.batch_first = batch_first;
     p.clip = clip;
     const int64_t inputs = x.shape[2], G = p.gates();
-    throw_if(p.D != 1 && p.D != 2, "W must be of one direction or of two");
+    throw_if(p.D != 1 && p.D != 2, "W must have one or two directions");
     const Shape state = batch_first ? Shape{p.B, p.D, p.H} : Shape{p.D, p.B, p.H};
     require(call, 1, "W", {p.D, G * p.H, inputs});
     require(call, 2, "R", {p.D, G * p.H, p.H});
