@@ -35,17 +35,17 @@ struct Architecture {
   int flops;                // fp32 FLOPs per clock of one compute unit; a fused multiply-add counts as two
   int units_per_multiprocessor;  // compute units that the runtime counts as one multiprocessor
   int transfers;                 // memory transfers per cycle of the memory clock that the runtime reports
-  // Values of a typical product: used for plans without a device, and instead of values that the runtime
+  // Values of a typical GPU: used for plans without a device, and instead of values that the runtime
   // reports as 0.
   int compute_units;
   int xcds;  // dies (XCDs), which receive work-groups round-robin, each with its own L2
   double clock_hz;
   int64_t l2_bytes;              // last cache before memory, of the entire device: L2 or Infinity Cache
-  double bytes_per_second;       // memory bandwidth of the slowest product: a lower bound for every device
-  double most_bytes_per_second;  // memory bandwidth of the fastest product: an upper bound
+  double bytes_per_second;       // memory bandwidth of the slowest GPU: a lower bound for every device
+  double most_bytes_per_second;  // memory bandwidth of the fastest GPU: an upper bound
 };
 
-// The typical products, in the order of the rows:
+// The typical GPUs, in the order of the rows:
 // gfx9: RX Vega 56, MI50, MI100, MI210, MI300X, Ryzen 5000, MI355X
 // gfx10: RX 5700, Pro V520, RX 5500 XT, RX 6800, RX 6700, RX 6600, Steam Deck, RX 6400, 680M, Ryzen 7000
 // gfx11: RX 7900 GRE, RX 7700 XT, RX 7600, 780M, Strix Point, Strix Halo, Krackan;

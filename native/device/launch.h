@@ -30,7 +30,7 @@ struct DeviceFacts {
   std::string features;  // features of this device, as the runtime appends them to `arch`: ":sramecc+:xnack-"
   std::string
       code;  // name of the architecture of the code objects that it runs: its own or its generic target
-  std::string name;         // of the product
+  std::string name;         // of the GPU model
   std::string driver;       // name and version of the runtime
   std::string bus_id;       // PCI address, "0000:03:00.0"; empty if there is none
   size_t memory = 0;        // bytes
@@ -50,7 +50,7 @@ const Architecture* find_architecture(const std::string& name);
 // Throws std::invalid_argument.
 const Architecture& architecture(const std::string& name);
 
-// Returns the facts of a typical product, to plan without a device. Throws std::invalid_argument.
+// Returns the facts of a typical GPU, to plan without a device. Throws std::invalid_argument.
 DeviceFacts typical_facts(const std::string& arch);
 
 // Returns the facts of a device from values that its runtime reports; 0 means unknown. Throws

@@ -209,7 +209,7 @@ class Search {
     }
   }
 
-  // Returns the product of the weights that a DequantizeLinear node writes; nothing if there is none.
+  // Returns the replacement of a DequantizeLinear node and the MatMul that reads it; nothing if there is none.
   std::optional<Replacement> from(size_t dequantize) const {
     std::optional<BlockedWeights> weights = blocks_along_columns_or_rows(nodes_[dequantize]);
     if (!weights) return std::nullopt;

@@ -2,8 +2,8 @@
 // one row of a window are adjacent in X. The columns of a tile are channels of Y, its rows are adjacent pixels of Y,
 // whose windows are a fixed number of elements apart.
 //
-// X is copied if it has padding, if its bytes are signed, or if a row of a window is no multiple of a word. The copy has
-// the zero point in its padding, so the sums need one correction for each channel:
+// X is copied if it has padding, if its bytes are signed, or if a row of a window is not a multiple of a word. The copy
+// has the zero point in its padding, so the sums need one correction for each channel:
 //   sum (x - x_zero) w = sum x w - x_zero sum w
 #include <algorithm>
 #include <cstring>

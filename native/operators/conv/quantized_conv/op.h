@@ -15,7 +15,8 @@ namespace graphopt {
 
 // Inputs: X int8 or uint8 [N, H, W, C]; its scale (float) and zero point (X's type), each with one element; the weight
 // int8 [M, C / group, KH, KW] and its scales float [M]; the scale and zero point of Y; the bias int32 [M], whose scale
-// is that of a product. Y [N, OH, OW, M] has X's type. There is one group, or one for each channel with M = C.
+// is the product of those of X and W. Y [N, OH, OW, M] has X's type. There is one group, or one for each channel with
+// M = C.
 class QuantizedConvOp final : public Operator<ConvolutionProblem> {
  public:
   explicit QuantizedConvOp(ActivationKind kind) { act_.kind = kind; }
