@@ -24,6 +24,8 @@
 //                               take too many registers; NO_UNROLL if any unrolling would
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
 //                               instead of keeping them in registers
+//   reload(args)                returns args, of which the slots must not be used: on GCN, the compiler reads arguments
+//                               again instead of keeping them in scalar registers
 //   global(p)                   returns p, which must point to global memory. clang for AMD cannot know this of a pointer
 //                               in LDS or of one that may be null, and accesses would be `flat`, which also wait for LDS
 //   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
@@ -322,6 +324,18 @@ DEVICE void set_slots(Args& args, Pointers... pointers) {
   static_assert(sizeof...(Pointers) == Args::kSlots, "all slots");
   const void** slot = reinterpret_cast<const void**>(&args);
   ((*slot++ = pointers), ...);
+}
+
+template <class Args>
+DEVICE const Args& reload(const Args& args) {
+#if defined(__AMDGCN__)
+  if constexpr (kGcn) {
+    auto address = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
+    asm volatile("" : "+s"(address));
+    return *(const Args*)(const __attribute__((address_space(4))) Args*)address;
+  }
+#endif
+  return args;
 }
 
 DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }

@@ -39,6 +39,13 @@ constexpr bool kMatrixF32 = true;
 #else
 constexpr bool kMatrixF32 = false;
 #endif
+// Whether the target is GCN 5 (gfx9-generic). It has waves of 64 like CDNA, but at most 256 registers for a work-item
+// instead of 512.
+#if defined(__GFX9__) && !GRAPHOPT_MFMA
+constexpr bool kGcn = true;
+#else
+constexpr bool kGcn = false;
+#endif
 // Whether the matrix units use the same registers as the vector unit. On gfx908, half of the registers belong to the
 // matrix units.
 #if defined(__gfx908__)

@@ -159,7 +159,8 @@ TEST_CASE("attention work groups cover all rows") {
         for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany, AttentionRows::kTeams}) {
           const bool copies = arch.matrix == hip::Matrix::kMma;
           const int element = half ? 2 : 4;
-          const bool has_many = hip::attention_has_many(matrix, copies, static_cast<int>(D), true, element);
+          const bool has_many =
+              hip::attention_has_many(matrix, arch.wave, copies, static_cast<int>(D), true, element);
           if (rows == AttentionRows::kMany && !has_many) continue;
           if (rows == AttentionRows::kTeams &&
               !hip::attention_has_teams(matrix, copies, static_cast<int>(D), true, element))
@@ -182,6 +183,16 @@ TEST_CASE("attention work groups cover all rows") {
       }
     }
   }
+}
+
+TEST_CASE("attention has no kernel that needs scratch memory on GCN") {
+  const AttentionProblem p = problem(8, 16, 4096, 4096, 128);
+  CHECK(std::string(attention_of(plan_on("gfx1030", p, false)).kernel) ==
+        "fused_attention_plain_many_128_f32");
+  CHECK(std::string(attention_of(plan_on("gfx900", p, false)).kernel) == "fused_attention_plain_128_f32");
+  const AttentionProblem narrow = problem(8, 16, 4096, 4096, 64);
+  CHECK(std::string(attention_of(plan_on("gfx900", narrow, false)).kernel) ==
+        "fused_attention_plain_many_64_f32");
 }
 
 TEST_CASE("attention splits the keys when there are few rows") {

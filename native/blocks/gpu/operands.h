@@ -30,10 +30,11 @@ template <int kCount, class Args>
 DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   const uint8_t* mask = args.mask;
   if (mask == nullptr) return 0;
-  const uint32_t at = offset_of(i, args.axes, args.mask_strides);
+  const Args& reloaded = kCount == 1 ? reload(args) : args;  // see map_operands
+  const uint32_t at = offset_of(i, reloaded.axes, reloaded.mask_strides);
   uint32_t bits = 0;
   UNROLL for (int j = 0; j < kCount; ++j) {
-    if (mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0) bits |= 1u << j;
+    if (mask[at + static_cast<uint32_t>(j * reloaded.mask_strides.s[0])] != 0) bits |= 1u << j;
   }
   return bits;
 }
@@ -66,9 +67,11 @@ DEVICE void map_operands(const Args& args, const Load& load, const Compute& comp
   NO_UNROLL for (int k = 0; k < kSize; ++k) {
     const uint32_t i = begin + static_cast<uint32_t>(k * kThreads + thread_x());
     if (i >= args.total) return;
-    const C left[1] = {load(a[offset_of(i, args.axes, args.a_strides)])};
+    // On GCN, axes and strides would take too many scalar registers during `compute`.
+    const Args& reloaded = reload(args);
+    const C left[1] = {load(a[offset_of(i, reloaded.axes, reloaded.a_strides)])};
     C right[1] = {};
-    if (b != nullptr) right[0] = load(b[offset_of(i, args.axes, args.b_strides)]);
+    if (b != nullptr) right[0] = load(b[offset_of(i, reloaded.axes, reloaded.b_strides)]);
     Y result[1];
     compute(i, left, right, result);
     y[i] = result[0];

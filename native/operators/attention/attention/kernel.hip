@@ -321,6 +321,32 @@ DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& s
   products.take_output(lds, mine, theirs);
 }
 
+// Stores the results of a work-group after the loop over its keys.
+template <class T, class P, bool kPlain>
+DEVICE void finish_attention(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                             P& products, AttentionSoftmax<P>& softmax) {
+  const AttentionScores& settings = place.layout.scores;
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
+  if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, settings.exponent);
+  const int32_t flags = settings.flags;
+  if ((flags & (kAttentionSplit | kAttentionSink)) == kAttentionSink) {
+    const T* const sinks = global(static_cast<const T*>(lds.extras.found));
+    constexpr float kRaised = sizeof(T) == 2 ? kAttentionRaised : 0.0f;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      const int head = place.first_head + place.row_or_last(P::row(slot)).head;
+      softmax.sum[slot] += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, softmax.highest[slot],
+                                     settings.exponent, kRaised);
+    }
+  }
+  if ((flags & kAttentionSplit) != 0) {
+    store_split<T, P>(place, lds.extras, products, softmax);
+  } else {
+    NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
+      store_output<T, P, kPlain>(args, place, lds, products, softmax, part);
+    }
+  }
+}
+
 template <class T, class P, bool kPlain>
 DEVICE void fused_attention(const AttentionArgs& args) {
   static_assert(sizeof(typename P::Lds) == P::kShapeLds, "the plan requests as much");
@@ -335,24 +361,12 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   } else {
     multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
   }
-  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
-  if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, args.layout.scores.exponent);
-  const int32_t flags = args.layout.scores.flags;
-  if ((flags & (kAttentionSplit | kAttentionSink)) == kAttentionSink) {
-    const T* const sinks = global(static_cast<const T*>(lds.extras.found));
-    constexpr float kRaised = sizeof(T) == 2 ? kAttentionRaised : 0.0f;
-    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
-      const int head = place.first_head + place.row_or_last(P::row(slot)).head;
-      softmax.sum[slot] += sink_term(sinks != nullptr ? to_float(sinks[head]) : 0.0f, softmax.highest[slot],
-                                     args.layout.scores.exponent, kRaised);
-    }
-  }
-  if ((flags & kAttentionSplit) != 0) {
-    store_split<T, P>(place, lds.extras, products, softmax);
+  if constexpr (kGcn) {
+    // During the loop, there are too few scalar registers to keep the place.
+    const AttentionPlace<P> same_place(reload(args).layout, args.last_keys());
+    finish_attention<T, P, kPlain>(args, same_place, lds, products, softmax);
   } else {
-    NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
-      store_output<T, P, kPlain>(args, place, lds, products, softmax, part);
-    }
+    finish_attention<T, P, kPlain>(args, place, lds, products, softmax);
   }
 }
 
@@ -572,9 +586,11 @@ ATTENTION_KERNEL(128_f16, half_t, 128, 128, false, kFew)
 ATTENTION_KERNEL(256_f16, half_t, 256, 256, false, kFew)
 #if !GRAPHOPT_MFMA && GRAPHOPT_WAVE != 64
 ATTENTION_KERNEL(plain_many_64_f32, float, 64, 64, true, kMany)
-ATTENTION_KERNEL(plain_many_128_f32, float, 128, 128, true, kMany)
 ATTENTION_KERNEL(many_64_f32, float, 64, 64, false, kMany)
+#if !defined(__GFX9__)  // attention_has_many
+ATTENTION_KERNEL(plain_many_128_f32, float, 128, 128, true, kMany)
 ATTENTION_KERNEL(many_128_f32, float, 128, 128, false, kMany)
+#endif
 #endif
 #if defined(__CUDACC__)
 ATTENTION_KERNEL(plain_many_64_f16, half_t, 64, 64, true, kMany)

@@ -42,7 +42,11 @@ struct AttentionPlace {
   int last_seen;        // the last key that a window shows to a query
   int begin, end;       // keys; at `end`, the next split begins or no row sees another key
 
-  DEVICE bool causal() const { return (layout.scores.flags & kAttentionCausal) != 0; }
+  // GCN tests the flags where they are used: a result that is kept during the loop takes two scalar registers.
+  DEVICE int32_t flags() const {
+    return kGcn ? same_in_wave(opaque(layout.scores.flags)) : layout.scores.flags;
+  }
+  DEVICE bool causal() const { return (flags() & kAttentionCausal) != 0; }
   DEVICE AttentionRow row_at(int r) const {
     const uint32_t h = divide(static_cast<uint32_t>(r), layout.queries);
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};

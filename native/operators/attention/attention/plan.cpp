@@ -94,7 +94,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
     return divide_up(groups, device.compute_units) * block_rows;
   };
   // Work-groups with kMany rows multiply about an eighth faster (measured on an H200).
-  c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4) &&
+  c.many = hip::attention_has_many(c.matrix, arch.wave, c.copies, c.head(), c.plain, half ? 2 : 4) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // With few rows, reading K and V takes most of the time.

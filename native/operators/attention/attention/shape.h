@@ -56,9 +56,10 @@ enum class AttentionRows { kFew, kMany, kTeams };
 
 // Whether kMany exists. A work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in
 // kMany, and an operand that it reads from LDS is used in twice as many multiplications. copies: memory can be copied
-// to LDS directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only.
-constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain, int element) {
-  return matrix ? copies && plain && head == 64 : element == 4 && head <= 128;
+// to LDS directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only. In waves of 64
+// with 256 registers (kGcn), heads of 128 elements would need scratch memory.
+constexpr bool attention_has_many(bool matrix, int wave, bool copies, int head, bool plain, int element) {
+  return matrix ? copies && plain && head == 64 : element == 4 && head <= (wave == 64 ? 64 : 128);
 }
 
 // Whether kTeams exists. It needs direct copies to LDS, because each team double-buffers K and V in LDS.

@@ -39,7 +39,7 @@ template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
                           const AttentionExtras<T>& extras, const StagedMask<P>& staged, int t) {
   const AttentionSizes& sizes = place.layout.sizes;
-  const int32_t flags = place.layout.scores.flags;
+  const int32_t flags = place.flags();
   const int next = t + P::kKeys;
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));

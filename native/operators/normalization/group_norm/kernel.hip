@@ -15,15 +15,26 @@
 
 namespace graphopt::hip {
 
+// A Pack<T> for GCN. Clang would keep each float16 element of a Pack<T> in its own register.
+template <class T>
+struct PackBits {
+  Bits128 bits;
+  DEVICE void operator=(const Pack<T>& pack) { bits = bit_cast<Bits128>(pack); }
+  DEVICE operator Pack<T>() const { return bit_cast<Pack<T>>(bits); }
+};
+
 // A part of a group in registers. Vector k of work-item t holds the kSize elements from (k threads + t) kSize
 // on.
 template <class T, int kVectors>
 struct GroupPart {
   static constexpr int kSize = Pack<T>::kSize;
-  Pack<T> pack[kVectors];
+  using Held = typename Select<kGcn, PackBits<T>, Pack<T>>::Type;
+  Held held[kVectors];
 
+  // GCN recomputes the index: 1,024 work-items have 64 registers each.
   DEVICE static uint32_t element(int k, int threads) {
-    return static_cast<uint32_t>(k * threads + thread_x()) * kSize;
+    const int thread = kGcn ? opaque(thread_x()) : thread_x();
+    return static_cast<uint32_t>(k * threads + thread) * kSize;
   }
 
   // `vectors`: `x` and `size` are multiples of 16 bytes.
@@ -31,14 +42,16 @@ struct GroupPart {
     if (vectors) {
       UNROLL for (int k = 0; k < kVectors; ++k) {
         const uint32_t i = element(k, threads);
-        if (i < size) pack[k] = load_pack(x + i);
+        if (i < size) held[k] = load_pack(x + i);
       }
     } else {
       UNROLL for (int k = 0; k < kVectors; ++k) {
         const uint32_t i = element(k, threads);
+        typename Select<kGcn, Pack<T>, Pack<T>&>::Type pack = held[k];
         UNROLL for (int j = 0; j < kSize; ++j) {
-          if (i + j < size) pack[k].v[j] = x[i + j];
+          if (i + j < size) pack.v[j] = x[i + j];
         }
+        if constexpr (kGcn) held[k] = pack;
       }
     }
   }
@@ -49,8 +62,9 @@ struct GroupPart {
     UNROLL for (int k = 0; k < kVectors; ++k) {
       const uint32_t i = element(k, threads);
       if (vectors && i >= size) continue;
+      const Pack<T>& pack = held[k];
       UNROLL for (int j = 0; j < kSize; ++j) s +=
-          vectors || i + j < size ? to_float(pack[k].v[j]) - pivot : 0.0f;
+          vectors || i + j < size ? to_float(pack.v[j]) - pivot : 0.0f;
     }
     return s;
   }
@@ -60,8 +74,9 @@ struct GroupPart {
     UNROLL for (int k = 0; k < kVectors; ++k) {
       const uint32_t i = element(k, threads);
       if (vectors && i >= size) continue;
+      const Pack<T>& pack = held[k];
       UNROLL for (int j = 0; j < kSize; ++j) {
-        const float d = to_float(pack[k].v[j]) - mean;
+        const float d = to_float(pack.v[j]) - mean;
         s += vectors || i + j < size ? d * d : 0.0f;
       }
     }
@@ -76,12 +91,13 @@ struct GroupPart {
     UNROLL for (int k = 0; k < kVectors; ++k) {
       const uint32_t i = element(k, threads);
       if (i >= size) continue;
+      const Pack<T>& pack = held[k];
       uint32_t c = divide(first + i, inner);
       uint32_t offset = first + i - c * inner.d;
       float a = to_float(gamma[c]) * scale, b = to_float(beta[c]);
       float value[kSize];
       if (vectors && inner.d % kSize == 0) {  // the whole vector is of one channel
-        UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+        UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(pack.v[j]) - mean) * a + b;
       } else {
         UNROLL for (int j = 0; j < kSize; ++j) {
           if (offset == inner.d && i + j < size) {
@@ -90,7 +106,7 @@ struct GroupPart {
             a = to_float(gamma[c]) * scale;
             b = to_float(beta[c]);
           }
-          value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+          value[j] = (to_float(pack.v[j]) - mean) * a + b;
           ++offset;
         }
       }

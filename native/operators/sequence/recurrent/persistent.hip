@@ -8,7 +8,7 @@
 namespace graphopt::hip {
 
 // Maximum number of packs of weights that a work-item keeps in registers. Its other packs are in LDS.
-constexpr int kRegisterPacks = 19;
+constexpr int kRegisterPacks = kGcn ? 17 : 19;
 
 template <int kUnits, int kPacks>
 struct WeightsLds {
@@ -127,7 +127,9 @@ DEVICE void recurrent_persistent(const RecurrentArgs& args) {
         const float after = end_unit(args, state, moment.active, unit, in, sum, peephole, second);
         if (!reset || second) {
           state.next[unit] = moment.active ? after : state.now[unit];
-          write_unit<T>(args, direction, b, moment, unit, after);
+          // GCN computes the offset in y here: during the loop, it would take two registers.
+          const auto recomputed = [](int i) { return kGcn ? opaque(i) : i; };
+          write_unit<T>(args, recomputed(direction), recomputed(b), moment, unit, after);
         }
       }
       barrier();

@@ -68,7 +68,7 @@ DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int
     of_state[g] = to_float(bias[(2 * d + 1) * all + static_cast<size_t>(g * H + unit)]);
   }
   UNROLL for (int g = 0; g < 3; ++g) {
-    if (peepholes == nullptr) continue;
+    if (peepholes == nullptr || (kGcn && kGates < kMaxGates)) continue;  // only LSTM has peepholes
     peephole[g] = to_float(
         peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(j)]);
   }
