@@ -951,6 +951,11 @@ EXPORT Plan* graphopt_integer_gemm_plan(const DeviceFacts* device, const int64_t
   });
 }
 
+// `numbers`: as for graphopt_convolution_plan.
+EXPORT Plan* graphopt_integer_blocks_plan(const DeviceFacts*, const int64_t* numbers, int32_t channels_last) {
+  return guarded([&] { return integer_blocks_plan(read_convolution(numbers), channels_last != 0); });
+}
+
 // `numbers`: as for graphopt_convolution_plan. `columns`: as for graphopt_integer_gemm_plan. `tile`: -2 selects the
 // direct kernel.
 EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t* numbers,

@@ -264,6 +264,40 @@ def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1)
     return Case(name, "QLinearConv", inputs, [expected], plan, tolerance, output_dtype=output)
 
 
+# N, channels, size of X, size of Y, kernel, strides, leading pads. A block has at most 16 elements.
+BLOCKED: tuple[tuple[Any, ...], ...] = (
+    (1, 3, (8, 8), (4, 4), (7, 7), (2, 2), (3, 3)),
+    (2, 3, (9, 7), (5, 4), (3, 3), (2, 2), (1, 1)),
+    (1, 1, (12, 16), (3, 4), (4, 4), (4, 4), (0, 0)),
+    (3, 4, (5, 6), (3, 3), (2, 2), (2, 2), (0, 0)),
+    (1, 1, (1, 33), (1, 3), (1, 11), (1, 11), (0, 0)),
+    (2, 2, (10, 3), (4, 3), (5, 1), (3, 1), (2, 0)),
+)
+
+
+def blocks(name: str, i: int, dtype: Any, channels_last: bool) -> Case:
+    """Makes the image whose channels are the pixels of a block; the zero point stands for pixels outside of X."""
+    N, C, size, out, kernel, strides, pads = BLOCKED[i]
+    rng = np.random.default_rng([i, channels_last, 7])
+    x, zero = random(rng, dtype, N, C, *size), random(rng, dtype, 1)
+    down, across = (-(-n // stride) for n, stride in zip(size, strides, strict=True))
+    whole = np.full((N, C, down * strides[0], across * strides[1]), zero[0], dtype)
+    whole[:, :, : size[0], : size[1]] = x
+    pixels = whole.reshape(N, C, down, strides[0], across, strides[1]).transpose(0, 2, 4, 3, 5, 1)
+    expected = np.full((N, down, across, 16), zero[0], dtype)
+    expected[..., : C * strides[0] * strides[1]] = pixels.reshape(N, down, across, -1)
+    header = np.zeros(8, np.int32)
+    header[:4] = np.full(16, zero[0]).view(np.int32)
+    axes = [(1, 1, 1, 1, 1, 0), *zip(size, out, kernel, strides, (1, 1), pads, strict=True)]
+    given = int64s([N, 1, C, 8, *(v for axis in axes for v in axis)])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("integer_blocks", facts, given, c_int32(channels_last))
+
+    image = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if channels_last else x
+    return Case(name, "QLinearConv", [image, header], [wide(expected)], plan, 0, output_dtype=dtype)
+
+
 def convolutions() -> Iterator[Case]:
     for i, sizes in enumerate(CONVOLUTIONS):
         for output in OUTPUTS:
@@ -285,6 +319,10 @@ def convolutions() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     yield from convolutions()
+    for i in range(len(BLOCKED)):
+        for dtype in (np.int8, np.uint8):
+            for channels_last in (False, True):
+                yield blocks(f"integer_blocks_{np.dtype(dtype).name}_{channels_last}-{i}", i, dtype, channels_last)
     for i in range(len(LINES)):
         for dtype in (np.int8, np.uint8):
             for across in (False, True):
