@@ -138,6 +138,9 @@ WINDOWED = (
     Setting(1, 9, 2, 1, 8, 14, 5, (9,), window=3, capacity=5, first=True, half=4),
     Setting(2, 2, 4, 2, 64, 302, 300, (1000, 299), window=256, capacity=300),
     Setting(1, 70, 1, 1, 4, 72, 2, (73,), window=1, capacity=2, half=2),
+    Setting(3, 1, 2, 1, 5, 7, 6, (3, 6, 40), window=5, capacity=6),
+    Setting(2, 4, 4, 2, 10, 13, 9, (13, 8), window=6, capacity=9, half=5),
+    Setting(1, 17, 3, 3, 7, 40, 23, (90,), window=20, capacity=23),
 )
 
 
