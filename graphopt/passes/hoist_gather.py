@@ -81,7 +81,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
         if weight is None or len(weight) != 2:
             return None
         if dims is None or len(dims) != 3 or None in (dims[1].value, dims[2].value, *(d.value for d in weight)):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"rows of unknown number or width: shape {shape_text(dims)}", node)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the rows need a known number and width: shape {shape_text(dims)}", node)
         length, width, channels = dims[1].value or 0, dims[2].value or 0, weight[1].value or 0
         if channels == 0 or width % channels:
             return None
