@@ -86,6 +86,16 @@ std::optional<int64_t> integer(const GraphNode& node, size_t i) {
   return values && values->size() == 1 ? std::optional(values->front()) : std::nullopt;
 }
 
+// The constant arguments of a Slice of one axis with step 1; negative numbers count from the end.
+struct Span {
+  int64_t axis, start, end;
+};
+std::optional<Span> span_of_slice(const GraphNode& node) {
+  const std::optional<int64_t> start = integer(node, 1), end = integer(node, 2), axis = integer(node, 3);
+  if (!start || !end || !axis || (node.has_input(4) && integer(node, 4) != 1)) return std::nullopt;
+  return Span{*axis, *start, *end};
+}
+
 class Search {
  public:
   Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
@@ -222,12 +232,11 @@ class Search {
     const int64_t all = shape[shape.rank() - 1];
     const auto is_last = [&](int64_t axis) { return axis == last || axis == -1; };
     if (is_op(node, "Slice")) {
-      const std::optional<int64_t> start = integer(node, 1), end = integer(node, 2), axis = integer(node, 3);
-      if (!start || !end || !axis || !is_last(*axis) || *start < 0 || *end <= *start) return std::nullopt;
-      if (node.has_input(4) && integer(node, 4) != 1) return std::nullopt;
-      const int64_t size = std::min(*end, all) - *start;
-      if (size <= 0 || *start % size != 0 || all % size != 0) return std::nullopt;
-      return Part{*start / size, all / size, size};
+      const std::optional<Span> span = span_of_slice(node);
+      if (!span || !is_last(span->axis) || span->start < 0) return std::nullopt;
+      const int64_t size = std::min(span->end, all) - span->start;
+      if (size <= 0 || span->start % size != 0 || all % size != 0) return std::nullopt;
+      return Part{span->start / size, all / size, size};
     }
     if (!is_op(node, "Split") || !is_last(node.get_int("axis", 0))) return std::nullopt;
     const std::vector<std::string>& names = node.output_names();
@@ -259,10 +268,9 @@ class Search {
   static std::optional<std::pair<int64_t, int64_t>> part_of_size_one(const GraphNode& node,
                                                                      const std::string& output) {
     if (is_op(node, "Slice")) {
-      const std::optional<int64_t> start = integer(node, 1), end = integer(node, 2), axis = integer(node, 3);
-      if (!start || !end || !axis || *end != *start + 1 || *end == 0) return std::nullopt;
-      if (node.has_input(4) && integer(node, 4) != 1) return std::nullopt;
-      return std::pair(*axis, *start);
+      const std::optional<Span> span = span_of_slice(node);
+      if (!span || span->end != span->start + 1 || span->end == 0) return std::nullopt;
+      return std::pair(span->axis, span->start);
     }
     if (!is_op(node, "Split")) return std::nullopt;
     const std::vector<std::string>& names = node.output_names();
