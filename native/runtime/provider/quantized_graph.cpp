@@ -8,6 +8,19 @@ namespace graphopt::provider {
 
 using abi::GraphNode;
 
+namespace {
+
+// Returns true if inputs i of two nodes are the same value or equal constants, or if both omit it.
+bool are_equal_inputs(const GraphNode& a, const GraphNode& b, size_t i) {
+  if (a.has_input(i) != b.has_input(i)) return false;
+  if (!a.has_input(i) || a.input_names()[i] == b.input_names()[i]) return true;
+  const std::optional<Tensor> left = a.constant(i), right = b.constant(i);
+  return left && right && left->type == right->type && left->bytes() == right->bytes() &&
+         std::memcmp(left->data, right->data, left->bytes()) == 0;
+}
+
+}  // namespace
+
 std::vector<float> constant_floats(const NodeInGraph& node, size_t i) {
   if (!node.has_input(i) || !node.is_constant(i) || node.inputs[i].type != ElementType::kFloat) return {};
   const std::optional<Tensor> value = node.constant(i);
@@ -90,18 +103,12 @@ std::optional<size_t> QuantizedGraph::private_quantization(const std::string& de
   const std::optional<size_t> found = private_writer(nodes_[*from].input_names()[kX], "QuantizeLinear");
   if (!found || !is_per_tensor(nodes_[*found]) || !is_byte(nodes_[*found].outputs[0].type))
     return std::nullopt;
-  for (const size_t i : {kScale, kZero}) {
-    if (!are_equal_inputs(nodes_[*from], nodes_[*found], i)) return std::nullopt;
-  }
-  return found;
+  return is_same_quantization(nodes_[*from], nodes_[*found]) ? found : std::nullopt;
 }
 
-bool are_equal_inputs(const GraphNode& a, const GraphNode& b, size_t i) {
-  if (a.has_input(i) != b.has_input(i)) return false;
-  if (!a.has_input(i) || a.input_names()[i] == b.input_names()[i]) return true;
-  const std::optional<Tensor> left = a.constant(i), right = b.constant(i);
-  return left && right && left->type == right->type && left->bytes() == right->bytes() &&
-         std::memcmp(left->data, right->data, left->bytes()) == 0;
+bool is_same_quantization(const GraphNode& dequantize, const GraphNode& quantize) {
+  return dequantize.inputs[kX].type == quantize.outputs[0].type &&
+         are_equal_inputs(dequantize, quantize, kScale) && are_equal_inputs(dequantize, quantize, kZero);
 }
 
 }  // namespace graphopt::provider

@@ -57,7 +57,7 @@ class QuantizedGraph {
   std::map<std::string, std::vector<size_t>> readers_;
 };
 
-// Returns true if inputs i of two nodes are the same value or equal constants, or if both omit it.
-bool are_equal_inputs(const abi::GraphNode& a, const abi::GraphNode& b, size_t i);
+// Returns whether a DequantizeLinear node reads the type, scale and zero point that a QuantizeLinear node writes.
+bool is_same_quantization(const abi::GraphNode& dequantize, const abi::GraphNode& quantize);
 
 }  // namespace graphopt::provider

@@ -540,11 +540,6 @@ class Search {
     return node;
   }
 
-  static bool is_same_quantization(const GraphNode& x, const GraphNode& quantize) {
-    return x.inputs[kX].type == quantize.outputs[0].type && are_equal_inputs(x, quantize, kScale) &&
-           are_equal_inputs(x, quantize, kZero);
-  }
-
   // An operator that does not change elements.
   std::unique_ptr<NodeInGraph> moved(const Group& group) const {
     const GraphNode* x = per_tensor(*group.head, 0);
