@@ -149,7 +149,7 @@ def measure(name: str, batch: int, folder: Path, library: Path, traced: int) -> 
                 steps = max(steps, float(difference.max()))
                 different = float((difference > 0.5).mean())
         if form == "int8":
-            groups = gpu.region_counts(library).get("fused", 0) - before.get("fused", 0)
+            groups = gpu.events_since(before, library).get("fused", 0)
         works[form] = partial(session.run_with_iobinding, bound(session, given, got))
         for _ in range(4):  # captures the graph of the bound memory
             works[form]()
