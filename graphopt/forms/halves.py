@@ -21,7 +21,7 @@ class Half:
 
 
 def half_of(value: ir.Value, editor: Editor) -> Half | None:
-    """Returns of which tensor a value is a half, and which half; None if it is not a half along the last axis."""
+    """Returns the tensor that `value` is half of, and which half; None if it is not a half along the last axis."""
     split = producer_of(value, "Split", "Slice")
     x = None if split is None else split.inputs[0]
     if split is None or x is None:

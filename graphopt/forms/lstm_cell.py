@@ -91,7 +91,7 @@ class Gate:
 
 
 def cell_of(tanh: ir.Node) -> LstmCell | None:
-    """Returns the time step of an LSTM to which the Tanh of a cell state belongs; None if there is none."""
+    """Returns the time step of an LSTM that ends with `tanh` of its cell state; None if there is none."""
     c = tanh.inputs[0]
     total = producer_of(c, "Add")
     output = _product_with_sigmoid(tanh)
