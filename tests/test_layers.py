@@ -341,7 +341,6 @@ SAID_TWICE = {
     "Residual": "index of an input, for three operators",
     "Line": "bytes of a cache line",
     "Page": "bytes of a memory page",
-    "Most": "limits of three different caches",
     "Alignment": "alignment of workspace, and of tensors for hipBLASLt",
     "ShortPlane": "limits of two CPU kernels, each measured",
 }

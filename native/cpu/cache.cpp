@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMinBytes = 256 << 10, kMaxBytes = 1 << 20;
 
-int64_t ask() {
+int64_t query_second_level_cache() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
   const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   if (bytes > 0) return std::clamp(bytes, kMinBytes, kMaxBytes);
@@ -20,7 +20,7 @@ int64_t ask() {
 }  // namespace
 
 int64_t second_level_cache() {
-  static const int64_t bytes = ask();
+  static const int64_t bytes = query_second_level_cache();
   return bytes;
 }
 

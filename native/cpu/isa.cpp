@@ -48,13 +48,13 @@ Chosen choose() {
   __builtin_cpu_init();
 #endif
   const char* given = std::getenv("GRAPHOPT_ISA");
-  const Level* most = kLevels;
+  const Level* selected = kLevels;
   for (const Level& level : kLevels) {
-    if (given != nullptr && std::strcmp(given, level.name) == 0) most = &level;
+    if (given != nullptr && std::strcmp(given, level.name) == 0) selected = &level;
   }
   Chosen chosen;
   for (const Level& level : kLevels) {
-    const char* why = &level < most        ? "GRAPHOPT_ISA asks for less"
+    const char* why = &level < selected    ? "GRAPHOPT_ISA selects a lower one"
                       : !level.supported() ? "this machine lacks it"
                                            : nullptr;
     if (why == nullptr) {

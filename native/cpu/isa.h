@@ -16,7 +16,7 @@
 //   }
 //
 // Files that multiply in bfloat16 are also compiled for AVX-512 with BF16 (CMakeLists.txt lists them).
-// GRAPHOPT_PRODUCT_KERNEL declares and selects their functions. If the machine also has AMX, these kernels multiply in
+// GRAPHOPT_BFLOAT16_KERNEL declares and selects their functions. If the machine also has AMX, these kernels multiply in
 // its tiles (cpu/microkernels/tiles.h).
 //
 // Headers with inline functions for kernel files put them into the same namespace. Otherwise the linker could merge a
@@ -84,7 +84,7 @@ Function pick_isa(Function baseline, Function avx2, Function avx512, Function av
   }
 
 // The same for a file that is also compiled for AVX-512 with BF16.
-#define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)                    \
+#define GRAPHOPT_BFLOAT16_KERNEL(result, name, parameters, arguments)                   \
   namespace isa_baseline {                                                              \
   template <class T>                                                                    \
   result name parameters;                                                               \

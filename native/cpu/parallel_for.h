@@ -13,18 +13,19 @@
 
 namespace graphopt::cpu {
 
-// Returns the number of parts, from `least` to `most`, with the least work for the busiest worker. Each of `of` items
-// is divided into that many parts, and each part costs cost(parts). Many parts balance better; few parts have less
+// Returns the number of parts, in [min_parts, max_parts], with the least work for the busiest worker. Each item is
+// divided into this number of parts, and each part costs cost(parts). Many parts balance better; few parts have less
 // overhead.
 template <class Cost>
-int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t workers, const Cost& cost) {
-  if (workers == 1) return least;
-  int64_t best = least;
+int64_t parts_of_least_cost(int64_t min_parts, int64_t max_parts, int64_t items, int64_t workers,
+                            const Cost& cost) {
+  if (workers == 1) return min_parts;
+  int64_t best = min_parts;
   double lowest = 0;
-  for (int64_t n = least; n <= most; ++n) {
+  for (int64_t n = min_parts; n <= max_parts; ++n) {
     const double longest =
-        static_cast<double>((of * n + workers - 1) / workers) * static_cast<double>(cost(n));
-    if (n == least || longest < lowest) best = n, lowest = longest;
+        static_cast<double>((items * n + workers - 1) / workers) * static_cast<double>(cost(n));
+    if (n == min_parts || longest < lowest) best = n, lowest = longest;
   }
   return best;
 }

@@ -9,7 +9,7 @@ namespace {
 
 bool find_vnni() {
 #if GRAPHOPT_X86_ISAS
-  // The instruction set that the variable selects is an exact one: avx512 is AVX-512 without VNNI.
+  // A selected instruction set excludes its extensions: avx512 is AVX-512 without VNNI.
   if (std::getenv("GRAPHOPT_ISA") != nullptr && isa() < Isa::kAvx512Bf16) return false;
   __builtin_cpu_init();
   if (isa() >= Isa::kAvx512) return __builtin_cpu_supports("avx512vnni");

@@ -4,7 +4,8 @@
 namespace graphopt::cpu {
 
 // Returns true if this machine has vpdpbusd, which adds four products of an unsigned and a signed byte to a 32-bit sum,
-// in the vectors of isa(): AVX512-VNNI, or AVX-VNNI for AVX2. False if GRAPHOPT_ISA selects avx512 or less.
+// in the vectors of isa(): AVX512-VNNI, or AVX-VNNI for AVX2. False if GRAPHOPT_ISA is set and
+// isa() is avx512 or lower.
 bool has_vnni();
 
 }  // namespace graphopt::cpu

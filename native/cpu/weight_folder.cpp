@@ -168,14 +168,14 @@ const WeightFolder* WeightFolder::of_process() {
   return folder;
 }
 
-WeightFolder::WeightFolder(std::string path, uint64_t most_bytes)
-    : path_(std::move(path)), most_bytes_(most_bytes) {
+WeightFolder::WeightFolder(std::string path, uint64_t max_bytes)
+    : path_(std::move(path)), max_bytes_(max_bytes) {
   if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
-    throw std::runtime_error(path_ + " can't be made: " + std::strerror(errno));
+    throw std::runtime_error(path_ + " can't be created: " + std::strerror(errno));
   struct stat status{};
   if (stat(path_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
-    throw std::runtime_error(path_ + " is no folder");
-  if (!is_private(status)) throw std::runtime_error("others than this user may write to " + path_);
+    throw std::runtime_error(path_ + " is not a folder");
+  if (!is_private(status)) throw std::runtime_error("other users may write to " + path_);
   if (library().empty()) throw std::runtime_error("this library's file can't be read");
 }
 
@@ -184,7 +184,7 @@ MappedWeights WeightFolder::get(uint64_t key, const std::string& layout, const v
                                 const std::function<void(void* prepared)>& prepare) const {
   const Content content = {library() + "\n" + isa_name(isa()) + "\n" + layout, weights, bytes,
                            prepared_bytes};
-  if (content.text.size() > sizeof Header::content || content.file_bytes() > most_bytes_) return {};
+  if (content.text.size() > sizeof Header::content || content.file_bytes() > max_bytes_) return {};
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx",
                 static_cast<unsigned long long>(key ^ hash_of(content.text, nullptr, 0)));
@@ -280,7 +280,7 @@ void WeightFolder::make_room(uint64_t bytes) const {
     return a.used.tv_sec != b.used.tv_sec ? a.used.tv_sec < b.used.tv_sec : a.used.tv_nsec < b.used.tv_nsec;
   });
   for (const Known& file : files) {
-    if (all <= most_bytes_) break;
+    if (all <= max_bytes_) break;
     if (unlink(file.path.c_str()) == 0) all -= file.bytes;
   }
 }

@@ -38,7 +38,7 @@ class WeightFolder {
   static const WeightFolder* of_process();
 
   // Throws std::runtime_error with the reason if the folder cannot be used.
-  WeightFolder(std::string path, uint64_t most_bytes);
+  WeightFolder(std::string path, uint64_t max_bytes);
 
   // Returns the prepared weights from a file, or creates the file with prepare(). Returns nothing if the file can be
   // neither written nor read. `layout`: as in WeightCache::get; `key`: a hash of layout and weights.
@@ -53,7 +53,7 @@ class WeightFolder {
   void make_room(uint64_t bytes) const;
 
   std::string path_;
-  uint64_t most_bytes_;
+  uint64_t max_bytes_;
 };
 
 }  // namespace graphopt::cpu

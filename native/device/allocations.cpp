@@ -42,7 +42,7 @@ void* allocate(Device& device, size_t bytes, MemoryUse memory_use) {
   for (;;) {
     try {
       void* memory = device.allocate(bytes);
-      allocations().hold(memory, memory_use);
+      allocations().set_use(memory, memory_use);
       return memory;
     } catch (const OutOfMemory&) {
       MemoryReclaimer* reclaimer = memory_reclaimer;
@@ -60,10 +60,10 @@ void Allocations::add(const Device& device, const void* memory, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   blocks_[memory] = {&device, bytes, MemoryUse::kWorkspaces};
   statistics_.bytes += bytes;
-  statistics_.most = std::max(statistics_.most, statistics_.bytes);
+  statistics_.peak = std::max(statistics_.peak, statistics_.bytes);
 }
 
-void Allocations::hold(const void* memory, MemoryUse memory_use) {
+void Allocations::set_use(const void* memory, MemoryUse memory_use) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = blocks_.find(memory);
   if (found != blocks_.end()) found->second.memory_use = memory_use;

@@ -1,5 +1,5 @@
 // The only allocator of device memory: for tensors, constants, weights shared by sessions and workspaces of
-// vendor libraries. If a device is exhausted, sessions return idle memory before an allocation fails.
+// vendor libraries. If a device has too little free memory, sessions free idle memory before an allocation fails.
 #pragma once
 
 #include <array>
@@ -31,9 +31,9 @@ class MemoryReclaimer {
 // The reclaimer must live until the process ends.
 void set_memory_reclaimer(MemoryReclaimer& reclaimer);
 
-// Allocates memory of the device, which must be current. If the device is exhausted, the reclaimer frees memory
-// and the call is repeated. Throws OutOfMemory, which names the requested bytes and the holders of device
-// memory. The caller frees the memory with Device::free.
+// Allocates memory of the device, which must be current. If the device has too little free memory, the reclaimer
+// frees memory and the allocation is repeated. Throws OutOfMemory with the requested bytes and the bytes in use, by
+// MemoryUse. The caller frees the memory with Device::free.
 void* allocate(Device& device, size_t bytes, MemoryUse memory_use);
 
 struct FreeMemory {
@@ -48,12 +48,12 @@ DeviceMemory allocate_owned(Device& device, size_t bytes, MemoryUse memory_use);
 class Allocations {
  public:
   struct Statistics {
-    size_t bytes = 0, most = 0;  // current and maximum
+    size_t bytes = 0, peak = 0;  // allocated at present, and at most so far
     size_t graphs = 0;           // existing captured graphs, whose memory the driver owns
   };
 
   void add(const Device& device, const void* memory, size_t bytes);
-  void hold(const void* memory, MemoryUse memory_use);
+  void set_use(const void* memory, MemoryUse memory_use);
   void remove(const void* memory) noexcept;
   void add_graph();
   void remove_graph() noexcept;

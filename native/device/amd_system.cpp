@@ -40,9 +40,9 @@ std::optional<std::string> read_if_allowed(const fs::path& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
   std::string text;
-  char part[4096];
+  char buffer[4096];
   ssize_t count = 0;
-  while ((count = ::read(file, part, sizeof part)) > 0) text.append(part, static_cast<size_t>(count));
+  while ((count = ::read(file, buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<size_t>(count));
   close(file);
   if (count < 0) return std::nullopt;
   while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.pop_back();
@@ -52,15 +52,15 @@ std::optional<std::string> read_if_allowed(const fs::path& path) {
 std::string read(const fs::path& path) { return read_if_allowed(path).value_or(""); }
 
 bool path_exists(const fs::path& path) {
-  std::error_code none;
-  return fs::exists(path, none);
+  std::error_code error;
+  return fs::exists(path, error);
 }
 
-// Returns the entries of a folder, sorted.
+// Returns the entries of a folder whose names begin with `start`, sorted.
 std::vector<fs::path> entries(const fs::path& folder, const std::string& start = "") {
   std::vector<fs::path> found;
-  std::error_code none;
-  for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none)) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     if (starts_with(it->path().filename().string(), start)) found.push_back(it->path());
   }
   std::sort(found.begin(), found.end());
@@ -69,7 +69,7 @@ std::vector<fs::path> entries(const fs::path& folder, const std::string& start =
 
 // Opens a device node and returns the error, or "". The mode of the node is not enough: access also depends on the
 // rules of a container and on the driver.
-std::string refusal(const fs::path& node) {
+std::string error_of_opening(const fs::path& node) {
   const int file = open(node.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return std::strerror(errno);
   close(file);
@@ -85,9 +85,9 @@ std::string group_of(const fs::path& path) {
 
 // Returns the kernel driver bound to a PCI device.
 std::string driver_of(const fs::path& device) {
-  std::error_code none;
-  const fs::path driver = fs::canonical(device / "driver", none);
-  return none ? "" : driver.filename().string();
+  std::error_code error;
+  const fs::path driver = fs::canonical(device / "driver", error);
+  return error ? "" : driver.filename().string();
 }
 
 // Returns a property of a node of the compute driver's topology; 0 if it has none.
@@ -219,12 +219,12 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
   system.kfd = path_exists(kfd);
   if (system.kfd) {
     system.kfd_group = group_of(kfd);
-    system.kfd_refusal = refusal(kfd);
+    system.kfd_refusal = error_of_opening(kfd);
   }
   bool opens = false;
   for (const fs::path& node : entries(root / "dev/dri", "renderD")) {
     system.render_nodes.push_back(node.string());
-    const std::string why = refusal(node);
+    const std::string why = error_of_opening(node);
     opens = opens || why.empty();
     if (system.render_refusal.empty()) system.render_refusal = why;
   }
@@ -256,9 +256,9 @@ AmdSystem inspect_amd_system(const std::string& root_folder) {
   if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')
     folders.emplace_back(given);
   for (const fs::path& folder : folders) {
-    std::error_code none;
-    const fs::path library = fs::canonical(folder / "lib", none);
-    if (!none && !entries(library, "libamdhip64.so").empty()) system.rocm.push_back(library.string());
+    std::error_code error;
+    const fs::path library = fs::canonical(folder / "lib", error);
+    if (!error && !entries(library, "libamdhip64.so").empty()) system.rocm.push_back(library.string());
   }
   std::sort(system.rocm.begin(), system.rocm.end(), is_older);
   system.rocm.erase(std::unique(system.rocm.begin(), system.rocm.end()), system.rocm.end());

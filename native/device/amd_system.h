@@ -1,5 +1,5 @@
-// Counts the AMD GPUs that Linux shows to this process, and explains why ROCm finds none, because ROCm's runtime
-// reports the same error for all reasons. Reads /sys and /proc and opens the drivers' device nodes, without ROCm.
+// Counts the AMD GPUs that Linux shows to this process, and finds out why ROCm finds none: ROCm's runtime reports the
+// same error for all reasons. Reads /sys and /proc and opens the drivers' device nodes, without ROCm.
 // docs/provider_reference.md lists the codes.
 #pragma once
 

@@ -13,9 +13,9 @@
 //
 // At a launch the pointers are separate parameters after the struct, and KERNEL (device/platform.h) copies them to
 // the slots. Compilers then know that the pointers refer to global memory and apply __restrict__. A loader that does
-// not know the slots can also set the buffers (scripts/amd_cases.py). The struct is the first parameter
-// because its address is then the address of all arguments, which the kernel has anyway. Another address
-// would take two scalar registers; attention on gfx908 has none left.
+// not know the slots can also set the buffers (scripts/amd_cases.py). The struct is the first parameter:
+// its address is then the address of all arguments, which is in scalar registers anyway. Another address
+// would take two more scalar registers; attention on gfx908 has none left.
 #pragma once
 
 #include "device/integers.h"

@@ -24,8 +24,8 @@ struct CodeObject {
 
 // Returns the code objects of this library. The list is empty if the build found no compiler for device code.
 const std::vector<CodeObject>& code_objects();
-// Returns the source file of a kernel from a table of the build, or null. Drivers are therefore never queried
-// for a kernel that a module lacks.
+// Returns the module of a kernel, or null if no module has it. The build generates this table, so a driver is
+// never queried for a kernel that a module lacks.
 const char* module_of(const std::string& kernel);
 // Returns the architectures of the code objects that begin with `prefix`, separated by spaces.
 std::string architectures(const std::string& prefix);
@@ -72,10 +72,10 @@ constexpr size_t kNodesOfLibraryCall = 8;
 // The reliability of a driver's graphs (docs/amd_behaviour.md).
 struct GraphRules {
   bool by_default = true;  // used unless a session option disables them
-  size_t most_nodes = 0;   // maximum nodes of one graph; 0: unlimited
+  size_t max_nodes = 0;    // of one graph; 0: unlimited
   // A graph is used only after its results were compared with the results of single launches.
   bool verified = false;
-  // Captures of hipExtModuleLaunchKernel, which MIOpen calls, have the complete grid.
+  // A captured hipExtModuleLaunchKernel, which MIOpen calls, runs its complete grid.
   bool captures_ext_launches = true;
 };
 
@@ -144,8 +144,8 @@ class Device {
   static constexpr int kRelaxed = 2;
   virtual int exchange_capture_mode(int mode) noexcept { return mode; }
 
-  // Clears the last error of the thread after a call of a vendor's library: otherwise other code would take
-  // this error for its own.
+  // Clears the last error of the thread after a call of a vendor's library. Other code would otherwise take this
+  // error for its own.
   virtual void clear_errors() noexcept = 0;
 
   // Enqueues all launches of a plan.
@@ -220,7 +220,7 @@ std::unique_ptr<Device> open_cuda(int number, const DeviceFacts& facts);
 int current_hip();
 
 // Throws std::runtime_error in a process that was forked after its parent had looked for devices: GPU
-// runtimes do not work there.
+// runtimes do not work in such a process.
 void refuse_fork();
 
 // Returns a device vector of `count` equal values, float16 or float. It is never freed. The device must be

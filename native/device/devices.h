@@ -17,8 +17,8 @@ const char* host_kernels();
 // if this library has device code for that vendor. Returns 1 if GRAPHOPT_HOST_KERNELS is set. An unusable
 // driver causes a warning on stderr and counts no devices.
 int device_count();
-// Returns the usable devices in the order of the provider. GPUs that share the processor's memory come last, so that a
-// caller that accepts any GPU gets another one if there is one. Warns once on stderr about each unusable device.
+// Returns the usable devices in the order of the provider. Integrated GPUs come last: a caller that takes the first
+// device then gets a discrete GPU if there is one. Warns once on stderr about each unusable device.
 std::vector<int> provider_devices();
 // Returns the backend of a device; `number` must be in [0, device_count()).
 Backend backend(int number);
@@ -35,8 +35,8 @@ const DeviceFacts* usable_rocm_device();
 Device& device(int number);
 Device& rocm_device();
 
-// Returns the devices of each driver, AMD's first, with their index in the provider, for reports. The list includes devices for which this
-// library has no device code.
+// Returns the devices of each driver for reports, AMD's first, with their index in the provider. The list includes
+// devices for which this library has no device code.
 std::vector<std::pair<Backend, DetectedDriver>> all_devices();
 
 }  // namespace graphopt::gpu

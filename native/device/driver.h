@@ -1,5 +1,5 @@
-// The functions of the HIP module API and the CUDA driver API that we use. Both APIs have the same form.
-// Types and constants are declared here, which makes the headers of both unnecessary.
+// The functions of the HIP module API and the CUDA driver API that we use. Most have equal signatures in both.
+// Types and constants are declared here, so the headers of HIP and CUDA are not needed.
 #pragma once
 
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ void resolve(void* library, const char* name, Function*& function) {
   if (function == nullptr) throw std::runtime_error(std::string("the GPU runtime lacks ") + name);
 }
 
-// For functions that older versions lack; these are null then.
+// Like resolve for a function that older versions lack; sets it to null if this version lacks it.
 template <class Function>
 void resolve_optional(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
@@ -119,7 +119,7 @@ struct DriverFunctions {
 // The capture of the calling thread: its completed graphs, and the number of nodes in the current one.
 struct OpenCapture {
   void* stream = nullptr;
-  size_t most = 0, nodes = 0;
+  size_t max_nodes = 0, nodes = 0;
   std::vector<void*> graphs;
 };
 inline thread_local OpenCapture* open_capture = nullptr;
@@ -146,8 +146,8 @@ inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool
   }
   if (facts.code != facts.arch && !loads_generic_code) {
     facts.code.clear();
-    return {"old_runtime", facts.arch + " runs the device code for " + family +
-                               ", which ROCm 6.4 and newer can load, and this is " + facts.driver};
+    return {"old_runtime", facts.arch + " needs the device code for " + family +
+                               ", which only ROCm 6.4 and newer load; this is " + facts.driver};
   }
   return {};
 }
@@ -323,11 +323,11 @@ class DriverDevice final : public Device {
     if (captured != nullptr) ignore(driver_.graph_destroy(captured));
     if (status != 0) recover(stream);
   }
-  void limit_capture(size_t nodes) override { open_capture->most = nodes; }
+  void limit_capture(size_t nodes) override { open_capture->max_nodes = nodes; }
   void reserve_nodes(size_t nodes) override {
     OpenCapture* open = open_capture;
     if (open == nullptr) return;
-    if (open->most > 0 && open->nodes > 0 && open->nodes + nodes > open->most) {
+    if (open->max_nodes > 0 && open->nodes > 0 && open->nodes + nodes > open->max_nodes) {
       open->graphs.push_back(end_graph(open->stream));
       open->nodes = 0;
       check(driver_.capture_begin(open->stream, kThreadLocal), "begin a capture");
@@ -359,7 +359,7 @@ class DriverDevice final : public Device {
   // Captured graphs, instantiated, which are launched in order.
   class ReadyGraph final : public Graph {
    public:
-    // Destroys `captured` in any case.
+    // Destroys `captured`, even if it throws.
     ReadyGraph(DriverDevice& device, std::vector<void*> captured) : device_(device) {
       int status = 0;
       for (void* graph : captured) {

@@ -51,7 +51,7 @@ class HostDevice final : public Device {
     const auto wave = reinterpret_cast<int (*)()>(dlsym(library, "graphopt_host_wave"));
     parameters_ = reinterpret_cast<decltype(parameters_)>(dlsym(library, "graphopt_host_parameters"));
     if (launch_ == nullptr || wave == nullptr || parameters_ == nullptr)
-      throw std::runtime_error(path + " holds no kernels");
+      throw std::runtime_error(path + " is no library of kernels for the CPU");
     // Only a test library has this function. It reports launch errors late, like a GPU.
     synchronize_ = reinterpret_cast<decltype(synchronize_)>(dlsym(library, "graphopt_host_synchronize"));
     facts_ = typical_facts("cpu" + std::to_string(wave()));

@@ -90,17 +90,17 @@ DeviceFacts make_facts(const std::string& arch, int compute_units, double clock_
   f.clock_hz = clock_hz > 0 ? clock_hz : a.clock_hz;
   f.compute_units = compute_units > 0 ? compute_units : a.compute_units;
   f.xcds = a.xcds;
-  double least = a.bytes_per_second;
+  double lower_bound = a.bytes_per_second;
   // The device may be a partition, with a share of the dies and of the memory bandwidth.
   if (a.xcds > 1 && f.compute_units < a.compute_units) {
-    const int part = a.compute_units / a.xcds;
-    f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + part / 2) / part));
-    least *= static_cast<double>(f.xcds) / a.xcds;
+    const int units_per_xcd = a.compute_units / a.xcds;
+    f.xcds = std::min(a.xcds, std::max(1, (f.compute_units + units_per_xcd / 2) / units_per_xcd));
+    lower_bound *= static_cast<double>(f.xcds) / a.xcds;
   }
   // For some memory the runtime reports the clock in other units, so the result is limited to the bandwidth
   // of the fastest GPU of this architecture.
-  f.bytes_per_second =
-      std::min(std::max(least, a.transfers * memory_clock_hz * memory_bits / 8), a.most_bytes_per_second);
+  f.bytes_per_second = std::min(std::max(lower_bound, a.transfers * memory_clock_hz * memory_bits / 8),
+                                a.most_bytes_per_second);
   return f;
 }
 
@@ -115,7 +115,7 @@ std::string to_json(const Buffer& b) {
          (b.offset != 0 ? ", \"offset\": " + std::to_string(b.offset) : "") + "}";
 }
 
-// Returns the parameters in the order of the kernel: the struct with empty slots, then the pointers.
+// Returns the parameters in the order of the kernel: the struct with zeros in its slots, then the pointers.
 std::string args_to_json(const Launch& launch) {
   std::string json = "{\"hex\": \"" + std::string(16 * launch.slots, '0');
   for (size_t i = 8 * launch.slots; i < launch.size; ++i) {

@@ -1,6 +1,5 @@
-// The launches of one node for one set of shapes: kernels, grids, arguments, workspace. They are plain data,
-// which the plan.cpp of an operator creates without a device, and which can therefore be tested on any
-// machine.
+// The launches of one node for one set of shapes: kernels, grids, arguments, workspace. They are plain data. An
+// operator's plan.cpp creates them without a device, so tests of plans run on any machine.
 #pragma once
 
 #include <algorithm>
@@ -180,10 +179,10 @@ inline constexpr Buffer no_buffer() { return {}; }
 
 // Maximum alignment that plans require of addresses.
 constexpr size_t kMaxAlignment = 256;
-// Returns the largest power of two, at most kMaxAlignment, that divides all addresses whose bitwise or is
-// `joined`.
-inline size_t alignment_of(uintptr_t joined) {
-  const uintptr_t bits = joined | kMaxAlignment;
+// Returns the common alignment of addresses: the largest power of two, at most kMaxAlignment, that divides all of
+// them. `bitwise_or`: the bitwise or of the addresses.
+inline size_t alignment_of(uintptr_t bitwise_or) {
+  const uintptr_t bits = bitwise_or | kMaxAlignment;
   return bits & (~bits + 1);
 }
 

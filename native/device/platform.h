@@ -13,9 +13,8 @@
 //                               launch requests the memory
 //   barrier()                   waits for all work-items of the work-group; orders their accesses to memory and LDS
 //   lds_barrier()               the same, but orders only accesses to LDS: on AMD, accesses to memory stay in flight
-//   barrier_of_part(part, threads)
-//                               waits for the work-items of one of at most 15 parts of the work-group, which consist
-//                               of complete waves; on NVIDIA only
+//   named_barrier(i, threads)   waits for `threads` work-items, which are complete waves and call it with the same i
+//                               in [0, 15); on NVIDIA only
 //   wave_barrier()              waits for all work-items of the wave; orders their accesses to LDS
 //   shuffle(x, lane), shuffle_xor(x, mask)        must be called by every work-item of the wave
 //   shuffle_in<n>(x, i)         the value of work-item i of each n adjacent work-items, a power of two
@@ -24,11 +23,13 @@
 //                               take too many registers; NO_UNROLL if any unrolling would
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
 //                               instead of keeping them in registers
-//   reload(args)                returns args, of which the slots must not be used: on GCN, the compiler reads arguments
-//                               again instead of keeping them in scalar registers
-//   global(p)                   returns p, which must point to global memory. clang for AMD cannot know this of a pointer
-//                               in LDS or of one that may be null, and accesses would be `flat`, which also wait for LDS
-//   same_in_wave(i)             returns i, which must be uniform in the wave: expressions of it are scalar
+//   reload(args)                returns args, but the slots of the result must not be used. On GCN, the compiler then
+//                               reads arguments again instead of keeping them in scalar registers
+//   global(p)                   returns p, which must point to global memory. clang for AMD does not know this of a
+//                               pointer that was loaded from LDS or may be null: it would emit `flat` accesses, which
+//                               also wait for LDS
+//   same_in_wave(i)             returns i, which must be uniform in the wave; expressions of the result use scalar
+//                               registers
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the number of
 //                               registers that wait for loads
 //   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
@@ -58,18 +59,18 @@
 
 namespace graphopt::hip {
 
-// The work-groups of a kernel that should fit on a compute unit of an NVIDIA GPU and of CDNA at the same time; 0: any
-// number.
-struct Sharing {
+// The minimum number of work-groups that run on a compute unit at the same time, on NVIDIA and on CDNA; 0: no minimum.
+struct Occupancy {
   int nvidia, cdna;
-  constexpr Sharing(int groups, int groups_of_cdna = 0) : nvidia(groups), cdna(groups_of_cdna) {}
+  constexpr Occupancy(int on_nvidia, int on_cdna = 0) : nvidia(on_nvidia), cdna(on_cdna) {}
 };
 
-// The maximum number of work-items of a work-group, and the number of work-groups on a compute unit.
+// The maximum number of work-items of a work-group, and the occupancy for which the compiler limits registers.
 struct LaunchBounds {
   int threads;
-  Sharing groups;
-  constexpr LaunchBounds(int max_threads, Sharing sharing = 0) : threads(max_threads), groups(sharing) {}
+  Occupancy groups;
+  constexpr LaunchBounds(int max_threads, Occupancy occupancy = 0)
+      : threads(max_threads), groups(occupancy) {}
 
   // Returns the number of waves on each of the four SIMDs of a compute unit of CDNA: at least those of one work-group.
   constexpr int waves_on_simd() const {
@@ -275,8 +276,8 @@ DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
 DEVICE void barrier() { __syncthreads(); }
 DEVICE void lds_barrier() { __syncthreads(); }
 DEVICE void wave_barrier() { __syncwarp(); }
-DEVICE void barrier_of_part(int part, int threads) {
-  asm volatile("bar.sync %0, %1;" : : "r"(part + 1), "r"(threads) : "memory");
+DEVICE void named_barrier(int i, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(i + 1), "r"(threads) : "memory");
 }
 
 DEVICE uint32_t shuffle_bits(uint32_t x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
@@ -398,8 +399,9 @@ struct alignas(16) Bits128 {
 };
 #endif
 
+// Returns whether a pack at `p` is aligned.
 template <class T>
-DEVICE bool begins_pack(const T* p) {
+DEVICE bool is_pack_aligned(const T* p) {
   return reinterpret_cast<size_t>(p) % sizeof(Pack<T>) == 0;
 }
 // `p` must be a multiple of 16 bytes.
@@ -412,7 +414,7 @@ DEVICE Pack<T> load_pack(const T* p) {
 // For any alignment of `p`.
 template <class T>
 DEVICE Pack<T> load_pack_anywhere(const T* p) {
-  if (begins_pack(p)) return load_pack(p);
+  if (is_pack_aligned(p)) return load_pack(p);
   Pack<T> x;
   UNROLL for (int j = 0; j < Pack<T>::kSize; ++j) x.v[j] = p[j];
   return x;
@@ -486,7 +488,7 @@ struct Select<false, A, B> {
   using Type = B;
 };
 
-// Returns a * b. (nvcc compiles the same product in C++ to more than one instruction.)
+// Returns a * b. (nvcc compiles the C++ expression to more than one instruction.)
 DEVICE uint64_t multiply_wide(uint32_t a, uint32_t b) {
 #if defined(__CUDACC__)
   uint64_t y;

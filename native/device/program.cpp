@@ -101,9 +101,9 @@ bool Program::run(Call& call) const {
         device_->copy(a.outputs[0], a.inputs[0], static_cast<size_t>(step.bytes), call.stream);
       }
     } else {
-      constexpr size_t kMost = 8;
-      void* workspace[kMost] = {};
-      if (step.plan.workspace.size() > kMost) throw std::logic_error("a plan has too many buffers");
+      constexpr size_t kMaxBuffers = 8;
+      void* workspace[kMaxBuffers] = {};
+      if (step.plan.workspace.size() > kMaxBuffers) throw std::logic_error("a plan has too many buffers");
       auto* next = static_cast<char*>(call.workspace) + step.workspace;
       for (size_t i = 0; i < step.plan.workspace.size(); ++i) {
         workspace[i] = next;

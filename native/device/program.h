@@ -1,6 +1,6 @@
 // The work of a node on a device for one set of shapes, in order: launches, calls of vendor libraries,
-// copies. A program refers to the tensors of a call and to parts of its workspace, not to addresses, and can
-// therefore run any number of times.
+// copies. A program refers to tensors by index and to the workspace by offset, not by address, so it can run any
+// number of times.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct Ref {
   // An output that the node may omit. The step still runs, with a null address.
   static Ref optional_output(size_t i) { return {Kind::kOptional, static_cast<uint32_t>(i), 0}; }
   // Memory that the kernel owns.
-  static Ref held(void* memory) { return {Kind::kAddress, 0, reinterpret_cast<intptr_t>(memory)}; }
+  static Ref owned(void* memory) { return {Kind::kAddress, 0, reinterpret_cast<intptr_t>(memory)}; }
 };
 
 class Program {
@@ -45,7 +45,7 @@ class Program {
   // Adds a step, which is skipped if the node omits the step's first output.
   void launch(Plan plan, std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs,
               Ref weights = {});
-  // Adds such a step, which is also skipped if the first input and the first output have the same address.
+  // The same, but the step is also skipped if the first input and the first output have the same address.
   void launch_unless_in_place(Plan plan, std::initializer_list<Ref> inputs,
                               std::initializer_list<Ref> outputs);
   // Adds a step with the inputs and outputs of the call, in their order.

@@ -49,7 +49,7 @@ namespace graphopt::gpu {
 // Codes of a library:
 //   missing         not found
 //   off             by default on this architecture, or by GRAPHOPT_LIBRARIES
-//   no_kernels      rocBLAS has no kernels for the device and would abort; MIOpen would have to build them
+//   no_kernels      the library has no kernels for the device, or MIOpen would have to compile them
 //   failed          a query fails
 //
 // Searches for the vendor's libraries and loads them. Throws std::runtime_error.

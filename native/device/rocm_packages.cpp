@@ -9,7 +9,8 @@ namespace {
 // The index of AMD's wheels (TheRock, "ROCm Python Packaging").
 constexpr const char* kIndex = "https://stable.repo.amd.com/rocm/whl-next/";
 
-// Source: transition guide of ROCm 7.14 (amdrocm-*); packages of Debian, Ubuntu 26.04 and Fedora 44.
+// The names of a library's package. Source: transition guide of ROCm 7.14 (amdrocm-*); packages of Debian, Ubuntu
+// 26.04 and Fedora 44.
 struct Names {
   const char *library, *amd, *amd_by_arch, *debian, *fedora;
 };
@@ -27,8 +28,8 @@ constexpr Manager kManagers[] = {{"debian", "apt install"},  {"ubuntu", "apt ins
                                  {"suse", "zypper install"}, {"sles", "zypper install"},
                                  {"arch", "pacman -S"}};
 
-// Returns the package manager's command; "" if unknown. os-release names the distribution in ID, and those that it
-// derives from in ID_LIKE.
+// Returns the package manager's command; "" if unknown. os-release names the distribution in ID, and the distributions
+// on which it is based in ID_LIKE.
 std::string manager_of(const std::string& root) {
   std::ifstream file(root + "/etc/os-release");
   for (std::string line; std::getline(file, line);) {

@@ -72,7 +72,7 @@ std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   } else {
     next->number_ = next_number();
   }
-  const std::shared_ptr<StreamContext> made(next.release(), keep);
+  const std::shared_ptr<StreamContext> made(next.release(), recycle);
   // A destroyed stream of another library may have had this address.
   std::shared_ptr<StreamContext> other = made;
   {
@@ -83,7 +83,7 @@ std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   return made;
 }
 
-void StreamContext::keep(StreamContext* context) noexcept {
+void StreamContext::recycle(StreamContext* context) noexcept {
   std::unique_ptr<StreamContext> owned(context);
   for (auto at = owned->handles_.begin(); at != owned->handles_.end();) {
     const auto slot = at++;
@@ -238,7 +238,7 @@ size_t StreamContext::finish_loading() {
 Capture::Capture(Device& device, void* stream, size_t nodes)
     : device_(device), context_(StreamContext::of(device, stream)) {
   if (!context_->can_be_captured()) {
-    why_not_ = "a library that it uses can't be captured";
+    why_not_ = "a library that the stream uses can't be captured";
     return;
   }
   {

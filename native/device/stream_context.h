@@ -84,7 +84,8 @@ class StreamContext {
   void synchronize();
   // Whether the work up to an event of the stream is complete. True during a capture, when the stream has no work.
   bool is_done(void* event);
-  // Releases the graphs, and removes the context from those that of() finds. The stream's work must be complete.
+  // Releases the graphs, and removes the context from the table that of() searches. The stream's work must be
+  // complete.
   void close();
 
   // Registers an owner: its release() is called before the handles are destroyed. Destroyed owners are
@@ -105,7 +106,7 @@ class StreamContext {
  private:
   friend class Capture;
   StreamContext(Device& device, void* stream, bool owns);
-  static void keep(StreamContext* context) noexcept;
+  static void recycle(StreamContext* context) noexcept;
 
   struct Slot {
     std::unique_ptr<VendorHandle> handle;

@@ -14,7 +14,7 @@ struct OperandLayout {
   int32_t line, k, is_aligned;
 };
 
-// K is split among `count` work-groups. Each work-group adds `depth` indices k.
+// K is split among `count` work-groups. Each work-group adds the products of `depth` indices k.
 struct Splits {
   Divisor count;
   int32_t depth;
@@ -47,15 +47,15 @@ constexpr int kIntegerPack = 8;
 // Inverting these bits converts unsigned elements x to signed elements x - 128.
 constexpr uint32_t kUnsignedBits = 0x80808080;
 
-// What an int8 GEMM adds to its result.
+// Whether and how an int8 GEMM adds a residual to its result.
 enum class IntegerResidual : int32_t {
   kNone,
   kToRounded,  // the residual is added to the result after its requantization and table
   kToExact,    // the residual is added to the result before it is rounded
 };
 
-// y = left * x + right * r + shift, at least `least`, of the bytes of a result x and a residual r. The factors are
-// quotients of scales.
+// Adds a residual r to a result x, both bytes: y = max(left * x + right * r + shift, least). The factors are quotients
+// of scales.
 struct IntegerSum {
   IntegerResidual kind;
   float left, right, shift, least;

@@ -9,7 +9,7 @@
 namespace graphopt::hip {
 
 // The epilogue of packs that cover the same columns, n to n + kSize - 1, and share one load of the bias.
-// `inside` of these columns are less than N.
+// The first `inside` of these columns are inside Y.
 template <class T>
 struct ColumnEpilogue {
   static constexpr int kSize = Pack<T>::kSize;
@@ -79,10 +79,10 @@ struct ColumnEpilogue {
 template <class T>
 DEVICE void write_pack(const Epilogue& e, const T* bias, const T* residual, T* y, size_t at, int n, int32_t N,
                        float (&values)[Pack<T>::kSize]) {
-  const ColumnEpilogue<T> end(e, bias, residual, y, n, N);
-  end.add(values, end.prefetch(at));
-  end.activate(values);
-  end.store(at, values);
+  const ColumnEpilogue<T> column(e, bias, residual, y, n, N);
+  column.add(values, column.prefetch(at));
+  column.activate(values);
+  column.store(at, values);
 }
 
 // Stores a pack of partial sums of columns n to n + kSize - 1 at `to`.
@@ -106,18 +106,18 @@ DEVICE const T* bias_of_matrix(const Epilogue& e, const T* bias, uint32_t z) {
   return bias == nullptr ? nullptr : bias + z * static_cast<size_t>(e.bias_step);
 }
 
-// Returns the memory for the partial sums of split `part`. Args has the members M, N and partial.
+// Returns the memory for the partial sums of a split. Args has the members M, N and partial.
 template <class Args>
-DEVICE float* partial_of(const Args& args, uint32_t part) {
+DEVICE float* partial_of(const Args& args, uint32_t split) {
   float* const partial = args.partial;
-  return partial + part * (static_cast<size_t>(args.M) * static_cast<size_t>(args.N));
+  return partial + split * (static_cast<size_t>(args.M) * static_cast<size_t>(args.N));
 }
 
 // Stores a pack of sums of columns n to n + kSize - 1, which starts at element `at` of matrix z. Without
 // splits of K, applies the epilogue and stores the result in Y. With splits, stores the sums among the
-// partial sums of split `part`. Args has the members M, N, bias, residual, y, partial, splits and epilogue.
+// partial sums of `split`. Args has the members M, N, bias, residual, y, partial, splits and epilogue.
 template <class T, class Args>
-DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, int n,
+DEVICE void store_sums(const Args& args, uint32_t split, uint32_t z, size_t at, int n,
                        float (&values)[Pack<T>::kSize]) {
   const int32_t N = args.N;
   if (args.splits.count.d == 1) {
@@ -126,7 +126,7 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
     at += z * (static_cast<size_t>(args.M) * static_cast<size_t>(N));
     write_pack(args.epilogue, bias_of_matrix(args.epilogue, bias, z), residual, y, at, n, N, values);
   } else {
-    store_partial(args.epilogue.is_aligned != 0, partial_of(args, part) + at, n, N, values);
+    store_partial(args.epilogue.is_aligned != 0, partial_of(args, split) + at, n, N, values);
   }
 }
 
@@ -178,17 +178,17 @@ struct PartialSumEpilogue {
 // Does the same as store_sums for a complete tile of an Hgemm, which starts at row first_m and column
 // first_n.
 template <class P, class Args>
-DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
-                       uint32_t part, uint32_t z, int first_m, int first_n) {
+DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& gemm,
+                       uint32_t split, uint32_t z, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   const auto element = [&](int n) {
     return static_cast<size_t>(first_m) * static_cast<size_t>(N) + static_cast<size_t>(n);
   };
   if (args.splits.count.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
-    const PartialSumEpilogue<float> end = {args.epilogue.is_aligned != 0, partial_of(args, part) + element(n),
-                                           M - first_m, n, N};
-    product.template apply_epilogue<4>(lds, end);
+    const PartialSumEpilogue<float> epilogue = {args.epilogue.is_aligned != 0,
+                                                partial_of(args, split) + element(n), M - first_m, n, N};
+    gemm.template apply_epilogue<4>(lds, epilogue);
     return;
   }
   const half_t *bias = args.bias, *residual = args.residual;
@@ -199,7 +199,7 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
                                       has_column ? n : 0, N);
   const size_t first = z * (static_cast<size_t>(M) * static_cast<size_t>(N)) + element(n);
   const auto at = [&](int m) { return first + static_cast<size_t>(m) * static_cast<size_t>(N); };
-  product.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, has_column, at});
+  gemm.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, has_column, at});
 }
 
 }  // namespace graphopt::hip

@@ -30,7 +30,7 @@ struct IntegerBytes {
 };
 
 // The epilogue of packs that cover the same columns, n to n + kIntegerPack - 1, and share the loads of their operands.
-// `inside` of these columns are less than N.
+// The first `inside` of these columns are inside Y.
 struct IntegerColumns {
   const IntegerEpilogue& epilogue;
   const IntegerColumnsHeader* header;
@@ -71,7 +71,7 @@ struct IntegerColumns {
   // Converts sums to the elements that `store` stores: int32, the bits of floats, or bytes in the first two values.
   // `row_sum`: the sum of the row of A; `added`: the residual.
   DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added) const {
-    // Not kept in registers, which large tiles do not have.
+    // Loaded here and not before, because large tiles have no registers for the scales.
     finish(sums, row_sum, added, load_values(scales));
   }
   DEVICE void finish(int32_t* sums, int32_t row_sum, const IntegerBytes& added,
@@ -212,20 +212,20 @@ struct IntegerTileEpilogue {
 };
 
 // Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
-// or stores partial sums of split `part`. `left` and `right`: indices of the matrices of the operands. Args has the
+// or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
 // members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: those of all matrices, or null.
 template <class P, class Args>
-DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
-                               const int32_t* row_sums, uint32_t part, uint32_t z, uint32_t left,
+DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& gemm,
+                               const int32_t* row_sums, uint32_t split, uint32_t z, uint32_t left,
                                uint32_t right, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   if (args.splits.count.d > 1) {
     const int n = first_n + P::Product::template pack_column<4>();
     int32_t* const partial = args.partial;
-    const size_t row = part * static_cast<size_t>(M) + static_cast<size_t>(first_m);
-    const PartialSumEpilogue<int32_t> end = {
+    const size_t row = split * static_cast<size_t>(M) + static_cast<size_t>(first_m);
+    const PartialSumEpilogue<int32_t> epilogue = {
         N % 4 == 0, partial + row * static_cast<size_t>(N) + static_cast<size_t>(n), M - first_m, n, N};
-    product.template apply_epilogue<4>(lds, end);
+    gemm.template apply_epilogue<4>(lds, epilogue);
     return;
   }
   const int n = first_n + P::Product::template pack_column<kIntegerPack>();
@@ -233,7 +233,7 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
   const IntegerColumns column(args, right, row_sums != nullptr, has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   const size_t first_row = z * static_cast<size_t>(M) + static_cast<size_t>(first_m);
-  product.template apply_epilogue<kIntegerPack>(
+  gemm.template apply_epilogue<kIntegerPack>(
       lds, IntegerTileEpilogue{column, row_sums, M - first_m, n, has_column, N, first_row});
 }
 

@@ -7,7 +7,7 @@ namespace graphopt::gpu {
 namespace {
 
 // Estimates the clocks of the busiest compute unit: the work of all its tiles, or the steps of one tile if these take
-// longer, and the reduction of split K.
+// longer, plus the reduction of split K.
 double estimate_clocks(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
                        const DeviceFacts& device, const Architecture& arch) {
   const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
@@ -27,9 +27,9 @@ double estimate_clocks(const AlignedTiling& p, const hip::TileCost& cost, int64_
 // memory in tests/hip/inner_loops.py.
 constexpr double kClocksOfLatency = 1000;
 
-// Bytes that the L2 delivers to a compute unit in a clock, if all read: white papers of CDNA 3 (2 KiB for 38 compute
-// units) and RDNA (1 KiB for 40).
-double l2_bytes_a_clock(const Architecture& arch) { return arch.wave == 64 ? 54 : 25; }
+// Returns the bytes that the L2 delivers to a compute unit per clock if all compute units read: white papers of CDNA 3
+// (2 KiB for 38 compute units) and RDNA (1 KiB for 40).
+double l2_bytes_per_clock(const Architecture& arch) { return arch.wave == 64 ? 54 : 25; }
 
 // Returns the row of a tile in kCountedCosts, or null.
 constexpr const hip::CountedCost* counted_cost(GemmTile tile) {
@@ -59,13 +59,13 @@ double estimate_clocks_on_amd(const AlignedTiling& p, int64_t M, int64_t N, int6
   const auto from_l2 = static_cast<double>(2 * groups * (p.shape.m + p.shape.n) * p.depth);
   const auto from_memory = static_cast<double>(2 * batch * (M * K + K * N + M * N));
   const double copies =
-      std::max(from_l2 / l2_bytes_a_clock(arch), from_memory / device.bytes_per_second * device.clock_hz);
+      std::max(from_l2 / l2_bytes_per_clock(arch), from_memory / device.bytes_per_second * device.clock_hz);
   return kClocksOfLatency + std::max(estimate_clocks(p, cost, M, N, batch, device, arch), copies);
 }
 
-// On AMD, the tiling is chosen by the costs of an H200. It is replaced by the best one by counted costs if its own
-// estimate by counted costs is higher by this factor.
-constexpr double kLeastGain = 1.15;
+// On AMD, the costs of an H200 select one tiling and the counted costs another. The second one is used if the first
+// needs more than kMinGain times its clocks by counted costs.
+constexpr double kMinGain = 1.15;
 
 // Returns the tiles for operands of any layout and this type, the largest first. On the CPU, tests can choose
 // the float16 tile of the vector unit although matrix units are emulated.
@@ -117,12 +117,12 @@ std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip:
 
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
-                                            int64_t most_splits, const CostOfTile& cost_of) {
+                                            int64_t max_splits, const CostOfTile& cost_of) {
   const Architecture& arch = architecture(device.arch);
   if (arch.matrix == hip::Matrix::kNone || (wanted && !hip::has_row(hip::kAlignedTiles, *wanted)))
     return std::nullopt;
   std::optional<AlignedTiling> best, best_on_amd;
-  double least_on_amd = 0;
+  double fewest_on_amd = 0;
   const bool copies_to_lds = arch.matrix == hip::Matrix::kMma;
   const bool is_amd = !copies_to_lds && arch.matrix != hip::Matrix::kEmulated;
   const auto clocks_on_amd = [&](const AlignedTiling& p) {
@@ -138,7 +138,7 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
                        1,         0,         0};
     p.down = divide_up(M, shape.m);
     p.across = divide_up(N, shape.n);
-    for (int64_t splits = 1; splits <= most_splits; ++splits) {
+    for (int64_t splits = 1; splits <= max_splits; ++splits) {
       // Each split has at least two steps.
       p.depth = round_up(divide_up(K, splits), shape.depth);
       if (splits > 1 && (p.depth < 2 * shape.depth || p.tiles() * batch >= device.compute_units)) break;
@@ -147,12 +147,12 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
       if (!best || p.clocks < best->clocks) best = p;
       if (!is_amd) continue;
       const double clocks = clocks_on_amd(p);
-      if (best_on_amd && clocks >= least_on_amd) continue;
+      if (best_on_amd && clocks >= fewest_on_amd) continue;
       best_on_amd = p;
-      least_on_amd = clocks;
+      fewest_on_amd = clocks;
     }
   }
-  return best_on_amd && clocks_on_amd(*best) > kLeastGain * least_on_amd ? best_on_amd : best;
+  return best_on_amd && clocks_on_amd(*best) > kMinGain * fewest_on_amd ? best_on_amd : best;
 }
 
 }  // namespace graphopt::gpu

@@ -56,11 +56,11 @@ using CostOfTile =
 std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape,
                                         bool copies_to_lds);
 
-// Selects the tile and the number of splits with the lowest estimated clocks; on AMD see kLeastGain (planner.cpp).
+// Selects the tile and the number of splits with the lowest estimated clocks; on AMD see kMinGain (planner.cpp).
 // Returns nothing for a device without float16 matrix units, or if `wanted` is a tile without a kernel there.
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
-                                            int64_t most_splits = kMaxSplits,
+                                            int64_t max_splits = kMaxSplits,
                                             const CostOfTile& cost_of = dense_cost);
 
 }  // namespace graphopt::gpu

@@ -143,7 +143,7 @@ struct StridedTile {
   const char* type;
   int winograd_groups_per_unit;
   MatrixShape copies_to_lds, wave64, wave32;
-  int busy_groups, flops_a_clock;  // of Winograd's kernels
+  int busy_groups, flops_per_clock;  // of Winograd's kernels
 
   constexpr const MatrixShape& shape(int wave, bool copies = false) const {
     return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;

@@ -42,7 +42,7 @@ void append(const std::string& path, const std::string& line) {
 std::unique_ptr<Graph> captured(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
-    Capture capture(device, call.stream, device.graph_rules().most_nodes);
+    Capture capture(device, call.stream, device.graph_rules().max_nodes);
     if (capture.why_not() != nullptr) return nullptr;
     for (int i = 0; i < kRuns; ++i) {
       if (!kernel.run(call)) return nullptr;

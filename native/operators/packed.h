@@ -35,7 +35,7 @@ struct PackedKernels {
 
 }  // namespace graphopt::cpu
 
-// Declares the four functions with KERNEL, which is GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h).
+// Declares the four functions with KERNEL, which is GRAPHOPT_CPU_KERNEL or GRAPHOPT_BFLOAT16_KERNEL (cpu/isa.h).
 // NAME_kernels<T> holds them. This is a macro because their names derive from NAME.
 #define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Algorithm)                                         \
   KERNEL(size_t, name##_weights, (const Problem& p, Algorithm algorithm), (p, algorithm))                 \

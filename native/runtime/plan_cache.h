@@ -24,7 +24,7 @@ struct PlannedCall {
 // Thread-safe.
 class PlanCache {
  public:
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMaxPlans = 8;
 
   // Removes and returns a plan that satisfies `wanted`; null if there is none. The caller owns the plan until it
   // puts it back, so concurrent runs use different calls.
@@ -44,7 +44,7 @@ class PlanCache {
   void put(std::unique_ptr<PlannedCall> planned) {
     std::unique_ptr<PlannedCall> evicted;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.size() == kMost) {
+    if (idle_.size() == kMaxPlans) {
       evicted = std::move(idle_.front());
       idle_.erase(idle_.begin());
     }

@@ -26,15 +26,15 @@ void put(PlanCache& cache, uint64_t generation) {
 TEST_CASE("plan cache keeps the most recently used plans") {
   PlanCache cache;
   CHECK(take(cache, 0) == nullptr);
-  for (uint64_t i = 0; i < PlanCache::kMost; ++i) put(cache, i);
+  for (uint64_t i = 0; i < PlanCache::kMaxPlans; ++i) put(cache, i);
   auto first = take(cache, 0);
   CHECK(first != nullptr);
   CHECK(take(cache, 0) == nullptr);  // it is in use
   cache.put(std::move(first));
-  put(cache, PlanCache::kMost);
+  put(cache, PlanCache::kMaxPlans);
   CHECK(take(cache, 1) == nullptr);  // the least recently used plan
   CHECK(take(cache, 0) != nullptr);
-  for (uint64_t i = 2; i <= PlanCache::kMost; ++i) CHECK(take(cache, i) != nullptr);
+  for (uint64_t i = 2; i <= PlanCache::kMaxPlans; ++i) CHECK(take(cache, i) != nullptr);
 }
 
 TEST_CASE("plan cache gives each call to one of many threads") {

@@ -1,4 +1,4 @@
-// Activations in float32, fused into the end of operators. Definitions: docs/ops.md.
+// Activations in float32, which kernels apply to their results. Definitions: docs/ops.md.
 #pragma once
 
 #include "device/platform.h"

@@ -5,8 +5,8 @@
 
 namespace graphopt::hip {
 
-// Returns four bytes of a (bytes 0 to 3) and b (bytes 4 to 7), the first one in the low bits. clang finds the
-// instruction of AMD in the expression.
+// Returns four bytes of a (bytes 0 to 3) and b (bytes 4 to 7), the first one in the low bits. clang compiles the
+// expression to AMD's v_perm_b32.
 template <int kFirst, int kSecond, int kThird, int kFourth>
 DEVICE uint32_t select_bytes(uint32_t a, uint32_t b) {
 #if defined(__CUDACC__)
@@ -28,7 +28,7 @@ DEVICE void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4]) {
   y[3] = select_bytes<2, 3, 6, 7>(high[0], high[1]);
 }
 
-// Returns sum plus the products of four signed bytes. clang finds the instruction of AMD in the expression.
+// Returns sum plus the products of four signed bytes. clang compiles the expression to AMD's dot product instruction.
 DEVICE int32_t add_products(uint32_t a, uint32_t b, int32_t sum) {
 #if defined(__CUDACC__)
   return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), sum);

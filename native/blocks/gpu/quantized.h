@@ -64,19 +64,19 @@ DEVICE float to_float(Int8 x) { return static_cast<float>(x.bits); }
 
 // float8e4m3fn of ONNX: a sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa, no infinities.
 struct Float8 {
-  static constexpr uint32_t kNan = 0x7f, kMost = 0x7e, kSign = 0x80;
+  static constexpr uint32_t kNan = 0x7f, kMaxFinite = 0x7e, kSign = 0x80;
   static constexpr int kShift = 20;                  // from the mantissa of a float
   static constexpr uint32_t kBias = (127 - 7) << 3;  // from the exponent of a float
   uint8_t bits;
 
   // Rounds to the nearest value, ties to even. Magnitudes above 448 become 448, NaN remains NaN.
   DEVICE static Float8 of(float x) {
-    constexpr float kLeastNormal = 0.015625f;
+    constexpr float kMinNormal = 0.015625f;
     const float magnitude = x < 0 ? -x : x;
     uint32_t code = kNan;
     if (magnitude >= 448.0f) {
-      code = kMost;
-    } else if (magnitude < kLeastNormal) {
+      code = kMaxFinite;
+    } else if (magnitude < kMinNormal) {
       code = static_cast<uint32_t>(round_to_even(magnitude * 512.0f));
     } else if (x == x) {
       const uint32_t float_bits = bit_cast<uint32_t>(magnitude);

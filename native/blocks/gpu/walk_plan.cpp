@@ -13,8 +13,8 @@ void Walk::simplify() {
   size_t axes = 0;
   for (size_t d = 0; d < dims_.size(); ++d) {
     if (dims_[d] == 1) continue;
-    const auto joins = [&](const std::vector<int64_t>& s) { return s[axes - 1] == s[d] * dims_[d]; };
-    if (axes > 0 && std::all_of(strides_.begin(), strides_.end(), joins)) {
+    const auto can_merge = [&](const std::vector<int64_t>& s) { return s[axes - 1] == s[d] * dims_[d]; };
+    if (axes > 0 && std::all_of(strides_.begin(), strides_.end(), can_merge)) {
       dims_[axes - 1] *= dims_[d];
       for (auto& s : strides_) s[axes - 1] = s[d];
       continue;

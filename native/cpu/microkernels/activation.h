@@ -128,7 +128,7 @@ void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
 // Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
 struct Bounds {
-  // Whether slope and bounds are the whole activation: true for None, Relu, LeakyRelu and Clip.
+  // Whether slope and bounds are the complete activation: true for None, Relu, LeakyRelu and Clip.
   bool enough = true;
   float slope = 1.0f;
   float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
@@ -146,7 +146,7 @@ struct Bounds {
     }
   }
 
-  // Returns true if `clamp` is the whole activation.
+  // Returns true if `clamp` is the complete activation.
   bool clamps() const { return enough && slope == 1.0f; }
 
   Vec operator()(Vec v) const { return clamp(slope != 1.0f ? sloped(v) : v); }

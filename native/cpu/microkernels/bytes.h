@@ -1,10 +1,11 @@
-// Vectors of bytes: words of four rows by interleaving, and bytes from words. For kernel files only (see cpu/isa.h).
+// Vectors of bytes: interleaves four rows to words, and extracts bytes from words. For kernel files only (see
+// cpu/isa.h).
 #pragma once
 
 #include <cstring>
 #include <utility>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
@@ -21,17 +22,17 @@ using UnalignedByteVec = uint8_t __attribute__((vector_size(kSpan), aligned(1), 
 // Returns the index of the column with its word at `lane` of vector `plane`, for kSpan interleaved columns.
 constexpr int64_t column_of_word(int64_t plane, int64_t lane) { return lane / 4 * 16 + plane * 4 + lane % 4; }
 
-// Indices that interleave the lower (kFirst = 0) or the upper halves of the 128-bit parts of two vectors of kElements.
+// Indices that interleave the lower (kFirst = 0) or the upper halves of the 128-bit lanes of two vectors of kElements.
 template <int kElements, int kFirst>
-struct InterleavedParts {
-  static constexpr int kPart = kElements / (static_cast<int>(kSpan) / 16);
+struct InterleavedLanes {
+  static constexpr int kLane = kElements / (static_cast<int>(kSpan) / 16);
   static constexpr int at(int i) {
-    return i / kPart * kPart + kFirst * kPart / 2 + i % kPart / 2 + i % 2 * kElements;
+    return i / kLane * kLane + kFirst * kLane / 2 + i % kLane / 2 + i % 2 * kElements;
   }
 };
 template <int kFirst, class V, int... kIndex>
 inline V interleave(V a, V b, std::integer_sequence<int, kIndex...>) {
-  using At = InterleavedParts<static_cast<int>(sizeof...(kIndex)), kFirst>;
+  using At = InterleavedLanes<static_cast<int>(sizeof...(kIndex)), kFirst>;
   return __builtin_shufflevector(a, b, At::at(kIndex)...);
 }
 template <int kFirst>
@@ -89,7 +90,7 @@ inline Bytes low_bytes(IntVec v) {
 #endif
 }
 
-// Stores fewer than kSpan bytes.
+// Stores the first n bytes, n < kSpan.
 inline void store_first(uint8_t* y, const ByteVec& v, int64_t n) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(&v);
   int64_t at = 0;

@@ -26,7 +26,7 @@ inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
   }
 }
 
-// Packs rows of `n` elements, x_stride apart, as a block of kBlockTiles tiles of rows (tiles.h): [16
+// Packs rows of `n` elements, x_stride apart, as a block of kBlockTiles tiles of rows (tiles.h): [group of 16
 // steps][tile]. The unused rows of a tile are not set; they do not affect the sums of the packed rows.
 template <class T>
 void pack_tiles(const T* x, int64_t x_stride, int64_t rows, int64_t n, int64_t tiles, Word* to) {

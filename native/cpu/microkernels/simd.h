@@ -65,8 +65,8 @@ struct Interleaved {
   static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
 };
 
-// Indices for shuffle(a, b) in pieces of kHalf elements; the results of two pieces each, with a = a0 a1 and b = b0 b1:
-// Swapped a1 a0, Diagonal a0 b1, OffDiagonal a1 b0, Lower a0 b0, Upper a1 b1.
+// Indices for shuffle(a, b) that move groups of kHalf elements. For two groups a0 a1 of a and b0 b1 of b, the result
+// is: Swapped a1 a0, Diagonal a0 b1, OffDiagonal a1 b0, Lower a0 b0, Upper a1 b1.
 template <int kHalf>
 struct Swapped {
   static constexpr int at(int i) { return i ^ kHalf; }
@@ -215,7 +215,7 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
     r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
   }
 #pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {  // 128-bit part l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
+  for (int j = 0; j < 4; ++j) {  // 128-bit lane l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
     const __m512 even01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
     const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
     const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);

@@ -4,14 +4,14 @@
 // two tiles and adds the result to a tile of sums:
 //
 //   a tile of rows     [16 rows][16 steps]       each row's words of 16 steps along K; a step is two indices k
-//   a tile of columns  [16 steps][16 columns]    in the layout of product.h's panels
+//   a tile of columns  [16 steps][16 columns]    in the layout of gemm.h's panels
 //
 // Blocks of two by two tiles use each loaded tile twice. Kernels ignore the padding in a tile of sums.
 // Padding along the steps must be zero in both operands, because zero times uninitialized memory may be NaN.
 #pragma once
 
 #include "cpu/isa.h"
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
@@ -41,9 +41,9 @@ class TileRegisters {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } of_eight;
-    static_assert(sizeof of_eight == 64);
-    asm volatile("ldtilecfg %0" ::"m"(of_eight));
+    } eight_tiles;
+    static_assert(sizeof eight_tiles == 64);
+    asm volatile("ldtilecfg %0" ::"m"(eight_tiles));
   }
   ~TileRegisters() { asm volatile("tilerelease"); }
   TileRegisters(const TileRegisters&) = delete;
@@ -80,7 +80,7 @@ struct Tiles {
 };
 
 // Prefetches operands of a later multiplication into the second-level cache: `lines` cache lines for each 16 steps.
-struct FetchLines {
+struct PrefetchLines {
   const char* next = nullptr;
   int64_t lines = 0;
   void step() {
@@ -93,7 +93,7 @@ struct FetchLines {
 // o that are o_row floats apart.
 template <int kRows, int kColumns, class Rows, class Columns>
 inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float* o, int64_t o_row,
-                           FetchLines fetch) {
+                           PrefetchLines prefetch) {
   static_assert(kRows <= kBlockTiles && kColumns <= kBlockTiles);
   // Tiles 0 to 3 hold sums, row by row; 4 and 5 hold rows, 6 and 7 columns.
   clear_tile<0>();
@@ -101,7 +101,7 @@ inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float
   if constexpr (kRows > 1) clear_tile<2>();
   if constexpr (kRows > 1 && kColumns > 1) clear_tile<3>();
   for (int64_t k = 0; k < count; ++k) {
-    fetch.step();
+    prefetch.step();
     load_tile<4>(a.at(k, 0), a.bytes(k));
     load_tile<6>(b.at(k, 0), b.bytes(k));
     multiply_tiles<0, 4, 6>();
@@ -122,16 +122,16 @@ inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float
   if constexpr (kRows > 1 && kColumns > 1) store_tile<3>(o + kTileSide * o_row + kTileSide, bytes);
 }
 
-// The same for one or two tiles in each direction.
+// The same; `rows` and `columns` are the numbers of tiles, 1 or 2.
 template <class Rows, class Columns>
 void multiply_block(int64_t rows, int64_t columns, const Rows& a, const Columns& b, int64_t count, float* o,
-                    int64_t o_row, FetchLines fetch = {}) {
+                    int64_t o_row, PrefetchLines prefetch = {}) {
   if (rows > 1) {
-    if (columns > 1) return multiply_block<2, 2>(a, b, count, o, o_row, fetch);
-    return multiply_block<2, 1>(a, b, count, o, o_row, fetch);
+    if (columns > 1) return multiply_block<2, 2>(a, b, count, o, o_row, prefetch);
+    return multiply_block<2, 1>(a, b, count, o, o_row, prefetch);
   }
-  if (columns > 1) return multiply_block<1, 2>(a, b, count, o, o_row, fetch);
-  multiply_block<1, 1>(a, b, count, o, o_row, fetch);
+  if (columns > 1) return multiply_block<1, 2>(a, b, count, o, o_row, prefetch);
+  multiply_block<1, 1>(a, b, count, o, o_row, prefetch);
 }
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

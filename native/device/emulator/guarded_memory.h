@@ -34,7 +34,7 @@ namespace graphopt::gpu {
 // Thread-safe, except where stated.
 class GuardedMemory {
  public:
-  // `protection`: of the pages of a block, unless an Access object makes the block accessible.
+  // `protection` (PROT_...) applies to the pages of a block while no Access object makes the block accessible.
   explicit GuardedMemory(int protection) : protection_(protection) {
     while (reserved_ > 0 && base_ == nullptr) {
       void* pages = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -100,7 +100,7 @@ class GuardedMemory {
     return problem;
   }
 
-  // Makes the blocks that contain given addresses accessible during its lifetime, and locks the mutex for
+  // Makes the blocks that contain the given addresses accessible during its lifetime. The mutex is locked for
   // that time.
   class Access {
    public:

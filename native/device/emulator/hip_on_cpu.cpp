@@ -164,8 +164,8 @@ void wait_in(State state) {
   suspend(*item.fiber, next_item());
 }
 
-// A fiber is created once and runs several work-items, because its creation also makes a system call. Items
-// that do not wait for others run one after another in the same fiber.
+// The body of a fiber. A fiber is created once and runs several work-items, because its creation makes a system
+// call. Items that do not wait for others run one after another in the same fiber.
 void work() {
   self().fiber->stack.arrive(m.stack);
   for (;;) {

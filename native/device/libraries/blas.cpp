@@ -17,14 +17,14 @@
 namespace graphopt::gpu {
 namespace {
 
-// One batched GEMM with equal distances between matrices, in the library's terms.
+// The arguments of one strided batched GEMM, column-major.
 struct BlasGemm {
   bool transpose_first, transpose_second;
   int m, n, k;
   const void *first, *second;
   void* result;
   int ld_first, ld_second, ld_result;
-  int64_t step_first, step_second, step_result;  // from one batch to the next
+  int64_t stride_first, stride_second, stride_result;  // from one batch to the next
   int batch;
   float alpha, beta;
 };
@@ -63,29 +63,29 @@ class BlasHandle final : public Blas {
     walk.simplify();
     const Walk::Rows rows = walk.rows();
     const int64_t element = half ? 2 : 4;
-    BlasGemm product = {p.transpose_b,
-                        p.transpose_a,
-                        to_i31(p.N),
-                        to_i31(p.M),
-                        to_i31(p.K),
-                        b,
-                        a,
-                        y,
-                        to_i31(p.transpose_b ? p.K : p.N),
-                        to_i31(p.transpose_a ? p.M : p.K),
-                        to_i31(p.N),
-                        rows.steps[1],
-                        rows.steps[0],
-                        p.M * p.N,
-                        to_i31(rows.length),
-                        p.alpha,
-                        p.beta};
+    BlasGemm arguments = {p.transpose_b,
+                          p.transpose_a,
+                          to_i31(p.N),
+                          to_i31(p.M),
+                          to_i31(p.K),
+                          b,
+                          a,
+                          y,
+                          to_i31(p.transpose_b ? p.K : p.N),
+                          to_i31(p.transpose_a ? p.M : p.K),
+                          to_i31(p.N),
+                          rows.steps[1],
+                          rows.steps[0],
+                          p.M * p.N,
+                          to_i31(rows.length),
+                          p.alpha,
+                          p.beta};
     for (size_t r = 0; r < rows.starts.size(); ++r) {
-      product.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
-      product.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
-      product.result = static_cast<char*>(y) + static_cast<int64_t>(r) * rows.length * p.M * p.N * element;
+      arguments.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
+      arguments.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
+      arguments.result = static_cast<char*>(y) + static_cast<int64_t>(r) * rows.length * p.M * p.N * element;
       if (r > 0) device_.reserve_nodes(kNodesOfLibraryCall);
-      const int status = library_.run(handle_, product, half);
+      const int status = library_.run(handle_, arguments, half);
       if (status == 0) continue;
       device_.clear_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
@@ -139,8 +139,8 @@ struct Cublas {
     constexpr int kFloat = 0, kHalf = 2, kCompute32F = 68, kDefaultAlgorithm = -1;
     const int type = half ? kHalf : kFloat;
     return gemm(handle, p.transpose_first, p.transpose_second, p.m, p.n, p.k, &p.alpha, p.first, type,
-                p.ld_first, p.step_first, p.second, type, p.ld_second, p.step_second, &p.beta, p.result, type,
-                p.ld_result, p.step_result, p.batch, kCompute32F, kDefaultAlgorithm);
+                p.ld_first, p.stride_first, p.second, type, p.ld_second, p.stride_second, &p.beta, p.result,
+                type, p.ld_result, p.stride_result, p.batch, kCompute32F, kDefaultAlgorithm);
   }
 };
 
@@ -186,16 +186,16 @@ struct Rocblas {
     constexpr int kNone = 111, kTranspose = 112, kHalf = 150, kFloat = 151;
     const int type = half ? kHalf : kFloat;
     return gemm(handle, p.transpose_first ? kTranspose : kNone, p.transpose_second ? kTranspose : kNone, p.m,
-                p.n, p.k, &p.alpha, p.first, type, p.ld_first, p.step_first, p.second, type, p.ld_second,
-                p.step_second, &p.beta, p.result, type, p.ld_result, p.step_result, p.result, type,
-                p.ld_result, p.step_result, p.batch, kFloat, 0, 0, 0);
+                p.n, p.k, &p.alpha, p.first, type, p.ld_first, p.stride_first, p.second, type, p.ld_second,
+                p.stride_second, &p.beta, p.result, type, p.ld_result, p.stride_result, p.result, type,
+                p.ld_result, p.stride_result, p.batch, kFloat, 0, 0, 0);
   }
 };
 
 // Checks the result of a GEMM of small integers, which is exact in any order of summation. This call also
 // makes the library load its kernels for the architecture.
 template <class T>
-void require_right_product(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
+void check_gemm(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
   GemmProblem p;
   p.M = M;
   p.N = N;
@@ -235,13 +235,13 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
 }
 
 // Different sizes run different kernels.
-void require_right_products(Blas& library, Device& device, void* stream) {
-  require_right_product<float>(library, device, stream, 32, 32, 32);
-  require_right_product<half>(library, device, stream, 32, 32, 32);
+void check_gemms(Blas& library, Device& device, void* stream) {
+  check_gemm<float>(library, device, stream, 32, 32, 32);
+  check_gemm<half>(library, device, stream, 32, 32, 32);
   if (device.backend() != Backend::kHip) return;
   for (const auto& [M, N, K] : kCheckedSizes) {
-    require_right_product<float>(library, device, stream, M, N, K);
-    require_right_product<half>(library, device, stream, M, N, K);
+    check_gemm<float>(library, device, stream, M, N, K);
+    check_gemm<half>(library, device, stream, M, N, K);
   }
 }
 
@@ -251,7 +251,7 @@ class OpenBlas final : public OpenLibrary<Blas> {
   OpenBlas(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {
     const WorkStream stream(device);
     BlasHandle<Library> blas(device_, library_, stream.get(), 0, reported_);
-    require_right_products(blas, device_, stream.get());
+    check_gemms(blas, device_, stream.get());
   }
 
   Device& device() const override { return device_; }

@@ -74,9 +74,9 @@ struct BlasLtFunctions {
   void* library;
   LibraryFunction<void**> create{library, kPrefix + "Create"};
   LibraryFunction<void*> destroy{library, kPrefix + "Destroy"};
-  LibraryFunction<void**, int, int> create_product{library, kPrefix + "MatmulDescCreate"};
-  LibraryFunction<void*> destroy_product{library, kPrefix + "MatmulDescDestroy"};
-  LibraryFunction<void*, int, const void*, size_t> set_product{library, kPrefix + "MatmulDescSetAttribute"};
+  LibraryFunction<void**, int, int> create_matmul{library, kPrefix + "MatmulDescCreate"};
+  LibraryFunction<void*> destroy_matmul{library, kPrefix + "MatmulDescDestroy"};
+  LibraryFunction<void*, int, const void*, size_t> set_matmul{library, kPrefix + "MatmulDescSetAttribute"};
   LibraryFunction<void**, int, uint64_t, uint64_t, int64_t> create_layout{library,
                                                                           kPrefix + "MatrixLayoutCreate"};
   LibraryFunction<void*> destroy_layout{library, kPrefix + "MatrixLayoutDestroy"};
@@ -151,7 +151,7 @@ class BlasLtHandle final : public BlasLt {
     // The library may refuse an algorithm at run time. The refusal is final for this problem on this stream.
     for (; choice.first < choice.algorithms.size(); ++choice.first) {
       const Algorithm& algorithm = choice.algorithms[choice.first];
-      const int status = call_.multiply(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(),
+      const int status = call_.multiply(handle_, d.matmul.get(), &one, w, d.weights.get(), x, d.rows.get(),
                                         &beta, r != nullptr ? r : y, d.result.get(), y, d.result.get(),
                                         algorithm.data(), workspace, bytes_of(algorithm), stream_);
       if (status == 0) return true;
@@ -187,9 +187,9 @@ class BlasLtHandle final : public BlasLt {
   }
 
   struct Descriptors {
-    Descriptor product, weights, rows, result;
+    Descriptor matmul, weights, rows, result;
     explicit Descriptors(const BlasLtFunctions<Api>& call)
-        : product(call.destroy_product.pointer()),
+        : matmul(call.destroy_matmul.pointer()),
           weights(call.destroy_layout.pointer()),
           rows(call.destroy_layout.pointer()),
           result(call.destroy_layout.pointer()) {}
@@ -214,9 +214,9 @@ class BlasLtHandle final : public BlasLt {
                               call_.set_layout(layout.get(), Api::kBatchStep, &step, sizeof step) == 0));
     };
     const auto set = [&](int attribute, const auto& value) {
-      return call_.set_product(d.product.get(), attribute, &value, sizeof value) == 0;
+      return call_.set_matmul(d.matmul.get(), attribute, &value, sizeof value) == 0;
     };
-    return call_.create_product(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
+    return call_.create_matmul(d.matmul.address(), Api::kCompute32F, Api::kFloat) == 0 &&
            set(Api::kEpilogue, epilogue) && set(Api::kBiasPointer, b) &&
            (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) &&
            (p.layers == 1 || set(Api::kBiasStep, p.b_step)) &&
@@ -243,7 +243,7 @@ class BlasLtHandle final : public BlasLt {
     const void* const bias = reinterpret_cast<const void*>(kAlignment);
     if (describe(p, half, bias, d) && call_.create_preference(preference.address()) == 0 &&
         call_.set_preference(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
-        call_.choose(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
+        call_.choose(handle_, d.matmul.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
                      preference.get(), kMaxAlgorithms, found.data(), &count) == 0) {
       for (int i = 0; i < count; ++i) {
         if (bytes_of(found[static_cast<size_t>(i)]) <= kMaxWorkspace) {
@@ -265,7 +265,7 @@ class BlasLtHandle final : public BlasLt {
 
 // Checks the results of layers of small integers, which are exact in any order of summation.
 template <class T>
-void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
+void check_linear(BlasLt& library, Device& device, void* stream, LinearProblem p) {
   p.w_step = p.K * p.N;
   p.b_step = 2 * p.N;  // a multiple of 256 bytes
   p.y_step = p.rows * p.N;
@@ -328,8 +328,8 @@ class OpenBlasLt final : public OpenLibrary<BlasLt> {
       p.has_residual = residual;
       p.transposed = transposed;
       p.layers = layers;
-      require_right_results<float>(library, device, stream.get(), p);
-      require_right_results<half>(library, device, stream.get(), p);
+      check_linear<float>(library, device, stream.get(), p);
+      check_linear<half>(library, device, stream.get(), p);
     };
     using A = ActivationKind;
     require(A::kNone, true, false, 1);

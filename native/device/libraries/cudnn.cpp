@@ -7,23 +7,23 @@ namespace graphopt::gpu {
 namespace {
 
 // Returns whether FFT convolution may need fewer multiply-adds than direct convolution. The multiply-adds are
-// counted for a pair of channels and cuDNN's smallest transform, 32 x 32: one transform of the weights, which
-// each run repeats, and one complex product for each tile. cuDNN's heuristics also choose FFTs for a row of
-// 40 pixels, for which cuDNN then launches 2,112 GEMMs on an H200.
-bool transforms_pay(const ConvolutionProblem& p) {
+// counted for one input channel, one output channel and cuDNN's smallest transform, 32 x 32: one transform of the
+// weights, which each run repeats, and one complex multiplication of each tile. cuDNN's heuristics also choose FFTs
+// for a row of 40 pixels: on an H200 this launches 2,112 GEMMs.
+bool fft_may_be_faster(const ConvolutionProblem& p) {
   constexpr int64_t kTile = 32, kPoints = kTile * kTile;
   constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 4 multiply-adds for real numbers
-  constexpr int64_t kProduct = kTile * (kTile / 2 + 1) * 4;
-  int64_t tiles = p.N, windows = p.N;
+  constexpr int64_t kMultiply = kTile * (kTile / 2 + 1) * 4;
+  int64_t tiles = p.N, direct = p.N;
   for (const size_t axis : {size_t{1}, size_t{2}}) {
     tiles *= divide_up(p.out[axis], std::max<int64_t>(kTile + 1 - p.kernel[axis], 1));
-    windows *= p.out[axis] * p.kernel[axis];
+    direct *= p.out[axis] * p.kernel[axis];
   }
-  return windows > kTransform + tiles * kProduct;
+  return direct > kTransform + tiles * kMultiply;
 }
 
 // CUDNN_CONVOLUTION_FWD_ALGO_FFT, _FFT_TILING; CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, _FFT_TILING
-bool transforms(int algorithm, bool backward) {
+bool is_fft(int algorithm, bool backward) {
   return backward ? algorithm == 2 || algorithm == 3 : algorithm == 4 || algorithm == 5;
 }
 
@@ -87,7 +87,7 @@ struct Cudnn {
 
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half, Device&) const {
     constexpr int kNchw = 0, kNhwc = 1, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1,
-                  kFma = 3, kMost = 8;
+                  kFma = 3, kMaxResults = 8;
     const int type = half ? kHalf : kFloat;
     const Arrays a(p);
     Convolution c;
@@ -105,16 +105,17 @@ struct Cudnn {
       c.relu = make(create_activation, destroy_activation);
       set_activation.check(c.relu.get(), kRelu, kPropagateNan, 0.0);
     }
-    Performance found[kMost] = {};
+    Performance found[kMaxResults] = {};
     int count = 0;
     void *const of_x = c.x.get(), *const of_w = c.w.get(), *const of_conv = c.conv.get(),
                 *const of_y = c.y.get();
-    const int status = p.transposed ? find_backward(handle, of_w, of_x, of_conv, of_y, kMost, &count, found)
-                                    : find(handle, of_x, of_w, of_conv, of_y, kMost, &count, found);
+    const int status = p.transposed
+                           ? find_backward(handle, of_w, of_x, of_conv, of_y, kMaxResults, &count, found)
+                           : find(handle, of_x, of_w, of_conv, of_y, kMaxResults, &count, found);
     for (int i = 0; i < count && status == 0; ++i) {
       // A gradient algorithm that is not deterministic may add in any order.
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
-      if (transforms(found[i].algorithm, p.transposed) && !transforms_pay(p)) continue;
+      if (is_fft(found[i].algorithm, p.transposed) && !fft_may_be_faster(p)) continue;
       // In float16, the algorithm may require another math type for the Tensor Cores.
       set_math.check(c.conv.get(), half ? found[i].math : kFma);
       c.algorithm = found[i].algorithm;

@@ -92,8 +92,8 @@ struct Miopen {
     c.conv = make(create_conv, destroy_conv);
     set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
     set_groups.check(c.conv.get(), to_i31(p.groups));
-    // By default, MIOpen computes some of these convolutions on gfx90a with the precision of bfloat16 instead
-    // of float16, and its algorithms may add in a different order in each run.
+    // By default, MIOpen computes some convolutions on gfx90a with the precision of bfloat16 instead of float16,
+    // and its algorithms may add in a different order in each run.
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
     set_attribute.check(c.conv.get(), kFp16AlternativeAttribute, 0);
     set_attribute.check(c.conv.get(), kDeterministicAttribute, 1);
@@ -174,7 +174,7 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
                                  ? std::string(given)
                                  : folder_of(folder_of(library)) + "/share/miopen/db";
   const bool xnack = device.features.find(":xnack+") != std::string::npos;
-  const std::string all = folder + "/" + device.arch + (xnack ? "_xnack" : "");
+  const std::string stem = folder + "/" + device.arch + (xnack ? "_xnack" : "");
   const auto processors = static_cast<unsigned>(device.multiprocessors);
   char count[16];
   if (processors <= 64) {
@@ -182,7 +182,7 @@ bool has_kernel_database(const std::string& library, const DeviceFacts& device) 
   } else {
     std::snprintf(count, sizeof count, "%x", processors);
   }
-  return access((all + count + ".kdb").c_str(), F_OK) == 0 || access((all + ".kdb").c_str(), F_OK) == 0;
+  return access((stem + count + ".kdb").c_str(), F_OK) == 0 || access((stem + ".kdb").c_str(), F_OK) == 0;
 }
 
 }  // namespace

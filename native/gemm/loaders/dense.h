@@ -20,8 +20,8 @@ struct DenseRowsAsync {
   PacksToLds<true, kPacks> packs;
 
   // `p` points to the first of the `lines` lines of the work-group, which are `stride` elements apart.
-  // Elements beyond the last line or beyond K are zeros in LDS. (Loading the last line instead made all
-  // work-items wait for that line.)
+  // Elements beyond the last line or beyond K are zeros in LDS. (If the last line were loaded instead, all
+  // work-items would wait for it.)
   DEVICE DenseRowsAsync(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),

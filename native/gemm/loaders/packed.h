@@ -14,8 +14,8 @@ struct BlockBits {
   uint32_t point;
 };
 
-// The addresses of the scale and the zero point of a block in the first of some lines.
-struct BlockPlace {
+// The addresses of the scale and the zero point of a block in the first line.
+struct BlockAddresses {
   const uint8_t *scale, *point;
 };
 
@@ -41,23 +41,22 @@ class PackedLines {
     return b_ + min_int(static_cast<int>(static_cast<uint32_t>(k) / 8 * kBits),
                         layout_.row_bytes - static_cast<int>(sizeof(T)));
   }
-  // Returns the place of the block of index k.
-  DEVICE BlockPlace block_at(int k) const {
+  DEVICE BlockAddresses block_at(int k) const {
     const int block = block_of(k);
     return {reinterpret_cast<const uint8_t*>(scales_ + block),
             points_ + static_cast<uint32_t>(block * layout_.point_bits) / 8};
   }
   // Returns the index of a line; those beyond the last one repeat the last.
   DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
-  // The functions load from the same place of another line.
+  // Load from addresses in the first line, moved to another line.
   template <class T>
   DEVICE T load(const uint8_t* weights, uint32_t line) const {
     return *reinterpret_cast<const T*>(weights + offset(line, layout_.row_bytes));
   }
-  DEVICE BlockBits load_block(const BlockPlace& place, uint32_t line) const {
+  DEVICE BlockBits load_block(const BlockAddresses& first, uint32_t line) const {
     const uint8_t* const scale =
-        place.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
-    const uint8_t* const point = place.point + offset(line, layout_.point_row_bytes);
+        first.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
+    const uint8_t* const point = first.point + offset(line, layout_.point_row_bytes);
     BlockBits bits = {*reinterpret_cast<const half_t*>(scale), 0};
     bits.point = layout_.point_bits == 16 ? *reinterpret_cast<const uint16_t*>(point) : *point;
     return bits;
@@ -68,12 +67,13 @@ class PackedLines {
     return {bits.scale, static_cast<uint32_t>(bits.point >> point_bit), layout_.point};
   }
 
-  // Returns k; on NVIDIA, when `loaded` has arrived. One scoreboard tracks all loads there: a wave that waits for some
-  // elements also waits for later ones if it has started to load them. The index k of these therefore depends on
-  // `loaded`.
+  // Returns k. On NVIDIA, the result depends on `loaded`, so loads at this index start after `loaded` has arrived. A
+  // scoreboard tracks all loads of a wave there: a wave that waits for one load also waits for all later loads that it
+  // has started.
   DEVICE int after(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
-    const int zero = layout_.row_bytes >> 24;  // unknown to the compiler: rows have less than 2^23 bytes
+    const int zero =
+        layout_.row_bytes >> 24;  // rows have less than 2^23 bytes, which the compiler does not know
     return k + (static_cast<int>(loaded) & zero);
   }
 
@@ -91,9 +91,9 @@ class PackedLines {
 };
 
 // Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes
-// runs of 16 elements of a line, which are in one block. kAsyncCopies: the registers hold the runs of a step until
-// begin() of that step stores them, one in each part, and loads those of the next step after the last one. Otherwise
-// begin() loads, and finish() stores. Callers must begin the steps in order.
+// runs of 16 elements of a line, which are in one block. kAsyncCopies: registers hold the runs of a step. begin() of
+// that step stores one run in each part; after the last run, it loads the runs of the next step. Otherwise begin()
+// loads, and finish() stores. Callers must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
   static constexpr int kAcross = kDepth / 16, kRows = kThreads / kAcross, kRuns = kLines / kRows;
@@ -137,7 +137,7 @@ struct PackedRows {
   DEVICE void load(int at) {
     const int first = opaque(row);  // else the addresses of all runs are kept in registers
     const uint8_t* const from = weights.template weights_at<Run>(at);
-    const BlockPlace block = weights.block_at(at);
+    const BlockAddresses block = weights.block_at(at);
     UNROLL for (int i = 0; i < kRuns; ++i) {
       const uint32_t line = weights.clamp(first + i * kRows);
       runs[i] = weights.template load<Run>(from, line);
@@ -146,11 +146,11 @@ struct PackedRows {
   }
   // Returns bits of all runs and blocks.
   DEVICE uint32_t loaded() const {
-    uint32_t some = 0;
+    uint32_t bits = 0;
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      some |= runs[i].v[0] | bit_cast<uint16_t>(blocks[i].scale) | blocks[i].point;
+      bits |= runs[i].v[0] | bit_cast<uint16_t>(blocks[i].scale) | blocks[i].point;
     }
-    return some;
+    return bits;
   }
   template <class Row>
   DEVICE void store(Row* to, int i) const {

@@ -1,5 +1,4 @@
-// Loaders of dense operands with packs of several lines (gemm/args.h) of one index k, instead of several k of
-// one line.
+// Loaders of dense operands that are contiguous across the lines (gemm/args.h): a pack has 8 lines of one index k.
 #pragma once
 
 #include "device/platform.h"
@@ -7,8 +6,7 @@
 
 namespace graphopt::hip {
 
-// Copies an operand with contiguous elements of all lines for each index k. LDS also has a row
-// for each k.
+// Copies such an operand to LDS that also has a row for each k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
   // The columns form kGroups groups of kDistance columns. A work-item copies packs of all groups.

@@ -18,9 +18,9 @@ struct AlignedGemm {
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAsyncCopies = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
   // The CPU runs run_steps_ahead to test it, with three buffers if they fit into LDS.
-  static constexpr bool kThree =
+  static constexpr bool kThreeBuffers =
       kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
-  static constexpr int kBuffers = kThree ? 3 : kShape.stages;
+  static constexpr int kBuffers = kThreeBuffers ? 3 : kShape.stages;
   using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
                         kShape.split_k, Element>;
   using Lds = typename Product::Lds;
@@ -33,7 +33,7 @@ struct AlignedGemm {
                 "the size that plans assume");
 };
 
-// Multiplies both operands over `depth` indices k.
+// Adds the products of both operands over `depth` indices k.
 template <class P, class Left, class Right>
 DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
                              Right& right) {

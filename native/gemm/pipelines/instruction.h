@@ -7,11 +7,12 @@
 // receives its operands A and B swapped on architectures where each work-item then accumulates a single row.
 // The sums, rounded to T, can be the left operand of a second multiplication (to_left). On CDNA, RDNA 4 and
 // NVIDIA, each work-item already holds the sums that it needs. On RDNA 3, both halves of a wave need all 16
-// elements of a row, and a work-item gets half of them from the work-item 16 indices away.
+// elements of a row, and a work-item gets half of them from the work-item 16 lanes away.
 //
-// An operand can also be made of registers. A work-item then holds kLines lines, line(0), line(1), .., of both
-// operands, and of each line part() of kParts parts: kPairs pairs of elements, of any indices k that are the same in
-// both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair j of line i.
+// An operand can also be built from registers. A work-item then holds elements of kLines lines, line(0), line(1), ..
+// The wave divides each line into kParts parts, and the work-item holds part(): kPairs pairs of elements. The indices k
+// of the pairs are arbitrary, but the same in both operands. left_of(pair) and right_of(pair) call pair(i, j) for pair
+// j of line i.
 //
 // kTwoTiles: multiply_two() multiplies the operands of two tiles, for 32 indices k, in one instruction.
 //
@@ -26,7 +27,7 @@ namespace graphopt::hip {
 template <class T>
 struct Instruction : ShuffledInstruction<T> {};
 
-// Inverts these bits of each register of an operand; see kUnsignedBits in gemm/args.h.
+// Inverts `bits` in each register of an operand; see kUnsignedBits in gemm/args.h.
 template <class Operand>
 DEVICE Operand invert_bits(const Operand& operand, uint32_t bits) {
   struct Words {

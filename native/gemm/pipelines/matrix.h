@@ -197,21 +197,21 @@ struct Hgemm {
 
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
   // waves only before its first rows, and only if these are not its own rows of A. A pack of a work-item has kPack
-  // sums of a row m from column pack_column() on. `end` is the epilogue: prefetch(m) loads the operand of add()
-  // for row m some packs in advance, add(values, loaded) applies it to a pack, activate(values) handles several packs at once, and
-  // store(m, values) stores a pack.
-  template <int kPack, class AnyLds, class End>
-  DEVICE void apply_epilogue(AnyLds& lds, const End& end) const {
-    constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
-    constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
+  // sums of a row m from column pack_column() on. Functions of the epilogue: prefetch(m) loads the operand of add()
+  // for row m some packs in advance, add(values, loaded) applies it to a pack, activate(values) activates several
+  // packs at once, and store(m, values) stores a pack.
+  template <int kPack, class AnyLds, class AnyEpilogue>
+  DEVICE void apply_epilogue(AnyLds& lds, const AnyEpilogue& epilogue) const {
+    constexpr int kPacksAcross = kWaveN / kPack, kMaxRows = kWave / kPacksAcross;
+    constexpr int kRows = kMaxRows >= 16 ? 16 : kMaxRows >= 8 ? 8 : kMaxRows >= 4 ? 4 : kMaxRows >= 2 ? 2 : 1;
     constexpr int kPacks = 16 / kRows;
     // Packs that are handled together: several on targets with kCopiesToLds, where work-items wait longest
     // for memory. On other targets the larger code costs more than it saves.
     constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
     constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // padded: rows begin in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
-    constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
-    static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds,
+    constexpr int kWavesWithRows = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // see owns_row
+    static_assert(kWavesWithRows * 16 * kStride * sizeof(float) <= sizeof lds,
                   "the sums must fit into the LDS of the operands");
     // LDS begins with A. Whether a wave overwrites only rows of A that no other wave reads.
     constexpr bool kInOwnRows = kBuffers == 1 && kSplitK == 1 && kN == kWaveN && kWaveM == 16 &&
@@ -224,7 +224,7 @@ struct Hgemm {
 
     Bits128 loaded[kGroup] = {};
     const auto load = [&](int first) {
-      UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.prefetch(row_of(first + i));
+      UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = epilogue.prefetch(row_of(first + i));
     };
     const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
@@ -250,13 +250,13 @@ struct Hgemm {
             UNROLL for (int e = 0; e < 4; ++e) values[i * kPack + j + e] = four.v[e];
           }
         }
-        UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
+        UNROLL for (int i = 0; i < kGroup; ++i) epilogue.add(values + i * kPack, loaded[i]);
         // Loads in advance for the next packs, which are in this row of tiles or in the next row that this
         // group of waves owns.
         const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
-        end.activate(values);
-        UNROLL for (int i = 0; i < kGroup; ++i) end.store(row_of(at + i), values + i * kPack);
+        epilogue.activate(values);
+        UNROLL for (int i = 0; i < kGroup; ++i) epilogue.store(row_of(at + i), values + i * kPack);
       }
     }
   }

@@ -39,9 +39,9 @@ DEVICE void run_steps(int depth, const Begin& begin, const Finish& finish, const
 // last one are started as well and write zeros, because a branch would prevent the compiler from interleaving
 // copies and multiplications. Operands are loaded from LDS while those of the previous 16 indices k are
 // multiplied, also across steps. A buffer is therefore free as soon as all waves have read its last operands.
-template <class Product, class Begin>
-DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
-  constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
+template <class Gemm, class Begin>
+DEVICE void run_steps_ahead(Gemm& gemm, typename Gemm::Lds& lds, int depth, const Begin& begin) {
+  constexpr int kDepth = Gemm::kDepth, kBuffers = Gemm::kBuffers, kParts = Gemm::kSplitDepth / 16;
   static_assert(kParts % 2 == 0, "an even number of parts");
   UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
     if (ahead * kDepth < depth) {
@@ -49,17 +49,17 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
     }
     end_group_of_copies();
   }
-  typename Product::Operands operands[2];
+  typename Gemm::Operands operands[2];
   wait_for_copies_except<kBuffers - 2>();
   lds_barrier();
   int buffer = 0, next = kBuffers - 1;  // buffers of the multiplied and of the copied step
   begin(next, 0);
-  product.load(lds, buffer, 0, operands[0]);
+  gemm.load(lds, buffer, 0, operands[0]);
   NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
     UNROLL for (int part = 0; part < kParts; ++part) {
       keep_order();
       if (part < kParts - 1) {
-        product.load(lds, buffer, part * 16 + 16, operands[(part + 1) % 2]);
+        gemm.load(lds, buffer, part * 16 + 16, operands[(part + 1) % 2]);
         begin(next, part + 1);
       } else {
         end_group_of_copies();
@@ -67,10 +67,10 @@ DEVICE void run_steps_ahead(Product& product, typename Product::Lds& lds, int de
         lds_barrier();  // the next step is complete, and all waves have read the current one
         next = buffer;
         buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
-        product.load(lds, buffer, 0, operands[0]);
+        gemm.load(lds, buffer, 0, operands[0]);
         begin(next, 0);
       }
-      product.multiply(operands[part % 2]);
+      gemm.multiply(operands[part % 2]);
     }
   }
   wait_for_copies();  // copies of steps beyond the last one: the following code may use the same LDS

@@ -24,7 +24,7 @@ class StatusError : public Error {
 // Throws StatusError with the status' code and message unless it is null; releases it.
 void check(const OrtApi* api, OrtStatus* status);
 
-// Calls a runtime function that writes its result through the last argument, and returns that result. Throws as
+// Calls a runtime function that writes its result through the last argument, and returns that result. Throws like
 // `check`.
 template <class Out, class Api, class Function, class... Args>
 Out get(const Api* api, const Function& function, Args... args) {
@@ -33,7 +33,7 @@ Out get(const Api* api, const Function& function, Args... args) {
   return out;
 }
 
-// Returns the array that `fill` writes; `count` returns its length. Throws as `check`.
+// Returns the array that `fill` writes; `count` returns its length. Throws like `check`.
 template <class T, class Api, class Count, class Fill, class... Args>
 std::vector<T> get_list(const Api* api, const Count& count, const Fill& fill, Args... args) {
   std::vector<T> all(get<size_t>(api, count, args...));

@@ -56,8 +56,8 @@ class Context {
   // Returns null for an omitted input.
   const OrtValue* input(size_t i) const;
   // Returns null for an omitted output and for an output without elements. on_gpu: throws Error for an output in
-  // ordinary host memory. ONNX Runtime 1.32 gives a caller's buffer there to a kernel if the memory of the session's
-  // tensors is host memory (OrtEp::GetDefaultMemoryDevice).
+  // ordinary host memory. ONNX Runtime 1.32 passes a caller's buffer in such memory to a kernel if the session's
+  // default memory is host memory (OrtEp::GetDefaultMemoryDevice).
   void* output(size_t i, const Shape& shape, bool on_gpu) const;
   // The stream of the provider that runs the node; null on the CPU.
   void* gpu_stream() const;

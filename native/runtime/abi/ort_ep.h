@@ -1,5 +1,5 @@
 // Declares the part of the ONNX Runtime C ABI that a plugin execution provider needs. Like ort.h it needs no header of
-// ONNX Runtime. For runtimes from 1.24 on (interface revision 24). Newer members of OrtEp are used if the
+// ONNX Runtime. The runtime must be 1.24 or newer (interface revision 24). Newer members of OrtEp are used if the
 // runtime has their revision.
 #pragma once
 
@@ -247,7 +247,8 @@ struct OrtEp {
   void (*ReplayGraph)();
   void (*GetGraphCaptureNodeAssignmentPolicy)();
   void (*GetAvailableResource)();
-  // From revision 27 on. Without the function, or with a null result, it is the memory of the type DEFAULT.
+  // From revision 27 on. If GetDefaultMemoryDevice is null or its result is null, the default is the memory of the type
+  // DEFAULT.
   void (*OnSessionInitializationEnd)();
   OrtStatus* (*GetDefaultMemoryDevice)(const OrtEp*, const OrtMemoryDevice**);
   void (*ReleaseCapturedGraph)();
@@ -258,7 +259,7 @@ struct OrtEpFactory {
   const char* (*GetName)(const OrtEpFactory*);
   const char* (*GetVendor)(const OrtEpFactory*);
   OrtStatus* (*GetSupportedDevices)(OrtEpFactory*, const OrtHardwareDevice* const* devices, size_t count,
-                                    OrtEpDevice** supported, size_t most, size_t* supported_count);
+                                    OrtEpDevice** supported, size_t max_count, size_t* supported_count);
   OrtStatus* (*CreateEp)(OrtEpFactory*, const OrtHardwareDevice* const* devices,
                          const OrtKeyValuePairs* const* metadata, size_t count, const OrtSessionOptions*,
                          const OrtLogger*, OrtEp**);

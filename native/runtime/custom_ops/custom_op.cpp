@@ -74,8 +74,8 @@ OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
 
 void destroy_kernel(void* handle) { delete static_cast<KernelHandle*>(handle); }
 
-// The runtime would ignore a failure here (for example a missing attribute) and leak its status. Kernel creation
-// reports the same failure properly.
+// Returns no status after a failure (for example a missing attribute): the runtime would ignore the status and leak it.
+// Kernel creation reports the same failure.
 OrtStatus* infer_output_shape(const abi::OrtCustomOp* op, abi::OrtShapeInferContext* raw) {
   try {
     custom_op(op).registration.infer(abi::ShapeInference(custom_op(op).api, raw));

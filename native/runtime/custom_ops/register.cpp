@@ -72,8 +72,9 @@ void disable(Table& table, const std::string& list) {
   table.erase(std::remove_if(table.begin(), table.end(), is_disabled), table.end());
 }
 
-// Keeps the listed ops. Unknown names belong to a newer library; the model contains function bodies for them.
-void keep(Table& table, const std::string& list) {
+// Keeps only the listed ops. Unknown names are ops of a newer version of this library; the model contains function
+// bodies for them.
+void keep_only(Table& table, const std::string& list) {
   const std::vector<std::string> names = split_patterns(list);
   const std::set<std::string> wanted(names.begin(), names.end());
   table.erase(std::remove_if(table.begin(), table.end(),
@@ -96,13 +97,13 @@ bool has_rocm_provider(const abi::OrtApiBase* runtime) {
 }
 
 // Returns the GPU kernels that are registered as custom operators. If there are none, the GPU's driver is not
-// opened, because opening it takes longer than many sessions, and sessions may not use a GPU.
+// opened: opening it takes longer than many sessions, and many sessions use no GPU.
 Table registered_gpu_kernels(const abi::OrtApiBase* runtime) {
   return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels() : Table();
 }
 
-// Owns everything that a domain refers to. Never freed: sessions and session options refer to it, and their end is not
-// reported.
+// Owns everything that a domain refers to. Never freed: sessions and session options refer to it, and the runtime does
+// not report when it destroys them.
 struct Registry {
   Table table;
   std::vector<std::unique_ptr<runtime::CustomOp>> ops;
@@ -116,7 +117,7 @@ struct Registry {
     }
     if (!strassen) disable_strassen(table);
     disable(table, disabled);
-    if (wanted) keep(table, *wanted);
+    if (wanted) keep_only(table, *wanted);
     if (log) log_kernels(table);
     // Older runtimes are not queried, because a runtime prints a line if it lacks the revision.
     const auto* api24 = abi::version_of(base) >= std::pair(1, 24)

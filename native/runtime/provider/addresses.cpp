@@ -98,14 +98,15 @@ class Placement {
     const int first_storage = first.kind == Operand::Kind::kValue ? storage_of_[first.index] : -1;
     int shared = -1;
     if (i == 0 && step.reuse == Reuse::kAlias) {
-      if (first_storage < 0 && value.output < 0 && see_through(v, first)) return;
+      if (first_storage < 0 && value.output < 0 && resolve_view(v, first)) return;
       if (first_storage >= 0 &&
           (value.output < 0 || (storage(first_storage).output < 0 && !storage(first_storage).siblings))) {
         shared = first_storage;
         offset_of_[v] = offset_of_[first.index];
       }
     }
-    if (i == 0 && step.reuse == Reuse::kInplace && first_storage >= 0 && is_free(first_storage, s, tensor)) {
+    if (i == 0 && step.reuse == Reuse::kInplace && first_storage >= 0 &&
+        can_overwrite(first_storage, s, tensor)) {
       shared = first_storage;
     }
     if (i > 0 && step.siblings) {
@@ -124,7 +125,7 @@ class Placement {
 
   // Resolves value v as a view of an operand without storage: an input, a constant or another view. Returns
   // false if the operand is omitted.
-  bool see_through(size_t v, const Operand& of) {
+  bool resolve_view(size_t v, const Operand& of) {
     switch (of.kind) {
       case Operand::Kind::kInput:
         fixed_[v] = {Address::Base::kInput, static_cast<uint32_t>(of.index), 0};
@@ -143,7 +144,7 @@ class Placement {
   }
 
   // Returns true if a step may write its output over its first input.
-  bool is_free(int number, size_t s, const Tensor& tensor) {
+  bool can_overwrite(int number, size_t s, const Tensor& tensor) {
     const Step& step = steps_.all[s];
     const Storage& of = storage(number);
     bool alone = of.lifetime.last == s && of.output < 0 && of.lifetime.bytes == tensor.bytes();

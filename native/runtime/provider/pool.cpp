@@ -178,7 +178,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory
     }
     lock.lock();
     // The pool accounts for the block's use.
-    if (kind_ == Memory::kDevice) gpu::allocations().hold(memory, gpu::MemoryUse::kIdle);
+    if (kind_ == Memory::kDevice) gpu::allocations().set_use(memory, gpu::MemoryUse::kIdle);
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
   }
@@ -293,7 +293,7 @@ std::string describe_memory() {
   const auto number = [](const char* name, size_t value) {
     return std::string("\"") + name + "\": " + std::to_string(value);
   };
-  std::string text = "{" + number("bytes", all.bytes) + ", " + number("most", all.most) + ", " +
+  std::string text = "{" + number("bytes", all.bytes) + ", " + number("most", all.peak) + ", " +
                      number("recordings", all.graphs) + ", \"pools\": [";
   const std::lock_guard<std::mutex> lock(pools().mutex);
   bool first = true;

@@ -360,7 +360,7 @@ struct Factory final : abi::OrtEpFactory {
     options.host_memory = host_memory != 0;
     read(session, "min_nodes", options.choice.min_nodes);
     size_t regions = 1, capture = graphs.by_default ? 1 : 0, implementation = 0;
-    options.region.graph_nodes = graphs.most_nodes;
+    options.region.graph_nodes = graphs.max_nodes;
     options.region.verify_graphs = graphs.verified;
     read(session, "regions", regions);
     read(session, "capture", capture);

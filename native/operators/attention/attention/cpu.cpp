@@ -8,7 +8,7 @@
 //   -> O = O exp(old - new highest) + p V
 // When the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
-// In bfloat16 the operands of the multiplications are words of two values (cpu/microkernels/product.h), adjacent along
+// In bfloat16 the operands of the multiplications are words of two values (cpu/microkernels/gemm.h), adjacent along
 // D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With AMX the multiplications run
 // in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded with zeros to full tiles.
 //

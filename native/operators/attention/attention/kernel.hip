@@ -249,7 +249,7 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
 template <class P>
 DEVICE void team_barrier() {
   if constexpr (P::kTeams > 1) {
-    barrier_of_part(P::team(), P::kTeamThreads);
+    named_barrier(P::team(), P::kTeamThreads);
   } else {
     barrier();
   }

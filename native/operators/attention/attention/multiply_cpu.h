@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

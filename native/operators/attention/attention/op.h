@@ -82,12 +82,12 @@ namespace graphopt::cpu {
 
 // T is float or graphopt::half; accumulation and softmax in float. bias and mask are null unless the problem
 // has them.
-GRAPHOPT_PRODUCT_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t workers),
-                        (p, workers))
-GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
-                        (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
-                         const bool* mask, T* o, Parallel& parallel, void* workspace),
-                        (p, q, k, v, bias, mask, o, parallel, workspace))
+GRAPHOPT_BFLOAT16_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t workers),
+                         (p, workers))
+GRAPHOPT_BFLOAT16_KERNEL(void, fused_attention,
+                         (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
+                          const bool* mask, T* o, Parallel& parallel, void* workspace),
+                         (p, q, k, v, bias, mask, o, parallel, workspace))
 
 }  // namespace graphopt::cpu
 

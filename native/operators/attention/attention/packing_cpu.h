@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "operators/attention/attention/multiply_cpu.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -13,7 +13,7 @@
 namespace graphopt {
 
 Ref ConvolutionWork::bias_or_zeros() const {
-  return p.has_bias ? bias() : Ref::held(gpu::constant_vector(device(), 0.0f, true, p.y_channels()));
+  return p.has_bias ? bias() : Ref::owned(gpu::constant_vector(device(), 0.0f, true, p.y_channels()));
 }
 
 LinearProblem ConvolutionWork::layer() const {

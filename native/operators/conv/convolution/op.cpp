@@ -112,7 +112,9 @@ class Convolution : public gpu::DeviceKernel {
   // Applies bias, residual and activation in one pass over Y instead of three. `p`: sizes of Y, and the tail.
   void add_tail(const ScaleShiftProblem& p, bool has_bias, const Call& call, Program& program) const {
     const bool half = is_half(call.input(0)), slopes = tail_->has_slopes;
-    const auto each = [&](float value) { return Ref::held(gpu::constant_vector(device_, value, half, p.C)); };
+    const auto each = [&](float value) {
+      return Ref::owned(gpu::constant_vector(device_, value, half, p.C));
+    };
     const auto plan = slopes ? gpu::shift_prelu_plan : gpu::scale_shift_plan;
     program.launch(plan(p, half, call.aligned()),
                    {Ref::output(0), slopes ? Ref::input(slopes_input()) : each(1.0f),

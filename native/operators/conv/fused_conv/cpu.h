@@ -14,39 +14,39 @@ namespace graphopt::cpu {
 enum class FusedConvVectors { kPixels, kChannels, kTiles };
 
 // Returns the fastest choice; p.in is 0 if unknown.
-GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
+GRAPHOPT_BFLOAT16_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
 // y = act(conv(x, w) + b + r), summed in float32. With p.bfloat16, x and w are rounded to bfloat16 first. The packed
 // form of w depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
-GRAPHOPT_PACKED_KERNELS(GRAPHOPT_PRODUCT_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
+GRAPHOPT_PACKED_KERNELS(GRAPHOPT_BFLOAT16_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
 // Data that is reused by runs with the same shapes and number of threads. One run at a time may use it.
 struct ConvSchedule {
   virtual ~ConvSchedule() = default;
 };
 // Returns null if there is nothing to reuse.
-GRAPHOPT_PRODUCT_KERNEL(std::unique_ptr<ConvSchedule>, conv_schedule,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
-                        (p, vectors, workers))
+GRAPHOPT_BFLOAT16_KERNEL(std::unique_ptr<ConvSchedule>, conv_schedule,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                         (p, vectors, workers))
 
 // fused_conv with a schedule, which may be null.
-GRAPHOPT_PRODUCT_KERNEL(void, scheduled_conv,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
-                         const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
-                         Parallel& parallel, void* workspace),
-                        (p, vectors, schedule, x, weights, b, r, slopes, y, parallel, workspace))
+GRAPHOPT_BFLOAT16_KERNEL(void, scheduled_conv,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                          const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
+                          Parallel& parallel, void* workspace),
+                         (p, vectors, schedule, x, weights, b, r, slopes, y, parallel, workspace))
 
-GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
-                        (p, vectors, workers))
+GRAPHOPT_BFLOAT16_KERNEL(size_t, pairs_conv_workspace,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
+                         (p, vectors, workers))
 
 // scheduled_conv in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
 // number of groups with one input and one output channel each. x is NCHW2c if p.pairs, else NCHW; r is NCHW2c if
 // p.residual_pairs, else NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
-GRAPHOPT_PRODUCT_KERNEL(void, pairs_conv,
-                        (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
-                         const void* x, const void* weights, const T* b, const void* r, T* y, void* pairs,
-                         Parallel& parallel, void* workspace),
-                        (p, vectors, schedule, x, weights, b, r, y, pairs, parallel, workspace))
+GRAPHOPT_BFLOAT16_KERNEL(void, pairs_conv,
+                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                          const void* x, const void* weights, const T* b, const void* r, T* y, void* pairs,
+                          Parallel& parallel, void* workspace),
+                         (p, vectors, schedule, x, weights, b, r, y, pairs, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "operators/conv/convolution/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "operators/conv/convolution/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cpu/cache.h"
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
 #include "operators/conv/inverted_residual/op.h"

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "cpu/microkernels/activation.h"
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

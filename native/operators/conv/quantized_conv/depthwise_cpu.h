@@ -4,7 +4,7 @@
 // once by interleaving rows, and serve all columns of the window. A block has kSpan channels in four vectors.
 #pragma once
 
-#include "cpu/microkernels/byte_product.h"
+#include "cpu/microkernels/byte_gemm.h"
 #include "cpu/microkernels/bytes.h"
 #include "operators/conv/quantized_conv/requantize_cpu.h"
 

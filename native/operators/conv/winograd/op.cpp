@@ -173,7 +173,7 @@ void plan_fastest(WinogradWork& work) {
   const auto found = work.weights.find(work.fastest.algorithm);
   Ref weights;
   if (found != work.weights.end()) {
-    weights = Ref::held(found->second.get());
+    weights = Ref::owned(found->second.get());
   } else {
     gpu::Plan prepare = gpu::winograd_conv_prepare_plan(work.p, work.half, work.fastest.algorithm);
     weights = work.program.reserve(prepare.weights);
@@ -221,7 +221,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     WinogradWork work{{*p, half_, call, program}, weights_, fastest(*p)};
     program.implementation = choice_.plan(kAlgorithms, work, call);
     if (!p->has_slopes) return;
-    const Ref none = Ref::held(gpu::constant_vector(device_, 0.0f, half_, p->M));
+    const Ref none = Ref::owned(gpu::constant_vector(device_, 0.0f, half_, p->M));
     program.launch(gpu::shift_prelu_plan({p->N, p->M, p->out_size(), false, {}}, half_, call.aligned()),
                    {Ref::output(0), Ref::input(op_.slopes()), none, Ref()}, {Ref::output(0)});
   }

@@ -82,7 +82,7 @@ double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const h
   const double flops = 2.0 * static_cast<double>(s.m * s.n) * 9.0 * static_cast<double>(x.C);
   const int64_t busiest = std::max<int64_t>(divide_up(groups, d.compute_units), t.busy_groups);
   // The rate of the tile's kernel, but at most half of the peak rate of the matrix units.
-  const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.flops_a_clock) * d.clock_hz;
+  const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.flops_per_clock) * d.clock_hz;
   const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H() * p.W()) +
                        2.0 * static_cast<double>(p.N * p.M * p.OH() * p.OW());
   return 2 * kLaunchSeconds + static_cast<double>(busiest) * flops / rate +

@@ -206,15 +206,15 @@ IntegerMatMul::Right IntegerMatMul::plan_right(const Call& call, Program& progra
   right.has_zeros = lines_ != nullptr ? has_zeros_ : call.has_input(in_[kBZero]) || !lines.is_signed;
   Ref sums;
   if (lines_ != nullptr) {
-    right.lines = Ref::held(lines_.get());
-    sums = Ref::held(static_cast<char*>(lines_.get()) + sums_at_);
+    right.lines = Ref::owned(lines_.get());
+    sums = Ref::owned(static_cast<char*>(lines_.get()) + sums_at_);
   } else {
     right.lines = program.reserve(lines.packed_bytes());
     sums = program.reserve(lines.sum_bytes());
     program.launch(gpu::integer_lines_plan(lines), {Ref::input(in_[kB])}, {right.lines, sums});
   }
   if (columns_ != nullptr) {
-    right.columns = Ref::held(columns_.get());
+    right.columns = Ref::owned(columns_.get());
     return right;
   }
   right.columns = program.reserve(right.columns_problem.bytes());

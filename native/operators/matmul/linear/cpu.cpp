@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"

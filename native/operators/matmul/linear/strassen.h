@@ -21,7 +21,7 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
 #include "operators/matmul/linear/finish.h"

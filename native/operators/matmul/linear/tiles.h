@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/parallel.h"
 #include "operators/matmul/linear/problem.h"
 

@@ -42,11 +42,11 @@ class MatMulBfloat16Op final : public Operator<MatMulBfloat16Problem> {
 namespace graphopt::cpu {
 
 // T is float. The result does not depend on the number of threads.
-GRAPHOPT_PRODUCT_KERNEL(size_t, matmul_bfloat16_workspace, (const MatMulBfloat16Problem& p, size_t workers),
-                        (p, workers))
-GRAPHOPT_PRODUCT_KERNEL(void, matmul_bfloat16,
-                        (const MatMulBfloat16Problem& p, const T* a, const T* b, T* y, Parallel& parallel,
-                         void* workspace),
-                        (p, a, b, y, parallel, workspace))
+GRAPHOPT_BFLOAT16_KERNEL(size_t, matmul_bfloat16_workspace, (const MatMulBfloat16Problem& p, size_t workers),
+                         (p, workers))
+GRAPHOPT_BFLOAT16_KERNEL(void, matmul_bfloat16,
+                         (const MatMulBfloat16Problem& p, const T* a, const T* b, T* y, Parallel& parallel,
+                          void* workspace),
+                         (p, a, b, y, parallel, workspace))
 
 }  // namespace graphopt::cpu

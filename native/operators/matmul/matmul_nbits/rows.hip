@@ -210,7 +210,7 @@ class NBitsRows {
   // Of the slice of the next load.
   const uint8_t* weights_;
   int apart_;  // bytes from the first load of a line to the second one
-  BlockPlace blocks_[kLoads][kBlocks];
+  BlockAddresses blocks_[kLoads][kBlocks];
   // Of the current slice: the offsets of zero points in their bytes, and the elements of A in the order of dequantized
   // weights.
   int point_bits_[kLoads][kBlocks];

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cpu/microkernels/activation.h"
-#include "cpu/microkernels/byte_product.h"
+#include "cpu/microkernels/byte_gemm.h"
 #include "cpu/microkernels/packing.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"

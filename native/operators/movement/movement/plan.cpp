@@ -82,13 +82,13 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
   Walk walk(copy.shape, {copy.x_strides, copy.y_strides});
   walk.simplify();
   const int64_t pack = 16 / copy.bytes;
-  const auto begins_pack = [&](int64_t offset) { return aligned && offset % pack == 0; };
-  if (begins_pack(copy.x_offset) && begins_pack(copy.y_offset) && walk.is_vectorizable(kX, pack, false) &&
-      walk.is_vectorizable(kY, pack, false)) {
+  const auto is_pack_aligned = [&](int64_t offset) { return aligned && offset % pack == 0; };
+  if (is_pack_aligned(copy.x_offset) && is_pack_aligned(copy.y_offset) &&
+      walk.is_vectorizable(kX, pack, false) && walk.is_vectorizable(kY, pack, false)) {
     walk.widen(pack);
     launch_copy(plan, walk, "strided_copy_b128", copy.x_offset / pack, copy.y_offset / pack,
                 hip::kCopyElements);
-  } else if (begins_pack(copy.y_offset) && walk.has_contiguous_vectors(kY, pack)) {
+  } else if (is_pack_aligned(copy.y_offset) && walk.has_contiguous_vectors(kY, pack)) {
     Walk reordered = walk;
     reordered.improve_locality(kX);
     if (reordered.has_contiguous_vectors(kY, pack)) walk = reordered;

@@ -16,7 +16,7 @@ DEVICE uint32_t not_zero(const T* x, uint32_t first, uint32_t total, uint64_t ma
   constexpr int kSize = Pack<T>::kSize, kPacks = kNonzeroElements / kSize;
   const T bits = static_cast<T>(mask);
   uint32_t found = 0;
-  if (first + kNonzeroElements <= total && begins_pack(x + first)) {
+  if (first + kNonzeroElements <= total && is_pack_aligned(x + first)) {
     Pack<T> packs[kPacks];
     UNROLL for (int p = 0; p < kPacks; ++p) packs[p] = load_pack(x + first + p * kSize);
     UNROLL for (int j = 0; j < kNonzeroElements; ++j) {

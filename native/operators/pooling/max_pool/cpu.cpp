@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
 #include "operators/pooling/max_pool/op.h"

@@ -332,7 +332,7 @@ DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
   using T = typename ElementOf<kOrder>::Type;
   constexpr uint32_t kSize = Pack<T>::kSize, kPacks = 2;
   const T* const x = static_cast<const T*>(args.x) + base;
-  if (!begins_pack(x)) {
+  if (!is_pack_aligned(x)) {
     return first_of_numbers<kOrder>(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
   }
   const uint32_t whole = args.count / kSize * kSize;

@@ -76,12 +76,12 @@ struct Bfloat16Pairs {
 
  private:
 #if !defined(__AVX512BF16__)
-  // Rounds to bfloat16 and returns it as float32 bits; ties to even, NaN stays NaN.
+  // Rounds to bfloat16 and returns it as float32 bits; ties to even, NaN remains NaN.
   static Words rounded(Vec x) {
     const Words bits = reinterpret_cast<Words>(x), high = Words{} + 0xffff0000u;
     const Words near = (bits + 0x7fffu + ((bits >> 16) & 1u)) & high;
-    const auto number = reinterpret_cast<Words>(x == x);
-    return (near & number) | ((bits | 0x00400000u) & high & ~number);
+    const auto is_number = reinterpret_cast<Words>(x == x);
+    return (near & is_number) | ((bits | 0x00400000u) & high & ~is_number);
   }
 #endif
 };
@@ -91,12 +91,12 @@ inline Words neighbours(Vec a, Vec b) {
 #if defined(__AVX512BF16__)
   return (Words)_mm512_cvtne2ps_pbh(b, a);
 #else
-  alignas(64) float numbers[2 * kWidth], low[kWidth], high[kWidth];
-  store_aligned(numbers, a);
-  store_aligned(numbers + kWidth, b);
+  alignas(64) float values[2 * kWidth], low[kWidth], high[kWidth];
+  store_aligned(values, a);
+  store_aligned(values + kWidth, b);
   for (int i = 0; i < kWidth; ++i) {
-    low[i] = numbers[2 * i];
-    high[i] = numbers[2 * i + 1];
+    low[i] = values[2 * i];
+    high[i] = values[2 * i + 1];
   }
   return Bfloat16Pairs::join(load_aligned(low), load_aligned(high));
 #endif
@@ -267,7 +267,7 @@ auto pick_multiply(int64_t rows, int64_t vectors) {
 }
 
 // Computes the sums of at most kMaxRows rows and kPanel vectors, and stores them in o. All kernels share one
-// copy of this function, in product.cpp.
+// copy of this function, in gemm.cpp.
 template <class E, class Steps>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
                    float* o, const StoreSums& each);

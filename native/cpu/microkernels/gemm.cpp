@@ -1,5 +1,5 @@
 // Register-tiled GEMM kernels that store their sums, shared by several operators.
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

@@ -1,10 +1,10 @@
 // Exact sums of products of an unsigned and a signed byte. For kernel files only (see cpu/isa.h).
 //
-// A word holds kBytes bytes at adjacent indices k. Each format splits the word of a column into kParts vectors, stores
-// the word of a row as kParts words, and adds the products of both parts to 32-bit sums, which wrap modulo 2^32.
+// A word holds kBytes bytes at adjacent indices k. Each format splits the word of a column and the word of a row into
+// kParts parts, which are words too. It adds the products of equal parts to 32-bit sums, which wrap modulo 2^32.
 #pragma once
 
-#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/gemm.h"
 #include "cpu/vnni.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
