@@ -46,11 +46,11 @@ bool same_types_and_shapes(const Tensors& a, const Tensors& b) {
 
 // Returns the common alignment of the tensors on the device, in bytes.
 size_t alignment_of(const Tensors& tensors) {
-  uintptr_t joined = 0;
+  uintptr_t bitwise_or = 0;
   for (const Tensor& t : tensors) {
-    if (t.place == Place::kDevice) joined |= reinterpret_cast<uintptr_t>(t.data);
+    if (t.place == Place::kDevice) bitwise_or |= reinterpret_cast<uintptr_t>(t.data);
   }
-  return gpu::alignment_of(joined);
+  return gpu::alignment_of(bitwise_or);
 }
 
 void make_outputs(const Context& context, bool on_gpu, Call& call) {
@@ -105,12 +105,12 @@ class Counted {
     }
     call.workspace = next;
     if (!counter.run(call)) throw Error("counting has failed");
-    Tensor& numbers = call.outputs[0];
-    host_.resize(static_cast<size_t>(numbers.shape.elements()));
-    device.copy(host_.data(), numbers.data, numbers.bytes(), stream);
+    Tensor& counts = call.outputs[0];
+    host_.resize(static_cast<size_t>(counts.shape.elements()));
+    device.copy(host_.data(), counts.data, counts.bytes(), stream);
     device.synchronize(stream);
-    numbers.data = host_.data();
-    numbers.place = Place::kHost;
+    counts.data = host_.data();
+    counts.place = Place::kHost;
     const size_t first = inputs.size();
     inputs.resize(first + kOutputs);
     for (size_t i = 0; i < kOutputs; ++i) inputs[first + i] = call.outputs[i];

@@ -31,15 +31,18 @@ size_t processors_of_this_thread() {
 
 Workers::Workers() : Workers(processor_count(), processors_of_this_thread()) {}
 
-Workers::Workers(size_t most, size_t at_first)
-    : most_(most), at_first_(at_first), owners_(std::make_unique<std::atomic<const void*>[]>(most)) {}
+Workers::Workers(size_t max_threads, size_t first_workers)
+    : max_threads_(max_threads),
+      first_workers_(first_workers),
+      owners_(std::make_unique<std::atomic<const void*>[]>(max_threads)) {}
 
 size_t Workers::count() const {
   const size_t assigned = assigned_.load(std::memory_order_relaxed);
-  return loops_.load(std::memory_order_relaxed) < kCountingLoops ? std::max(at_first_, assigned) : assigned;
+  return loops_.load(std::memory_order_relaxed) < kCountingLoops ? std::max(first_workers_, assigned)
+                                                                 : assigned;
 }
 
-size_t Workers::tasks(size_t count) const { return std::min(2 * count, std::max(count, most_)); }
+size_t Workers::tasks(size_t count) const { return std::min(2 * count, std::max(count, max_threads_)); }
 
 bool Workers::take(size_t number, const void* thread) {
   const void* nobody = nullptr;
@@ -54,14 +57,14 @@ size_t Workers::number(bool runs_node) {
   const auto is_mine = [&](size_t number) {
     return owners_[number].load(std::memory_order_relaxed) == &last;
   };
-  if (last < most_ && is_mine(last)) return last;
+  if (last < max_threads_ && is_mine(last)) return last;
   size_t found = 1;
-  while (found < most_ && !is_mine(found)) ++found;
-  if (found == most_ && last < most_ && take(last, &last)) found = last;
-  for (size_t number = 1; found == most_ && number < most_; ++number) {
+  while (found < max_threads_ && !is_mine(found)) ++found;
+  if (found == max_threads_ && last < max_threads_ && take(last, &last)) found = last;
+  for (size_t number = 1; found == max_threads_ && number < max_threads_; ++number) {
     if (take(number, &last)) found = number;
   }
-  if (found == most_) return most_;
+  if (found == max_threads_) return max_threads_;
   last = found;
   size_t before = assigned_.load(std::memory_order_relaxed);
   while (before <= found && !assigned_.compare_exchange_weak(before, found + 1, std::memory_order_relaxed)) {

@@ -15,8 +15,8 @@ namespace graphopt::runtime {
 class Workers {
  public:
   Workers();
-  // `most`: the maximum number of threads. `at_first`: the number of workers in the first loops.
-  Workers(size_t most, size_t at_first);
+  // `first_workers`: the number of workers in the first loops.
+  Workers(size_t max_threads, size_t first_workers);
 
   // Returns the number of workers to plan for. In the first loops: the processors that the constructing thread may use.
   // Later: the number of threads that have run a task of any loop.
@@ -33,8 +33,8 @@ class Workers {
  private:
   bool take(size_t number, const void* thread);
 
-  size_t most_;  // maximum number of threads
-  size_t at_first_;
+  size_t max_threads_;  // maximum number of threads
+  size_t first_workers_;
   std::unique_ptr<std::atomic<const void*>[]> owners_;  // the thread that has each number
   std::atomic<size_t> assigned_{1};                     // the highest assigned number plus one
   std::atomic<size_t> loops_{0};                        // finished loops, counted up to the limit

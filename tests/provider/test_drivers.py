@@ -241,7 +241,7 @@ def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) 
     """The error names both devices, and the session stays usable; pinned memory belongs to no device."""
     found = gpu.run("binds_on_the_wrong_device", devices, drivers).value
     for said, first, second in zip(found["said"], (0, 1), (1, 0), strict=True):
-        pattern = rf"memory of device {first} \(.+\) and is needed in that of device {second} \(.+\)"
+        pattern = rf"memory of device {first} \(.+\), but is needed in the memory of device {second} \(.+\)"
         assert re.search(pattern, said), said
     assert max(found["errors"]) < 1e-6
 

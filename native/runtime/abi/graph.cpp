@@ -72,8 +72,8 @@ GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view 
   implicit_names_ = names_of(
       api, get_list<const OrtValueInfo*>(api, Node_GetNumImplicitInputs, Node_GetImplicitInputs, node));
   const std::string_view given = provider_of(api, node);
-  is_given_ = given == provider;
-  is_assigned_elsewhere_ = !given.empty() && !is_given_;
+  is_assigned_here_ = given == provider;
+  is_assigned_elsewhere_ = !given.empty() && !is_assigned_here_;
   has_claimed_subgraph_nodes_ = is_taken_inside(api, node, provider);
 }
 

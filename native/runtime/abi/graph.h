@@ -16,12 +16,12 @@ namespace graphopt::abi {
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
 class GraphNode final : public WithAttributes<NodeInGraph> {
  public:
-  // `provider`: the name that has_claimed_subgraph_nodes and is_given compare with.
+  // `provider`: the name that has_claimed_subgraph_nodes and is_assigned_here compare with.
   GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
 
   const OrtNode* raw() const { return node_; }
   // Whether the node was already assigned to the provider.
-  bool is_given() const { return is_given_; }
+  bool is_assigned_here() const { return is_assigned_here_; }
 
   // Names of the symbolic dims of input i, which must be present; "" for a dim without a name.
   std::vector<std::string> symbols(size_t i) const;
@@ -34,7 +34,7 @@ class GraphNode final : public WithAttributes<NodeInGraph> {
 
   const OrtApi24* api_;
   const OrtNode* node_;
-  bool is_given_ = false;
+  bool is_assigned_here_ = false;
   std::vector<const OrtValueInfo*> raw_inputs_;
 };
 

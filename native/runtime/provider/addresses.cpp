@@ -87,7 +87,7 @@ class Placement {
   void place_output(size_t s, size_t i) {
     const Step& step = steps_.all[s];
     const auto v = static_cast<size_t>(step.outputs[i]);
-    const Written& value = steps_.values[v];
+    const StepValue& value = steps_.values[v];
     const Tensor& tensor = plan_.calls[s].outputs[i];
     if (value.output >= 0) {
       const auto output = static_cast<size_t>(value.output);

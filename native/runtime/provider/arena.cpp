@@ -21,10 +21,10 @@ size_t find_peak_step(const std::vector<Lifetime>& lifetimes) {
     need[lifetime.last + 1] -= arena_bytes(lifetime.bytes);
   }
   std::partial_sum(need.begin(), need.end(), need.begin());
-  size_t most = 0, peak_step = 0;
+  size_t peak = 0, peak_step = 0;
   for (const Lifetime& lifetime : lifetimes) {
-    if (need[lifetime.first] <= most) continue;
-    most = need[lifetime.first];
+    if (need[lifetime.first] <= peak) continue;
+    peak = need[lifetime.first];
     peak_step = lifetime.first;
   }
   return peak_step;
@@ -48,8 +48,9 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   for (const size_t i : order) {
     const Lifetime& lifetime = lifetimes[i];
     const size_t bytes = arena_bytes(lifetime.bytes);
-    if (bytes == 0) break;                                 // the remaining tensors are empty as well
-    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the overlapping ones so far
+    if (bytes == 0) break;  // the remaining tensors are empty as well
+    size_t end = 0, best = SIZE_MAX,
+           best_gap = SIZE_MAX;  // end: of the tensors so far with overlapping lifetimes
     for (const Placed& other : placed) {
       if (other.last < lifetime.first || lifetime.last < other.first) continue;
       if (other.begin >= end + bytes && other.begin - end < best_gap) {

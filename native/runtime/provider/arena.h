@@ -24,8 +24,8 @@ struct ArenaLayout {
   size_t peak_step = 0;         // the first step with the highest need
 };
 
-// Greedy by size: the largest tensor first, each in the smallest gap that is free for its whole lifetime (Pisarchyk and
-// Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
+// Places the largest tensor first, and each in the smallest gap that is free for its whole lifetime ("greedy by size":
+// Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes);
 
 }  // namespace graphopt::provider

@@ -21,14 +21,14 @@ class OneThread final : public cpu::Parallel {
   void run_workers(void (*fn)(void* user, size_t worker), void* user) override { fn(user, 0); }
 };
 
-// Evaluates values of the graph for all bytes of the argument.
+// Evaluates values of the graph for all 256 values of an 8-bit element of the argument.
 class Evaluation {
  public:
   explicit Evaluation(const QuantizedGraph& graph) : graph_(graph) {}
 
   ByteFunction found = {};
 
-  // Returns the values of input i of a node, which must be the only reader of the evaluated nodes.
+  // Returns the values of input i of a node. The results of the evaluated nodes must have no other reader.
   std::optional<Values> input(const GraphNode& node, size_t i) {
     if (!node.has_input(i)) return std::nullopt;
     if (node.inputs.size() == 2) {
@@ -63,16 +63,17 @@ class Evaluation {
     return values;
   }
 
-  // Returns a constant with one element, which may be quantized, that does not change the rank of the result.
+  // Returns the value of a constant input with one element, whose rank does not increase the rank of the result. The
+  // constant may be quantized.
   std::optional<float> scalar(const GraphNode& node, size_t i) const {
     const auto& other = node.inputs[i == 0 ? 1 : 0].shape;
-    const size_t most = other ? std::min<size_t>(other->rank(), 1) : 0;
-    const auto alone = [most](const GraphNode& of, size_t k) -> std::optional<Tensor> {
+    const size_t max_rank = other ? std::min<size_t>(other->rank(), 1) : 0;
+    const auto one_element = [max_rank](const GraphNode& of, size_t k) -> std::optional<Tensor> {
       if (!of.is_constant(k)) return std::nullopt;
       const std::optional<Tensor> value = of.constant(k);
-      return value && value->shape.elements() == 1 && value->shape.rank() <= most ? value : std::nullopt;
+      return value && value->shape.elements() == 1 && value->shape.rank() <= max_rank ? value : std::nullopt;
     };
-    if (const auto value = alone(node, i)) {
+    if (const auto value = one_element(node, i)) {
       return value->type == ElementType::kFloat ? std::optional(*value->as<const float>()) : std::nullopt;
     }
     const std::optional<size_t> writer = graph_.writer(node.input_names()[i]);
@@ -81,7 +82,7 @@ class Evaluation {
     if (from.op != "DequantizeLinear" || !is_per_tensor(from) || !is_byte(from.inputs[kX].type)) {
       return std::nullopt;
     }
-    const auto value = alone(from, kX);
+    const auto value = one_element(from, kX);
     return value ? std::optional(Quantization(from).dequantize(*value->as<const uint8_t>())) : std::nullopt;
   }
 

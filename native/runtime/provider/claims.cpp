@@ -30,8 +30,8 @@ namespace {
 
 using Nodes = std::vector<const NodeInGraph*>;
 
-bool contains(const std::vector<size_t>& numbers, size_t i) {
-  return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
+bool contains(const std::vector<size_t>& indices, size_t i) {
+  return std::find(indices.begin(), indices.end(), i) != indices.end();
 }
 
 bool is_disabled(const NodeInGraph& node, const std::vector<std::string>& patterns) {
@@ -115,7 +115,7 @@ bool is_one_number(const Value& value) { return value.shape && value.shape->elem
 
 // Claims nodes that compute data, such as masks and positions, from shapes alone (`computed`). Nodes remain
 // on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. The
-// remaining nodes are claimed if they write more than one float or read a device value; at most their few
+// remaining nodes are claimed if they write more than one float or read a device value. Then only their small
 // inputs are copied.
 void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                const std::vector<bool>& computed, std::vector<std::string>& refusals) {
@@ -136,13 +136,14 @@ void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const B
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     if (computed[i] && !needed[i]) {
-      bool take = false;
+      bool claim = false;
       for (size_t k = 0; k < node.inputs.size(); ++k) {
-        take = take || (node.has_input(k) && !claims.host_input(node, k) &&
-                        on_device.count(node.input_names()[k]) > 0);
+        claim = claim || (node.has_input(k) && !claims.host_input(node, k) &&
+                          on_device.count(node.input_names()[k]) > 0);
       }
-      for (const Value& y : node.outputs) take = take || (y.present && is_float(y.type) && !is_one_number(y));
-      if (take) refusals[i].clear();
+      for (const Value& y : node.outputs)
+        claim = claim || (y.present && is_float(y.type) && !is_one_number(y));
+      if (claim) refusals[i].clear();
     }
     if (!refusals[i].empty() || needed[i]) continue;
     for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -182,26 +183,27 @@ void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
   }
 }
 
-// Claims nodes that `left` refuses only because their group is too small, if they read only graph inputs that
-// claimed nodes also read, and only the caller reads their results. On the CPU, such a node would force the
-// runtime to copy the input, and to copy it back if the caller has it on the device.
-void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
-                                const std::vector<std::string>& refusals) {
-  std::set<std::string> made, device_inputs, read;
+// Claims nodes that were refused only because of their group (in `refusals`, but not in `before`), if they read only
+// graph inputs that claimed nodes also read, and only the caller reads their results. On the CPU, such a node would
+// force the runtime to copy the input, and to copy it back if the caller has it on the device.
+void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes,
+                                const std::vector<std::string>& before, std::vector<std::string>& refusals) {
+  std::set<std::string> produced, device_inputs, read;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    made.insert(node.output_names().begin(), node.output_names().end());
+    produced.insert(node.output_names().begin(), node.output_names().end());
     read.insert(node.implicit_names().begin(), node.implicit_names().end());
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       if (!node.has_input(k) || node.is_constant(k)) continue;
       const std::string& name = node.input_names()[k];
       read.insert(name);
-      if (left[i].empty() && !claims.host_input(node, k) && made.count(name) == 0) device_inputs.insert(name);
+      if (refusals[i].empty() && !claims.host_input(node, k) && produced.count(name) == 0)
+        device_inputs.insert(name);
     }
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
-    if (left[i].empty() || !refusals[i].empty()) continue;
+    if (refusals[i].empty() || !before[i].empty()) continue;
     bool any = false;
     bool all = std::none_of(node.output_names().begin(), node.output_names().end(),
                             [&read](const std::string& name) { return read.count(name) > 0; });
@@ -209,11 +211,11 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::v
       if (!node.has_input(k) || node.is_constant(k)) continue;
       any = all = !claims.host_input(node, k) && device_inputs.count(node.input_names()[k]) > 0;
     }
-    if (any && all) left[i].clear();
+    if (any && all) refusals[i].clear();
   }
 }
 
-// Returns why the group is not worth its copies; empty if it is.
+// Returns why the group is faster on the CPU; empty if it is not.
 std::string refuse_group(const Group& group, size_t min_nodes) {
   const size_t size = group.nodes.size();
   if (group.fixed || (min_nodes > 0 ? size >= min_nodes : group.time.device < group.time.cpu)) return "";
@@ -223,18 +225,17 @@ std::string refuse_group(const Group& group, size_t min_nodes) {
          time_text(group.time.cpu) + " on the CPU";
 }
 
-// Refuses groups of connected nodes that do not pay for copies.
+// Refuses groups of connected nodes that gain less time than their copies take.
 void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
                                  std::vector<std::string>& refusals) {
-  std::vector<std::string> left = refusals;
-  for (const Group& group : groups_of(claims, nodes, body, refusals)) {
+  const std::vector<std::string> before = refusals;
+  for (const Group& group : groups_of(claims, nodes, body, before)) {
     const std::string why = refuse_group(group, min_nodes);
     for (const size_t i : group.nodes) {
-      if (left[i].empty()) left[i] = why;
+      if (refusals[i].empty()) refusals[i] = why;
     }
   }
-  claim_nodes_without_copies(claims, nodes, left, refusals);
-  refusals = std::move(left);
+  claim_nodes_without_copies(claims, nodes, before, refusals);
 }
 
 // Refuses the nodes of a subgraph if the device needs longer for them than the CPU with copies of their inputs and
@@ -307,11 +308,11 @@ std::string Claims::refuse(const NodeInGraph& node) const {
     return "no node of its subgraphs runs on the device";
   if (!op.refuse) return "";
   for (const Value& value : node.inputs) {
-    const bool taken = is_packed(value.type) ? op.packed_types
-                       : value.type == ElementType::kFloat8E4M3Fn
-                           ? op.float8
-                           : bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type));
-    if (!value.present || taken) continue;
+    const bool supported = is_packed(value.type) ? op.packed_types
+                           : value.type == ElementType::kFloat8E4M3Fn
+                               ? op.float8
+                               : bytes_of(value.type) != 0 && (op.rare_types || !is_rare(value.type));
+    if (!value.present || supported) continue;
     return value.type == ElementType::kUndefined ? "an input's type is not known"
                                                  : "no kernel for the type of an input";
   }
@@ -335,8 +336,8 @@ std::vector<std::string> disabled_everywhere() {
 
 std::vector<Group> groups_of(const Claims& claims, const Nodes& nodes, const Body& body,
                              const std::vector<std::string>& refusals) {
-  const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
-  const auto on_device = [&](size_t i) { return refusals[i].empty() || given(i); };
+  const auto assigned = [&body](size_t i) { return i < body.assigned.size() && body.assigned[i]; };
+  const auto on_device = [&](size_t i) { return refusals[i].empty() || assigned(i); };
   std::vector<size_t> parent(nodes.size());
   for (size_t i = 0; i < parent.size(); ++i) parent[i] = i;
   const auto root = [&parent](size_t i) {
@@ -370,7 +371,7 @@ std::vector<Group> groups_of(const Claims& claims, const Nodes& nodes, const Bod
     if (n == groups.size()) groups.emplace_back();
     Group& group = groups[n];
     group.nodes.push_back(i);
-    group.fixed = group.fixed || given(i) || node.has_claimed_subgraph_nodes();
+    group.fixed = group.fixed || assigned(i) || node.has_claimed_subgraph_nodes();
     if (const Registration* op = claims.find(node)) {
       const Estimate time = estimate(node, *op);
       group.time.device += time.device;

@@ -43,27 +43,28 @@ class Claims {
 std::vector<std::string> disabled_everywhere();
 
 struct ChoiceOptions {
-  // The least size of a group of connected nodes on the device. 0: a group is on the device if its estimated time
+  // The minimum size of a group of connected nodes on the device. 0: a group is on the device if its estimated time
   // there, with copies, is below its time on the CPU (estimates.h).
   size_t min_nodes = 0;
   std::vector<std::string> disabled;  // patterns of com.graphopt operators that are not claimed
 };
 
-// Describes the graph to choose from: the main graph or a subgraph of a node.
+// Describes a graph whose nodes are claimed or refused: the main graph or a subgraph of a node.
 struct Body {
   std::string parent;                // operator that has the graph as a subgraph; empty for the main graph
   std::vector<std::string> outputs;  // names of the graph's outputs
   // For each node, whether it was already assigned to the provider. The runtime calls GetCapability again after it has
   // inlined the functions of unclaimed nodes. May be empty.
-  std::vector<bool> given = {};
+  std::vector<bool> assigned = {};
 };
 
 // Connected nodes that the provider claims, and the estimated times of all of them.
 struct Group {
   std::vector<size_t> nodes;
-  Estimate time;       // on the device with the copies of inputs and outputs
-  double copies = 0;   // seconds of these copies
-  bool fixed = false;  // has nodes that are on the device already, or nodes with subgraphs that are
+  Estimate time;      // on the device with the copies of inputs and outputs
+  double copies = 0;  // seconds of these copies
+  bool fixed =
+      false;  // has nodes that are already assigned to the provider, or that have claimed subgraph nodes
 };
 
 // Returns the groups of the nodes that are not refused.

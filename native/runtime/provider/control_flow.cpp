@@ -26,11 +26,13 @@ struct LoopHelper final : abi::OrtLoopKernelHelper {
     ConcatOutput = [](OrtLoopKernelHelper* p, void* stream, const OrtValue* const* parts, size_t count,
                       void* output, size_t bytes) {
       const LoopHelper& self = *static_cast<LoopHelper*>(p);
-      return guarded(self.api, {"outputs of Loop"}, [&] { self.join(stream, parts, count, output, bytes); });
+      return guarded(self.api, {"outputs of Loop"},
+                     [&] { self.concatenate(stream, parts, count, output, bytes); });
     };
   }
 
-  void join(void* stream, const OrtValue* const* parts, size_t count, void* output, size_t bytes) const {
+  void concatenate(void* stream, const OrtValue* const* parts, size_t count, void* output,
+                   size_t bytes) const {
     const gpu::OnDevice on(device);
     size_t at = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -86,12 +88,12 @@ struct ScanHelper final : abi::OrtScanKernelHelper {
 template <class Helper, class Create>
 void create_with(std::unique_ptr<Helper> helper, const OrtApi24* api, const Create& create) {
   abi::check(api, create(helper.get()));
-  static_cast<void>(helper.release());  // it belongs to the kernel
+  static_cast<void>(helper.release());  // the kernel owns it
 }
 
 std::string refuse(const Node& node) {
   for (const Value& value : node.outputs) {
-    if (value.present && bytes_of(value.type) == 0) return "an output is of a type that has no kernels";
+    if (value.present && bytes_of(value.type) == 0) return "no kernel for the type of an output";
   }
   return "";
 }
@@ -115,7 +117,7 @@ Table with_control_flow(Table table) {
   };
   add("If", 1, {0});
   add("Loop", 1, {0, 1});
-  add("Scan", 9, {});  // earlier versions have a batch axis, and the runtime cannot make a kernel for them
+  add("Scan", 9, {});  // earlier versions have a batch axis, and the runtime cannot create a kernel for them
   return table;
 }
 

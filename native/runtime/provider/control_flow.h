@@ -12,7 +12,7 @@ namespace graphopt::provider {
 
 bool is_control_flow(const std::string& domain, const std::string& op);
 
-// Adds registrations for these operators. `create` is empty, because the runtime makes their kernels.
+// Adds registrations for these operators. `create` is empty, because the runtime creates their kernels.
 Table with_control_flow(Table table);
 
 // Returns the runtime's kernel for such a node; the caller owns it.

@@ -7,7 +7,7 @@
 namespace graphopt::provider {
 namespace {
 
-// One processor, as seen by the estimate.
+// The assumed speed of a processor.
 struct Rates {
   double node;               // seconds for starting a node
   double bytes;              // bytes per second
@@ -15,14 +15,14 @@ struct Rates {
   double float16_attention;  // multiply-adds per second
 };
 
-// A small GPU: the slowest of the supported ones that is not integrated (docs/measurements/placement.md). On a faster
-// one a claimed group gains more than estimated.
+// The slowest supported GPU that is not integrated (docs/measurements/placement.md). On a faster GPU a claimed group
+// gains more than estimated.
 constexpr Rates kDevice = {4e-6, 2e11, 2e12, 8e12, 8e12};
 // Eight cores. ONNX Runtime's kernels for the CPU convert float16 to float32 and back.
 constexpr Rates kCpu = {2e-6, 3e10, 1e11, 5e10, 5e9};
 constexpr double kCopyStart = 1.5e-5, kCopyBytes = 1.2e10;  // seconds per copy; bytes per second
 
-// Sizes that stand for unknown ones: batches of 1, images of 128 x 128 pixels, sequences of 128.
+// Assumed values of unknown dimensions: batches of 1, images of 128 x 128 pixels, sequences of 128.
 constexpr int64_t kUnknownBatch = 1, kUnknownSize = 128;
 
 int64_t dim(const Value& value, size_t axis) {
@@ -50,7 +50,7 @@ double bytes(const Value& value) {
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// Operators with caches: the indices of their first cache input and output; each has keys, then values.
+// Operators with caches: the indices of the input and the output with the cached keys. The cached values are next.
 struct Caches {
   const char *domain, *op;
   size_t input, output;
@@ -66,7 +66,7 @@ const Caches* caches_of(const NodeInGraph& node) {
   return found != std::end(kCaches) ? found : nullptr;
 }
 
-// The keys that each query meets.
+// Returns the number of keys that each query is multiplied by.
 int64_t keys_of(const NodeInGraph& node) {
   const Caches* caches = caches_of(node);
   if (caches != nullptr) {
@@ -77,7 +77,7 @@ int64_t keys_of(const NodeInGraph& node) {
   return node.has_input(1) ? last_dim(node.inputs[1], 1) : last_dim(node.inputs[0], 1);
 }
 
-// The number of multiply-adds in convolutions, matrix products, attention and recurrent layers, by their equations.
+// Returns the number of multiply-adds in convolutions, matrix multiplications, attention and recurrent layers.
 double multiply_adds(const NodeInGraph& node) {
   const std::string& op = node.op;
   if (node.inputs.empty() || node.outputs.empty()) return 0;
@@ -101,7 +101,7 @@ double multiply_adds(const NodeInGraph& node) {
   return 0;
 }
 
-// The bytes that the node reads and writes.
+// Returns the bytes that the node reads and writes.
 double bytes_of_node(const NodeInGraph& node, const Registration& op) {
   double written = 0;
   for (const Value& y : node.outputs) written += y.present ? bytes(y) : 0;
@@ -111,26 +111,26 @@ double bytes_of_node(const NodeInGraph& node, const Registration& op) {
   return op.reuse == Reuse::kAlias ? 0 : read + written;
 }
 
-double time_of(const Rates& rates, const NodeInGraph& node, double products, double moved) {
+double time_of(const Rates& rates, const NodeInGraph& node, double operations, double moved) {
   const ElementType type = node.inputs.empty() ? ElementType::kFloat : node.inputs[0].type;
   const bool half = type == ElementType::kHalf;
   const double rate = !half                            ? rates.float32
                       : contains(node.op, "Attention") ? rates.float16_attention
                                                        : rates.float16;
-  return rates.node + std::max(products / rate, moved / rates.bytes);
+  return rates.node + std::max(operations / rate, moved / rates.bytes);
 }
 
 }  // namespace
 
 Estimate estimate(const NodeInGraph& node, const Registration& op) {
-  const double products = multiply_adds(node), moved = bytes_of_node(node, op);
+  const double operations = multiply_adds(node), moved = bytes_of_node(node, op);
   const bool bfloat16 = std::any_of(node.inputs.begin(), node.inputs.end(), [](const Value& x) {
     return x.present && x.type == ElementType::kBfloat16;
   });
   // ONNX Runtime's CPU provider has no kernels for bfloat16.
   const double cpu = bfloat16 && node.domain() != kDomain ? std::numeric_limits<double>::infinity()
-                                                          : time_of(kCpu, node, products, moved);
-  return {time_of(kDevice, node, products, moved), cpu};
+                                                          : time_of(kCpu, node, operations, moved);
+  return {time_of(kDevice, node, operations, moved), cpu};
 }
 
 double copy_time(const Value& value) { return kCopyStart + bytes(value) / kCopyBytes; }

@@ -14,7 +14,7 @@ struct Estimate {
   double device = 0, cpu = 0;
 };
 
-// Returns the estimated times of one node whose inputs are where it runs. `op` is the provider's kernel for it.
+// Returns the estimated times of one node without copies. `op` is the provider's kernel for it.
 Estimate estimate(const NodeInGraph& node, const Registration& op);
 // Returns the estimated time of a copy of the value between host and device.
 double copy_time(const Value& value);

@@ -109,9 +109,9 @@ std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes, forec
 
 // Predicts which nodes of a graph the provider refuses. Call it for subgraphs before the graphs that contain them.
 //
-// Returns 0, or 1 if a node cannot be judged; reasons[0] then has the error. reasons[i] is empty if the provider claims
-// node i. The texts are valid until the calling thread's next call. `groups` has zeros and space for as many groups as
-// there are nodes.
+// Returns 0, or 1 after a failure; reasons[0] then has the error. reasons[i] is empty if the provider claims node i.
+// The texts are valid until the calling thread's next call. `groups` has one entry for each node, all zero at the call;
+// the first entries receive the groups.
 extern "C" __attribute__((visibility("default"))) int GraphoptForecastGraph(
     const graphopt::provider::forecast::Graph* graph, size_t min_nodes, const char** reasons,
     graphopt::provider::forecast::Group* groups) {

@@ -112,7 +112,7 @@ class Search {
     }
   }
 
-  // Returns the slice that a value is.
+  // Returns the slice of an input of another node that equals this value; nothing if there is none.
   std::optional<Found> slice_of(const std::string& value) const {
     Found found;
     std::string name = value;
@@ -187,8 +187,8 @@ class Search {
     return is_last_kept(found.slice) ? std::optional(found) : std::nullopt;
   }
 
-  // Returns the slice that a Reshape returns, if it splits the last axis of a part of a tensor, and the tensor's last
-  // axis is known to consist of such parts.
+  // Returns the slice for a Reshape that splits the last axis of a part of a tensor. The tensor's last axis must be
+  // known to consist of parts of this size.
   std::optional<Found> part_of_last_axis(const GraphNode& reshape, Found found) const {
     const std::optional<std::vector<int64_t>> target = integers(reshape, 1);
     const GraphNode* node = &reshape;
@@ -220,7 +220,7 @@ class Search {
     return found;
   }
 
-  // An axis in parts of one size.
+  // One of several parts of equal size along an axis.
   struct Part {
     int64_t index, parts, size;
   };
@@ -312,7 +312,7 @@ std::vector<Replacement> find_input_slices(const std::vector<GraphNode>& nodes,
     if (any) replacements.push_back({{i}, std::make_unique<SlicingNode>(nodes[i], std::move(found))});
   }
   if (replacements.empty()) return replacements;
-  // The first replacement covers the nodes that are not computed.
+  // The first replacement also removes the unused nodes.
   const std::set<size_t> unused = search.unused(path, inputs);
   replacements.front().nodes.insert(replacements.front().nodes.begin(), unused.begin(), unused.end());
   return replacements;

@@ -3,7 +3,7 @@
 //   [Transpose] -> Gather of one index, or Slice or Split to size 1 and Squeeze -> input
 //   Split or Slice of the last axis into parts of one size -> Reshape, ... that splits this axis -> input
 //
-// Example: Q, K and V after one layer for all three. Nodes without other readers of their results are not computed.
+// Example: Q, K and V after one linear layer for all three. Nodes whose results have no other readers are not computed.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@
 
 namespace graphopt::provider {
 
-// `slices`: number of first inputs of a node that can be slices. `outputs`: names of the region's outputs, all of which
-// must be written.
+// `slices` returns the number n of a node if its inputs 0 to n - 1 may be slices. `outputs`: names of the region's
+// outputs, all of which must be written.
 std::vector<Replacement> find_input_slices(const std::vector<abi::GraphNode>& nodes,
                                            const std::vector<std::string>& outputs,
                                            const std::function<size_t(const NodeInGraph&)>& slices);

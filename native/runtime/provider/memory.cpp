@@ -162,7 +162,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const bool between_devices = source >= 0 && target >= 0 && source != target;
     const bool from_pinned = is_host_accessible(api, abi::Value_GetMemoryDevice(ep, from));
     if (between_devices && !from_pinned && !is_host_accessible(api, abi::Value_GetMemoryDevice(ep, to))) {
-      throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
+      throw Error("the tensor is in the memory of " + text_of(source) + ", but is needed in the memory of " +
                   text_of(target) + ": allocate it there, or copy it through host memory");
     }
     const auto bytes = abi::get<size_t>(api, abi::GetTensorSizeInBytes, from);
@@ -237,7 +237,7 @@ void* SessionMemory::allocate(size_t bytes, const void* stream, gpu::MemoryUse m
 void SessionMemory::free(void* memory) noexcept {
   try {
     pool_.free(memory);
-  } catch (const std::exception&) {  // a broken device: the block is never handed out again
+  } catch (const std::exception&) {  // a broken device: the block is never reused
   }
 }
 

@@ -18,13 +18,13 @@ class Partition {
       : nodes_(nodes),
         inside_(nodes.size()),
         computed_on_host_(nodes.size()),
-        given_out_(nodes.size()),
+        is_output_(nodes.size()),
         sources_(nodes.size()),
         readers_(nodes.size()),
         on_host_(nodes.size()),
         lengths_(nodes.size()) {
     std::unordered_map<std::string, size_t> producer;
-    const std::set<std::string> given(outputs.begin(), outputs.end());
+    const std::set<std::string> graph_outputs(outputs.begin(), outputs.end());
     const auto source = [&](const std::string& name) {
       const auto found = name.empty() ? producer.end() : producer.find(name);
       return found != producer.end() ? found->second : kNoProducer;
@@ -40,7 +40,7 @@ class Partition {
       for (const std::string& name : nodes[i].outputs) {
         if (name.empty()) continue;
         producer[name] = i;
-        given_out_[i] = given_out_[i] || given.count(name) > 0;
+        is_output_[i] = is_output_[i] || graph_outputs.count(name) > 0;
       }
       for (const std::string& name : nodes[i].lengths) lengths_[i].insert(source(name));
       computed_on_host_[i] = nodes[i].computed_on_host;
@@ -52,7 +52,7 @@ class Partition {
     find_lengths();
     do {
       set_levels();
-    } while (drop_planned() || drop_members());
+    } while (drop_host_computed() || drop_members());
     std::map<size_t, std::vector<size_t>> by_level;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (inside_[i]) by_level[level_[i]].push_back(i);
@@ -71,24 +71,26 @@ class Partition {
 
   // Finds the members that compute only lengths, from inputs of the graph.
   void find_lengths() {
-    of_lengths_.assign(nodes_.size(), false);
+    computes_lengths_.assign(nodes_.size(), false);
     for (size_t i = nodes_.size(); i-- > 0;) {
       const auto reads_length = [&](size_t reader) {
-        return of_lengths_[reader] || lengths_[reader].count(i) > 0;
+        return computes_lengths_[reader] || lengths_[reader].count(i) > 0;
       };
-      of_lengths_[i] = nodes_[i].member && !given_out_[i] && on_host_[i].empty() && !readers_[i].empty() &&
-                       std::all_of(readers_[i].begin(), readers_[i].end(), reads_length);
+      computes_lengths_[i] = nodes_[i].member && !is_output_[i] && on_host_[i].empty() &&
+                             !readers_[i].empty() &&
+                             std::all_of(readers_[i].begin(), readers_[i].end(), reads_length);
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      of_lengths_[i] = of_lengths_[i] && std::all_of(sources_[i].begin(), sources_[i].end(),
-                                                     [this](size_t from) { return of_lengths_[from]; });
-      has_lengths_ = has_lengths_ || (of_lengths_[i] && nodes_[i].reduces);
+      computes_lengths_[i] =
+          computes_lengths_[i] && std::all_of(sources_[i].begin(), sources_[i].end(),
+                                              [this](size_t from) { return computes_lengths_[from]; });
+      has_lengths_ = has_lengths_ || (computes_lengths_[i] && nodes_[i].reduces);
     }
   }
 
   void set_levels() {
     level_.assign(nodes_.size(), 0);
-    for (size_t i = 0; i < nodes_.size() && has_lengths_; ++i) level_[i] = of_lengths_[i] ? 0 : 1;
+    for (size_t i = 0; i < nodes_.size() && has_lengths_; ++i) level_[i] = computes_lengths_[i] ? 0 : 1;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       for (const size_t from : sources_[i]) {
         level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
@@ -98,12 +100,12 @@ class Partition {
     std::vector<bool> idle(nodes_.size());
     for (size_t i = nodes_.size(); i-- > 0;) {
       if (!computed_on_host_[i]) continue;
-      size_t least = kNoProducer;
+      size_t lowest = kNoProducer;
       for (const size_t reader : readers_[i]) {
-        if (!idle[reader]) least = std::min(least, level_[reader]);
+        if (!idle[reader]) lowest = std::min(lowest, level_[reader]);
       }
-      idle[i] = least == kNoProducer;
-      if (!idle[i]) level_[i] = least;
+      idle[i] = lowest == kNoProducer;
+      if (!idle[i]) level_[i] = lowest;
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
       for (const size_t from : sources_[i]) {
@@ -113,11 +115,11 @@ class Partition {
   }
 
   // Drops host-computed nodes that are read outside their region or have unknown inputs.
-  bool drop_planned() {
+  bool drop_host_computed() {
     return drop([this](size_t i) {
       if (!computed_on_host_[i]) return false;
       const auto elsewhere = [&](size_t reader) { return !inside_[reader] || level_[reader] != level_[i]; };
-      return given_out_[i] || lacks_values(i) ||
+      return is_output_[i] || lacks_values(i) ||
              std::any_of(readers_[i].begin(), readers_[i].end(), elsewhere);
     });
   }
@@ -142,14 +144,14 @@ class Partition {
   }
 
   const std::vector<PartitionNode>& nodes_;
-  std::vector<bool> inside_, computed_on_host_, given_out_, of_lengths_;
+  std::vector<bool> inside_, computed_on_host_, is_output_, computes_lengths_;
   std::vector<std::vector<size_t>> sources_, readers_, on_host_;
   std::vector<std::set<size_t>> lengths_;  // producers of lengths
   bool has_lengths_ = false;               // nodes reduce a mask to lengths
   std::vector<size_t> level_;
 };
 
-bool given(const Body& body, size_t i) { return i < body.given.size() && body.given[i]; }
+bool is_assigned(const Body& body, size_t i) { return i < body.assigned.size() && body.assigned[i]; }
 
 // Returns true if a claimed node may be part of a region: its inputs and outputs are on the device, or known
 // while the region is planned.
@@ -162,33 +164,34 @@ bool runs_in_region(const Claims& claims, const NodeInGraph& node) {
   return true;
 }
 
-PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refused, bool was_given) {
-  PartitionNode part;
-  part.inputs = node.input_names();
-  part.inputs.insert(part.inputs.end(), node.implicit_names().begin(), node.implicit_names().end());
-  part.outputs = node.output_names();
-  if (was_given || node.is_assigned_elsewhere()) return part;
+PartitionNode partition_node(const Claims& claims, const NodeInGraph& node, bool refused, bool assigned) {
+  PartitionNode result;
+  result.inputs = node.input_names();
+  result.inputs.insert(result.inputs.end(), node.implicit_names().begin(), node.implicit_names().end());
+  result.outputs = node.output_names();
+  if (assigned || node.is_assigned_elsewhere()) return result;
   const Registration* host_kernel = claims.find_host_kernel(node);
   const bool is_shape_query =
       host_kernel != nullptr && host_kernel->where != Where::kPlanning;  // Shape and Size
-  part.computed_on_host = host_kernel != nullptr && refused != is_shape_query;
-  part.member = !part.computed_on_host && !refused && runs_in_region(claims, node);
-  if (is_shape_query || (!part.computed_on_host && !part.member)) return part;
+  result.computed_on_host = host_kernel != nullptr && refused != is_shape_query;
+  result.member = !result.computed_on_host && !refused && runs_in_region(claims, node);
+  if (is_shape_query || (!result.computed_on_host && !result.member)) return result;
   const Registration* op = claims.find(node);
-  for (size_t i = 0; part.member && i < op->length_inputs.size(); ++i) {
+  for (size_t i = 0; result.member && i < op->length_inputs.size(); ++i) {
     if (node.has_input(op->length_inputs[i]))
-      part.lengths.push_back(node.input_names()[op->length_inputs[i]]);
+      result.lengths.push_back(node.input_names()[op->length_inputs[i]]);
   }
-  if (part.member && node.has_input(0) && node.inputs[0].shape && node.outputs[0].shape) {
+  if (result.member && node.has_input(0) && node.inputs[0].shape && node.outputs[0].shape) {
     const Shape& x = *node.inputs[0].shape;
     const bool is_fixed = std::all_of(x.data(), x.data() + x.rank(), [](int64_t d) { return d >= 0; });
-    part.reduces = !is_fixed && x.rank() > node.outputs[0].shape->rank();
+    result.reduces = !is_fixed && x.rank() > node.outputs[0].shape->rank();
   }
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || node.is_constant(i)) continue;
-    if (part.computed_on_host || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);
+    if (result.computed_on_host || claims.host_input(node, i))
+      result.on_host.push_back(node.input_names()[i]);
   }
-  return part;
+  return result;
 }
 
 }  // namespace
@@ -200,14 +203,14 @@ std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& 
 
 Regions choose_regions(const Claims& claims, const std::vector<const NodeInGraph*>& nodes, const Body& body,
                        std::vector<std::string>& refusals) {
-  std::vector<PartitionNode> parts;
+  std::vector<PartitionNode> partition;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    parts.push_back(part_of(claims, *nodes[i], !refusals[i].empty(), given(body, i)));
+    partition.push_back(partition_node(claims, *nodes[i], !refusals[i].empty(), is_assigned(body, i)));
   }
-  Regions regions = {find_regions(parts, body.outputs), std::vector<bool>(nodes.size())};
+  Regions regions = {find_regions(partition, body.outputs), std::vector<bool>(nodes.size())};
   for (const std::vector<size_t>& members : regions.members) {
     for (const size_t i : members) {
-      regions.computed_on_host[i] = parts[i].computed_on_host;
+      regions.computed_on_host[i] = partition[i].computed_on_host;
       refusals[i].clear();
     }
   }

@@ -19,7 +19,7 @@ struct PartitionNode {
   std::vector<std::string> on_host = {};
   // Inputs with the lengths of sequences (Registration::length_inputs).
   std::vector<std::string> lengths = {};
-  bool reduces = false;  // its output has fewer dimensions than its input, of unknown size
+  bool reduces = false;  // its input has dimensions of unknown size, and more dimensions than its output
 };
 
 // Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region

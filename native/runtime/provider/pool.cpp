@@ -101,12 +101,12 @@ void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_i
   all.emplace_back(std::move(owner), std::move(release_idle));
 }
 
-size_t size_class(size_t bytes, size_t least, size_t steps) {
-  constexpr size_t kMost = size_t{1} << 56;  // prevents overflow in sizes computed from `bytes`
-  if (bytes > kMost) {
+size_t size_class(size_t bytes, size_t min_step, size_t steps) {
+  constexpr size_t kMaxBytes = size_t{1} << 56;  // prevents overflow in sizes computed from `bytes`
+  if (bytes > kMaxBytes) {
     throw gpu::OutOfMemory("out of memory: no device has " + std::to_string(bytes) + " bytes");
   }
-  size_t step = least;
+  size_t step = min_step;
   while (step * steps < bytes) step *= 2;
   return (std::max(bytes, size_t{1}) + step - 1) / step * step;
 }
@@ -137,9 +137,9 @@ gpu::Device& Pool::device() const {
   return *known;
 }
 
-void* Pool::take(FreeBlocks& blocks, size_t least, size_t most) {
-  const auto found = blocks.lower_bound(least);
-  if (found == blocks.end() || found->first > most) return nullptr;
+void* Pool::take(FreeBlocks& blocks, size_t min_bytes, size_t max_bytes) {
+  const auto found = blocks.lower_bound(min_bytes);
+  if (found == blocks.end() || found->first > max_bytes) return nullptr;
   void* memory = found->second.memory;
   used_[memory].bytes = found->first;
   statistics_.kept -= found->first;
@@ -148,26 +148,26 @@ void* Pool::take(FreeBlocks& blocks, size_t least, size_t most) {
   return memory;
 }
 
-void* Pool::take(size_t least, size_t most, const void* stream) {
-  void* memory = take(free_[stream], least, most);
-  return memory != nullptr ? memory : take(free_[nullptr], least, most);
+void* Pool::take(size_t min_bytes, size_t max_bytes, const void* stream) {
+  void* memory = take(free_[stream], min_bytes, max_bytes);
+  return memory != nullptr ? memory : take(free_[nullptr], min_bytes, max_bytes);
 }
 
 void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory_use) {
-  const size_t bytes = block_size(requested), most = limit_ > 0 ? bytes : 2 * bytes;
+  const size_t bytes = block_size(requested), max_bytes = limit_ > 0 ? bytes : 2 * bytes;
   std::unique_lock<std::mutex> lock(mutex_);
   if (limit_ > 0 && (bytes > limit_ || statistics_.in_use > limit_ - bytes)) {
     throw gpu::OutOfMemory("out of device memory: " + std::to_string(requested) + " bytes requested; " +
                            std::to_string(statistics_.in_use) + " of the " + std::to_string(limit_) +
                            " bytes of memory_limit are in use");
   }
-  void* memory = take(bytes, most, stream);
+  void* memory = take(bytes, max_bytes, stream);
   if (memory == nullptr) {
     free_memory(bytes);
     const gpu::OnDevice on(device());
     statistics_.in_use += bytes;  // reserved within the limit during the call
-    statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
-    lock.unlock();  // if the device is exhausted, all pools are trimmed
+    statistics_.peak = std::max(statistics_.peak, statistics_.in_use + statistics_.kept);
+    lock.unlock();  // gpu::allocate trims all pools if the device has too little free memory
     try {
       memory = kind_ == Memory::kPinned ? device().allocate_pinned(bytes)
                                         : gpu::allocate(device(), bytes, memory_use);
@@ -177,7 +177,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::MemoryUse memory
       throw;
     }
     lock.lock();
-    // The pool accounts for the block's use.
+    // The pool counts the use of its blocks itself.
     if (kind_ == Memory::kDevice) gpu::allocations().set_use(memory, gpu::MemoryUse::kIdle);
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
@@ -301,7 +301,7 @@ std::string describe_memory() {
     const Pool::Statistics s = pool->statistics();
     text += std::string(first ? "" : ", ") + "{\"device\": " + std::to_string(pool->number()) + ", " +
             number("limit", pool->limit()) + ", " + number("in_use", s.in_use) + ", " +
-            number("kept", s.kept) + ", " + number("most", s.most) + "}";
+            number("kept", s.kept) + ", " + number("most", s.peak) + "}";
     first = false;
   }
   return text + "]}";

@@ -3,8 +3,8 @@
 // A block freed on a stream can be reused on the same stream at once, because the stream's work runs in order. Other
 // streams can reuse it only when that work is known to be done (retire).
 //
-// A pool with a limit never has more bytes of the device than the limit, including cached blocks. A session
-// with a memory_limit has its own pool.
+// A pool with a limit never allocates more bytes than the limit, including cached blocks. A session with a memory_limit
+// has its own pool.
 #pragma once
 
 #include <atomic>
@@ -22,10 +22,9 @@
 
 namespace graphopt::provider {
 
-// Rounds `bytes` up to a multiple of a step, so that only a few sizes occur. The step is the smallest product of
-// `least` and a power of two for which `steps` steps suffice. Throws gpu::OutOfMemory for more bytes than any device
-// has.
-size_t size_class(size_t bytes, size_t least, size_t steps);
+// Rounds `bytes` up to a multiple of a step, so that only a few sizes occur. The step is `min_step` times the smallest
+// power of two for which `steps` steps suffice. Throws gpu::OutOfMemory for more bytes than any device has.
+size_t size_class(size_t bytes, size_t min_step, size_t steps);
 
 // Thread-safe.
 class Pool {
@@ -66,7 +65,7 @@ class Pool {
 
   struct Statistics {
     size_t in_use = 0, kept = 0, device_allocations = 0;
-    size_t most = 0;  // maximum of in_use + kept
+    size_t peak = 0;  // maximum of in_use + kept
   };
   Statistics statistics() const;
   // Returns the bytes in use for each MemoryUse, and the cached bytes as MemoryUse::kIdle.
@@ -86,9 +85,9 @@ class Pool {
   };
   using FreeBlocks = std::multimap<size_t, FreeBlock>;
 
-  void* take(FreeBlocks& blocks, size_t least, size_t most);
-  // Returns a cached block, or null.
-  void* take(size_t least, size_t most, const void* stream);
+  // Return a cached block of min_bytes to max_bytes bytes, or null.
+  void* take(FreeBlocks& blocks, size_t min_bytes, size_t max_bytes);
+  void* take(size_t min_bytes, size_t max_bytes, const void* stream);
   void retire_locked(const void* stream);
   // Frees the oldest cached blocks until `bytes` more bytes are within the limit.
   void free_memory(size_t bytes);
@@ -104,7 +103,7 @@ class Pool {
   Statistics statistics_;
 };
 
-// Registers a session's function that frees idle memory when a device is exhausted. The function returns
+// Registers a session's function that frees idle memory if a device has too little free memory. The function returns
 // false if it has freed none. It is called until `owner` expires.
 void on_out_of_memory(std::weak_ptr<void> owner, std::function<bool()> release_idle);
 

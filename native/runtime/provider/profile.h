@@ -1,6 +1,6 @@
 // The times of a session's nodes on the device, for the runtime's profile.
 //
-// Regions run launch by launch while a profile is taken, because a graph has no times of its nodes.
+// While a profile is recorded, regions run launch by launch, because a captured graph has no times for its nodes.
 #pragma once
 
 #include <atomic>
@@ -56,7 +56,7 @@ class Profile {
   std::vector<Time> times_;
 };
 
-// Measures the time of the work that is enqueued between its creation and `finish`, if a profile is taken.
+// Measures the time of the work that is enqueued between its creation and `finish`, if a profile is recorded.
 class NodeTimer {
  public:
   // `parent`: the node of the runtime that the work belongs to.
@@ -69,12 +69,12 @@ class NodeTimer {
   void finish();
 
  private:
-  Profile* profile_;  // null if no profile is taken, and after `finish`
+  Profile* profile_;  // null if no profile is recorded, and after `finish`
   void* stream_;
   Profile::TimedNode node_;
 };
 
-// The part of the session's provider that kernels of single nodes see.
+// The part of the session's provider that kernels of single nodes access.
 struct ProfiledEp : abi::OrtEp {
   std::shared_ptr<Profile> profile;
 };

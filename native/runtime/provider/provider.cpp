@@ -143,7 +143,7 @@ struct Provider final : ProfiledEp {
     std::vector<const NodeInGraph*> in_graph;
     for (const GraphNode& node : nodes) in_graph.push_back(&node);
     Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
-    for (const GraphNode& node : nodes) body.given.push_back(node.is_given());
+    for (const GraphNode& node : nodes) body.assigned.push_back(node.is_assigned_here());
     std::vector<std::string> refusals = provider::choose(registry.claims(), in_graph, body, options.choice);
     if (body.parent.empty()) warn_if_all_on_cpu(refusals);
     std::vector<bool> in_region(nodes.size());
@@ -152,7 +152,7 @@ struct Provider final : ProfiledEp {
       add_regions(nodes, regions, out, in_region);
     }
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if (in_region[i] || body.given[i]) continue;
+      if (in_region[i] || body.assigned[i]) continue;
       if (refusals[i].empty()) {
         check(api, abi::EpGraphSupportInfo_AddSingleNode(abi::GetEpApi(api), out, nodes[i].raw()));
       } else {
@@ -213,10 +213,10 @@ struct Factory final : abi::OrtEpFactory {
       return gpu::device_count() > 0 ? vendor_id(gpu::backend(0)) : 0;
     };
     GetSupportedDevices = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const* devices, size_t count,
-                             abi::OrtEpDevice** out, size_t most, size_t* found) {
+                             abi::OrtEpDevice** out, size_t max_count, size_t* found) {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, {kProviderName, ", search for devices"},
-                     [&] { *found = self->find_devices(devices, count, out, most); });
+                     [&] { *found = self->find_devices(devices, count, out, max_count); });
     };
     CreateEp = [](OrtEpFactory* p, const abi::OrtHardwareDevice* const*,
                   const abi::OrtKeyValuePairs* const* metadata, size_t count,
@@ -282,7 +282,7 @@ struct Factory final : abi::OrtEpFactory {
   // Writes the devices to `out` and returns their number. The runtime's list may lack GPUs (in a container
   // without /sys/class/drm); these are attached to its CPU.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
-                      size_t most) {
+                      size_t max_count) {
     std::vector<const abi::OrtHardwareDevice*> gpus;
     std::vector<Hardware> hardware;
     const abi::OrtHardwareDevice* cpu = nullptr;
@@ -299,7 +299,7 @@ struct Factory final : abi::OrtEpFactory {
     for (const int n : numbers) ours.push_back({vendor_id(gpu::backend(n)), gpu::usable_device(n)->bus_id});
     const std::vector<int> pairs = pair_devices(ours, hardware);
     size_t found = 0;
-    for (size_t i = 0; i < numbers.size() && found < most; ++i) {
+    for (size_t i = 0; i < numbers.size() && found < max_count; ++i) {
       const auto* on = pairs[i] >= 0 ? gpus[static_cast<size_t>(pairs[i])] : cpu;
       if (on != nullptr)
         out[found++] = make_device(on, numbers[i], ours[i].vendor, *gpu::usable_device(numbers[i]));
@@ -307,7 +307,7 @@ struct Factory final : abi::OrtEpFactory {
     return found;
   }
 
-  // Newer runtimes report the bus ID; older ones report the number of the DRM card.
+  // Returns the bus ID of a device. Older runtimes report only the number of its DRM card.
   std::string bus_id(const abi::OrtHardwareDevice* device) const {
     const abi::OrtKeyValuePairs* metadata = abi::HardwareDevice_Metadata(api, device);
     if (metadata == nullptr) return {};
@@ -319,7 +319,7 @@ struct Factory final : abi::OrtEpFactory {
   abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor,
                                 const gpu::DeviceFacts& facts) {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
-    const auto made = [&](const char* name, abi::DeviceMemoryType type, abi::OrtMemoryInfo*& info) {
+    const auto memory_info = [&](const char* name, abi::DeviceMemoryType type, abi::OrtMemoryInfo*& info) {
       if (info == nullptr) {
         info = abi::get<abi::OrtMemoryInfo*>(api, abi::CreateMemoryInfo_V2, name, abi::MemoryDeviceType::kGpu,
                                              vendor, n, type, 0, abi::AllocatorType::kDevice);
@@ -344,10 +344,10 @@ struct Factory final : abi::OrtEpFactory {
     abi::ReleaseKeyValuePairs(api, metadata);
     check(api, status);
     auto device = abi::own<abi::ReleaseEpDevice>(ep, raw);
-    const auto* own_memory = made("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
+    const auto* own_memory = memory_info("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, own_memory));
     // Pinned host memory for tensors of callers, and of sessions on integrated devices.
-    const auto* host = made("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
+    const auto* host = memory_info("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
     return device.release();
   }
@@ -385,14 +385,14 @@ struct Factory final : abi::OrtEpFactory {
   }
 
   void read(const abi::OrtSessionOptions* session, const char* name, size_t& value,
-            size_t most = SIZE_MAX) const {
-    const std::string given = text(session, name);
-    if (given.empty()) return;
-    const char* end = given.data() + given.size();
-    const auto [behind, error] = std::from_chars(given.data(), end, value);
-    if (error != std::errc() || behind != end || value > most) {
-      throw Error(std::string("option ") + name + " must be a number from 0 to " + std::to_string(most) +
-                  ", not '" + given + "'");
+            size_t max_value = SIZE_MAX) const {
+    const std::string option = text(session, name);
+    if (option.empty()) return;
+    const char* end = option.data() + option.size();
+    const auto [parsed, error] = std::from_chars(option.data(), end, value);
+    if (error != std::errc() || parsed != end || value > max_value) {
+      throw Error(std::string("option ") + name + " must be a number from 0 to " + std::to_string(max_value) +
+                  ", not '" + option + "'");
     }
   }
 
@@ -407,14 +407,14 @@ struct Factory final : abi::OrtEpFactory {
 
 extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* CreateEpFactories(
     const char*, const graphopt::abi::OrtApiBase* base, const graphopt::abi::OrtLogger*,
-    graphopt::abi::OrtEpFactory** factories, size_t most, size_t* count) {
+    graphopt::abi::OrtEpFactory** factories, size_t max_count, size_t* count) {
   using namespace graphopt;
   *count = 0;
   gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
   const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
   if (api == nullptr) return abi::too_old_status(base, provider::kProviderName, "1.24");
   try {
-    if (most == 0) throw Error("the caller has no slot for a provider");
+    if (max_count == 0) throw Error("the caller has no slot for a provider");
     const auto [major, minor] = abi::version_of(base);
     const bool newer = major > 1 || minor >= static_cast<int>(abi::kNewestEpApiRevision);
     const uint32_t revision = newer ? abi::kNewestEpApiRevision : static_cast<uint32_t>(minor);
@@ -448,7 +448,7 @@ const char* described(const Describe& describe) {
 
 }  // namespace
 
-// Returns null if there is no device of this number.
+// Returns the implementations for a device as JSON (region.h); null if there is no device with this number.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
   return described(
       [&] { return graphopt::provider::describe_implementations(graphopt::gpu::device(device)); });

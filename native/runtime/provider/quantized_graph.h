@@ -42,7 +42,7 @@ class QuantizedGraph {
   const std::vector<size_t>& readers(const std::string& value) const;
   // Returns the node that writes a value; nothing for inputs of the region and constants.
   std::optional<size_t> writer(const std::string& value) const;
-  // Returns the node that writes a value which only one node reads, and only once.
+  // Returns the node that writes a value, if the node has no other outputs and one node input reads the value.
   std::optional<size_t> private_writer(const std::string& value) const;
   // The same for a node with this operator.
   std::optional<size_t> private_writer(const std::string& value, const char* op) const;
@@ -57,7 +57,7 @@ class QuantizedGraph {
   std::map<std::string, std::vector<size_t>> readers_;
 };
 
-// Returns whether a DequantizeLinear node reads the type, scale and zero point that a QuantizeLinear node writes.
+// Returns whether a DequantizeLinear node has the type, scale and zero point of a QuantizeLinear node.
 bool is_same_quantization(const abi::GraphNode& dequantize, const abi::GraphNode& quantize);
 
 }  // namespace graphopt::provider

@@ -21,7 +21,7 @@ namespace {
 
 using abi::GraphNode;
 
-// An input of a new node: an input of a replaced one, or nothing.
+// An input of a new node: an input of a replaced node, or nothing.
 struct Source {
   const GraphNode* node = nullptr;
   size_t input = 0;
@@ -38,12 +38,12 @@ Operator microsoft(const char* name) { return {name, kMicrosoft, 1}; }
 class QuantizedNode final : public NodeInGraph {
  public:
   // `replaced`: the node with the attributes; `output`: the node that writes the output.
-  QuantizedNode(const Operator& made, const GraphNode& replaced, std::vector<Source> from,
+  QuantizedNode(const Operator& type, const GraphNode& replaced, std::vector<Source> from,
                 const GraphNode& output)
       : replaced_(replaced), from_(std::move(from)) {
-    op = made.name;
-    domain_ = made.domain;
-    version = made.version;
+    op = type.name;
+    domain_ = type.domain;
+    version = type.version;
     name = replaced.name;
     outputs = {output.outputs[0]};
     output_names_ = {output.output_names()[0]};
@@ -55,7 +55,7 @@ class QuantizedNode final : public NodeInGraph {
     }
   }
 
-  // Adds an attribute, which replaces one of the replaced node.
+  // Sets an attribute. It overrides an attribute of the replaced node.
   void set(const char* key, AttributeValue value) { attributes_[key] = std::move(value); }
   void set(const Activation& act) {
     set("activation", static_cast<int64_t>(act.kind));
@@ -134,7 +134,7 @@ class Search {
     }
     if (const auto function = byte_function_ending_with(graph_, end)) {
       std::vector<Source> from = {{function->dequantize, kX}};
-      auto node = made(microsoft("QLinearLookup"), quantize, std::move(from), quantize);
+      auto node = make_node(microsoft("QLinearLookup"), quantize, std::move(from), quantize);
       node->add_table(function->table);
       add(found, function->nodes, std::move(node), end);
     }
@@ -163,7 +163,7 @@ class Search {
       outputs.push_back(&quantize);
       replacement.nodes.push_back(readers[0]);
     }
-    auto node = made({"Split", "", split.version}, split, std::move(from), *outputs[0]);
+    auto node = make_node({"Split", "", split.version}, split, std::move(from), *outputs[0]);
     for (size_t k = 1; k < outputs.size(); ++k) node->add_output(*outputs[k]);
     replacement.node = std::move(node);
     // The position of Split is before all readers of its outputs.
@@ -237,7 +237,7 @@ class Search {
     const std::optional<size_t> before = graph_.writer(function->argument);
     if (!before || graph_.is_output(function->argument) || !is_only_read_by(*function)) return std::nullopt;
     if (nodes_[*before].op != "QuantizeLinear" || !is_per_tensor(nodes_[*before])) return std::nullopt;
-    // The epilogue has one type of elements.
+    // The epilogue has one element type before and after the function.
     if (nodes_[*before].outputs[0].type != nodes_[end].outputs[0].type) return std::nullopt;
     auto found = plain_convolution_ending_with(*before);
     if (!found) return std::nullopt;
@@ -282,7 +282,7 @@ class Search {
     std::vector<Source> from = conv_inputs(*convolution.conv, *convolution.quantize);
     if (from.empty()) return nullptr;
     if (residual != nullptr || convolution.function) from.push_back({residual, kX});
-    auto node = made(microsoft("QLinearConv"), *convolution.conv, std::move(from), output);
+    auto node = make_node(microsoft("QLinearConv"), *convolution.conv, std::move(from), output);
     node->set(convolution.act);
     if (convolution.function) node->add_table(convolution.function->table);
     return node;
@@ -300,12 +300,12 @@ class Search {
       sum.nodes.insert(*add);
     }
     const GraphNode& node = nodes_[*add];
-    const bool is_sum = node.op == "Add" && node.domain().empty() && sizes_.are_alike(node);
+    const bool is_sum = node.op == "Add" && node.domain().empty() && sizes_.have_equal_shapes(node);
     return is_sum ? std::optional(sum) : std::nullopt;
   }
 
-  // Adds convolutions with a residual, quantized or not before the sum. The last one of two convolutions is preferred,
-  // because the other one is then complete.
+  // Adds replacements that fuse a sum into a convolution, whose result may be quantized before the sum. If both
+  // summands are convolutions, the later one is preferred, because the other result is then available.
   void add_sum_of_convolution(std::vector<Replacement>& found, size_t end) const {
     const std::optional<Sum> sum = sum_ending_with(end);
     if (!sum) return;
@@ -377,7 +377,7 @@ class Search {
     return nullptr;
   }
 
-  // The three inputs of a node of DequantizeLinear, or the scale and zero point of the output.
+  // Append the three inputs of a DequantizeLinear node, or the scale and zero point of a QuantizeLinear node.
   static void add_all(std::vector<Source>& to, const GraphNode& from) {
     for (size_t i = kX; i <= kZero; ++i) to.push_back({&from, i});
   }
@@ -385,18 +385,19 @@ class Search {
     for (size_t i = kScale; i <= kZero; ++i) to.push_back({&from, i});
   }
 
-  static std::unique_ptr<QuantizedNode> made(const Operator& op, const GraphNode& replaced,
-                                             std::vector<Source> from, const GraphNode& output) {
+  static std::unique_ptr<QuantizedNode> make_node(const Operator& op, const GraphNode& replaced,
+                                                  std::vector<Source> from, const GraphNode& output) {
     return std::make_unique<QuantizedNode>(op, replaced, std::move(from), output);
   }
-  static std::unique_ptr<NodeInGraph> made(const Operator& op, const Group& group, std::vector<Source> from) {
-    auto node = made(op, *group.head, std::move(from), group.quantize);
+  static std::unique_ptr<NodeInGraph> make_node(const Operator& op, const Group& group,
+                                                std::vector<Source> from) {
+    auto node = make_node(op, *group.head, std::move(from), group.quantize);
     node->set(group.act);
     return node;
   }
 
-  // Returns true for constant weights with a scale for all elements, or for each index of `axis`. `symmetric`: zero
-  // points must be 0, for unsigned elements 128.
+  // Returns true for constant weights with one scale, or one scale for each index of `axis`. `symmetric`: zero points
+  // must be 0, or 128 for unsigned elements.
   static bool are_weights(const GraphNode& w, int64_t axis, bool symmetric) {
     if (!w.is_constant(kX) || w.get_int("block_size", 0) != 0) return false;
     const std::optional<Tensor> x = w.constant(kX);
@@ -408,18 +409,18 @@ class Search {
     const bool along = (given < 0 ? given + rank : given) == axis;
     if (scales != 1 && !(along && static_cast<int64_t>(scales) == x->shape[static_cast<size_t>(axis)]))
       return false;
-    const uint8_t none = x->type == ElementType::kUint8 ? 128 : 0;
-    if (!w.has_input(kZero)) return !symmetric || none == 0;
+    const uint8_t center = x->type == ElementType::kUint8 ? 128 : 0;
+    if (!w.has_input(kZero)) return !symmetric || center == 0;
     if (!w.is_constant(kZero)) return false;
     const std::optional<Tensor> zero = w.constant(kZero);
     if (!zero || zero->type != x->type || zero->shape.elements() != static_cast<int64_t>(scales))
       return false;
     const auto* first = zero->as<const uint8_t>();
-    return !symmetric || std::all_of(first, first + scales, [none](uint8_t z) { return z == none; });
+    return !symmetric || std::all_of(first, first + scales, [center](uint8_t z) { return z == center; });
   }
 
-  // Sets the source of an int32 bias, whose scales must be the products of those of X and W. Returns false for another
-  // bias.
+  // Sets the source of an int32 bias. Its scales must be the scales of X times the scales of W. Returns false for any
+  // other bias.
   bool bias_of(const GraphNode& node, size_t i, const GraphNode& x, const GraphNode& w, Source& bias) const {
     if (!node.has_input(i)) return true;
     const GraphNode* b = dequantization(node, i, ElementType::kInt32);
@@ -449,7 +450,7 @@ class Search {
     if (x == nullptr || w == nullptr || !are_weights(*w, 0, true)) return {};
     const std::optional<Tensor> filters = w->constant(kX);
     const int64_t groups = conv.get_int("group", 1);
-    // Without kernels for other groups on matrix units, floats are faster.
+    // Other groups have no int8 kernels on matrix units, so float kernels are faster.
     if (groups != 1 && (filters->shape[1] != 1 || filters->shape[0] != groups)) return {};
     Source bias;
     if (!bias_of(conv, 2, *x, *w, bias)) return {};
@@ -468,7 +469,7 @@ class Search {
     add_all(from, *a);
     add_all(from, *b);
     add_quantization(from, group.quantize);
-    return made({"QLinearMatMul", "", 10}, group, std::move(from));
+    return make_node({"QLinearMatMul", "", 10}, group, std::move(from));
   }
 
   std::unique_ptr<NodeInGraph> gemm(const Group& group) const {
@@ -484,7 +485,7 @@ class Search {
     add_all(from, *b);
     from.push_back(bias);
     add_quantization(from, group.quantize);
-    return made(microsoft("QGemm"), group, std::move(from));
+    return make_node(microsoft("QGemm"), group, std::move(from));
   }
 
   std::unique_ptr<NodeInGraph> binary(const Group& group) const {
@@ -496,7 +497,8 @@ class Search {
     add_all(from, *a);
     add_all(from, *b);
     add_quantization(from, group.quantize);
-    return made(microsoft(group.head->op == "Add" ? "QLinearAdd" : "QLinearMul"), group, std::move(from));
+    return make_node(microsoft(group.head->op == "Add" ? "QLinearAdd" : "QLinearMul"), group,
+                     std::move(from));
   }
 
   std::unique_ptr<NodeInGraph> unary(const char* op, const Group& group) const {
@@ -505,7 +507,7 @@ class Search {
     std::vector<Source> from;
     add_all(from, *x);
     add_quantization(from, group.quantize);
-    return made(microsoft(op), group, std::move(from));
+    return make_node(microsoft(op), group, std::move(from));
   }
 
   // Inputs with the quantization of the output are not requantized.
@@ -522,9 +524,9 @@ class Search {
       if (i < kBits && is_same_quantization(*x, group.quantize)) equal |= int64_t{1} << i;
     }
     if (moved.size() <= kBits && equal == (int64_t{1} << moved.size()) - 1) {
-      return made({"Concat", "", group.head->version}, group, std::move(moved));
+      return make_node({"Concat", "", group.head->version}, group, std::move(moved));
     }
-    auto node = made(microsoft("QLinearConcat"), *group.head, std::move(from), group.quantize);
+    auto node = make_node(microsoft("QLinearConcat"), *group.head, std::move(from), group.quantize);
     node->set("equal", equal);
     return node;
   }
@@ -535,18 +537,18 @@ class Search {
     std::vector<Source> from;
     add_all(from, *x);
     add_quantization(from, group.quantize);
-    auto node = made(microsoft("QLinearSoftmax"), *group.head, std::move(from), group.quantize);
+    auto node = make_node(microsoft("QLinearSoftmax"), *group.head, std::move(from), group.quantize);
     node->set("opset", static_cast<int64_t>(group.head->version));
     return node;
   }
 
-  // An operator that does not change elements.
+  // Returns the same operator on integers, for an operator that only moves elements.
   std::unique_ptr<NodeInGraph> moved(const Group& group) const {
     const GraphNode* x = per_tensor(*group.head, 0);
     if (x == nullptr || !is_same_quantization(*x, group.quantize)) return nullptr;
     std::vector<Source> from = {{x, kX}};
     for (size_t i = 1; i < group.head->inputs.size(); ++i) from.push_back({group.head, i});
-    return made({group.head->op.c_str(), "", group.head->version}, group, std::move(from));
+    return make_node({group.head->op.c_str(), "", group.head->version}, group, std::move(from));
   }
 
   const std::vector<GraphNode>& nodes_;
@@ -558,11 +560,11 @@ class Search {
 
 std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nodes,
                                                const std::vector<std::string>& outputs,
-                                               const std::function<bool(const NodeInGraph&)>& takes) {
+                                               const std::function<bool(const NodeInGraph&)>& has_kernel) {
   const Search search(nodes, outputs);
   std::vector<Replacement> found;
   std::set<size_t> replaced;
-  // From the last node on, because a node that ends a replacement may be inside a larger one.
+  // Starts at the last node, because a node that ends a replacement may be inside a larger one.
   for (size_t i = nodes.size(); i-- > 0;) {
     if (replaced.count(i) > 0) continue;
     std::vector<Replacement> candidates = search.ending_with(i);
@@ -570,7 +572,7 @@ std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nod
     for (Replacement& replacement : candidates) {
       const std::vector<size_t>& of = replacement.nodes;
       if (std::any_of(of.begin(), of.end(), [&](size_t k) { return replaced.count(k) > 0; })) continue;
-      if (!takes(*replacement.node)) continue;
+      if (!has_kernel(*replacement.node)) continue;
       replaced.insert(of.begin(), of.end());
       found.push_back(std::move(replacement));
       break;

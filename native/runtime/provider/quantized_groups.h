@@ -25,10 +25,10 @@
 
 namespace graphopt::provider {
 
-// `takes`: whether there is a kernel for a node. `outputs`: names of the region's outputs, which must be written. A
-// DequantizeLinear node is replaced, too, if only replaced nodes read it.
+// `has_kernel` returns whether there is a kernel for a node. `outputs`: names of the region's outputs, which must be
+// written. A DequantizeLinear node is replaced, too, if only replaced nodes read it.
 std::vector<Replacement> find_quantized_groups(const std::vector<abi::GraphNode>& nodes,
                                                const std::vector<std::string>& outputs,
-                                               const std::function<bool(const NodeInGraph&)>& takes);
+                                               const std::function<bool(const NodeInGraph&)>& has_kernel);
 
 }  // namespace graphopt::provider

@@ -69,21 +69,21 @@ class Random final : public Kernel {
  private:
   template <class T>
   std::vector<T> draw(size_t count) const {
-    std::vector<T> numbers(count);
+    std::vector<T> values(count);
     const std::lock_guard lock(mutex_);
     if (distribution_.normal) {
       std::normal_distribution<float> next(first_, second_);
-      for (T& number : numbers) number = T(next(engine_));
+      for (T& value : values) value = T(next(engine_));
     } else {
       std::uniform_real_distribution<float> next(first_, second_);
-      for (T& number : numbers) number = T(next(engine_));
+      for (T& value : values) value = T(next(engine_));
     }
-    return numbers;
+    return values;
   }
 
   template <class T>
-  void upload(const std::vector<T>& numbers, Call& call) const {
-    staging(device_).upload(call.outputs[0].data, numbers.data(), numbers.size() * sizeof(T), call.stream);
+  void upload(const std::vector<T>& values, Call& call) const {
+    staging(device_).upload(call.outputs[0].data, values.data(), values.size() * sizeof(T), call.stream);
   }
 
   gpu::Device& device_;

@@ -38,9 +38,9 @@ std::atomic<bool> graphs_differ{false};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
 
 size_t alignment_of(void* const* addresses, size_t count) {
-  uintptr_t joined = 0;
-  for (size_t i = 0; i < count; ++i) joined |= reinterpret_cast<uintptr_t>(addresses[i]);
-  return gpu::alignment_of(joined);
+  uintptr_t bitwise_or = 0;
+  for (size_t i = 0; i < count; ++i) bitwise_or |= reinterpret_cast<uintptr_t>(addresses[i]);
+  return gpu::alignment_of(bitwise_or);
 }
 
 std::string text_of(const Tensors& tensors) {
@@ -58,7 +58,7 @@ class NodeFailure final : public abi::StatusError {
 };
 
 // Adds the node to the current exception's message. Call it in an exception handler.
-[[noreturn]] void rethrow_of(const std::string& node) {
+[[noreturn]] void rethrow_with_node(const std::string& node) {
   try {
     throw;
   } catch (const gpu::OutOfMemory&) {
@@ -185,7 +185,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
         if (step.outputs[i] >= 0) written[static_cast<size_t>(step.outputs[i])] = &call.outputs[i];
       }
     } catch (...) {
-      rethrow_of(describe(step, call));
+      rethrow_with_node(describe(step, call));
     }
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -230,7 +230,7 @@ Region::HostValues Region::values_of_shapes(const Tensors& inputs) const {
       step.kernel->run(call);
       found.values[static_cast<size_t>(step.outputs[0])] = y;
     } catch (...) {
-      rethrow_of(describe(step, call));
+      rethrow_with_node(describe(step, call));
     }
   }
   return found;
@@ -306,7 +306,7 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
         scope.finish(stream);
       }
     } catch (...) {
-      rethrow_of(describe(step, call));
+      rethrow_with_node(describe(step, call));
     }
   }
   return true;
@@ -358,7 +358,7 @@ Captured* Region::captured_graph(RegionPlan& plan, RegionCache::Lease& lease,
                                  const std::vector<void*>& addresses, bool needs_copies, bool known_addresses,
                                  void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
-    // Altered inputs must be copies.
+    // verify() alters the inputs, so they must be copies.
     if (staged(plan, lease, addresses, std::vector<bool>(addresses.size()), stream) == nullptr)
       return nullptr;
     if (!verify(plan, addresses, stream)) {
@@ -432,8 +432,8 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Lease& lease, const std:
   return &plan.staged;
 }
 
-// Returns the addresses of the copies of inputs and outputs; null for values without bytes. Those in `kept` are not
-// copied.
+// Returns the addresses of the copies of inputs and outputs; null for values without bytes. Values in `kept` are not
+// copied and keep their addresses.
 std::vector<void*> Region::copies_of(const RegionPlan& plan, const Block* arena,
                                      const std::vector<void*>& addresses,
                                      const std::vector<bool>& kept) const {

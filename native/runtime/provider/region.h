@@ -12,7 +12,7 @@
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
 // first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
 // driver, which later runs replay. A graph contains addresses. It is captured with the caller's addresses if
-// they are those of one of the last two sets of addresses. Otherwise it is captured with copies of inputs and
+// one of the last two runs with different addresses had them. Otherwise it is captured with copies of inputs and
 // outputs in the arena. Work that cannot be captured is enqueued node by node.
 #pragma once
 

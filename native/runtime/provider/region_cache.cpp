@@ -63,12 +63,12 @@ RegionPlan& RegionCache::Lease::add(RegionPlan plan) {
   return *active_;
 }
 
-void RegionCache::Lease::limit(const Region& region, size_t most) {
+void RegionCache::Lease::limit(const Region& region, size_t max_plans) {
   auto& plans = stream_cache_->plans;
   size_t count = 0;
   for (auto at = plans.begin(); at != plans.end();) {
     const auto plan = at++;
-    if (plan->region == &region && ++count > most) cache_.evict(*stream_cache_, plan);
+    if (plan->region == &region && ++count > max_plans) cache_.evict(*stream_cache_, plan);
   }
 }
 

@@ -125,15 +125,14 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     RegionPlan* find(const Region& region, const std::function<bool(RegionPlan&)>& fits);
     // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
-    // Evicts the least recently used plans of a region beyond kMaxPlans. Called after each capture of a graph. The
-    // first run of a shape does not capture, so it keeps up to twice as many plans.
+    // Evicts the least recently used plans of a region beyond kMaxPlans. Called after each capture of a graph.
     void trim(const Region& region) { limit(region, kMaxPlans); }
     void drop(const RegionPlan& plan);
     // Returns the stream's arena with at least `bytes` bytes. Throws gpu::OutOfMemory.
     const std::shared_ptr<Block>& arena(size_t bytes);
 
    private:
-    void limit(const Region& region, size_t most);
+    void limit(const Region& region, size_t max_plans);
     // Evicts the least recently used plan except the active one or, if there is none, frees the graphs of the
     // active plan and the arena. Returns false if there is nothing to free.
     bool evict() noexcept;
@@ -151,15 +150,16 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   void forget(const Region& region) noexcept;
 
  private:
-  // The number of a region's plans on a stream after a capture (trim). Between captures, add() allows twice as many.
+  // The maximum number of a region's plans on a stream after a capture (trim). Between captures, add() allows twice as
+  // many, because the first run of a shape does not capture.
   static constexpr size_t kMaxPlans = 32;
 
   // Frees memory: the least recently used plan of all idle stream caches or, if there is none, memory of the
   // caches that this thread holds. Returns false if there is nothing to free.
   bool reclaim() noexcept;
   bool reclaim_idle() noexcept;
-  // Destroys graphs of the least recently used plans, because a graph keeps its arena alive, until all arenas
-  // other than the current one together have no more bytes than the current one.
+  // Limits the bytes of all other arenas together to the bytes of the current arena. A graph keeps its arena alive, so
+  // graphs of the least recently used plans are destroyed.
   void limit_arenas(StreamCache& stream_cache, const RegionPlan* active);
   void discard_graphs(const StreamCache& stream_cache, RegionPlan& plan) noexcept;
   // Both accept a plan with unfinished work. `evict` also counts the plan as dropped, because it could have

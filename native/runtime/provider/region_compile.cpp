@@ -12,7 +12,7 @@
 #include "runtime/provider/arena.h"
 #include "runtime/provider/input_slices.h"
 #include "runtime/provider/named_values.h"
-#include "runtime/provider/packed_products.h"
+#include "runtime/provider/packed_matmuls.h"
 #include "runtime/provider/quantized_groups.h"
 #include "runtime/provider/region.h"
 #include "runtime/provider/siblings.h"
@@ -62,8 +62,9 @@ class RegionNode final : public Node {
 // The groups of nodes that form one step.
 struct Region::Groups {
   std::vector<Fusion> fusions;
-  std::vector<const Fusion*> ends;      // for each node, the fusion that it ends; null if there is none
-  std::map<size_t, Siblings> siblings;  // by the position of the first sibling
+  std::vector<const Fusion*>
+      fusion_at;  // for each node, the fusion with this last node; null if there is none
+  std::map<size_t, Siblings> siblings;                      // by the position of the first sibling
   std::map<size_t, std::unique_ptr<NodeInGraph>> replaced;  // by the position of the last replaced node
   std::vector<bool> covered;                                // nodes that are part of another node's step
 };
@@ -71,14 +72,14 @@ struct Region::Groups {
 // Channels-last layout is known to be faster on GPUs with matrix units: with cuDNN or, without a vendor
 // library, with the built-in GEMM kernels, which compute in this layout (docs/measurements/provider_h200.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes, const Groups& groups) const {
-  const auto asks = [&](const NodeInGraph& node) {
+  const auto prefers_channels_last = [&](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && !node.inputs.empty() && has_layouts(node.inputs[0]) &&
            op->layout_of(node) == Layout::kLast;
   };
-  const bool any = std::any_of(nodes.begin(), nodes.end(), asks) ||
+  const bool any = std::any_of(nodes.begin(), nodes.end(), prefers_channels_last) ||
                    std::any_of(groups.replaced.begin(), groups.replaced.end(),
-                               [&](const auto& replaced) { return asks(*replaced.second); });
+                               [&](const auto& replaced) { return prefers_channels_last(*replaced.second); });
   if (options_.implementation >= 0 || !any) return false;
   if (options_.channels_last) return *options_.channels_last;
   const hip::Matrix matrix = gpu::architecture(device_.facts().arch).matrix;
@@ -89,9 +90,9 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes, const Grou
 Region::Groups Region::group(const std::vector<GraphNode>& nodes,
                              const std::vector<std::string>& outputs) const {
   Groups groups;
-  groups.ends.resize(nodes.size());
+  groups.fusion_at.resize(nodes.size());
   groups.covered.resize(nodes.size());
-  const auto takes = [this](const NodeInGraph& node) {
+  const auto has_kernel = [this](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->refuse(node).empty();
   };
@@ -103,32 +104,32 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
       groups.replaced.emplace(position, std::move(replacement.node));
     }
   };
-  replace(find_packed_products(nodes, outputs, takes));
+  replace(find_packed_matmuls(nodes, outputs, has_kernel));
   // Without matrix units, 8-bit matrix multiplications are slower than those of floats.
   if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
-    replace(find_quantized_groups(nodes, outputs, takes));
+    replace(find_quantized_groups(nodes, outputs, has_kernel));
   }
   replace(find_input_slices(nodes, outputs, [this](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr ? op->slices : 0;
   }));
-  const auto takes_tail = [&](const GraphNode& node) {
+  const auto can_fuse_tail = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->create_with_tail &&
            !groups.covered[static_cast<size_t>(&node - nodes.data())];
   };
-  groups.fusions = find_tails(nodes, outputs, takes_tail);
+  groups.fusions = find_tails(nodes, outputs, can_fuse_tail);
   for (const Fusion& fusion : groups.fusions) {
     count_region(RegionEvent::kFused);
     groups.covered[fusion.head] = true;
     for (const size_t i : fusion.others) groups.covered[i] = true;
-    groups.ends[fusion.others.back()] = &fusion;
+    groups.fusion_at[fusion.others.back()] = &fusion;
   }
-  const auto takes_siblings = [&](const GraphNode& node) {
+  const auto can_merge_siblings = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->create_siblings && options_.implementation < 0;
   };
-  for (Siblings& found : find_siblings(nodes, outputs, takes_siblings)) {
+  for (Siblings& found : find_siblings(nodes, outputs, can_merge_siblings)) {
     count_region(RegionEvent::kFused);
     for (size_t k = 1; k < found.size(); ++k) groups.covered[found[k]] = true;
     groups.siblings.emplace(found.front(), std::move(found));
@@ -138,15 +139,15 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
 
 // Returns the source of the step that replaces node i.
 StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
-  const Fusion* fusion = groups.ends[i];
+  const Fusion* fusion = groups.fusion_at[i];
   const auto replaced = groups.replaced.find(i);
   const NodeInGraph* first = &nodes[fusion != nullptr ? fusion->head : i];
   const NodeInGraph& node = replaced != groups.replaced.end() ? *replaced->second : *first;
-  const auto family = groups.siblings.find(i);
+  const auto siblings = groups.siblings.find(i);
   StepSource source;
   source.node = &node;
   source.op = registry_.registration(node);
-  source.members = family != groups.siblings.end() ? family->second : Siblings{i};
+  source.members = siblings != groups.siblings.end() ? siblings->second : Siblings{i};
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     source.inputs.emplace_back(&node, k);
     for (size_t m = 1; k > 0 && m < source.members.size(); ++m) {
@@ -164,9 +165,9 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Subgraphs of one If may have values with the same name, of which only some can be computed on the host. A value with
-// such a name is computed there if it is no output of the region and its inputs are known. Shape and Size need only
-// the shape of their input.
+// Subgraphs of one If may have different values with the same name, and only some of them can be computed on the host.
+// A value with a name in `computed_on_host` is computed there if it is not an output of the region and its inputs are
+// known. Shape and Size need only the shape of their input.
 bool Region::is_computed_on_host(const NodeInGraph& node, const NamedValues& known,
                                  const std::set<std::string>& computed_on_host) const {
   const Registration* op = registry_.claims().find_host_kernel(node);
@@ -234,8 +235,8 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
   const bool channels_last = wants_channels_last(nodes, groups);
   std::vector<StepSource> sources;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (groups.covered[i] && groups.ends[i] == nullptr) continue;
-    if (channels_last && groups.ends[i] == nullptr && groups.siblings.count(i) == 0 &&
+    if (groups.covered[i] && groups.fusion_at[i] == nullptr) continue;
+    if (channels_last && groups.fusion_at[i] == nullptr && groups.siblings.count(i) == 0 &&
         known.add_view(nodes[i], sources))
       continue;
     StepSource source = source_of(nodes, groups, i);
@@ -301,8 +302,8 @@ void Region::find_uploads() {
   }
 }
 
-// A caller may bind an input and an output to the same memory if only the step that writes the output reads the input
-// from then on.
+// A caller may bind an input and an output to the same memory if the step that writes the output reads the input once,
+// and no later step reads it.
 void Region::find_in_place() {
   const auto readers_from = [&](size_t s, size_t input) {
     int64_t readers = 0;

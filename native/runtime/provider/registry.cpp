@@ -114,7 +114,7 @@ Table with_copies(gpu::Device& device) {
     Registration& op = table.emplace_back();
     op.name = from_host ? "MemcpyFromHost" : "MemcpyToHost";
     (from_host ? op.host_inputs : op.host_outputs) = {0};
-    op.refuse = [](const Node&) { return std::string("only the runtime makes such nodes"); };
+    op.refuse = [](const Node&) { return std::string("only the runtime creates such nodes"); };
     op.create = [&device, from_host](const Node&) { return std::make_unique<CopyKernel>(device, from_host); };
   }
   return table;
@@ -148,9 +148,9 @@ std::string describe_implementations(gpu::Device& device) {
 
 Registry::Registry(const abi::OrtApi24* api, gpu::Device& device)
     : api_(api), device_(device), registry_(nullptr, Release{api}), claims_(with_copies(device)) {
-  abi::OrtKernelRegistry* made = nullptr;
-  abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &made));
-  registry_.reset(made);
+  abi::OrtKernelRegistry* raw = nullptr;
+  abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &raw));
+  registry_.reset(raw);
   const gpu::OnDevice on(device);
   for (const Registration& op : claims_.table()) add(op);
 }

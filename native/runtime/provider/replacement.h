@@ -11,7 +11,7 @@ namespace graphopt::provider {
 struct Replacement {
   // Indices of the replaced nodes. The new node has the position of the last one.
   std::vector<size_t> nodes;
-  std::unique_ptr<NodeInGraph> node;  // refers to `nodes`; may convert a constant when it is read
+  std::unique_ptr<NodeInGraph> node;  // refers to the replaced nodes; may convert a constant when it is read
 };
 
 }  // namespace graphopt::provider

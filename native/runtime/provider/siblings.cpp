@@ -11,35 +11,35 @@ namespace {
 using abi::GraphNode;
 
 // Returns the key that siblings share; nothing for a node that cannot have siblings.
-std::optional<std::string> family_of(const GraphNode& node, const std::vector<std::string>& outputs) {
+std::optional<std::string> sibling_key(const GraphNode& node, const std::vector<std::string>& outputs) {
   if (node.output_names().size() != 1 || node.inputs.size() < 2 || node.input_names()[0].empty()) {
     return std::nullopt;
   }
   if (std::find(outputs.begin(), outputs.end(), node.output_names()[0]) != outputs.end()) return std::nullopt;
-  std::ostringstream family;
-  family << node.domain() << ' ' << node.op << ' ' << static_cast<int>(node.type());
+  std::ostringstream key;
+  key << node.domain() << ' ' << node.op << ' ' << static_cast<int>(node.type());
   for (size_t i = 1; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || !node.is_constant(i)) return std::nullopt;
     const std::optional<Tensor> value = node.constant(i);
     if (!value) return std::nullopt;
-    family << ' ' << static_cast<int>(value->type) << value->shape.text();
+    key << ' ' << static_cast<int>(value->type) << value->shape.text();
   }
-  family << ' ' << node.input_names()[0];
-  return family.str();
+  key << ' ' << node.input_names()[0];
+  return key.str();
 }
 
 }  // namespace
 
 std::vector<Siblings> find_siblings(const std::vector<GraphNode>& nodes,
                                     const std::vector<std::string>& outputs,
-                                    const std::function<bool(const GraphNode&)>& takes) {
-  std::map<std::string, Siblings> families;
+                                    const std::function<bool(const GraphNode&)>& has_kernel) {
+  std::map<std::string, Siblings> groups;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!takes(nodes[i])) continue;
-    if (const auto family = family_of(nodes[i], outputs)) families[*family].push_back(i);
+    if (!has_kernel(nodes[i])) continue;
+    if (const auto key = sibling_key(nodes[i], outputs)) groups[*key].push_back(i);
   }
   std::vector<Siblings> found;
-  for (auto& [family, members] : families) {
+  for (auto& [key, members] : groups) {
     if (members.size() > 1) found.push_back(std::move(members));
   }
   return found;

@@ -10,11 +10,11 @@
 
 namespace graphopt::provider {
 
-// The indices of two or more sibling nodes, in order. `takes`: whether a node's operator has a kernel for
+// The indices of two or more sibling nodes, in order. `has_kernel`: whether a node's operator has a kernel for
 // siblings. `outputs`: names of the region's outputs, which siblings do not write.
 using Siblings = std::vector<size_t>;
 std::vector<Siblings> find_siblings(const std::vector<abi::GraphNode>& nodes,
                                     const std::vector<std::string>& outputs,
-                                    const std::function<bool(const abi::GraphNode&)>& takes);
+                                    const std::function<bool(const abi::GraphNode&)>& has_kernel);
 
 }  // namespace graphopt::provider

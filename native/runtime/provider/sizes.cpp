@@ -51,11 +51,11 @@ bool is_convolution(const GraphNode& node) {
 
 Sizes::Sizes(const std::vector<GraphNode>& nodes) {
   for (const GraphNode& node : nodes) {
-    if (Dims dims = output(node); !dims.empty()) made_[node.output_names()[0]] = std::move(dims);
+    if (Dims dims = output(node); !dims.empty()) inferred_[node.output_names()[0]] = std::move(dims);
   }
 }
 
-bool Sizes::are_alike(const GraphNode& node) const {
+bool Sizes::have_equal_shapes(const GraphNode& node) const {
   const Dims a = input(node, 0);
   return !a.empty() && a == input(node, 1);
 }
@@ -64,14 +64,14 @@ Sizes::Dims Sizes::input(const GraphNode& node, size_t i) const {
   if (!node.has_input(i) || !node.inputs[i].shape) return {};
   const Shape& shape = *node.inputs[i].shape;
   const std::string& name = node.input_names()[i];
-  const auto made = made_.find(name);
+  const auto inferred = inferred_.find(name);
   Dims dims = node.symbols(i);
   for (size_t d = 0; d < shape.rank(); ++d) {
     if (shape[d] >= 0) {
       dims[d] = std::to_string(shape[d]);
     } else if (dims[d].empty()) {
-      const bool known = made != made_.end() && made->second.size() == shape.rank();
-      dims[d] = known ? made->second[d] : "dim " + std::to_string(d) + " of " + name;
+      const bool known = inferred != inferred_.end() && inferred->second.size() == shape.rank();
+      dims[d] = known ? inferred->second[d] : "dim " + std::to_string(d) + " of " + name;
     }
   }
   return dims;

@@ -9,14 +9,14 @@
 
 namespace graphopt::provider {
 
-// The runtime infers integer dims and propagates the symbolic dims of model inputs. The result of a
-// convolution of a symbolic dim is unknown to it. This class also infers such dims, for example for a
+// The runtime infers integer dims and propagates the symbolic dims of model inputs. It does not know the output
+// sizes of a convolution with symbolic input sizes. This class also infers such dims, for example for a
 // residual branch whose convolutions keep the size of its input.
 class Sizes {
  public:
   explicit Sizes(const std::vector<abi::GraphNode>& nodes);
-  // Returns true if the first two inputs of a node are known to have the same shape.
-  bool are_alike(const abi::GraphNode& node) const;
+  // Returns true if the first two inputs of a node are known to have equal shapes.
+  bool have_equal_shapes(const abi::GraphNode& node) const;
 
  private:
   using Dims = std::vector<std::string>;
@@ -24,7 +24,7 @@ class Sizes {
   Dims input(const abi::GraphNode& node, size_t i) const;
   Dims output(const abi::GraphNode& node) const;
 
-  std::map<std::string, Dims> made_;  // of node outputs in the region
+  std::map<std::string, Dims> inferred_;  // of node outputs in the region
 };
 
 }  // namespace graphopt::provider

@@ -49,7 +49,7 @@ void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
     Block* block = nullptr;
     try {
       block = take(bytes);
-    } catch (const gpu::OutOfMemory&) {  // no memory that could be pinned
+    } catch (const gpu::OutOfMemory&) {  // no memory can be pinned
     }
     if (block != nullptr) {
       std::memcpy(block->memory, from, bytes);

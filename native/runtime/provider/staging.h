@@ -28,7 +28,7 @@ class Staging {
     void* memory = nullptr;
     size_t bytes = 0;
     void* event = nullptr;                      // recorded after the last copy from it
-    std::weak_ptr<gpu::StreamContext> context;  // stream of that copy; expires with it
+    std::weak_ptr<gpu::StreamContext> context;  // of the stream of that copy; expires with the stream
 
     bool is_free();
   };

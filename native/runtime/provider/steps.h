@@ -37,7 +37,7 @@ struct Step {
 };
 
 // A value that a step writes.
-struct Written {
+struct StepValue {
   size_t first = 0, last = 0;     // the step that writes it, and the last one that reads it
   int output = -1;                // index of the region's output; -1: none
   bool computed_on_host = false;  // during planning
@@ -46,7 +46,7 @@ struct Written {
 
 struct Steps {
   std::vector<Step> all;
-  std::vector<Written> values;
+  std::vector<StepValue> values;
   std::vector<Tensor> constants;
   size_t inputs = 0, outputs = 0;  // numbers of the region's inputs and outputs
   // Indices of an input and an output of the region that may be the same memory.

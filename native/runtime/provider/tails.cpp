@@ -57,8 +57,8 @@ std::optional<Activation> activation_of(const GraphNode& node) {
     return Activation{A::kHardSigmoid, node.get_float("alpha", 0.2f), node.get_float("beta", 0.5f)};
   }
   if (node.op == "Clip") {
-    constexpr float kMost = std::numeric_limits<float>::infinity();
-    const auto low = limit(node, 1, -kMost), high = limit(node, 2, kMost);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const auto low = limit(node, 1, -kInfinity), high = limit(node, 2, kInfinity);
     if (low && high) return Activation{A::kClip, *low, *high};
   }
   if (node.op == "PRelu") {
@@ -72,7 +72,7 @@ std::optional<Activation> activation_of(const GraphNode& node) {
 namespace {
 
 // Returns true for PRelu of X [N, C, D1.., Dk] with slopes [C, 1.., 1] or [1, C, 1.., 1], one for each channel.
-bool has_slope_of_each_channel(const GraphNode& node) {
+bool has_slope_per_channel(const GraphNode& node) {
   if (node.op != "PRelu" || !node.domain().empty() || node.inputs[0].type != node.inputs[1].type)
     return false;
   const size_t axes = slope_axes(node);
@@ -125,7 +125,7 @@ class Search {
     if (by.size() != 1 || used_[by[0]]) return;
     const GraphNode& sum = nodes_[by[0]];
     if (sum.op != "Add" || !sum.domain().empty() || sum.inputs[0].type != sum.inputs[1].type ||
-        !sizes_.are_alike(sum)) {
+        !sizes_.have_equal_shapes(sum)) {
       return;
     }
     found.sum = by[0];
@@ -142,7 +142,7 @@ class Search {
       if (node.input_names()[0] != value) return;
       if (const auto act = activation_of(node)) {
         found.tail.act = *act;
-      } else if (has_slope_of_each_channel(node)) {
+      } else if (has_slope_per_channel(node)) {
         found.tail.has_slopes = true;
         found.prelu = by[0];
       } else {
@@ -153,8 +153,8 @@ class Search {
     }
     // x sigmoid(x)
     if (by.size() != 2 || used_[by[0]] || used_[by[1]]) return;
-    const GraphNode &gate = nodes_[by[0]], &product = nodes_[by[1]];
-    if (gate.op != "Sigmoid" || product.op != "Mul" || !gate.domain().empty() || !product.domain().empty())
+    const GraphNode &gate = nodes_[by[0]], &multiply = nodes_[by[1]];
+    if (gate.op != "Sigmoid" || multiply.op != "Mul" || !gate.domain().empty() || !multiply.domain().empty())
       return;
     const std::string& factor = gate.output_names()[0];
     if (readers(factor) != std::vector<size_t>{by[1]}) return;
@@ -172,11 +172,11 @@ class Search {
 }  // namespace
 
 std::vector<Fusion> find_tails(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs,
-                               const std::function<bool(const GraphNode&)>& takes_tail) {
+                               const std::function<bool(const GraphNode&)>& can_fuse_tail) {
   Search search(nodes, outputs);
   std::vector<Fusion> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!takes_tail(nodes[i])) continue;
+    if (!can_fuse_tail(nodes[i])) continue;
     if (auto fusion = search.from(i)) found.push_back(std::move(*fusion));
   }
   return found;

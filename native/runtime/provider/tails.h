@@ -21,13 +21,13 @@ struct Fusion {
   size_t prelu = 0;              // the node with the slopes as input 1
 };
 
-// Returns the activation that a node applies to its first input; nothing if the node is no activation.
+// Returns the activation that a node applies to its first input; nothing if the node is not an activation.
 std::optional<Activation> activation_of(const abi::GraphNode& node);
 
-// `takes_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, all of
+// `can_fuse_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, all of
 // which must be written.
 std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
                                const std::vector<std::string>& outputs,
-                               const std::function<bool(const abi::GraphNode&)>& takes_tail);
+                               const std::function<bool(const abi::GraphNode&)>& can_fuse_tail);
 
 }  // namespace graphopt::provider

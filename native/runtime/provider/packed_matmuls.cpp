@@ -1,4 +1,4 @@
-#include "runtime/provider/packed_products.h"
+#include "runtime/provider/packed_matmuls.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,16 +13,16 @@ namespace {
 using abi::GraphNode;
 
 // Inputs of MatMulNBits.
-enum : size_t { kA, kB, kScales, kPoints, kGroups, kBias };
+enum : size_t { kA, kB, kScales, kZeroPoints, kGroups, kBias };
 // Inputs of DequantizeLinear.
-enum : size_t { kQuantized, kScale, kPoint };
+enum : size_t { kQuantized, kScale, kZeroPoint };
 
 // The weights of a DequantizeLinear node, as a matrix with K rows and N columns.
 struct BlockedWeights {
   ElementType type = ElementType::kUndefined;
   int64_t K = 0, N = 0, size = 0;  // size: elements of a block along K
   bool transposed = false;         // stored as [N, K]
-  bool has_points = false;
+  bool has_zero_points = false;
 
   int64_t blocks() const { return (K + size - 1) / size; }
   int bits() const { return is_packed(type) ? 4 : 8; }
@@ -106,41 +106,42 @@ void transpose(const T* from, int64_t rows, int64_t columns, T* to) {
 
 class PackedNode final : public NodeInGraph {
  public:
-  PackedNode(const GraphNode& dequantize, const GraphNode& product, const BlockedWeights& weights)
-      : dequantize_(dequantize), product_(product), weights_(weights) {
+  PackedNode(const GraphNode& dequantize, const GraphNode& matmul, const BlockedWeights& weights)
+      : dequantize_(dequantize), matmul_(matmul), weights_(weights) {
     op = "MatMulNBits";
-    name = product.name;
+    name = matmul.name;
     version = 1;
     domain_ = kMicrosoft;
-    inputs = {product.inputs[0], constant_of(ElementType::kUint8), constant_of(scales_type())};
-    outputs = product.outputs;
+    inputs = {matmul.inputs[0], constant_of(ElementType::kUint8), constant_of(scales_type())};
+    outputs = matmul.outputs;
     // MatMulNBits' default zero point is 0 plus the offset of signed integers.
-    const bool points = weights.has_points || !weights.is_signed();
-    inputs.push_back(points ? constant_of(ElementType::kUint8) : Value());
+    const bool zero_points = weights.has_zero_points || !weights.is_signed();
+    inputs.push_back(zero_points ? constant_of(ElementType::kUint8) : Value());
     const std::string layout = (weights.transposed ? "/NxK by " : "/KxN by ") + std::to_string(weights.size);
     const auto packed = [&](size_t i) { return dequantize.input_names()[i] + layout; };
-    input_names_ = {product.input_names()[0], packed(kQuantized), packed(kScale), ""};
-    if (points) {
-      input_names_[kPoints] = weights.has_points ? packed(kPoint) : packed(kScale) + ", zero points";
+    input_names_ = {matmul.input_names()[0], packed(kQuantized), packed(kScale), ""};
+    if (zero_points) {
+      input_names_[kZeroPoints] =
+          weights.has_zero_points ? packed(kZeroPoint) : packed(kScale) + ", zero points";
     }
-    constant_ = {product.is_constant(0), true, true, points};
-    output_names_ = product.output_names();
-    if (!product.has_input(2)) return;
-    inputs.insert(inputs.end(), {Value(), product.inputs[2]});
-    input_names_.insert(input_names_.end(), {"", product.input_names()[2]});
-    constant_.insert(constant_.end(), {false, product.is_constant(2)});
+    constant_ = {matmul.is_constant(0), true, true, zero_points};
+    output_names_ = matmul.output_names();
+    if (!matmul.has_input(2)) return;
+    inputs.insert(inputs.end(), {Value(), matmul.inputs[2]});
+    input_names_.insert(input_names_.end(), {"", matmul.input_names()[2]});
+    constant_.insert(constant_.end(), {false, matmul.is_constant(2)});
   }
 
   std::optional<Tensor> constant(size_t i) const override {
-    if (i == kA) return product_.constant(0);
-    if (i == kBias) return product_.constant(2);
+    if (i == kA) return matmul_.constant(0);
+    if (i == kBias) return matmul_.constant(2);
     if (i >= inputs.size() || !inputs[i].present) return std::nullopt;
     const int64_t blocks = weights_.blocks();
     Tensor packed;
     packed.type = inputs[i].type;
     packed.shape = {weights_.N, blocks};
     if (i == kB) packed.shape = {weights_.N, blocks, weights_.size * weights_.bits() / 8};
-    if (i == kPoints) packed.shape = {weights_.N, (blocks * weights_.bits() + 7) / 8};
+    if (i == kZeroPoints) packed.shape = {weights_.N, (blocks * weights_.bits() + 7) / 8};
     if (!memory_[i]) {
       memory_[i] = std::make_unique<uint8_t[]>(packed.bytes());  // zeros
       fill(i, packed.bytes() / static_cast<size_t>(std::max<int64_t>(weights_.N, 1)), memory_[i].get());
@@ -165,8 +166,8 @@ class PackedNode final : public NodeInGraph {
 
   // Writes the packed values of an input, N rows of `row_bytes`.
   void fill(size_t i, size_t row_bytes, uint8_t* to) const {
-    if (i == kPoints && !weights_.has_points) return;  // zeros
-    const size_t source = i == kB ? kQuantized : i == kScales ? kScale : kPoint;
+    if (i == kZeroPoints && !weights_.has_zero_points) return;  // zeros
+    const size_t source = i == kB ? kQuantized : i == kScales ? kScale : kZeroPoint;
     const std::optional<Tensor> from = dequantize_.constant(source);
     if (!from) throw Error("the constant '" + dequantize_.input_names()[source] + "' has no value");
     const int64_t N = weights_.N, rows = i == kB ? weights_.K : weights_.blocks();
@@ -193,7 +194,7 @@ class PackedNode final : public NodeInGraph {
   }
 
   const GraphNode& dequantize_;
-  const GraphNode& product_;
+  const GraphNode& matmul_;
   const BlockedWeights weights_;
   mutable std::unique_ptr<uint8_t[]> memory_[kBias];
 };
@@ -223,17 +224,17 @@ class Search {
       reader = only_reader(*reader);
     }
     if (!reader) return std::nullopt;
-    const GraphNode& product = nodes_[*reader];
-    const bool gemm = product.op == "Gemm" && product.domain().empty();
-    const bool fused = product.op == "FusedMatMul" && product.domain() == kMicrosoft;
-    if (!(gemm || fused || (product.op == "MatMul" && product.domain().empty()))) return std::nullopt;
-    if ((gemm || fused) && product.get_bool("transB")) transposed = !transposed;
+    const GraphNode& matmul = nodes_[*reader];
+    const bool gemm = matmul.op == "Gemm" && matmul.domain().empty();
+    const bool fused = matmul.op == "FusedMatMul" && matmul.domain() == kMicrosoft;
+    if (!(gemm || fused || (matmul.op == "MatMul" && matmul.domain().empty()))) return std::nullopt;
+    if ((gemm || fused) && matmul.get_bool("transB")) transposed = !transposed;
     // Blocks must be along K.
     if (transposed != weights->transposed) return std::nullopt;
     if (transposed) std::swap(weights->K, weights->N);
-    if (!multiplies(product, nodes_[found.nodes.back()].output_names()[0], weights->N)) return std::nullopt;
+    if (!multiplies(matmul, nodes_[found.nodes.back()].output_names()[0], weights->N)) return std::nullopt;
     found.nodes.push_back(*reader);
-    found.node = std::make_unique<PackedNode>(nodes_[dequantize], product, *weights);
+    found.node = std::make_unique<PackedNode>(nodes_[dequantize], matmul, *weights);
     return found;
   }
 
@@ -256,7 +257,7 @@ class Search {
     BlockedWeights weights;
     weights.type = node.inputs[kQuantized].type;
     weights.size = node.get_int("block_size", 0);
-    weights.has_points = node.has_input(kPoint);
+    weights.has_zero_points = node.has_input(kZeroPoint);
     if (weights.size <= 0 || !(is_packed(weights.type) || is_byte(weights.type))) return std::nullopt;
     const std::optional<Tensor> x = node.constant(kQuantized);
     if (!x || x->shape.rank() != 2) return std::nullopt;
@@ -268,7 +269,7 @@ class Search {
     Shape blocks = x->shape;
     int64_t& along = blocks[weights.transposed ? 1 : 0];
     along = (along + weights.size - 1) / weights.size;
-    for (size_t i = kScale; i <= (weights.has_points ? kPoint : kScale); ++i) {
+    for (size_t i = kScale; i <= (weights.has_zero_points ? kZeroPoint : kScale); ++i) {
       const std::optional<Tensor> value = node.constant(i);
       if (!value || value->shape != blocks) return std::nullopt;  // its kernel throws
     }
@@ -282,15 +283,15 @@ class Search {
   }
 
   // Returns true for Y = A W + bias with a bias [N] or none.
-  static bool multiplies(const GraphNode& product, const std::string& w, int64_t N) {
-    if (product.input_names()[1] != w || !product.has_input(0)) return false;
+  static bool multiplies(const GraphNode& matmul, const std::string& w, int64_t N) {
+    if (matmul.input_names()[1] != w || !matmul.has_input(0)) return false;
     for (const char* key : {"transA", "transBatchA", "transBatchB"}) {
-      if (product.get_bool(key)) return false;
+      if (matmul.get_bool(key)) return false;
     }
-    if (product.get_float("alpha", 1.0f) != 1.0f) return false;
-    if (!product.has_input(2)) return true;
-    const std::optional<Shape>& bias = product.inputs[2].shape;
-    return product.get_float("beta", 1.0f) == 1.0f && bias && bias->rank() == 1 && (*bias)[0] == N;
+    if (matmul.get_float("alpha", 1.0f) != 1.0f) return false;
+    if (!matmul.has_input(2)) return true;
+    const std::optional<Shape>& bias = matmul.inputs[2].shape;
+    return matmul.get_float("beta", 1.0f) == 1.0f && bias && bias->rank() == 1 && (*bias)[0] == N;
   }
 
   const std::vector<GraphNode>& nodes_;
@@ -300,14 +301,14 @@ class Search {
 
 }  // namespace
 
-std::vector<Replacement> find_packed_products(const std::vector<GraphNode>& nodes,
-                                              const std::vector<std::string>& outputs,
-                                              const std::function<bool(const NodeInGraph&)>& takes) {
+std::vector<Replacement> find_packed_matmuls(const std::vector<GraphNode>& nodes,
+                                             const std::vector<std::string>& outputs,
+                                             const std::function<bool(const NodeInGraph&)>& has_kernel) {
   const Search search(nodes, outputs);
   std::vector<Replacement> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    auto product = search.from(i);
-    if (product && takes(*product->node)) found.push_back(std::move(*product));
+    auto matmul = search.from(i);
+    if (matmul && has_kernel(*matmul->node)) found.push_back(std::move(*matmul));
   }
   return found;
 }
