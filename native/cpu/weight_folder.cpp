@@ -107,8 +107,8 @@ uint64_t limit_of_process() {
   if (given == nullptr) return 16384 * kMiB;
   const char* end = given + std::strlen(given);
   uint64_t limit = 0;
-  const auto [behind, error] = std::from_chars(given, end, limit);
-  if (error != std::errc() || behind != end || limit > UINT64_MAX / kMiB) {
+  const auto [parsed, error] = std::from_chars(given, end, limit);
+  if (error != std::errc() || parsed != end || limit > UINT64_MAX / kMiB) {
     throw std::runtime_error(std::string("GRAPHOPT_WEIGHTS_LIMIT must be a number of MiB, not '") + given +
                              "'");
   }

@@ -1,7 +1,7 @@
 // Stores packed weights in files that the processes of a machine map read-only: n processes keep one copy in memory.
 //
-// A file contains the original weights and the packed ones. It is used only if all bytes of the original
-// weights are equal and its text, which names the library, the instruction set and the layout, is equal. A
+// A file contains the original weights, the packed weights, and a text that names the library, the instruction
+// set and the layout. It is used only if the text and all bytes of the original weights are equal. A
 // checksum covers the packed weights. Files appear atomically: they are written under another name, synced,
 // and then linked. If two processes write the same file, the file of the first one is kept. When the folder
 // would exceed its limit, the least recently used files are removed; processes that have mapped them keep the

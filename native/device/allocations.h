@@ -49,7 +49,7 @@ class Allocations {
  public:
   struct Statistics {
     size_t bytes = 0, peak = 0;  // allocated at present, and at most so far
-    size_t graphs = 0;           // existing captured graphs, whose memory the driver owns
+    size_t graphs = 0;           // existing captured graphs; the driver owns their memory
   };
 
   void add(const Device& device, const void* memory, size_t bytes);

@@ -56,7 +56,7 @@ bool path_exists(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Returns the entries of a folder whose names begin with `start`, sorted.
+// Returns the entries of a folder with names that begin with `start`, sorted.
 std::vector<fs::path> entries(const fs::path& folder, const std::string& start = "") {
   std::vector<fs::path> found;
   std::error_code error;

@@ -91,8 +91,8 @@ struct Hip : DriverFunctions {
     return graph_instantiate_(ready, captured, nullptr, nullptr, 0);
   }
 
-  // An error remains the last error of the thread (from HIP 7 on) until a call reads it, and other code would
-  // take it for its own error. Every error of our calls is therefore cleared.
+  // From HIP 7 on, an error remains the last error of the thread until a call reads it. Other code would take it
+  // for its own error, so every error of our calls is cleared.
   void clear_error() const noexcept { get_last_error(); }
 
   void* enter(int number) const {

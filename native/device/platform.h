@@ -33,7 +33,7 @@
 //   keep_order()                a barrier for the compiler: no load moves across it, which bounds the number of
 //                               registers that wait for loads
 //   compute_here(x)             makes the compiler compute the vector x before this point. Otherwise it moves the
-//                               instructions of RDNA's matrix units behind barriers
+//                               instructions of RDNA's matrix units past barriers
 //   copy_to_lds(to, from, inside), wait_for_copies()
 //                               copies 16 bytes (zeros unless `inside`), and waits for all copies of the work-item;
 //                               asynchronous only with kCopiesToLds
@@ -72,7 +72,7 @@ struct LaunchBounds {
   constexpr LaunchBounds(int max_threads, Occupancy occupancy = 0)
       : threads(max_threads), groups(occupancy) {}
 
-  // Returns the number of waves on each of the four SIMDs of a compute unit of CDNA: at least those of one work-group.
+  // Returns the number of waves on each of the four SIMDs of a compute unit of CDNA. One work-group must fit.
   constexpr int waves_on_simd() const {
     const int waves = (threads + kWave - 1) / kWave;
     return groups.cdna * waves > 4 ? groups.cdna * waves / 4 : (waves + 3) / 4;

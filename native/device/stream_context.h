@@ -9,8 +9,8 @@
 // | 4. the stream                          | create(); of(): another library          | after the handles
 //
 // No handle serves two streams. Streams therefore share no state of a library, and a graph keeps the
-// workspace of its capture. The context of a closed session is reused by the next session, because libraries
-// wait for the whole device when a handle is destroyed (cublasDestroy, rocblas_destroy_handle), which would
+// workspace of its capture. The context of a closed session is reused by the next session and not destroyed:
+// destroying a handle waits for the whole device (cublasDestroy, rocblas_destroy_handle), and this wait would
 // end captures of other threads, such as PyTorch's.
 #pragma once
 
@@ -130,8 +130,8 @@ class StreamContext {
   std::map<const void*, Slot> handles_;  // by library
 };
 
-// Prevents captures on all streams of the process during its lifetime, for calls of vendor libraries that may
-// allocate or wait for the whole device, such as the creation of a handle. During a capture, such a call
+// Prevents captures on all streams of the process during its lifetime. It is needed for calls of vendor libraries
+// that may allocate or wait for the whole device, such as the creation of a handle. During a capture, such a call
 // would make ROCm invalidate every capture of the process, and hipBLASLt would end the process. The
 // constructor waits for captures to end, which takes milliseconds of host time. A thread that captures must
 // not create a NoCaptures object.

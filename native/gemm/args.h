@@ -34,9 +34,9 @@ constexpr size_t size_with_epilogue(size_t before) { return (before + sizeof(Epi
 // The type of the output of an int8 GEMM.
 enum class IntegerOutput : int32_t { kInt32, kFloat, kInt8, kUint8 };
 
-// Precomputed operands of the epilogue of an int8 GEMM: this header, and then for each matrix of the right operand four
-// arrays with an element for each column (float scale, float shift, int32_t offset, int32_t zero point), which are
-// padded to a multiple of kIntegerPack columns.
+// Precomputed operands of the epilogue of an int8 GEMM: this header, and then four arrays for each matrix of the right
+// operand (float scale, float shift, int32_t offset, int32_t zero point). An array has an element for each column and
+// is padded to a multiple of kIntegerPack columns.
 struct IntegerColumnsHeader {
   uint32_t outside[4];    // 16 elements of A that are equal to its zero point
   float y_scale, y_zero;  // the scale is only for activations except Relu

@@ -213,7 +213,7 @@ struct IntegerTileEpilogue {
 
 // Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
 // or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
-// members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: those of all matrices, or null.
+// members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: of all matrices, or null.
 template <class P, class Args>
 DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& gemm,
                                const int32_t* row_sums, uint32_t split, uint32_t z, uint32_t left,

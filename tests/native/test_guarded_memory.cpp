@@ -67,7 +67,7 @@ TEST_CASE("an address of freed memory is refused and not handed out again") {
   CHECK(message_of_access(memory, freed + 8) ==
         "a kernel is given an address 8 bytes into a freed block of 512 bytes");
   CHECK(message_of_access(memory, block + 4096 + 1) ==
-        "a kernel is given an address 3585 bytes behind a block of 512 bytes");
+        "a kernel is given an address 3585 bytes after a block of 512 bytes");
   CHECK(memory.free(freed).find("freed address is not a block") == 0);
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("a write into a red zone is found") {
     auto* block = static_cast<char*>(memory.allocate(100));
     block[at] = 1;
     const std::string problem =
-        std::string("memory was written ") + (at < 0 ? "before" : "behind") + " a block of 100 bytes";
+        std::string("memory was written ") + (at < 0 ? "before" : "after") + " a block of 100 bytes";
     CHECK(memory.check() == problem);
     CHECK(memory.free(block) == problem);
   }

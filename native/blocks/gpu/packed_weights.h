@@ -1,9 +1,9 @@
 // Converts weights of 2, 4 or 8 bits, packed with the low bits first, to float16.
 //
-// A weight q that is o bits above the lowest bit of its byte becomes the float16 1024 + 2^o q: with the exponent of 1024,
-// the low bits of a float16 count units of 1. A mask selects two weights of a 32-bit word, one in each half. They take two
-// fused multiply-adds: one for q - base, which is exact, and one for (q - base) scale + shift (Y. J. Kim et al., "Who
-// Says Elephants Can't Run: Bringing Large Scale MoE Models into Cloud Scale Production", 2022).
+// A weight q that is o bits above the lowest bit of its byte becomes the float16 value 1024 + 2^o q: the low bits of a
+// float16 with the exponent of 1024 are an integer. A mask selects two weights of a 32-bit word, one in each half. They
+// take two fused multiply-adds: q - base, which is exact, and (q - base) scale + shift (Y. J. Kim et al., "Who Says
+// Elephants Can't Run: Bringing Large Scale MoE Models into Cloud Scale Production", 2022).
 #pragma once
 
 #include "device/platform.h"

@@ -13,8 +13,8 @@ DEVICE float round_to_even(float x) {
   return x < 0 ? -whole : whole;
 }
 
-// If this is added to a float below 2^22 in magnitude, the sum is rounded to an integer, ties to even, and its low bits
-// are those of the integer. This takes one instruction. Conversions to integers have a quarter of its rate on NVIDIA.
+// Adding this to a float below 2^22 in magnitude rounds it to an integer, ties to even. The low bits of the sum are the
+// low bits of the integer. This takes one instruction; conversions to integers have a quarter of its rate on NVIDIA.
 constexpr float kToInteger = 12582912.0f;  // 3 * 2^22
 
 DEVICE float min_float(float a, float b) { return -max_float(-a, -b); }

@@ -83,7 +83,7 @@ class GuardedMemory {
     std::string problem = damage(found->first, block);
     blocks_.erase(found);
     freed_[frees_++ % freed_.size()] = {static_cast<char*>(memory), block.bytes};
-    // New, inaccessible pages replace those of the block, which returns their memory to the system.
+    // Mapping new, inaccessible pages at the block's addresses returns its memory to the system.
     mmap(block.pages, block.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return problem;
   }
@@ -173,9 +173,9 @@ class GuardedMemory {
       return std::all_of(from, to, [](char c) { return static_cast<unsigned char>(c) == kRedZone; });
     };
     const bool before = is_intact(block.pages, memory),
-               behind = is_intact(memory + block.bytes, block.pages + block.size);
-    if (before && behind) return "";
-    return std::string("memory was written ") + (before ? "behind" : "before") + " a block of " +
+               after = is_intact(memory + block.bytes, block.pages + block.size);
+    if (before && after) return "";
+    return std::string("memory was written ") + (before ? "after" : "before") + " a block of " +
            std::to_string(block.bytes) + " bytes";
   }
 
@@ -198,7 +198,7 @@ class GuardedMemory {
     if (after != blocks_.begin()) {
       const auto& [memory, block] = *std::prev(after);
       if (at < block.pages + block.size + kPage) {
-        return text(at - memory - static_cast<ptrdiff_t>(block.bytes), " bytes behind a block of ",
+        return text(at - memory - static_cast<ptrdiff_t>(block.bytes), " bytes after a block of ",
                     block.bytes);
       }
     }

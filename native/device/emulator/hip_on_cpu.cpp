@@ -73,7 +73,7 @@ struct Machine {
   std::vector<Item> items;
   std::vector<Fiber> fibers;
   std::vector<Fiber*> idle;
-  std::vector<size_t> order;  // indices of items; those of a wave are consecutive
+  std::vector<size_t> order;  // indices of items; the items of a wave are consecutive
   size_t next = 0, end = 0;   // indices into `order`, for the current pass over a wave
   // A double buffer: a work-item writes one half while others still read its previous value in the other
   // half.

@@ -162,8 +162,9 @@ FoundLibrary find_vendor_library(const std::string& name, const DeviceFacts& dev
 constexpr int64_t kCheckedSizes[][3] = {{256, 256, 256}, {1, 64, 64}, {64, 1, 64}, {32, 48, 67}};
 
 // Returns the folder of rocBLAS's or hipBLASLt's kernels: the value of the environment variable
-// `environment`, else the first existing folder of `places` relative to the library, else the last of
-// `places`. Places are glob patterns; of several matches the newest version is taken.
+// `environment`. If it is not set: the first existing folder of `places`, which are glob patterns relative to
+// the library; if none exists, the last of `places`. If a pattern has several matches, the newest version is
+// returned.
 std::string tensile_folder(const std::string& library, const char* environment,
                            std::initializer_list<const char*> places);
 // Returns the diagnosis for rocBLAS or hipBLASLt if its folder lacks the kernel file of the device's

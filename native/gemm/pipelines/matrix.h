@@ -198,8 +198,8 @@ struct Hgemm {
   // Like for_each_pack, but each wave moves its own sums through LDS, 16 rows at a time. It waits for the other
   // waves only before its first rows, and only if these are not its own rows of A. A pack of a work-item has kPack
   // sums of a row m from column pack_column() on. Functions of the epilogue: prefetch(m) loads the operand of add()
-  // for row m some packs in advance, add(values, loaded) applies it to a pack, activate(values) activates several
-  // packs at once, and store(m, values) stores a pack.
+  // for row m some packs in advance; add(values, loaded) applies it to a pack; activate(values) activates several
+  // packs at once; store(m, values) stores a pack.
   template <int kPack, class AnyLds, class AnyEpilogue>
   DEVICE void apply_epilogue(AnyLds& lds, const AnyEpilogue& epilogue) const {
     constexpr int kPacksAcross = kWaveN / kPack, kMaxRows = kWave / kPacksAcross;

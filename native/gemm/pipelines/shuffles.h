@@ -1,5 +1,5 @@
-// The tiles of instruction.h implemented with shuffles, for tests without matrix units. The layout is that of RDNA 4 for
-// waves of 32 and that of CDNA for waves of 64.
+// The tiles of instruction.h implemented with shuffles, for tests without matrix units. Waves of 32 have the layout of
+// RDNA 4, waves of 64 have the layout of CDNA.
 #pragma once
 
 #include "device/platform.h"

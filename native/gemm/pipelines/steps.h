@@ -8,7 +8,7 @@
 namespace graphopt::hip {
 
 // Runs the steps of a GEMM: one step is loaded while another is multiplied. begin(k, buffer) starts to load
-// the step that begins at index k, finish(buffer) completes the load into that buffer in LDS, and
+// the step that begins at index k. finish(buffer) completes the load into that buffer in LDS.
 // multiply(buffer) adds the products of the step to the sums. One buffer needs two barriers for each step,
 // but leaves LDS for other work-groups, which multiply meanwhile.
 template <int kDepth, int kBuffers, class Begin, class Finish, class Multiply>

@@ -74,8 +74,8 @@ class Placement {
   }
 
  private:
-  // The bytes that several values share: those of a value in the arena or of an output, together with its
-  // views and in-place results.
+  // Bytes that several values share: a value in the arena or an output, its views, and results that are computed
+  // in place.
   struct Storage {
     Lifetime lifetime;
     int output = -1;

@@ -63,7 +63,7 @@ class Evaluation {
     return values;
   }
 
-  // Returns the value of a constant input with one element, whose rank does not increase the rank of the result. The
+  // Returns the value of a constant input with one element. Its rank must not increase the rank of the result. The
   // constant may be quantized.
   std::optional<float> scalar(const GraphNode& node, size_t i) const {
     const auto& other = node.inputs[i == 0 ? 1 : 0].shape;

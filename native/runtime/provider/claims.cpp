@@ -4,8 +4,8 @@
 //
 //   node                       decision and the pass that makes it
 //   e = Gather(table, ids)     claimed
-//   s = Shape(ids)             claimed by claim_queries_beside_their_tensor: e reads ids on the device
-//   d = Cast(s, float)         claimed by claim_data_made_of_shapes: several floats that no node reads on the host
+//   s = Shape(ids)             claimed by claim_shape_queries: e reads ids on the device
+//   d = Cast(s, float)         claimed by claim_data_computed_from_shapes: several floats, not read on the host
 //   q = Div(boxes, d)          claimed
 //   l = Gather(s, 1)           refused by refuse_shape_computations
 //   t = Concat(l, 64)          refused by refuse_shape_computations
@@ -117,8 +117,8 @@ bool is_one_number(const Value& value) { return value.shape && value.shape->elem
 // on the CPU if the host reads their results: sizes, axes, scales, and inputs of other CPU nodes. The
 // remaining nodes are claimed if they write more than one float or read a device value. Then only their small
 // inputs are copied.
-void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
-                               const std::vector<bool>& computed, std::vector<std::string>& refusals) {
+void claim_data_computed_from_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
+                                     const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // whether the node's result is read on the host
   std::set<std::string> wanted;
   if (!body.parent.empty()) wanted.insert(body.outputs.begin(), body.outputs.end());
@@ -154,9 +154,8 @@ void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const B
 
 // Claims Shape and Size if their tensor is on the device: the host knows their results without reading the
 // tensor. A graph input is on the device if a claimed node reads it.
-void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
-                                       const std::vector<bool>& possible,
-                                       std::vector<std::string>& refusals) {
+void claim_shape_queries(const Claims& claims, const Nodes& nodes, const std::vector<bool>& possible,
+                         std::vector<std::string>& refusals) {
   std::map<std::string, bool> on_device;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
@@ -215,7 +214,7 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes,
   }
 }
 
-// Returns why the group is faster on the CPU; empty if it is not.
+// Returns the reason to refuse a group; empty if the group is claimed.
 std::string refuse_group(const Group& group, size_t min_nodes) {
   const size_t size = group.nodes.size();
   if (group.fixed || (min_nodes > 0 ? size >= min_nodes : group.time.device < group.time.cpu)) return "";
@@ -225,7 +224,7 @@ std::string refuse_group(const Group& group, size_t min_nodes) {
          time_text(group.time.cpu) + " on the CPU";
 }
 
-// Refuses groups of connected nodes that gain less time than their copies take.
+// Refuses groups of connected nodes that are too small, or slower than on the CPU with the copies of their values.
 void refuse_groups_faster_on_cpu(const Claims& claims, const Nodes& nodes, const Body& body, size_t min_nodes,
                                  std::vector<std::string>& refusals) {
   const std::vector<std::string> before = refusals;
@@ -408,14 +407,14 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
     possible[i] = refusals[i].empty();
   }
   const std::vector<bool> computed = refuse_shape_computations(claims, nodes, refusals);
-  claim_data_made_of_shapes(claims, nodes, body, computed, refusals);
+  claim_data_computed_from_shapes(claims, nodes, body, computed, refusals);
   refuse_integers_read_on_host(claims, nodes, body, refusals);
   if (!body.parent.empty()) {
     refuse_subgraph_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
     return refusals;
   }
   refuse_groups_faster_on_cpu(claims, nodes, body, options.min_nodes, refusals);
-  claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
+  claim_shape_queries(claims, nodes, possible, refusals);
   return refusals;
 }
 

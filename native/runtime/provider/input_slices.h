@@ -15,8 +15,8 @@
 
 namespace graphopt::provider {
 
-// `slices` returns the number n of a node if its inputs 0 to n - 1 may be slices. `outputs`: names of the region's
-// outputs, all of which must be written.
+// `slices` returns how many inputs of a node, from input 0 on, may be slices. `outputs`: names of the region's outputs,
+// which must be written.
 std::vector<Replacement> find_input_slices(const std::vector<abi::GraphNode>& nodes,
                                            const std::vector<std::string>& outputs,
                                            const std::function<size_t(const NodeInGraph&)>& slices);

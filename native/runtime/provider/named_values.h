@@ -52,9 +52,9 @@ class NamedValues {
   // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool channels_last, const Value& value,
               std::vector<StepSource>& sources);
-  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] without a copy: its output is a view of its
-  // channels-last input, or its input is the channels-last form of its output. Returns false for other nodes, and
-  // if the input is not known in that layout.
+  // Adds a Transpose between [N, C, H, W] and [N, H, W, C] without a copy. Its output becomes a view of its
+  // channels-last input, or its input becomes the channels-last form of its output. Returns false for other nodes,
+  // and if the input is not known in that layout.
   bool add_view(const abi::GraphNode& node, std::vector<StepSource>& sources);
   // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
   bool is_channels_last(const StepSource& source, const NodeInGraph& written) const;

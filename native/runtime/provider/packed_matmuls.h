@@ -15,8 +15,8 @@
 
 namespace graphopt::provider {
 
-// `has_kernel` returns whether there is a kernel for a MatMulNBits node. `outputs`: names of the region's outputs, all
-// of which must be written.
+// `has_kernel` returns whether there is a kernel for a MatMulNBits node. `outputs`: names of the region's outputs,
+// which must be written.
 std::vector<Replacement> find_packed_matmuls(const std::vector<abi::GraphNode>& nodes,
                                              const std::vector<std::string>& outputs,
                                              const std::function<bool(const NodeInGraph&)>& has_kernel);

@@ -22,8 +22,8 @@
 
 namespace graphopt::provider {
 
-// Rounds `bytes` up to a multiple of a step, so that only a few sizes occur. The step is `min_step` times the smallest
-// power of two for which `steps` steps suffice. Throws gpu::OutOfMemory for more bytes than any device has.
+// Rounds `bytes` up to a multiple of a step: only a few sizes then occur. The step is `min_step` times a power of two,
+// the smallest one that needs at most `steps` steps. Throws gpu::OutOfMemory for more bytes than any device has.
 size_t size_class(size_t bytes, size_t min_step, size_t steps);
 
 // Thread-safe.

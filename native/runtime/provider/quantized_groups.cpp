@@ -304,8 +304,8 @@ class Search {
     return is_sum ? std::optional(sum) : std::nullopt;
   }
 
-  // Adds replacements that fuse a sum into a convolution, whose result may be quantized before the sum. If both
-  // summands are convolutions, the later one is preferred, because the other result is then available.
+  // Adds replacements that fuse a sum into a convolution. The convolution's result may be quantized before the sum. If
+  // both summands are convolutions, the later one is preferred, because the other result is then available.
   void add_sum_of_convolution(std::vector<Replacement>& found, size_t end) const {
     const std::optional<Sum> sum = sum_ending_with(end);
     if (!sum) return;

@@ -11,9 +11,9 @@
 //
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The
 // first run enqueues node by node. When the same shapes occur again, the work is captured in a graph of the
-// driver, which later runs replay. A graph contains addresses. It is captured with the caller's addresses if
-// one of the last two runs with different addresses had them. Otherwise it is captured with copies of inputs and
-// outputs in the arena. Work that cannot be captured is enqueued node by node.
+// driver, which later runs replay. A graph contains addresses. It is captured with the caller's addresses if they
+// equal one of the two most recent sets of addresses. Otherwise it is captured with copies of inputs and outputs in
+// the arena. Work that cannot be captured is enqueued node by node.
 #pragma once
 
 #include <atomic>
@@ -124,8 +124,8 @@ class Region final : public abi::OrtNodeComputeInfo {
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
                bool capturing) const;
-  // Returns for each input, then each output, whether it is bound in place: to the memory of an output or input that a
-  // step reads and writes there.
+  // Returns for each input, then each output, whether it is bound in place: an input and an output of one step
+  // (Steps::in_place) have the same memory.
   std::vector<bool> in_place(const RegionPlan& plan, const std::vector<void*>& addresses) const;
   // `needs_copies`: an output overlaps an input. `known_addresses`: the addresses are recent ones.
   Captured* captured_graph(RegionPlan& plan, RegionCache::Lease& lease, const std::vector<void*>& addresses,

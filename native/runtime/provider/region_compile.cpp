@@ -105,7 +105,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
     }
   };
   replace(find_packed_matmuls(nodes, outputs, has_kernel));
-  // Without matrix units, 8-bit matrix multiplications are slower than those of floats.
+  // Without matrix units, 8-bit matrix multiplications are slower than float ones.
   if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
     replace(find_quantized_groups(nodes, outputs, has_kernel));
   }

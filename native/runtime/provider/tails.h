@@ -24,8 +24,8 @@ struct Fusion {
 // Returns the activation that a node applies to its first input; nothing if the node is not an activation.
 std::optional<Activation> activation_of(const abi::GraphNode& node);
 
-// `can_fuse_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, all of
-// which must be written.
+// `can_fuse_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, which must be
+// written.
 std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
                                const std::vector<std::string>& outputs,
                                const std::function<bool(const abi::GraphNode&)>& can_fuse_tail);
