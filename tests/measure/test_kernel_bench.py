@@ -42,6 +42,18 @@ def test_the_report_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"| {ratio:.2f} | " in printed and "| MatMul 32x64x48 | float32 |" in printed
 
 
+def test_the_time_of_the_selftest_counts(tmp_path: Path) -> None:
+    """If the self-test takes all of the time, no shape is timed: the report is complete within the limit."""
+    report = tmp_path / "report.json"
+    few = {"ScaleShift": OPS["ScaleShift"]}
+    with patch.object(selftest, "OPS", few), patch.multiple(kernel_bench, SHAPES=FEW, SECONDS=0.0):
+        result = CliRunner().invoke(app, ["doctor", "--selftest", "--bench", str(report)], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    data = json.loads(report.read_text())
+    assert data["bench"]["shapes"] == []
+    assert data["bench"]["skipped"] == [f"{shape.name} {dtype}" for shape in FEW for dtype in ("float32", "float16")]
+
+
 def test_bench_needs_the_selftest(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["doctor", "--bench", str(tmp_path / "report.json")])
     assert isinstance(result.exception, OptionError) and "--bench needs --selftest" in str(result.exception)
