@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hip.architectures import Row, architectures
+from tests.hip.architectures import UNSUPPORTED, Row, architectures
 from tests.hip.code_objects import tool
 from tests.hip.harness import ROOT
 
@@ -43,6 +43,12 @@ def clang() -> str:
         return ""
 
 
+def compile_hip(arch: str, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    version = "6" if "generic" in arch else "5"
+    command = [clang(), f"-I{ROOT / 'native'}", f"-mcode-object-version={version}", f"--offload-arch={arch}", *options]
+    return subprocess.run([*command, *FLAGS.split()], input=source, capture_output=True, text=True)
+
+
 def compile_probe(arch: str, row: Row, more: int) -> subprocess.CompletedProcess[str]:
     has = {True: "true", False: "false"}
     source = PROBE.format(
@@ -54,21 +60,20 @@ def compile_probe(arch: str, row: Row, more: int) -> subprocess.CompletedProcess
         lds=row["lds_bytes"],
         more=more,
     )
-    version = "6" if "generic" in arch else "5"
-    command = [clang(), f"-I{ROOT / 'native'}", f"-mcode-object-version={version}", f"--offload-arch={arch}"]
-    return subprocess.run([*command, *FLAGS.split()], input=source, capture_output=True, text=True)
+    return compile_hip(arch, source)
 
 
 def known() -> set[str]:
+    """Returns the architectures that the installed clang knows."""
     if not clang():
         return set()
     command = [clang(), "--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {*(done.stdout + done.stderr).split()} & {*AMD}
+    return {*(done.stdout + done.stderr).split()}
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("arch", ["gfx1170", "gfx1250"])
+@pytest.mark.parametrize("arch", UNSUPPORTED)
 def test_an_architecture_without_a_row_is_not_built(arch: str, tmp_path: Path) -> None:
     """Its generation has kernels, but its matrix instructions have other layouts."""
     command = ["cmake", "-S", str(ROOT / "native"), "-B", str(tmp_path), f"-DGRAPHOPT_HIP_ARCHS=gfx1100;{arch}"]
@@ -79,7 +84,7 @@ def test_an_architecture_without_a_row_is_not_built(arch: str, tmp_path: Path) -
 if clang():
 
     @pytest.mark.once
-    @pytest.mark.parametrize("arch", sorted(known()))
+    @pytest.mark.parametrize("arch", sorted(known() & {*AMD}))
     def test_llvm_says_the_same(arch: str) -> None:
         """Compares waves, matrix units, LDS, and, through the number of concurrent waves, the registers of a SIMD."""
         row = AMD[arch]
@@ -97,3 +102,10 @@ if clang():
         assert (".agpr_count:" in text) == (row["registers"] == "512")
         too_much = compile_probe(arch, row, more=4)
         assert too_much.returncode != 0 and "local memory" in too_much.stderr
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("arch", ["gfx1201", *sorted(known() & {*UNSUPPORTED})])
+    def test_the_generation_does_not_select_the_layouts_of_rdna_4(arch: str) -> None:
+        """A target that only defines __GFX12__, or only has RDNA 4's instruction, is refused."""
+        done = compile_hip(arch, '#include "gemm/pipelines/instruction.h"', "-U__gfx1201__")
+        assert done.returncode != 0 and "its matrix instructions do not have the layouts of RDNA 4" in done.stderr
