@@ -23,8 +23,9 @@
 //                               take too many registers; NO_UNROLL if any unrolling would
 //   opaque(i)                   returns i and hides its value from the compiler: a loop recomputes expressions of it
 //                               instead of keeping them in registers
-//   reload(args)                returns args, but the slots of the result must not be used. On GCN, the compiler then
-//                               reads arguments again instead of keeping them in scalar registers
+//   reload<kReload>(args)       returns args, but the slots of the result must not be used. If kReload is true (by
+//                               default on GCN), the compiler for AMD reads arguments again instead of keeping them in
+//                               scalar registers
 //   global(p)                   returns p, which must point to global memory. clang for AMD does not know this of a
 //                               pointer that was loaded from LDS or may be null: it would emit `flat` accesses, which
 //                               also wait for LDS
@@ -327,10 +328,10 @@ DEVICE void set_slots(Args& args, Pointers... pointers) {
   ((*slot++ = pointers), ...);
 }
 
-template <class Args>
+template <bool kReload = kGcn, class Args>
 DEVICE const Args& reload(const Args& args) {
 #if defined(__AMDGCN__)
-  if constexpr (kGcn) {
+  if constexpr (kReload) {
     auto address = reinterpret_cast<uint64_t>(__builtin_amdgcn_kernarg_segment_ptr());
     asm volatile("" : "+s"(address));
     return *(const Args*)(const __attribute__((address_space(4))) Args*)address;

@@ -42,9 +42,10 @@ struct IntegerColumns {
   IntegerValues<int32_t> offset;
 
   // Args has the members columns, residual, table, y and epilogue. `matrix`: index of the matrix of the right operand.
+  // In waves of 64, the members of `epilogue` would take too many scalar registers during the loop over K.
   template <class Args>
   DEVICE IntegerColumns(const Args& args, uint32_t matrix, bool zeros, int n, int32_t N)
-      : epilogue(args.epilogue),
+      : epilogue(reload<kWave == 64>(args).epilogue),
         header(args.columns),
         residual(args.residual),
         table(args.table),
