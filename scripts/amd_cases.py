@@ -44,8 +44,8 @@ def write_buffers(case: Case, folder: Path) -> None:
         np.save(folder / f"out{i}.npy", y)
 
 
-def plan_of(case: Case, arch: str, harness: Harness) -> Plan | None:
-    """Returns the plan of a case; None if the case needs matrix units and the architecture has none.
+def plan_of(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> Plan | None:
+    """Returns the plan of a case; None if the architecture has no matrix units or no kernel for the case.
 
     Raises:
         RuntimeError: the plan refuses the case for another reason.
@@ -53,8 +53,8 @@ def plan_of(case: Case, arch: str, harness: Harness) -> Plan | None:
     try:
         return case.plan(harness, harness.typical_facts(arch))
     except RuntimeError:
-        emulated = case.plan(harness, harness.typical_facts("cpu64"))
-        if has_matrix(arch, half=True) or not any(only_matrix(launch["kernel"]) for launch in emulated.launches):
+        kernels = [launch["kernel"] for launch in case.plan(harness, harness.typical_facts("cpu64")).launches]
+        if all(kernel in home and (has_matrix(arch, half=True) or not only_matrix(kernel)) for kernel in kernels):
             raise
         return None
 
@@ -62,7 +62,7 @@ def plan_of(case: Case, arch: str, harness: Harness) -> Plan | None:
 def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any] | None:
     """Returns a case of the manifest, or None if it has no launches; `home` maps each kernel to its code object."""
     facts = harness.typical_facts(arch)
-    plan = plan_of(case, arch, harness)
+    plan = plan_of(case, arch, harness, home)
     if plan is None:
         return None
     launches = list(plan.launches)

@@ -107,7 +107,7 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
 // The same with operands in registers (direct.hip). `is_packed`: the channels of X are padded to a multiple of 16,
-// otherwise they are a multiple of 8.
+// otherwise they are a multiple of 8. Throws std::invalid_argument also if has_integer_conv_direct is false.
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                               const DeviceFacts& device, bool is_packed);
 // Returns whether the device has this kernel.

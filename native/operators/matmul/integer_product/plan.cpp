@@ -334,6 +334,7 @@ bool has_integer_conv_direct(const DeviceFacts& device) {
 
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                               const DeviceFacts& device, bool is_packed) {
+  if (!has_integer_conv_direct(device)) throw std::invalid_argument("the device has no direct int8 kernel");
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
   const DirectShape shape(architecture(device.arch));
   hip::IntegerConvArgs args = conv_args(p, columns, is_packed ? round_up(p.C, 16) : p.C);
