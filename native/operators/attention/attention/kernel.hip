@@ -361,9 +361,9 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   } else {
     multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
   }
-  if constexpr (kGcn) {
+  if constexpr (kGcn || (kWave == 64 && !kPlain)) {
     // During the loop, there are too few scalar registers to keep the place.
-    const AttentionPlace<P> same_place(reload(args).layout, args.last_keys());
+    const AttentionPlace<P> same_place(reload<true>(args).layout, args.last_keys());
     finish_attention<T, P, kPlain>(args, same_place, lds, products, softmax);
   } else {
     finish_attention<T, P, kPlain>(args, place, lds, products, softmax);
