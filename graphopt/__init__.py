@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 # Public name -> module. Modules are imported at first use, to keep `import graphopt` fast.
-_HOMES = {
+_MODULES = {
     "BenchReport": "graphopt.measure.bench",
     "DataParallel": "graphopt.runtime.data_parallel",
     "ErrorLimit": "graphopt.precision.limit_error",
@@ -100,11 +100,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'graphopt' has no attribute '{name}'")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-# Exit codes of `verify` besides 1 (different): two runs of BEFORE differ; with --strict, the coverage is incomplete.
+# More exit codes of `verify`: two runs of BEFORE differ; with --strict, the coverage is incomplete.
 EXIT_RANDOM = 8
 EXIT_NOT_COVERED = 9
 # An unexpected exception, which is a bug of graphopt.
@@ -130,7 +130,7 @@ def _without_signature(text: str) -> str:
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
+def naming_model(name: str) -> Iterator[None]:
     """Adds the name of a model to a VerifyError of the block.
 
     Raises:
@@ -143,8 +143,8 @@ def about(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming(copies: Mapping[str, str]) -> Iterator[None]:
-    """Names the caller's files in errors about copies of them.
+def naming_originals(copies: Mapping[str, str]) -> Iterator[None]:
+    """Replaces the paths of temporary copies in an error of the block by the caller's names.
 
     Args:
         copies: path of a temporary copy -> the name of its original; read only if an error occurs.

@@ -128,10 +128,10 @@ def write_with_data(
         with os.fdopen(_create(filled, like=data), "wb") as file:
             fill(file)
         with _locked(data.parent):
-            there = os.path.lexists(data)
-            first = content(filled.name) if there else b""
+            data_exists = os.path.lexists(data)
+            first = content(filled.name) if data_exists else b""
             final = content(data.name)
-            if not there:
+            if not data_exists:
                 named = data.name
                 filled.rename(data)
                 with replacing(path) as file:
@@ -146,7 +146,7 @@ def write_with_data(
                 _replace_by_link(filled, data)
             filled.unlink(missing_ok=True)
     except BaseException as error:
-        # An interrupt may come when the file has just been put into place.
+        # The error may be an interrupt just after `path` was replaced; `path` then needs its data file.
         if not named or not _has_content(path, final if named == data.name else first):
             filled.unlink(missing_ok=True)
             if named == data.name:
@@ -236,7 +236,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _create(path: Path, like: Path) -> int:
-    """Creates a file with the permissions of `like` if that exists, else with those of the user's umask."""
+    """Creates a file with the permissions of `like` if that exists, else with those that the umask leaves."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     if like.exists():
         _inherit(like.stat(), handle)
@@ -250,7 +250,7 @@ def undone_on_failure(path: Path) -> Iterator[None]:
     A hard link keeps the old file during the block; it takes no space on a full disk.
 
     Raises:
-        ModelSaveError: as the block does, or as `write` does.
+        ModelSaveError: the block raises it, or the old file cannot be kept.
     """
     target = target_of(path)
     old = _identity(target)

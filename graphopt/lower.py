@@ -26,7 +26,7 @@ from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 
 TO = ("onnxruntime", "standard")
-# Size limit of a message for onnx's version converter.
+# Size limit of protobuf messages; onnx's version converter needs the model as one message.
 MAX_CONVERTED_BYTES = 2**31 - 1
 
 

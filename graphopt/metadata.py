@@ -12,7 +12,7 @@ METADATA_FROZEN = "graphopt.frozen"
 
 
 class Numerics(enum.IntEnum):
-    """How much a rewrite may change results (verification/tolerances.py). A model has its rewrites' largest class."""
+    """How much a rewrite may change results (verification/compare.py). A model has its rewrites' largest class."""
 
     EXACT = 0
     REASSOCIATED = 1

@@ -26,9 +26,9 @@ from graphopt.report.page import templates
 
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
 # Exit codes of a job that timed out, or could not be started; as in timeout(1).
-_TIME_IS_OVER, _NOT_RUN = 124, 125
-# Seconds until the child processes of a killed run release the lock of its manifest.
-_LAST_OF_A_KILLED_RUN = 2.0
+_TIMED_OUT, _NOT_STARTED = 124, 125
+# Seconds to wait for the lock of the manifest, which child processes of a killed run hold until they end.
+_LOCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Job:
         options: options of `graphopt optimize`.
         digest: hash of the model and its data files.
         timeout: limit in seconds; 0 for none.
-        again: whether an earlier run has written `out`.
+        again: whether an earlier job of the same name succeeded, and so wrote `out`.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Outcome:
     answer: str = ""
 
     @property
-    def good(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether the job succeeded."""
         return self.exit_code == 0
 
@@ -107,7 +107,7 @@ def optimize_all(
         folder: the folder to read.
         out: the folder for models, `reports/`, the manifest, and the summary as JSON and as an HTML page.
         options: options of `graphopt optimize` for every model.
-        jobs: models at a time; 0 with `on="ray"` uses the capacity of the cluster.
+        jobs: number of models that are optimized at the same time; 0 with `on="ray"` uses the cluster's capacity.
         timeout: seconds for one model; 0 sets no limit.
         on: "ray" for a cluster with access to both folders under the same paths; "" for this machine.
         progress: called with each outcome, the number of finished models, and the number of all models.
@@ -160,24 +160,24 @@ def optimize_all(
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Returns the content of the summary, with failures in a separate list."""
-    good = [asdict(outcome) for outcome in outcomes if outcome.good]
+    done = [asdict(outcome) for outcome in outcomes if outcome.succeeded]
     return {
         "format": 1,
         "models": len(outcomes),
-        "optimized": sum(1 for outcome in good if outcome["rewrites"]),
-        "unchanged": sum(1 for outcome in good if not outcome["rewrites"]),
-        "failed": len(outcomes) - len(good),
+        "optimized": sum(1 for outcome in done if outcome["rewrites"]),
+        "unchanged": sum(1 for outcome in done if not outcome["rewrites"]),
+        "failed": len(outcomes) - len(done),
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 3),
-        "done": good,
-        "failures": [asdict(outcome) for outcome in outcomes if not outcome.good],
+        "done": done,
+        "failures": [asdict(outcome) for outcome in outcomes if not outcome.succeeded],
     }
 
 
 def run_job(job: Job) -> Outcome:
     """Optimizes one model in a separate process.
 
-    A failure, including a difference found by `--verify`, removes the files that this job or an earlier run wrote. It
-    keeps other files, above all the source: `out` may be a link to it.
+    After a failure, including a difference found by `--verify`, removes the model and the data file that this job or an
+    earlier run wrote. Keeps all other files, also if `out` is a link to the source.
     """
     begin = time.perf_counter()
     for path in (job.out, job.report):
@@ -195,9 +195,9 @@ def run_job(job: Job) -> Outcome:
         )
         code, message = done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
     except subprocess.TimeoutExpired:
-        code, message = _TIME_IS_OVER, f"not finished after {job.timeout:g} s"
+        code, message = _TIMED_OUT, f"not finished after {job.timeout:g} s"
     except OSError as error:
-        code, message = _NOT_RUN, str(error)
+        code, message = _NOT_STARTED, str(error)
     nodes, rewrites, answer = (0, 0), 0, ""
     if code == 0:
         report = json.loads(Path(job.report).read_text())
@@ -259,7 +259,7 @@ def _run_on_ray(jobs: Sequence[Job], at_once: int) -> Iterator[Outcome]:
             yield ray.get(ready)
         except ray.exceptions.RayError as error:
             why = f"Ray: {error}"[:400]
-            yield Outcome(job.name, job.digest, job.options, graphopt.__version__, _NOT_RUN, why, 0.0)
+            yield Outcome(job.name, job.digest, job.options, graphopt.__version__, _NOT_STARTED, why, 0.0)
 
 
 def _job(
@@ -277,17 +277,17 @@ def _job(
         except OSError as error:
             digest.update(str(error).encode())
     report = out / "reports" / f"{name}.json"
-    again = name in known and known[name].good
+    again = name in known and known[name].succeeded
     return Job(name, str(path), str(out / name), str(report), options, digest.hexdigest(), timeout, again)
 
 
 def _is_done(job: Job, outcome: Outcome | None) -> bool:
-    """Returns whether an outcome is final: nothing has changed, and the job was started and ended by itself in time."""
-    no_answers = (_TIME_IS_OVER, _NOT_RUN, 130, 143, -2, -9, -15)
-    if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
+    """Returns whether a job need not run again: nothing has changed, and it ended without a timeout or a signal."""
+    retried = (_TIMED_OUT, _NOT_STARTED, 130, 143, -2, -9, -15)
+    if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in retried:
         return False
     same = (outcome.digest, tuple(outcome.options)) == (job.digest, job.options)
-    return same and (not outcome.good or _is_complete(Path(job.out)))
+    return same and (not outcome.succeeded or _is_complete(Path(job.out)))
 
 
 def _is_complete(out: Path) -> bool:
@@ -302,13 +302,13 @@ def _is_complete(out: Path) -> bool:
 def _locked(out: Path) -> Iterator[IO[str]]:
     """Opens the manifest and excludes other runs."""
     with (out / MANIFEST).open("a+", encoding="utf-8") as manifest:
-        if not files.lock(manifest, _LAST_OF_A_KILLED_RUN):
+        if not files.lock(manifest, _LOCK_SECONDS):
             raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there")
         yield manifest
 
 
 def _read(manifest: IO[str]) -> Iterable[Outcome]:
-    """Yields the outcomes of complete lines, and ends an incomplete last line of a killed run."""
+    """Yields the outcomes of complete lines; adds a line break after an incomplete last line of a killed run."""
     manifest.seek(0)
     text = manifest.read()
     if text and not text.endswith("\n"):

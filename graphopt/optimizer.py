@@ -16,11 +16,11 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
-from graphopt import files, pipeline, transposed_products
+from graphopt import files, pipeline, transposed_matmul
 from graphopt.errors import ModelSaveError, OptionError, did_you_mean
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
-from graphopt.graph.invariants import Interface, check_against, checked
+from graphopt.graph.invariants import Interface, check_against, check_result
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, METADATA_TARGET, METADATA_VERSION, Numerics
 from graphopt.options import OptionNames, Options
 from graphopt.passes.base import Pass
@@ -49,7 +49,7 @@ NEWEST_KNOWN_OPSET = 26
 
 @contextmanager
 def _garbage_collector_paused() -> Iterator[None]:
-    """Pauses garbage collection, which would take most of the time because a graph has many long-lived objects."""
+    """Pauses garbage collection, which would take most of the time: a graph has many objects that live to the end."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -121,7 +121,7 @@ def optimize(
         raise OptionError(f"inputs: {options.inputs}: no such file or folder")
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     _check_out(path, out, options)
-    steps = Steps(options.progress, _parts(options, out))
+    steps = Steps(options.progress, _steps(options, out))
 
     steps.begin()
     source = reading.load(model, options.progress)
@@ -138,7 +138,7 @@ def optimize(
         interface, result = _rewrite(source, target, passes, options, report, steps)
     _sum_up(result, report)
     if report.changed:
-        _stamp(source.model, str(target), result.numerics)
+        _write_metadata(source.model, str(target), result.numerics)
         check_against(interface, source.model, "the last pass")
     returned = _write_or_return(
         source, model, out, options, report, steps, changed=report.changed or report.inputs_changed
@@ -175,14 +175,14 @@ def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None
     files.check_places({"OUT": Path(out)})
 
 
-def _parts(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
-    """Returns the steps of an optimization with their weights."""
-    parts = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
+def _steps(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
+    """Returns the steps of an optimization with their relative durations."""
+    steps = [("loading", 2.0), ("inferring shapes", 3.0), ("rewriting", 6.0)]
     if options.precision is not None:
-        parts.append((f"converting to {options.precision}", 6.0))
+        steps.append((f"converting to {options.precision}", 6.0))
     if out is not None:
-        parts.append(("writing", 1.0))
-    return parts
+        steps.append(("writing", 1.0))
+    return steps
 
 
 def _change_inputs(model: ir.Model, options: Options, report: Report) -> None:
@@ -198,7 +198,11 @@ def _change_inputs(model: ir.Model, options: Options, report: Report) -> None:
 def _rewrite(
     source: reading.Source, target: Target, passes: list[Any], options: Options, report: Report, steps: Steps
 ) -> tuple[Interface, pipeline.PipelineResult]:
-    """Infers shapes, runs the passes and converts; returns the required interface and the result of the passes."""
+    """Infers shapes, runs the passes and converts the precision.
+
+    Returns:
+        The inputs and outputs that the result must have, and the result of the passes.
+    """
     work, half = source.model, options.precision == "fp16"
     interface = Interface.of(work)
 
@@ -226,7 +230,7 @@ def _rewrite(
             # Constants that differed in float32 may be equal now.
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
-            transposed_products.prevent_transpose_fusion(editor)
+            transposed_matmul.prevent_transpose_fusion(editor)
         if target.device == "cpu" and isinstance(editor.profit, Estimates) and not has_fma():
             report.notes.append(
                 f"the cost model was measured on x86 processors with AVX2 or AVX-512, not on {cpu_name()}: --tune "
@@ -270,7 +274,7 @@ def _write_or_return(
 
     def check_message(proto: onnx.ModelProto | None = None, data: bytes | None = None) -> None:
         if report.changed:
-            checked(lambda: reading.load(model).model, work, proto, data)
+            check_result(lambda: reading.load(model).model, work, proto, data)
 
     if options.dry_run:
         check_message()
@@ -324,7 +328,7 @@ def _to_half_precision(
 def _activation_ranges(
     source: reading.Source, editor: Editor, options: Options, report: Report
 ) -> ActivationRanges | None:
-    """Measures the ranges of activations; None if not needed, or, with a note, if they cannot be measured."""
+    """Measures the ranges of activations. Returns None for a CPU target; also, with a note, if a measurement fails."""
     if editor.target.device == "cpu":  # the converted model computes nothing in float16
         return None
     from graphopt.verification.probes import ranges_of
@@ -374,8 +378,8 @@ def _unknown_operators(model: ir.Model) -> str:
     return ""
 
 
-def _stamp(model: ir.Model, target: str, numerics: Numerics) -> None:
-    """Writes the metadata of an optimized model; a model that was optimized before keeps the larger class."""
+def _write_metadata(model: ir.Model, target: str, numerics: Numerics) -> None:
+    """Writes the metadata; if the model was optimized before, the larger of both numerics classes."""
     before = model.metadata_props.get(METADATA_NUMERICS, "exact").upper()
     earlier = Numerics[before] if before in Numerics.__members__ else Numerics.EXACT
     model.metadata_props[METADATA_NUMERICS] = max(earlier, numerics).name.lower()

@@ -29,14 +29,14 @@ class Options:
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
         keep_float: with `precision`, nodes that are kept in float32, by name (as in the report) or by operator.
         inputs: with "fp16", additional inputs for the ranges of activations, as for `verify`.
-        input_shapes: input name -> shape; also fixes the dimensions in the written model.
+        input_shapes: input name -> shape; the written model has these fixed dimensions.
         freeze_initializers: removes initializers from the graph inputs. Callers can then not override them, and passes
             may treat them as constant (old exporters list every weight as an input).
         ignore_cost_model: applies legal rewrites even if they are slower on the target.
         profit: cost model that replaces the target's estimates (`graphopt.tune` returns a measured one).
         check: checks the model's invariants after each pass, and not only at the end.
         external_data: True stores large weights in OUT.data, False in the model; None stores them in OUT.data if
-            the input has weights in files, or if they exceed the size limit of a message.
+            the input has weights in files, or if they exceed protobuf's limit of 2 GiB.
         share_weights: OUT refers to the input's weight files instead of a copy, and records their sizes and hashes. OUT
             must be in the folder of these files.
         in_place: allows `out` to be `model`.

@@ -1,4 +1,4 @@
-"""Runs passes in order until nothing changes, with a limit of rounds, and collects remarks.
+"""Runs passes in order until nothing changes, for at most MAX_ROUNDS rounds, and collects remarks.
 
 The cost is linear: each pass collects the nodes of its anchor types in a worklist, and a rewrite adds only its
 neighbours to it.
@@ -40,7 +40,7 @@ class PipelineResult:
 
     Attributes:
         remarks: applied rewrites, and refusals at remaining nodes.
-        superseded: refusals at nodes that a fallback pass has removed since.
+        superseded: refusals at nodes that a later fallback pass removed.
         passes: result of each pass.
         numerics: the largest class of the passes that changed something.
         converged: whether the last round found nothing.
@@ -87,7 +87,7 @@ def run(
     """
     editor.shapes.forget()
     result = _run_rounds(editor, passes, after_pass, limit)
-    while editor.shapes_may_follow:
+    while editor.needs_inference:
         editor.infer_again()
         left = None if limit is None else limit - sum(r.applied for r in result.remarks)
         result.extend(_run_rounds(editor, passes, after_pass, left))
@@ -102,7 +102,7 @@ def _run_rounds(
     after_pass: Callable[[str], None] | None,
     limit: int | None,
 ) -> PipelineResult:
-    editor.shapes_may_follow = False
+    editor.needs_inference = False
     result = PipelineResult(passes={p.name: PassResult(p.name) for p in passes})
     local = {p.name: p for p in passes if isinstance(p, Pass)}
     refusals: dict[str, dict[ir.Node, Remark]] = {name: {} for name in local}
@@ -132,7 +132,7 @@ def _run_rounds(
                 result.numerics = max(result.numerics, p.numerics)
                 if after_pass is not None:
                     after_pass(p.name)
-                if isinstance(p, Pass) and p.makes_unknown:
+                if isinstance(p, Pass) and p.emits_unknown_types:
                     editor.infer_again()
         if len(satisfied) == len(passes) or (limit is not None and len(done) >= limit):
             break

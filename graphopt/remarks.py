@@ -1,4 +1,4 @@
-"""Remarks: the rewrites that were applied and those that were refused.
+"""Remarks: applied and refused rewrites.
 
 Each candidate of a pass ends as APPLIED, or is refused with one of the stable codes below. The codes are part of the
 public interface (docs/refusals); a released code keeps its meaning.
@@ -93,7 +93,7 @@ class Code(enum.Enum):
 
     @property
     def page(self) -> str:
-        """The path of its page, from the root of the repository."""
+        """Path of the code's page, relative to the root of the repository."""
         return f"docs/refusals/{self.name}.md"
 
 

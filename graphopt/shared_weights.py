@@ -29,7 +29,7 @@ def record(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def check(model: Path, metadata: Mapping[str, str]) -> None:
-    """Compares the shared files with their record; a process hashes an unchanged file once.
+    """Compares the shared files with their record; hashes an unchanged file only once in a process.
 
     Args:
         model: the file; the shared files are in its folder.
@@ -43,10 +43,10 @@ def check(model: Path, metadata: Mapping[str, str]) -> None:
         return
     remedy = "restore that file, or optimize the original again (without --share-weights the weights are copied)"
     try:
-        files = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in json.loads(recorded).items()}
+        shared = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in json.loads(recorded).items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ModelLoadError(f"{model}: its record of shared weights ({METADATA}) cannot be read") from None
-    for name, (size, digest) in files.items():
+    for name, (size, digest) in shared.items():
         path = model.parent / name
         try:
             if not path.is_file():  # hashing a device file may never end

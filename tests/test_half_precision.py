@@ -17,7 +17,7 @@ from graphopt.graph.writing import to_message
 from graphopt.ops import DOMAIN
 from graphopt.precision.float16 import range_of
 from graphopt.report.data import Report
-from graphopt.verification.probes import largest_of, observed
+from graphopt.verification.probes import largest_of, with_ranges
 from graphopt.verification.verify import verify
 from models import ZOO
 from tests.rewriting import inferred, model_from_text, run
@@ -753,7 +753,7 @@ def test_ranges_in_bodies_and_of_empty_values() -> None:
     }"""
     before = model_from_text(graph, {"ten": np.float32(10), "zero": np.array([0])}, opset=17)
     names = ("inside", "grown", "wide", "y", "none")
-    copy, scalars, _ = observed(inferred(before), names)
+    copy, scalars, _ = with_ranges(inferred(before), names)
     x = np.array([[1, -2, 3, 0.5]], np.float32)
     inference.forget(copy)
     outputs = run(to_message(copy), {"x": x, "turns": np.array(3), "which": np.array(True)})

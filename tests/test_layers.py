@@ -16,8 +16,8 @@ from graphopt.runtime.sessions import LIBRARIES
 
 ROOT = Path(graphopt.__file__).parent
 PRECISION_PASSES = (
-    *("precision/bfloat16.py", "precision/channel_pairs.py"),
-    *("precision/channel_pair_pools.py", "precision/rounded_weight.py"),
+    *("precision/bfloat16.py", "precision/nchw2c_convolutions.py"),
+    *("precision/nchw2c_pools.py", "precision/rounded_weight.py"),
 )
 # From the bottom up: a file imports nothing of a layer above its own.
 LAYERS = (
@@ -30,7 +30,7 @@ LAYERS = (
     ("contrib/", "forms/", "report/data.py", "report/multiply_adds.py", "report/text.py", "report/__init__.py"),
     # The registry of all passes includes those for bfloat16.
     ("passes/", *PRECISION_PASSES),
-    ("pipeline.py", "precision/float16/", "precision/__init__.py", "transposed_products.py", "lower.py", "options.py"),
+    ("pipeline.py", "precision/float16/", "precision/__init__.py", "transposed_matmul.py", "lower.py", "options.py"),
     ("runtime/", "precision/bfloat16_gain.py"),
     ("inputs/",),
     ("verification/",),
@@ -65,7 +65,7 @@ def imports(path: Path) -> list[str]:
                     found += files_of(name.name.split(".")[1:])
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "graphopt":
             # A public name, imported on first use.
-            found += files_of(graphopt._HOMES.get(node.attr, "graphopt").split(".")[1:])
+            found += files_of(graphopt._MODULES.get(node.attr, "graphopt").split(".")[1:])
     return found
 
 

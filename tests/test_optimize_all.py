@@ -111,7 +111,7 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
     with (out / MANIFEST).open("a") as manifest:
         manifest.write('{"name": "deep/er/c.onnx", "dig')
     outcomes = optimize_all(folder, out, options=("--target", "cpu"))
-    assert {o.name: o.good for o in outcomes} == {
+    assert {o.name: o.succeeded for o in outcomes} == {
         "a.onnx": True,
         "damaged.onnx": False,
         "deep/b b.onnx": True,
@@ -120,7 +120,7 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
     written = [json.loads(line)["name"] for line in (out / MANIFEST).read_text().splitlines() if line.endswith("}")]
     assert sorted(written) == sorted(o.name for o in outcomes)
     for outcome in outcomes:
-        if outcome.good:
+        if outcome.succeeded:
             onnx.checker.check_model(str(out / outcome.name), full_check=False)
 
 
@@ -139,7 +139,7 @@ def test_what_could_not_be_run_is_tried_again(folder: Path, tmp_path: Path, monk
         assert {o.exit_code for o in optimize_all(folder, out)} == {125}
     for path in sorted(folder.rglob("*.onnx"))[1:]:
         path.unlink()
-    assert [o.good for o in optimize_all(folder, out)] == [True]
+    assert [o.succeeded for o in optimize_all(folder, out)] == [True]
 
 
 def test_one_run_at_a_time(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:

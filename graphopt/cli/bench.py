@@ -39,7 +39,7 @@ def bench_command(
         bool, typer.Option("--require-device", help="Fail if a node of a GPU session runs on the CPU.")
     ] = False,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Only print where nodes run, one line for each session.")
+        bool, typer.Option("--placement", help="Only print which provider runs which nodes, one line for each session.")
     ] = False,
     custom_ops: CustomOpsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

@@ -28,11 +28,11 @@ def bisect(
     providers: ProvidersOption = None,
     custom_ops: CustomOpsOption = None,
 ) -> None:
-    """Find the rewrite of IN that makes its outputs wrong.
+    """Find the rewrite that makes the outputs of IN wrong.
 
     With --providers: find the first value that differs between two providers.
 
-    Exit code 0: none, 1: found, 8: the model is random, so none can be found.
+    Exit code 0: none, 1: found, 8: the outputs are random, so none can be found.
     """
     from graphopt.debug.bisect import bisect as find_rewrite
     from graphopt.graph import reading, writing
@@ -90,7 +90,7 @@ def _bisect_providers(
         return
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
-        say("it differs only if it is the single output: a provider fuses it with its neighbours", console)
+        say("it differs only as the model's single output: otherwise a provider fuses its node with readers", console)
     _write_minimal(result.minimal, out)
     raise typer.Exit(1)
 

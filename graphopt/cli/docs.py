@@ -12,14 +12,14 @@ from graphopt.cli import screen
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, did_you_mean
 
-# The folder of pages in a wheel and in the source tree.
-PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
+# The folder of pages in a wheel, and in the source tree.
+FOLDERS = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
 
 
 def pages() -> dict[str, Path]:
     """Returns name -> file of all pages: "usage", "passes/winograd_conv", "refusals/NO_GAIN"."""
-    place = next((p for p in PLACES if (p / "index.md").is_file()), PLACES[0])
-    return {path.relative_to(place).with_suffix("").as_posix(): path for path in sorted(place.rglob("*.md"))}
+    folder = next((f for f in FOLDERS if (f / "index.md").is_file()), FOLDERS[0])
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
 
 
 def page_names() -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
-    CountDimOption,
+    CostDimOption,
     IgnoreCostModelOption,
     OnlyOption,
     ShapeOption,
@@ -35,7 +35,7 @@ def _no_code(name: str, what: str) -> OptionError:
 def explain_command(
     model: Annotated[
         Path,
-        typer.Argument(help="The model to read; - is stdin. A code or a pass prints its page.", metavar="IN|CODE"),
+        typer.Argument(help="A model; - is stdin. Or a refusal code or a pass, to print its page.", metavar="IN|CODE"),
     ],
     target: TargetOption = "auto",
     only: OnlyOption = None,
@@ -49,7 +49,7 @@ def explain_command(
         ),
     ] = None,
     input_shape: ShapeOption = None,
-    dim: CountDimOption = None,
+    dim: CostDimOption = None,
     ignore_cost_model: IgnoreCostModelOption = False,
     provider: Annotated[
         str | None,

@@ -64,7 +64,7 @@ MaxErrorOption = Annotated[
     float | None,
     typer.Option(
         metavar="0.005",
-        help="With --precision bf16: limit of RMS error / RMS; keeps the most sensitive layers in float32.",
+        help="With --precision bf16: limit of RMS error / RMS of an output; keeps sensitive layers in float32.",
     ),
 ]
 FreezeOption = Annotated[
@@ -173,9 +173,9 @@ def optimize(
     _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
     with _working(options, out if written == out else None, json_file, report_file):
-        tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
-        limit = _limited(model, options, timing, tuning, max_error)
-        found = _Found(_optimized(model, written or out, shown, options, tuning, limit))
+        tuning = _tune(model, options, timing, tuning_cache, tune_seconds, measure=tune)
+        limit = _limit_error(model, options, timing, tuning, max_error)
+        found = _Found(_run_optimize(model, written or out, shown, options, tuning, limit))
         _compare(found, model, written, timing, verify=verify, bench=bench)
         _write_reports(report_file, json_file, found, model, written)
     streams.flush(shown, written)
@@ -270,7 +270,7 @@ def _check_outputs(out: Path | None, json_file: Path | None, page: Path | None, 
         raise OptionError("only one of OUT, --json and --report can go to stdout")
 
 
-def _tuned(
+def _tune(
     model: Path, options: Options, timing: _Timing, cache: Path | None, seconds: float, *, measure: bool
 ) -> Tuning | None:
     if not measure and cache is None:
@@ -289,7 +289,7 @@ def _tuned(
         )
 
 
-def _limited(
+def _limit_error(
     model: Path, options: Options, timing: _Timing, tuning: Tuning | None, max_error: float | None
 ) -> ErrorLimit | None:
     if max_error is None:
@@ -304,7 +304,7 @@ def _limited(
         )
 
 
-def _optimized(
+def _run_optimize(
     model: Path, out: Path | None, shown: Path | None, options: Options, tuning: Tuning | None, limit: ErrorLimit | None
 ) -> Report:
     profit = tuning.profit if tuning is not None else None
@@ -445,8 +445,8 @@ def _provenance(shown: list[Path]) -> Provenance:
     return Provenance(now, shlex.join(["graphopt", *sys.argv[1:]]), versions, host, sums)
 
 
-def _place(shown: Path | None) -> str:
-    """Returns OUT as text for a sentence; "" if nothing is written."""
+def _out_text(shown: Path | None) -> str:
+    """Returns how messages call OUT; "" if nothing is written."""
     if shown is None:
         return ""
     return "stdout" if shown == streams.DASH else str(shown)
@@ -466,7 +466,7 @@ def _print(found: _Found, tuning: Tuning | None, shown: Path | None, *, explain:
     style = "bold red" if bad else "bold green" if good else "bold"
     line = answer(report, accuracy, times, failed=str(found.unverified or ""))
     say(f"[{style}]{plain(line)}[/]", console)
-    for line in details(report, times, _place(shown), everything=verbose):
+    for line in details(report, times, _out_text(shown), everything=verbose):
         say(plain(line), console)
     if explain:
         tables.print_remarks(report.remarks, console)

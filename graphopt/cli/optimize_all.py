@@ -20,7 +20,7 @@ def optimize_all(
     options: Annotated[
         list[str] | None, typer.Argument(metavar="OPTIONS_OF_OPTIMIZE", help="--verify, --target cpu, ...")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Models at a time, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=0, help="Number of models at the same time, each in its own process.")] = 1,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds for one model; 0 sets no limit.")] = 0.0,
     on: Annotated[str, typer.Option(help="ray: run on a Ray cluster with access to both folders.")] = "",
 ) -> None:
@@ -33,7 +33,7 @@ def optimize_all(
     from graphopt.report.text import count, plain
 
     def show(outcome: Outcome, done: int, total: int) -> None:
-        what = plain(outcome.answer) if outcome.good else f"[red]{plain(outcome.message)}[/]"
+        what = plain(outcome.answer) if outcome.succeeded else f"[red]{plain(outcome.message)}[/]"
         screen.out().print(f"{done}/{total} {plain(outcome.name)}: {what}", soft_wrap=True)
 
     found = summary(run(folder, out, options=options or (), jobs=jobs, timeout=timeout, on=on, progress=show))

@@ -52,7 +52,7 @@ class Range(NamedTuple):
     """An input, and its smallest and largest value."""
 
     name: str
-    ends: tuple[float, float]
+    bounds: tuple[float, float]
 
 
 class Tolerance(NamedTuple):
@@ -67,7 +67,7 @@ class Names(tuple[str, ...]):
 
 
 class Numbers(tuple[int, ...]):
-    """Numbers separated by commas."""
+    """Integers separated by commas."""
 
 
 def input_shape(text: str) -> InputShape:
@@ -117,12 +117,12 @@ def value_range(text: str) -> Range:
     rest, _, high = text.rpartition(":")
     name, _, low = rest.rpartition(":")
     try:
-        ends = float(low), float(high)
+        bounds = float(low), float(high)
     except ValueError:
-        ends = 1.0, 0.0
-    if not name or not -math.inf < ends[0] <= ends[1] < math.inf:
+        bounds = 1.0, 0.0
+    if not name or not -math.inf < bounds[0] <= bounds[1] < math.inf:
         raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI with finite numbers LO <= HI")
-    return Range(name, ends)
+    return Range(name, bounds)
 
 
 def tolerance_of(option: str) -> Callable[[str], Tolerance]:
@@ -144,7 +144,7 @@ def numbers_of(option: str) -> Callable[[str], Numbers]:
     def numbers(text: str) -> Numbers:
         parts = text.split(",") if text else []
         if not all(p.strip().isdecimal() for p in parts):
-            raise OptionError(f"{option} '{text}' is not a list of numbers such as 1,8,64")
+            raise OptionError(f"{option} '{text}' is not a list of integers such as 1,8,64")
         return Numbers(int(p) for p in parts)
 
     return numbers
@@ -187,9 +187,9 @@ ShapeOption = Annotated[
         help="images:1x3x224x224 fixes an input's shape (repeatable).",
     ),
 ]
-CountDimOption = Annotated[
+CostDimOption = Annotated[
     list[Size] | None,
-    typer.Option("--dim", parser=one_size, metavar="NAME=8", help="The size to count for (repeatable)."),
+    typer.Option("--dim", parser=one_size, metavar="NAME=8", help="Size of a dimension, for costs (repeatable)."),
 ]
 ShareWeightsOption = Annotated[
     bool,

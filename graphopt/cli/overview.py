@@ -23,7 +23,7 @@ Commands:
   explain       Show for each part of IN whether it is rewritten, and why.
   view          Show MODEL and its rewrite side by side in the browser.
   diff          Show the differences between the graphs of two models.
-  bisect        Find the rewrite of IN that makes its outputs wrong.
+  bisect        Find the rewrite that makes the outputs of IN wrong.
   lower         Write our operators as standard ONNX, for other runtimes.
   optimize-all  Optimize every model of FOLDER into OUT.
   serve-config  Write a folder with MODEL and the files of a model server.

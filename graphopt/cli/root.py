@@ -16,7 +16,7 @@ import graphopt
 from graphopt.cli import config
 from graphopt.cli.overview import OVERVIEW
 
-# Subcommands in the order of the help: first steps, inspection, others. Each is a module of this package.
+# Subcommands in the order of the help. Each is a module of this package.
 NAMES = "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
 
 
@@ -72,7 +72,7 @@ class Command(TyperCommand):
                     name = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name
                     ctx.fail(f"Missing {param.param_type_name} '{name}'.")
                 number = _number(hints.get(param.name or ""))
-                if number is not None and isinstance(text, str) and not _reads(text, number):
+                if number is not None and isinstance(text, str) and not _parses(text, number):
                     kind = "an integer" if number is int else "a number"
                     ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is not {kind}.")
         return super().parse_args(ctx, args)
@@ -90,7 +90,7 @@ def _number(hint: Any) -> type[int] | type[float] | None:
     return next((t for t in (int, float) if t in (hint, *get_args(hint))), None)
 
 
-def _reads(text: str, number: type[int] | type[float]) -> bool:
+def _parses(text: str, number: type[int] | type[float]) -> bool:
     try:
         number(text)
     except ValueError:

@@ -12,7 +12,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.root import app
-from graphopt.cli.startup import sympy_when_needed
+from graphopt.cli.startup import delay_slow_imports
 from graphopt.errors import EXIT_INTERNAL, GraphoptError, ModelSaveError
 
 # The exit code of shells for an interrupted command.
@@ -29,15 +29,15 @@ def run() -> None:
     """Runs the command of `sys.argv` and exits. A failure prints one line on stderr and sets its exit code."""
     global _ended
     _ended = False
-    sympy_when_needed()
+    delay_slow_imports()
     screen.reset()
     code = EXIT_INTERRUPTED
     try:
         try:
-            _take_interrupts()
+            _install_signal_handlers()
             code = _exit_code()
         finally:
-            _ended = True  # Python handles signals only at calls and backward jumps, so not just before this
+            _ended = True  # Python handles signals only at calls and backward jumps, so none between return and here
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:
@@ -85,7 +85,7 @@ def _exit_code() -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirects stdout to /dev/null if it fails (full disk), because Python would flush it again at the end."""
+    """Redirects a stdout that cannot be flushed to /dev/null, because Python flushes it again at the end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -111,7 +111,7 @@ def _show_usage(error: Exception) -> int:
     return int(getattr(error, "exit_code", 2))
 
 
-def _take_interrupts() -> None:
+def _install_signal_handlers() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored in background jobs of a shell
         signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)

@@ -22,7 +22,7 @@ def engine_names() -> list[str]:
 @app.command(cls=Command, name="serve-config")
 def serve_config(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The optimized model.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder; keeps other models in it.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write; other models in it are kept.")],
     engine: Annotated[
         str,
         typer.Option("--for", help="triton, kserve, mlserver, litserve, bentoml or ray.", autocompletion=engine_names),
@@ -31,10 +31,10 @@ def serve_config(
     version: Annotated[int, typer.Option(help="The model's version.")] = 1,
     max_batch: Annotated[
         int | None,
-        typer.Option(help="Most rows of a batch; 1 merges no requests; default: 8 if rows are independent."),
+        typer.Option(help="Maximum rows of a batch; 1 merges no requests; default: 8 if rows are independent."),
     ] = None,
     delay_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for others.")] = 2.0,
-    instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
+    instances: Annotated[int, typer.Option(help="Number of processes, replicas or instances.")] = 1,
     threads: Annotated[int, typer.Option(min=0, help="Threads of each instance; 0: the runtime decides.")] = 0,
     devices: Annotated[
         Numbers | None,

@@ -27,7 +27,7 @@ class _LateFinder:
         return spec
 
 
-def sympy_when_needed() -> None:
-    """Makes later imports of the modules in LATE, above all sympy, lazy."""
+def delay_slow_imports() -> None:
+    """Makes later imports of the modules in LATE lazy."""
     if _LateFinder not in sys.meta_path:
         sys.meta_path.insert(0, _LateFinder)

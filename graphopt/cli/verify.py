@@ -79,9 +79,7 @@ def verify_command(
     save_inputs: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Save the inputs that differ most, as ONNX test data.")
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 9 if the inputs do not cover everything.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 9 if the inputs do not test every part.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
@@ -128,7 +126,7 @@ def exit_with_verdict(verdict: Verdict, *, uncovered: bool = False) -> None:
 
     Args:
         verdict: the verdict of `verify`.
-        uncovered: whether an equal verdict gives EXIT_NOT_COVERED, because the inputs do not cover everything.
+        uncovered: whether an equal verdict gives EXIT_NOT_COVERED, because the inputs do not test every part.
     """
     from graphopt.verification.verify import Verdict
 

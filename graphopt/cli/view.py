@@ -11,7 +11,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
-    CountDimOption,
+    CostDimOption,
     IgnoreCostModelOption,
     InputShape,
     ShapeOption,
@@ -36,7 +36,7 @@ def view_command(
     target: TargetOption = "auto",
     ignore_cost_model: IgnoreCostModelOption = False,
     input_shape: ShapeOption = None,
-    dim: CountDimOption = None,
+    dim: CostDimOption = None,
     bench: Annotated[bool, typer.Option("--bench", help="Also time each node.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free port.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

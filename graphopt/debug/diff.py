@@ -81,7 +81,7 @@ def diff(before: Any, after: Any) -> ModelDiff:
     group if a value that the other model lacks connects them, or if they produce the same value.
 
     Args:
-        before: a model in any form that `optimize` takes.
+        before: a model in any form that `optimize` accepts.
         after: the other model.
 
     Raises:

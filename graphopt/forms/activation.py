@@ -183,8 +183,8 @@ def _clip_bounds(node: ir.Node, editor: Editor) -> tuple[float, float] | None:
     bounds = [float(limits.min), float(limits.max)]
     arguments = editor.arguments(node)
     for i, name in enumerate(("min", "max")):
-        place = arguments.position(name)
-        number = arguments.attribute(name, bounds[i]) if place is None else editor.scalar(node.inputs[place])
+        index = arguments.position(name)
+        number = arguments.attribute(name, bounds[i]) if index is None else editor.scalar(node.inputs[index])
         if number is None:
             return None
         bounds[i] = number

@@ -141,8 +141,8 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
         raise Refusal(Code.UNKNOWN_RANK, "the rank of the data is not known", node)
     if rank is not None and array.ndim > rank:
         raise Refusal(Code.BROADCAST_GROWS, f"a constant has shape {array.shape}, and the data has rank {rank}", node)
-    place = array.ndim - 1 if axis == -1 or rank is None else axis % rank - (rank - array.ndim)
-    if array.size != (array.shape[place] if 0 <= place < array.ndim else 1):
+    dim = array.ndim - 1 if axis == -1 or rank is None else axis % rank - (rank - array.ndim)
+    if array.size != (array.shape[dim] if 0 <= dim < array.ndim else 1):
         raise Refusal(Code.WRONG_AXIS, f"a constant of shape {array.shape} varies along another axis", node)
     if array.size not in (1, channels):
         raise Refusal(

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.affine import WEIGHT_TYPES, per_channel, require_finite
-from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
+from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, scaled_rows
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import LINEAR
@@ -250,7 +250,7 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     W, bias = _weight_and_bias(linear, editor)
     if shifted:
         alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
-        through = products(W, _factors_of_inputs(linear, W, shift) * alpha)
+        through = scaled_rows(W, _factors_of_inputs(linear, W, shift) * alpha)
         if node.op_type == "Conv" or _transposed(linear):
             added = np.concatenate([rows.sum(axis=tuple(range(1, rows.ndim))) for rows in through])
         else:
@@ -353,6 +353,6 @@ def _folded(linear: Linear, W: ir.TensorProtocol, factor: Array, bias: Array | N
         for rows in weight.blocks():
             require_finite(rows, dtype, "the folded weight", node)
     else:
-        (wide,) = products(W, factor)
+        (wide,) = scaled_rows(W, factor)
         weight = require_finite(wide, dtype, "the folded weight", node)
     return Folded(weight, None if bias is None else require_finite(bias, dtype, "the folded bias", node))

@@ -52,7 +52,7 @@ class Part:
 
     Attributes:
         value: the constant.
-        columns: the gate's range of the product's last axis, or of the bias.
+        columns: the gate's range of the last axis of the matrix multiplication's result, or of the bias.
         rows: the range of the weight's input axis; None for a bias.
         transposed: whether the weight is stored as [columns, rows], as for Gemm with transB.
     """
@@ -79,13 +79,13 @@ class Gate:
 
     Attributes:
         size: the number of hidden units.
-        products: the inputs and their weights.
+        matmuls: the inputs and their weights.
         biases: the constant addends.
         nodes: the nodes that compute the sum.
     """
 
     size: int
-    products: tuple[tuple[ir.Value, Part], ...]
+    matmuls: tuple[tuple[ir.Value, Part], ...]
     biases: tuple[Part, ...]
     nodes: tuple[ir.Node, ...]
 
@@ -151,7 +151,7 @@ def gate_of(value: ir.Value, editor: Editor) -> Gate:
     size = editor.shapes.last(value)
     if size is None or size.value is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {value.name} is not known", value.producer())
-    products: list[tuple[ir.Value, Part]] = []
+    matmuls: list[tuple[ir.Value, Part]] = []
     biases: list[Part] = []
     nodes: list[ir.Node] = []
     work: list[tuple[ir.Value, Range]] = [(value, (0, size.value))]
@@ -174,10 +174,10 @@ def gate_of(value: ir.Value, editor: Editor) -> Gate:
             start = _start(node, addend, editor)
             work.append((require_input(node, 0), (columns[0] + start, columns[1] + start)))
         else:
-            products += _products(node, columns, editor, nodes)
+            matmuls += _matmuls(node, columns, editor, nodes)
             if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
                 work.append((node.inputs[2], columns))
-    return Gate(size.value, tuple(products), tuple(biases), tuple(nodes))
+    return Gate(size.value, tuple(matmuls), tuple(biases), tuple(nodes))
 
 
 def _operand(add: ir.Node, index: int, editor: Editor) -> ir.Value:
@@ -216,7 +216,7 @@ def _bias(value: ir.Value, columns: Range, editor: Editor) -> Part:
     return Part(value, columns)
 
 
-def _products(node: ir.Node, columns: Range, editor: Editor, nodes: list[ir.Node]) -> Iterator[tuple[ir.Value, Part]]:
+def _matmuls(node: ir.Node, columns: Range, editor: Editor, nodes: list[ir.Node]) -> Iterator[tuple[ir.Value, Part]]:
     """Yields the inputs of a matrix multiplication with their weights; a concatenated input has several."""
     transposed = False
     if node.op_type == "Gemm":

@@ -37,18 +37,18 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
         editor: the model.
         more: operators to follow in addition to COPIES and VIEWS.
     """
-    taken = [last]
-    found: tuple[ir.Value | None, list[ir.Node]] = None, taken
-    while len(taken) <= MOST_NODES:
-        ends = {v for node in taken for v in _moved(node) if v is None or v.producer() not in taken}
-        if len(ends) == 1:
-            found = next(iter(ends)), taken[::-1]
-        found_before = (producer_of(v, *COPIES, *VIEWS, *more) for v in ends)
+    nodes = [last]
+    found: tuple[ir.Value | None, list[ir.Node]] = None, nodes
+    while len(nodes) <= MOST_NODES:
+        sources = {v for node in nodes for v in _moved(node) if v is None or v.producer() not in nodes}
+        if len(sources) == 1:
+            found = next(iter(sources)), nodes[::-1]
+        found_before = (producer_of(v, *COPIES, *VIEWS, *more) for v in sources)
         producers = [n for n in found_before if n is not None and n.graph is last.graph]
-        free = next((n for n in producers if is_known(n, editor) and _moves_alone(n, taken)), None)
+        free = next((n for n in producers if is_known(n, editor) and _moves_alone(n, nodes)), None)
         if free is None:
             break
-        taken.append(free)
+        nodes.append(free)
     return found
 
 

@@ -37,7 +37,7 @@ class ScaledWeight(ir.LazyTensor):
     def rows(self, start: int, stop: int) -> Array:
         """Returns the rows from start to stop, cast to the weight's dtype."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return _product(self._source, self._factor, start, stop).astype(self.dtype.numpy())
+            return _scaled(self._source, self._factor, start, stop).astype(self.dtype.numpy())
 
     def blocks(self) -> Iterator[Array]:
         """Yields all rows in order, in blocks, cast to the weight's dtype."""
@@ -57,16 +57,16 @@ def is_streamed(tensor: ir.TensorProtocol) -> bool:
     return type(tensor) in (ScaledWeight, ir.ExternalTensor) and tensor.nbytes >= LARGE_BYTES
 
 
-def products(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:
+def scaled_rows(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:
     """Yields the rows of tensor * factor in float64, in order: all at once, or in blocks for a streamed weight."""
     if not is_streamed(tensor):
         yield tensor_array(tensor).astype(np.float64) * factor
         return
     for start, stop in _ranges(tensor):
-        yield _product(tensor, factor, start, stop)
+        yield _scaled(tensor, factor, start, stop)
 
 
-def _product(tensor: ir.TensorProtocol, factor: Array, start: int, stop: int) -> Array:
+def _scaled(tensor: ir.TensorProtocol, factor: Array, start: int, stop: int) -> Array:
     wide = _rows(tensor, start, stop).astype(np.float64)
     wide *= factor[start:stop] if factor.shape[0] != 1 else factor
     return wide

@@ -26,10 +26,10 @@ from graphopt.targets.target import Target
 # of a core.
 PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_ITERATIONS = 16
-# Operators that read only part of a large input, and the reads for each written element: one element and one index.
-CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
+# Operators that read only part of a large input. For each written element they read one element and one index.
+PARTIAL_READERS, READS_PER_WRITTEN = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
-USUAL_BYTES = 4
+DEFAULT_ELEMENT_BYTES = 4
 MATMULS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
 )
@@ -80,7 +80,7 @@ class Estimator:
         self._found: dict[tuple[tuple[str, Shape], ...], Cost] = {}
 
     def of(self, shapes: Mapping[str, Shape]) -> Cost:
-        """Returns the cost of inputs of these shapes, by name; other inputs keep their declared shapes."""
+        """Returns the cost of a run. `shapes` maps input names to shapes; other inputs keep their declared shapes."""
         key = tuple(sorted(shapes.items()))
         if key not in self._found:
             inputs = self._model.graph.inputs
@@ -111,25 +111,25 @@ class _GraphCost:
 
     def cost(self, graph: ir.Graph) -> Cost:
         last: dict[ir.Value, int] = {}
-        for place, node in enumerate(graph):
+        for position, node in enumerate(graph):
             inside = (n for body in bodies(node) for graph in with_subgraphs(body) for n in graph)
             for reader in (node, *inside):
-                last.update((value, place) for value in reader.inputs if value is not None)
+                last.update((value, position) for value in reader.inputs if value is not None)
         last.update(dict.fromkeys(graph.outputs, len(graph)))
-        ends: dict[int, list[ir.Value]] = {}
-        for value, place in last.items():
+        last_uses: dict[int, list[ir.Value]] = {}
+        for value, position in last.items():
             if value.producer() is not None:
-                ends.setdefault(place, []).append(value)
+                last_uses.setdefault(position, []).append(value)
         work, live, peak = 0, 0, 0
         alive: dict[ir.Value, int] = {}
-        for place, node in enumerate(graph):
+        for position, node in enumerate(graph):
             own, workspace = self._node(node)
             work += own
             for value in node.outputs:
                 alive[value] = self.bytes(value) if value in last else 0
                 live += alive[value]
             peak = max(peak, live + workspace)
-            live -= sum(alive.pop(value, 0) for value in ends.get(place, ()))
+            live -= sum(alive.pop(value, 0) for value in last_uses.get(position, ()))
         return Cost(peak, work, sum(map(self.bytes, graph.outputs)))
 
     def _node(self, node: ir.Node) -> tuple[int, int]:
@@ -140,10 +140,17 @@ class _GraphCost:
         for value in node.outputs:
             self._measure(value, max(given, default=1))
         written = sum(map(self._count, node.outputs))
-        moved = PER_READ * min(sum(given), written * GATHERED if node.op_type in CHOOSING else sum(given))
+        reads = sum(given)
+        if node.op_type in PARTIAL_READERS:
+            reads = min(reads, written * READS_PER_WRITTEN)
         work, workspace = self._multiply_adds(node)
         inner = [self.cost(body) for body in bodies(node)]
-        work += moved + PER_WRITTEN * written + PER_NODE + self._trip_count(node) * sum(cost.work for cost in inner)
+        work += (
+            PER_READ * reads
+            + PER_WRITTEN * written
+            + PER_NODE
+            + self._trip_count(node) * sum(cost.work for cost in inner)
+        )
         return work, workspace + max((cost.bytes for cost in inner), default=0)
 
     def _resize(self, node: ir.Node) -> None:
@@ -180,9 +187,9 @@ class _GraphCost:
         return self.elements[value]
 
     def bytes(self, value: ir.Value) -> int:
-        """Returns the size of a value in bytes; an element of unknown type counts as `USUAL_BYTES`."""
+        """Returns the size of a value in bytes; an element of unknown type counts as `DEFAULT_ELEMENT_BYTES`."""
         bits = value.dtype.bitwidth if value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else 0
-        return self._count(value) * (bits // 8 or USUAL_BYTES)
+        return self._count(value) * (bits // 8 or DEFAULT_ELEMENT_BYTES)
 
     def _shape(self, value: ir.Value | None) -> Sequence[int] | None:
         """Returns the dimensions of a value; None unless all are known."""
@@ -203,7 +210,7 @@ class _GraphCost:
             return made * math.prod(weight[1:]) if weight else 0, 0
         if node.op_type == "ConvTranspose" and first and second:
             columns = math.prod(first) * math.prod(second[1:])
-            return columns, USUAL_BYTES * columns // max(first[1], 1)
+            return columns, DEFAULT_ELEMENT_BYTES * columns // max(first[1], 1)
         if node.op_type == "Gemm" and first:
             return made * first[0 if attribute_int(node, "transA", 0) else -1], 0
         if node.op_type == "Einsum":
@@ -217,8 +224,8 @@ class _GraphCost:
         """
         # com.microsoft.Attention computes Q, K and V from its first input.
         key = 0 if node.domain and node.op_type == "Attention" else 1
-        places = (0, key, PAST_KEYS[node.op_type])
-        shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in places]
+        indices = (0, key, PAST_KEYS[node.op_type])
+        shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in indices]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]
         if not q or not k or len(q) < 3:
             return 0, 0
@@ -226,7 +233,7 @@ class _GraphCost:
         keys = k[-2] + (kept[-2] if kept and len(kept) >= 4 else 0)
         scores = q[0] * heads * q[-2] * keys
         width = q[-1] if len(q) == 4 else q[-1] // max(heads, 1)
-        return 2 * scores * width, 2 * USUAL_BYTES * scores
+        return 2 * scores * width, 2 * DEFAULT_ELEMENT_BYTES * scores
 
     def _einsum(self, node: ir.Node) -> int:
         letters: dict[str, int] = {}

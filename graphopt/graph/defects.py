@@ -1,4 +1,4 @@
-"""Finds all validity errors of a model, also some that onnx.checker misses or that tools interpret differently.
+"""Finds validity errors of a model, also some that onnx.checker misses or that tools interpret differently.
 
 onnx.checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each
 defect is one sentence, and the caller can subtract the defects of the original.
@@ -23,7 +23,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 def defects(model: onnx.ModelProto) -> set[str]:
-    """Returns one sentence for each defect; it does not read weights."""
+    """Returns one sentence for each defect; does not read weights."""
     found = set(_of_version(model))
     opsets = {_domain(o.domain) for o in model.opset_import}
     found |= set(_of_graph(model.graph, frozenset(), opsets, "the graph"))

@@ -25,16 +25,16 @@ class Editor(GraphView):
     Attributes:
         touched: the nodes around each change; the pipeline visits them again instead of scanning the graph.
         removed: the removed nodes.
-        shapes_may_follow: whether another shape inference may find more shapes, and so more candidates. Set when a
-            value whose shape was not completely known is replaced or takes over another value's shape, and by passes
-            whose new node has a more precise shape than the replaced one.
+        needs_inference: whether another shape inference may find more shapes, and so more candidates. It is set when a
+            value with an incomplete shape is replaced by another value, and by passes whose new node has a more precise
+            shape than the replaced node.
     """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
         super().__init__(model, target, profit, half=half)
         self.touched: list[ir.Node] = []
         self.removed: list[ir.Node] = []
-        self.shapes_may_follow = False
+        self.needs_inference = False
         self._names: set[str] = set()
         self._node_names: set[str] = set()
         for function in model.functions.values():
@@ -63,7 +63,7 @@ class Editor(GraphView):
         """Infers types and shapes again, after changes that allow more precise results."""
         inference.infer_again(self.model)
         self.shapes.forget()
-        self.shapes_may_follow = False
+        self.needs_inference = False
 
     def unique_name(self, hint: str) -> str:
         """Returns a new name for a value."""
@@ -122,7 +122,7 @@ class Editor(GraphView):
     ) -> None:
         """Replaces the inputs of a node in the graph, and optionally attributes and the operator.
 
-        Producers and initializers that became unused are removed. If the outputs of the node have other elements, also
+        Producers and initializers that became unused are removed. If the elements of the node's outputs change, also
         pass the node to `replace` in `new`.
         """
         self.changed()
@@ -169,7 +169,7 @@ class Editor(GraphView):
             del functions[identifier]
 
     def set_input(self, node: ir.Node, i: int, value: ir.Value | None) -> None:
-        """Replaces input `i` of a node, and keeps the producer of the old value."""
+        """Replaces input `i` of a node; keeps the producer of the old value even if it is unused."""
         node.replace_input_with(i, value)
 
     def set_attribute(self, node: ir.Node, name: str, value: Attribute | ir.TensorProtocol) -> None:
@@ -231,7 +231,7 @@ class Editor(GraphView):
         Args:
             old: the replaced nodes; nodes that are still used are kept.
             new: their replacement. New nodes are inserted before `anchor`. Nodes that are in the graph already (see
-                `rewire`) keep their place and their inputs.
+                `rewire`) keep their position and their inputs.
             outputs: replaced value -> its replacement. A replacement that a node of `new` produces takes over the
                 name, type and shape, which preserves the graph's outputs.
             anchor: a node of the graph.
@@ -247,11 +247,11 @@ class Editor(GraphView):
             neighbours.update([(use.node, None) for use in uses])
             producer_changed = producer is not None and producer in new
             ours = producer is not None and producer.domain == DOMAIN and producer_changed
-            if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
+            if not self.needs_inference and not inference.is_certain(old_value.shape):
                 # The output of a com.graphopt node gets exactly the type and shape of the old value.
                 as_before = ours and old_value.type is not None and old_value.shape is not None
                 alike = not producer_changed and inference.have_equal_dims(old_value.shape, new_value.shape)
-                self.shapes_may_follow = not (as_before or alike)
+                self.needs_inference = not (as_before or alike)
             if producer_changed:
                 new_value.type = old_value.type or new_value.type
                 new_value.shape = old_value.shape or new_value.shape
@@ -287,8 +287,7 @@ class Editor(GraphView):
 
         Returns:
             False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
-            Other uses are a reason because runtimes sometimes fuse a value into its consumer although the value is
-            also a graph output.
+            With other uses, a runtime may wrongly fuse `x` into a consumer although it is also a graph output.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():
@@ -296,7 +295,7 @@ class Editor(GraphView):
             return True
         if producer is None or producer.graph is not node.graph or x.is_graph_output() or use_count(x) > 1:
             return False
-        self.shapes_may_follow |= not inference.is_certain(x.shape)
+        self.needs_inference |= not inference.is_certain(x.shape)
         self.replace([node], [producer], {y: x}, anchor=node)
         return True
 
@@ -365,7 +364,7 @@ class Editor(GraphView):
             node.name = self.unique_node_name(node.name)
 
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
-        """Removes those of `nodes` that are unused, and then their producers that became unused; consumers first.
+        """Removes unused nodes of `nodes`, and then producers that became unused; consumers first.
 
         Producers of the removed nodes' inputs that are still used are added to `neighbours`.
         """
@@ -383,7 +382,7 @@ class Editor(GraphView):
             inputs = dict.fromkeys(node.inputs)
             node.resize_inputs(0)
             work += self._released(inputs, neighbours)
-        # Together, because each call of `Graph.remove` copies the outputs of the graph.
+        # One call for each graph, because `Graph.remove` copies the outputs of the graph.
         for graph in set(dead.values()):
             graph.remove([node for node, of in dead.items() if of is graph])
         self.removed += dead

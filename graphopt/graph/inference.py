@@ -34,7 +34,7 @@ RUNTIME_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.
 # Prefixes of symbols: onnx's for an unknown dimension, and ours for an unknown dimension of an input.
 GENERATED_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
-_MADE = (GENERATED_SYMBOL, _INPUT_SYMBOL)
+_GENERATED_PREFIXES = (GENERATED_SYMBOL, _INPUT_SYMBOL)
 # onnx's inference enters the body at each function call, so nested calls can take exponential time.
 _MAX_INLINED_NODES = 1_000_000
 # Words that exporters write for any size; equal words do not mean equal sizes.
@@ -283,12 +283,12 @@ def is_certain(shape: ir.Shape | None) -> bool:
 
 
 def have_equal_dims(a: ir.Shape | None, b: ir.Shape | None) -> bool:
-    """Returns whether two shapes are equal if symbols made by inference count as unknown dimensions."""
+    """Returns whether two shapes are equal after symbols that inference made are replaced by unknown dimensions."""
     return (a if a is None else _without_generated(_dims(a))) == (b if b is None else _without_generated(_dims(b)))
 
 
 def _without_generated(dims: tuple[int | str | None, ...]) -> tuple[int | str | None, ...]:
-    return tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in dims])
+    return tuple([None if isinstance(d, str) and d.startswith(_GENERATED_PREFIXES) else d for d in dims])
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
@@ -323,7 +323,7 @@ def suppose(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto | None) -> onnx.ModelProto:
-    """Serializes the model without large weights, and with only those declared shapes that inference cannot find.
+    """Serializes the model without large weights. Declares only shapes that onnx's inference cannot find.
 
     Args:
         model: the model.

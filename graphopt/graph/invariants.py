@@ -78,7 +78,7 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
         _check_graph(graph, after)
 
 
-def checked(
+def check_result(
     before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None, data: bytes | None = None
 ) -> None:
     """Checks a result for defects, and runs ONNX's checker.
@@ -103,13 +103,13 @@ def checked(
         size = len(whole) if isinstance(whole, bytes) else whole.ByteSize()
         if size <= MAX_CHECKED_BYTES and not _checker_message(whole):
             return
-    why = _checker_message(_shown(model, proto))
-    if why and not _checker_message(_shown(before())):
+    why = _checker_message(_without_weights(model, proto))
+    if why and not _checker_message(_without_weights(before())):
         raise InvariantError(f"the result is not valid ONNX, but the original was: {why}; please report this")
 
 
-def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """Returns the model's message without weights, so that their size and files do not matter to the checker."""
+def _without_weights(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """Returns the model's message without weights: the checker would need their files, and limits their size."""
     message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):

@@ -101,7 +101,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
         model = original.model.clone()
     else:
         raise ModelLoadError(
-            f"cannot take a {type(original).__name__} as a model; "
+            f"a {type(original).__name__} is not a model; "
             "give a path, onnx.ModelProto, onnx_ir.Model, torch.onnx program or onnx_graphsurgeon.Graph"
         )
     what = str(path) if path else "the model"
@@ -111,7 +111,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
     if path is not None:
         shared_weights.check(path, model.metadata_props)
         data_files = _DataFiles(path)
-    outside = set()
+    external = set()
     for tensor in tensors(found):
         if isinstance(tensor, ir.serde.TensorProtoTensor):
             _check_embedded_data(tensor, what)
@@ -120,15 +120,15 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
                 data_files.check(tensor)
             else:
                 _check_data_file(tensor)
-            outside.add(Path(tensor.path))
+            external.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # Below this version every initializer is also a graph input, but runtimes treat it as a constant.
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
     if proto is not None and in_order and len(found) > 1:
         _read_captures(model.graph, proto.graph)
-    as_it_came = _normalize_domains(model, proto) and in_order
-    return Source(model, original, path, proto if as_it_came else None, frozenset(outside), tuple(found))
+    is_unchanged = _normalize_domains(model, proto) and in_order
+    return Source(model, original, path, proto if is_unchanged else None, frozenset(external), tuple(found))
 
 
 def _exported(graph: Any) -> onnx.ModelProto:

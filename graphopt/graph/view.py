@@ -61,11 +61,11 @@ class GraphView:
         index = self._by_operator
         if index is None:
             self._by_operator = index = defaultdict(list)
-            for place, node in enumerate(chain.from_iterable(self._own_graphs)):
+            for position, node in enumerate(chain.from_iterable(self._own_graphs)):
                 domain = node.domain
-                index[domain, node.op_type].append((place, node))
+                index[domain, node.op_type].append((position, node))
                 if domain:
-                    index[domain, ANY].append((place, node))
+                    index[domain, ANY].append((position, node))
         found = [index[o] for o in operators if o in index]
         return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
 
@@ -213,7 +213,7 @@ class GraphView:
     def candidate(
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, no_gain: str = ""
     ) -> Candidate:
-        """Describes a rewrite that would insert `op`, for the profit model; see `Candidate`."""
+        """Describes a rewrite that would insert `op`, for the cost model; see `Candidate`."""
 
         def describe() -> Workload:
             made = [v.producer() for v in inputs if not self.is_constant(v)]
@@ -263,7 +263,7 @@ class GraphView:
             Refusal: TARGET.
         """
         if not self.target.custom_ops:
-            raise Refusal(Code.TARGET, f"target {self.target} takes standard ONNX only")
+            raise Refusal(Code.TARGET, f"target {self.target} supports standard ONNX only")
 
 
 def has_readers(node: ir.Node) -> bool:
@@ -364,7 +364,7 @@ def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
 
 
 def is_float(value: ir.Value | None) -> TypeGuard[ir.Value]:
-    """Whether the elements of a value are floating point; false if their type is unknown."""
+    """Returns whether the elements of a value are floating point; False if their type is unknown."""
     return value is not None and value.dtype in RUNTIME_FLOATS
 
 

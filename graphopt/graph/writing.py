@@ -56,8 +56,8 @@ def in_original_form(source: Source, model: ir.Model | None, check: Check) -> An
         check: called before the model is returned; may raise.
 
     Raises:
-        ModelSaveError: the weights do not fit into a message, which must contain them all because it does not record
-            the folder of its data files.
+        ModelSaveError: the weights do not fit into a message. It must contain them all, because it does not record the
+            folder of data files.
     """
     original = source.original
     as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
@@ -414,26 +414,26 @@ def _copy_ranges(file: BinaryIO, source: Path, ranges: Sequence[tuple[int, int]]
     Some file systems share whole blocks between files (btrfs, XFS). Therefore a long range starts at the same offset
     within a block as in the source file.
     """
-    places = []
+    offsets = []
     with source.open("rb") as read:
         for start, end in ranges:
             unit, rest = (BLOCK, start % BLOCK) if end - start >= LONG else (ALIGNMENT, 0)
-            place = file.tell() + (rest - file.tell()) % unit
+            offset = file.tell() + (rest - file.tell()) % unit
             file.flush()
-            _copy_in_kernel(read.fileno(), file.fileno(), start, end, place, source)
-            file.seek(place + end - start)
-            places.append(place)
-    return places
+            _copy_in_kernel(read.fileno(), file.fileno(), start, end, offset, source)
+            file.seek(offset + end - start)
+            offsets.append(offset)
+    return offsets
 
 
 # Errors of copy_file_range between file systems, or on file systems that do not support it.
-_NOT_SERVED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_UNSUPPORTED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Path) -> None:
-    """Copies bytes [start, end) of file descriptor `a` to `place`, the end of `b`, inside the kernel; keeps holes."""
-    os.truncate(b, place + end - start)
-    shift = place - start
+def _copy_in_kernel(a: int, b: int, start: int, end: int, offset: int, source: Path) -> None:
+    """Copies bytes [start, end) of file `a` to `offset`, the end of file `b`, inside the kernel; keeps holes."""
+    os.truncate(b, offset + end - start)
+    shift = offset - start
     while start < end:
         try:
             start = os.lseek(a, start, os.SEEK_DATA)
@@ -451,11 +451,11 @@ def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Pa
             start += copied
 
 
-def _copy_range(a: int, b: int, start: int, place: int, count: int) -> int:
+def _copy_range(a: int, b: int, start: int, offset: int, count: int) -> int:
     try:
-        return os.copy_file_range(a, b, count, start, place)
+        return os.copy_file_range(a, b, count, start, offset)
     except OSError as error:
-        if error.errno not in _NOT_SERVED:
+        if error.errno not in _UNSUPPORTED:
             raise
-    os.lseek(b, place, os.SEEK_SET)
+    os.lseek(b, offset, os.SEEK_SET)
     return os.sendfile(b, a, start, count)

@@ -53,8 +53,8 @@ class Input:
         if kind in _NO_ARRAYS:
             name = onnx.TensorProto.DataType.Name(kind)
             raise VerifyError(
-                f"input '{self.name}' holds {name}, and ONNX Runtime's Python interface takes no arrays of it: cut the "
-                "model after the node that reads it"
+                f"input '{self.name}' has type {name}, and ONNX Runtime's Python interface has no arrays of that type: "
+                "cut the model after the node that reads it"
             )
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
@@ -112,7 +112,7 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def is_past(name: str) -> bool:
-    """Whether the name of an input or symbol is that of a decoder's cache."""
+    """Returns whether the name of an input or symbol is that of a decoder's cache."""
     return any(word in name.lower() for word in PAST)
 
 

@@ -49,7 +49,7 @@ INTEGERS = {
     "negative ids": "indices count from the end",
     "turning points": "elements are next to the constants of comparisons",
 }
-# Cases for integers without a known limit; a model that does limit them refuses the case.
+# Kinds of integers without a known limit. If the model has a limit, it refuses the case.
 FREE_INTEGERS = {
     "large integers": "integers are up to a million",
     "negative integers": "integers are between minus a million and a million",
@@ -64,7 +64,7 @@ LOW_MASKS = {"padded away, -1e9": "padded away", "holes, -1e9": "holes", "no key
 BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
 PROBES = {"NaN": "some floats are NaN", "infinite": "some floats are infinite"}
-ABOUT = {
+DESCRIPTIONS = {
     **VALUES,
     **MASKS,
     **INTEGERS,
@@ -79,15 +79,16 @@ ABOUT = {
 NARROWER = (1, 4, 16)
 # If there are at most this many rows of a table, or keys, an input contains each of them before one is repeated.
 ALL_KEYS = 1 << 10
-# How the elements of inputs that are sizes are chosen. The first cases find the fillings that the model accepts.
+# How the elements of an input that is a size or a shape are chosen. The first cases find the fillings that the model
+# accepts.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 # HIDDEN is low enough to hide a key, and finite in float16. HIDDEN_LOW is the usual element in float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
-# Trip counts of Loops, chosen by case number; with those of TRIP_COUNTS, most bodies end by their own condition.
+# Trip counts of Loops. Most cases use USUAL_TRIP_COUNTS in turn. With TRIP_COUNTS most Loops end by their condition.
 USUAL_TRIP_COUNTS, TRIP_COUNTS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
-# The largest product of an input's symbolic dimensions; the most elements of a tensor if an input is its shape.
+# The largest product of an input's symbolic dimensions, and the most elements of a tensor whose shape is an input.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
 # The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for an unknown size, and runtimes
 # allocate it.
@@ -101,9 +102,9 @@ class Kind:
     """The special elements of a case; an empty field selects usual elements.
 
     Attributes:
-        values: of floats, a key of VALUES.
-        mask: of masks, a key of MASKS or LOW_MASKS.
-        integers: of integers, a key of INTEGERS or FREE_INTEGERS, or BEYOND_FLOATS, TIES or TREES.
+        values: kind of floats, a key of VALUES or PROBES.
+        mask: kind of masks, a key of MASKS or LOW_MASKS.
+        integers: kind of integers, a key of INTEGERS or FREE_INTEGERS, or BEYOND_FLOATS; TIES or TREES for floats.
         trip_count: the trip count of Loops.
     """
 
@@ -120,7 +121,7 @@ class Kind:
     @property
     def about(self) -> str:
         """The description of the elements."""
-        parts = [ABOUT[name] for name in (self.values, self.mask, self.integers) if name]
+        parts = [DESCRIPTIONS[name] for name in (self.values, self.mask, self.integers) if name]
         if self.trip_count is not None:
             parts.append(f"Loops run {self.trip_count} iterations")
         return "; ".join(parts)
@@ -134,7 +135,7 @@ class Attempt:
     """The parameters of one set of inputs.
 
     Attributes:
-        number: of the case, from 1; it chooses among alternatives.
+        number: number of the case, from 1; selects among alternatives.
         sizes: symbol -> size, for all symbols.
         kind: the special elements.
         narrow: indices are limited to the first 1 / narrow of a table's rows.
@@ -153,12 +154,12 @@ class Filler:
     """Draws the inputs of one model.
 
     Attributes:
-        inputs: of the model.
+        inputs: the inputs of the model.
         uses: input -> its uses in the model.
         ranges: input -> the lowest and the highest element, from the caller.
         hiding: masks that are known to hide keys where they are 1.
         lengths: inputs that hold the number of keys, in total or of each sequence.
-        counted: masks that are summed to such numbers.
+        counted: masks whose sums are such numbers.
     """
 
     inputs: Sequence[Input]
@@ -222,14 +223,14 @@ class Filler:
         return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.thresholds
 
     def is_free(self, value: Input) -> bool:
-        """Whether no known use limits the integers of an input."""
+        """Returns whether no known use limits the integers of an input."""
         use, dtype = self.uses[value.name], value.dtype
         bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
         bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
     def is_cast_through_float(self, value: Input) -> bool:
-        """Whether an integer is converted to a float that does not represent all integers of its type, and back."""
+        """Returns whether an integer input is converted to a float and back, and large integers do not survive this."""
         bits = self.uses[value.name].bits
         return (
             bits is not None
@@ -257,10 +258,10 @@ class Filler:
     def _array(self, value: Input, attempt: Attempt, rng: np.random.Generator) -> Array:
         dtype, shape, use, kind = value.dtype, value.shape(attempt.sizes), self.uses[value.name], attempt.kind
         if dtype.kind not in "iubfV":
-            raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
+            raise VerifyError(f"input '{value.name}' is a string tensor: give your own with --inputs")
         if math.prod(shape) > LARGEST_INPUT:
             held = f"of shape {[*shape]} has {math.prod(shape):.1e} elements"
-            raise VerifyError(f"input '{value.name}' {held}: give some of your own with --inputs, or smaller sizes")
+            raise VerifyError(f"input '{value.name}' {held}: give your own with --inputs, or smaller sizes")
         given = self.ranges.get(value.name)
         if given is not None:
             low, high = given
@@ -288,8 +289,8 @@ class Filler:
         if kind.integers == TIES and use.ties:
             return _at_ties(use.ties, shape, rng).astype(dtype)
         if kind.integers == "turning points":
-            points = np.array(sorted(use.thresholds) or [0.0])
-            return _near(points[np.abs(points) < 1e6], shape, rng).astype(dtype)
+            thresholds = np.array(sorted(use.thresholds) or [0.0])
+            return _near(thresholds[np.abs(thresholds) < 1e6], shape, rng).astype(dtype)
         if use.scale:
             pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
             return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
@@ -338,11 +339,11 @@ class Filler:
             keys = np.array(sorted(k for k in use.keys if limits.min <= k <= limits.max) or [0])
             return keys[_each_in_turn(0, keys.size - 1, shape, rng)]
         if use.thresholds:
-            return _around_turning_points(shape, limits, use, attempt, rng)
+            return _around_thresholds(shape, limits, use, attempt, rng)
         if use.condition:
             return np.full(shape, attempt.number % 2)
         if dtype.itemsize == 1:
-            return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
+            return _with_limits(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
         if use.loops:
             return np.full(shape, USUAL_TRIP_COUNTS[attempt.number % len(USUAL_TRIP_COUNTS)])
         if use.divisor:
@@ -380,7 +381,7 @@ def _indices(
     high = low + (high - low) // attempt.narrow
     if attempt.kind.integers == "negative ids" and use.negative and limits.min < 0:
         least = -(use.reach or high + 1) // attempt.narrow
-        return _with_ends(rng.integers(least, high + 1, shape), least, -1, rng)
+        return _with_limits(rng.integers(least, high + 1, shape), least, -1, rng)
     if attempt.kind.integers == "last":
         return rng.integers(max(low, high - 2), high + 1, shape)
     low = max(low, 0) if high >= 0 else low
@@ -388,49 +389,49 @@ def _indices(
 
 
 def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Returns integers of a range, including both ends; in a small range none repeats before all are used."""
+    """Returns integers of a range, including its limits; in a small range none repeats before all are used."""
     rows = high - low + 1
     if rows > ALL_KEYS:
-        return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
+        return _with_limits(rng.integers(low, high + 1, shape), low, high, rng)
     numbers = rng.permutation(np.resize(low + rng.permutation(rows), math.prod(shape))).reshape(shape)
-    return numbers if numbers.size >= rows else _with_ends(numbers, low, high, rng)
+    return numbers if numbers.size >= rows else _with_limits(numbers, low, high, rng)
 
 
-def _around_turning_points(
+def _around_thresholds(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
-    """Returns integers at and next to turning points."""
-    points = sorted({math.floor(t) + step for t in use.thresholds if abs(t) < 2**62 for step in (-1, 0, 1)})
-    points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
+    """Returns integers at and next to thresholds."""
+    near = sorted({math.floor(t) + step for t in use.thresholds if abs(t) < 2**62 for step in (-1, 0, 1)})
+    near = [n for n in near if limits.min <= n <= limits.max] or [0, 1]
     if not shape:
-        # Successive cases take the turning points first, then their neighbours.
+        # Successive cases use the thresholds first, then their neighbours.
         exact = sorted(int(t) for t in use.thresholds if float(t).is_integer() and limits.min <= t <= limits.max)
-        choices = [*exact, *(p for p in points if p not in exact)]
+        choices = [*exact, *(n for n in near if n not in exact)]
         return np.asarray(choices[(attempt.number - 1) % len(choices)])
     if attempt.kind.integers == "turning points" or attempt.number % 2:
-        return rng.choice(points, shape)
-    return rng.integers(points[0] - 1 if points[0] > limits.min else points[0], points[-1] + 1, shape)
+        return rng.choice(near, shape)
+    return rng.integers(near[0] - 1 if near[0] > limits.min else near[0], near[-1] + 1, shape)
 
 
-def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Returns elements near these points and, if the array has enough elements, each point."""
-    points = points if points.size else np.zeros(1)
+def _near(thresholds: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Returns elements near these thresholds and, if the array has enough elements, each threshold."""
+    thresholds = thresholds if thresholds.size else np.zeros(1)
     # Floats represent integers and halves exactly, so rounding does not change a comparison with them.
-    parts = 1 if (points == np.rint(points)).all() else 2
-    numbers = np.asarray(rng.choice(points, shape) + rng.integers(-5, 6, shape) / parts)
-    if exact := points[: numbers.size // 2].tolist():
+    parts = 1 if (thresholds == np.rint(thresholds)).all() else 2
+    numbers = np.asarray(rng.choice(thresholds, shape) + rng.integers(-5, 6, shape) / parts)
+    if exact := thresholds[: numbers.size // 2].tolist():
         numbers.reshape(-1)[rng.choice(numbers.size, len(exact), replace=False)] = exact
     return numbers
 
 
 def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
-    """Returns integers of all bit lengths and both signs, with both ends of the type."""
+    """Returns integers of all bit lengths and both signs, including the limits of the type."""
     bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
     most = [2 ** int(n) - 1 for n in np.reshape(bits, -1)]
     drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
     signs = rng.choice((1,) if limits.min == 0 else (-1, 1), len(drawn)).tolist()
     array = np.array([s * n for s, n in zip(signs, drawn)], limits.dtype).reshape(shape)
-    return _with_ends(array, limits.min, limits.max, rng)
+    return _with_limits(array, limits.min, limits.max, rng)
 
 
 def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -474,7 +475,7 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
         values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if kind in PROBES and values.size:
-        # So few that most outputs remain finite.
+        # One element in 1000: most outputs remain finite.
         where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
         values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
     return np.asarray(values * FACTORS.get(kind, 1.0))
@@ -491,11 +492,11 @@ def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
     return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
 
 
-def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
-    """Puts both ends of a range at random places of an array."""
+def _with_limits(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
+    """Writes both limits of a range at random positions of an array."""
     if array.size >= 2:
-        places = rng.choice(array.size, 2, replace=False)
-        array.reshape(-1)[places] = low, high
+        positions = rng.choice(array.size, 2, replace=False)
+        array.reshape(-1)[positions] = low, high
     return array
 
 

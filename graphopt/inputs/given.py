@@ -47,7 +47,7 @@ def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.
             if kind and isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
                 wanted = onnx.helper.tensor_dtype_to_np_dtype(kind)
                 if wanted.isbuiltin == 1 and given.dtype != wanted:
-                    problem = f"input '{value.name}' is {given.dtype}, and the model takes {wanted}"
+                    problem = f"input '{value.name}' is {given.dtype}, but the model needs {wanted}"
                     raise VerifyError(f"{case.name}: {problem}")
     return cases
 
@@ -77,7 +77,7 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
     except (OSError, ValueError, IndexError, zipfile.BadZipFile, google.protobuf.message.DecodeError) as error:
         raise VerifyError(f"{source}: cannot be read as inputs: {error}") from None
     if not cases:
-        raise VerifyError(f"{source}: holds no inputs (.npz, .npy or input_0.pb files)")
+        raise VerifyError(f"{source}: contains no inputs (.npz, .npy or input_0.pb files)")
     return cases
 
 

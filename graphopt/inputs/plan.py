@@ -1,13 +1,13 @@
 """Plans the inputs of a model that are likely to show a wrong rewrite.
 
-Elements: signed, negative, zero, large and tiny floats, pixels, equal rows and rows of different magnitude, ties; NaN
-and infinity on request; padded masks, masks with holes, with one key and without keys; integers of the whole valid
-range (`uses`), thresholds of trees (`trees`), other values of overridable initializers.
+Floats are signed, negative, zero, large, tiny, pixels, ties, equal in rows or of different magnitude in rows; NaN and
+infinite on request. Masks are padded, have holes, one key or no key. Integers cover the valid range (`uses`). There are
+also thresholds of trees (`trees`) and other values of overridable initializers.
 
-Sizes: the nodes of the model determine some of the sizes from the others (`relations`). The first sets have a batch of
-3, a length of 1, the longest accepted length and their combinations. Steps of a decoder with a short and a long past, a
-list of sizes and random sizes follow. The estimated cost of a set (`graph/cost.py`), not its time, decides whether it
-runs, so with the same limits a model has the same sets on any machine.
+The nodes of the model determine some sizes from the others (`relations`). The first sets have a batch of 3, a length of
+1, the longest accepted length and their combinations. Steps of a decoder with a short and a long past, a list of sizes
+and random sizes follow. The estimated cost of a set (`graph/cost.py`), not its time, decides whether it runs, so with
+the same limits a model has the same sets on any machine.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ PASTS = (17, 129, 1025)
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 # If only batches are symbolic, the number of cases with random sizes is divided by this factor.
 FEWER_BATCHES = 8
-# The largest share of all work for random sizes. The share of a decoder's random sizes with one new token; equally many
-# have one sequence.
+# Random sizes use at most DRAWN_SHARE of all work. Of a decoder's random sizes, a share of DECODING has one new token,
+# and an equal share has one sequence.
 DRAWN_SHARE, DECODING = 0.2, 0.3
 # If a model refuses random sizes and accepts multiples of GRAIN, only multiples are drawn after that. After
 # MOST_REFUSED refusals the sizes of a role are not drawn again.
@@ -166,7 +166,7 @@ class Allowance:
     Attributes:
         work: multiply-adds of one run of each set, all sets together. The first few sets of each kind always run.
         bytes: memory of the runs of one set.
-        draws: the number of cases with random sizes, in addition to those with listed sizes.
+        draws: the number of cases with random sizes, in addition to the cases with listed sizes.
         longest: the longest length.
     """
 
@@ -188,7 +188,7 @@ def plan(
     has_finite_elements: Callable[[str], bool] = lambda _: True,
     other: ir.Model | None = None,
 ) -> dict[str, str]:
-    """Generates cases, the most useful ones for a comparison first, and learns from those that the model refuses.
+    """Generates cases, the most useful ones for a comparison first; a refused case changes the cases after it.
 
     The same model, input options and allowance give the same cases on any machine.
 
@@ -216,11 +216,11 @@ class _Trial:
     """A case to try.
 
     Attributes:
-        name: of the case; "" to name it by its sizes.
+        name: name of the case; "" to name it by its sizes.
         size: sizes of the symbols by role.
         kind: the special elements.
         variation: if above 0, the lengths of different symbols differ; in every fourth turn their batches do as well.
-        own: sizes of some symbols, instead of those by role.
+        own: sizes of some symbols, which override the sizes by role.
     """
 
     name: str
@@ -240,9 +240,9 @@ class _Plan:
         longest: the longest accepted length.
         grown: the factor of the first accepted sizes, if smaller ones are refused.
         divisor: image sizes are divided by it.
-        grain: drawn lengths and image sizes are its multiples.
+        grain: random lengths and image sizes are multiples of it.
         refused: role -> number of refused draws.
-        work, drawn: multiply-adds of all sets, and of those with random sizes.
+        work, drawn: multiply-adds of all sets, and of the sets with random sizes.
         cheapest: the least work of a set.
         must_fit: bytes of the first set, which always runs.
         made: the number of cases.
@@ -375,7 +375,7 @@ class _Plan:
             self.divisor *= 2
 
     def _has_input_options(self) -> bool:
-        """Whether the caller chose any sizes."""
+        """Returns whether the caller chose any sizes."""
         return bool(self.input_options.sizes or self.input_options.batch)
 
     def _take_first(self, name: str, size: RoleSizes, *, must: bool = False) -> bool:
@@ -428,9 +428,9 @@ class _Plan:
         batches = CORNER_BATCHES if "batch" in self.roles.values() else (usual.batch,)
         sizes = [usual._replace(batch=batch) for batch in batches]
         self._within(_Trial("", sizes[-1], own=dict.fromkeys(lengths, usual.length)))
-        ends = [dict.fromkeys(lengths, self._least)] if lengths else []
-        ends += [{s: self._least} for s in lengths if len(lengths) > 1]
-        for own in ends:
+        shortest = [dict.fromkeys(lengths, self._least)] if lengths else []
+        shortest += [{s: self._least} for s in lengths if len(lengths) > 1]
+        for own in shortest:
             for size in sizes:
                 self._within(_Trial("", size, own=own))
         for name, own in self._decode_steps():
@@ -465,7 +465,7 @@ class _Plan:
         def takes(length: int) -> bool:
             return self._within(_Trial("", size, own=dict.fromkeys(lengths, length)), reserved)
 
-        if (many := cost(most)).work > left:  # a convex cost is below the line between its ends
+        if (many := cost(most)).work > left:  # a convex cost is below the line between two of its points
             few = cost(usual.length).work
             share = max(0.0, (left - few) / max(many.work - few, 1))
             most = usual.length + int(share * (most - usual.length))
@@ -487,7 +487,7 @@ class _Plan:
         return taken
 
     def _kinds(self, kinds: Sequence[Kind], usual: RoleSizes, first: RoleSizes) -> RoleSizes:
-        """Tries kinds of elements at the usual sizes, or at `first` if the model refuses those; returns the sizes."""
+        """Tries kinds of elements at `usual`, or at `first` if the model refuses these sizes; returns the sizes."""
         size = usual
         for kind in kinds:
             if not self._try(_Trial(kind.name, size, kind)) and size != first:
@@ -692,16 +692,16 @@ class _Plan:
         return cost.bytes <= self.must_fit or memory <= self.allowance.bytes
 
     def _is_over(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a set of sizes exceeds its share of the allowed cost."""
+        """Returns whether a set of sizes exceeds its share of the allowed cost."""
         cost = self._cost_of(sizes)
         return not self._fits(cost) or cost.work > max(self.allowance.work, 1e9) / 4
 
     def _attempts(self, kind: Kind, sizes: Mapping[str, int]) -> list[Attempt]:
         """Returns the parameters to try for a case.
 
-        They are parts of tables and fillings of sizes until a case is accepted, and then another filling of sizes
-        followed by the accepted parameters. The model may use indices that it computes from an input for a smaller
-        table, and a size may have to match another size.
+        Until a case is accepted, they vary the range of indices and the filling of sizes: the model may use an index
+        for a smaller table too, and a size may have to match another size. After that, they are another filling of
+        sizes, followed by the accepted parameters.
         """
         usual = replace(self.attempt, number=self.made, sizes=sizes, kind=kind)
         indexed = any(u.low is not None for u in self.uses.values())
@@ -741,7 +741,7 @@ class _Plan:
         return [s for s in self.roles if s not in decided and not self._is_chosen_by_caller(s)]
 
     def _is_chosen_by_caller(self, symbol: str) -> bool:
-        """Whether the caller chose the sizes of a symbol."""
+        """Returns whether the caller chose the sizes of a symbol."""
         return symbol in self.input_options.sizes or bool(
             self.input_options.batch and self.roles.get(symbol) == "batch"
         )
@@ -768,7 +768,7 @@ class _Plan:
         return {**found, **self.input_options.fixed}
 
     def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Replaces the sizes that relations determine, except those that the caller chose."""
+        """Replaces the sizes that relations determine, except sizes that the caller chose."""
         if not self.linked or self.one_size is not None:
             return sizes
         wished = {*self.input_options.fixed, *self.input_options.sizes}
@@ -807,11 +807,11 @@ def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0
 
 
 def accepted_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
-    """Returns the first feeds that a model accepts, of `normal_feeds` and those of `plan`; None if it accepts none.
+    """Returns the first feeds of `normal_feeds` and `plan` that a model accepts; None if it accepts none.
 
     Args:
         model: the model, functions inlined.
-        sizes: of every symbol.
+        sizes: the size of every symbol.
         takes: runs the model; returns whether it accepts the feeds.
     """
     first = normal_feeds(model, sizes)
@@ -834,11 +834,11 @@ def _first_accepted(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Cal
 def accepted_sizes(
     model: onnx.ModelProto, sizes: Mapping[str, int], given: Collection[str], takes: Callable[[Feeds], bool]
 ) -> dict[str, int]:
-    """Returns sizes that a model accepts: `sizes`, or with as few changes as possible those of `plan`.
+    """Returns sizes that a model accepts: `sizes`, if necessary with a few changes from `plan`.
 
     Args:
         model: the model, functions inlined.
-        sizes: of every symbol.
+        sizes: the size of every symbol.
         given: symbols that keep their sizes.
         takes: runs the model; returns whether it accepts the feeds.
     """
@@ -850,7 +850,6 @@ def accepted_sizes(
     found = {dim: size for dim, size in itertools.chain(*dims) if isinstance(dim, str)}
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}
     tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
-    # The batch of a recurrent state may be on an axis that is a length in other inputs: one symbol is 1, the others are
-    # n.
+    # A recurrent state may have its batch on an axis that is a length in other inputs: one symbol is 1, the others n.
     tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in BESIDE_A_STATE for name in sorted(free)]
     return next((tried for tried in tries if takes(normal_feeds(model, tried))), {**sizes, **others})

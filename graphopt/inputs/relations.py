@@ -83,7 +83,7 @@ class Relations:
         cached: symbols of cached steps of a decoder.
         new: symbols of the steps that are appended to these.
         lengths: inputs that hold lengths.
-        counted: masks that are summed to such lengths.
+        counted: masks whose sums are such lengths.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Relations:
     counted: dict[str, Length] = field(default_factory=dict)
 
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Returns the sizes; those that the relations determine are computed from the others."""
+        """Returns `sizes` with the sizes that the relations determine computed from the others."""
         found = dict(sizes)
         for symbol, size in self.sums.items():
             number = size.evaluate(found)
@@ -168,7 +168,7 @@ class _Reader:
             self.equations.append(b - a)
 
     def _broadcast(self, shapes: Sequence[Sequence[Size]]) -> None:
-        """Equates the sizes of each axis, except those that are known to be 1."""
+        """Equates the sizes of each axis, except sizes that are known to be 1."""
         for axis in range(1, max(map(len, shapes), default=0) + 1):
             sizes = [s[-axis] for s in shapes if len(s) >= axis and s[-axis] != ONE]
             for other in sizes[1:]:
@@ -222,8 +222,8 @@ class _Reader:
 
     def _past(self, node: ir.Node, batch: Size, new: Size) -> None:
         """Relates the sizes of cached keys and values, [batch, heads, steps, channels]."""
-        place = PAST_KEYS[node.op_type]
-        found = [self.shapes.dims(value) for value in node.inputs[place : place + 2]]
+        first = PAST_KEYS[node.op_type]
+        found = [self.shapes.dims(value) for value in node.inputs[first : first + 2]]
         known = [dims for dims in found if dims is not None and len(dims) == 4]
         for dims in known:
             self._equate(batch, dims[0])

@@ -1,8 +1,8 @@
 """Test input rows that reach the decisions of a tree ensemble, at their thresholds and next to them.
 
 Random rows rarely reach a deep decision, because they must satisfy all decisions above it. Each row here satisfies the
-decisions above one decision. The feature of that decision is its threshold, one of the threshold's two neighbours in
-float32, or halfway to the next threshold of either model.
+decisions above one decision. That decision compares the threshold itself, one of its two neighbours in float32, or a
+value halfway to the next threshold of either model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Column:
     def scaled(self, factor: float, shift: float = 0.0) -> Column:
         return replace(self, factor=factor * self.factor, offset=factor * self.offset + shift)
 
-    def back(self, number: float) -> float:
+    def solve(self, number: float) -> float:
         """Solves factor * x + offset = number for x."""
         return (number - self.offset) / self.factor if self.factor else 0.0
 
@@ -107,7 +107,7 @@ def output_columns(node: ir.Node, columns: Sequence[Columns], constant: npt.NDAr
 
     Args:
         node: the node.
-        columns: of each of its inputs; empty if unknown.
+        columns: the columns of each of its inputs; empty if unknown.
         constant: the elements of its second input.
 
     Returns:
@@ -198,11 +198,11 @@ def _decisions(nodes: Mapping[int, _Node], roots: Sequence[int]) -> Sequence[Dec
     seen: set[int] = set()
     waiting: list[tuple[int | None, Conditions]] = [(root, ()) for root in roots]
     while waiting:
-        place, path = waiting.pop()
-        if place is None or place not in nodes or place in seen:
+        index, path = waiting.pop()
+        if index is None or index not in nodes or index in seen:
             continue
-        seen.add(place)
-        node = nodes[place]
+        seen.add(index)
+        node = nodes[index]
         found.append(Decision(node.feature, node.threshold, node.mode, path))
         step = (node.feature, node.mode, node.threshold)
         waiting += [(node.no, (*path, (*step, False))), (node.yes, (*path, (*step, True)))]
@@ -222,34 +222,33 @@ def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]
         for decision in trees.decisions:
             if decision.feature in trees.columns:
                 column = trees.columns[decision.feature]
-                thresholds.setdefault((column.input, column.index), set()).add(column.back(decision.threshold))
-    ordered = {place: sorted(numbers) for place, numbers in thresholds.items()}
+                thresholds.setdefault((column.input, column.index), set()).add(column.solve(decision.threshold))
+    ordered = {feature: sorted(numbers) for feature, numbers in thresholds.items()}
     every = [(trees, d) for trees in ensembles for d in trees.decisions if d.feature in trees.columns]
     chosen = every[:: max(1, math.ceil(len(every) / MOST_DECISIONS))]
     rows = []
     for trees, decision in chosen:
         column = trees.columns[decision.feature]
-        place = (column.input, column.index)
+        feature = (column.input, column.index)
         base = _on_path(trees, decision)
-        for number in _around(column.back(decision.threshold), ordered[place]):
-            rows.append({**base, place: number})
+        for number in _around(column.solve(decision.threshold), ordered[feature]):
+            rows.append({**base, feature: number})
     return rows
 
 
 def _around(number: float, thresholds: Sequence[float]) -> Sequence[float]:
     """Returns a threshold, its neighbours in float32, and the values halfway to the next thresholds."""
     single = np.float32(number)
-    near = [float(np.nextafter(single, np.float32(end))) for end in (-np.inf, np.inf)]
-    place = thresholds.index(number)
-    halfway = [(number + thresholds[i]) / 2 for i in (place - 1, place + 1) if 0 <= i < len(thresholds)]
+    near = [float(np.nextafter(single, np.float32(limit))) for limit in (-np.inf, np.inf)]
+    index = thresholds.index(number)
+    halfway = [(number + thresholds[i]) / 2 for i in (index - 1, index + 1) if 0 <= i < len(thresholds)]
     return [float(single), *near, *halfway]
 
 
 def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float]:
     """Returns elements that satisfy the comparisons of the decisions above this one: (input, column) -> element.
 
-    BRANCH_MEMBER, a BRANCH_EQ that must fail and a BRANCH_NEQ that must hold exclude or list single values: they do
-    not restrict the elements here.
+    Ignores BRANCH_MEMBER, a BRANCH_EQ that must fail and a BRANCH_NEQ that must hold: they list or exclude values.
     """
     bounds: dict[int, tuple[float, float]] = {}
     exact: dict[int, float] = {}
@@ -264,7 +263,7 @@ def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float
     for feature, column in trees.columns.items():
         if feature in exact or feature in bounds:
             number = exact[feature] if feature in exact else _between(*bounds[feature])
-            row[column.input, column.index] = column.back(number)
+            row[column.input, column.index] = column.solve(number)
     return row
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import AXES_ARGUMENTS, argument_name, is_size
-from graphopt.graph.operators.traits import ARITHMETIC, COMPARISONS, LOGIC, MOVES, PAST_KEYS, REDUCTIONS
+from graphopt.graph.operators.traits import ARITHMETIC, COMPARISONS, DATA_MOVEMENT, LOGIC, PAST_KEYS, REDUCTIONS
 from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import bodies, is_external, tensor_array, tensor_dims
 from graphopt.graph.view import GraphView, attribute_float, attribute_int
@@ -26,7 +26,7 @@ from graphopt.targets.target import Target
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
 # Operators that return elements of their first input: their result has the trace of this input.
-PASSES_ON = MOVES - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
+PASSES_ON = DATA_MOVEMENT - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
 # Operators that compute sizes from sizes.
 SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
     "Abs Ceil Concat Floor Gather Max Min Mod Neg Pow Round Sqrt Sum Where".split()
@@ -98,7 +98,7 @@ class Use:
     computed: bool = False
 
     def add(self, other: Use) -> None:
-        """Adds those uses by another model that require additional elements."""
+        """Adds uses by another model that require additional elements."""
         self.thresholds |= other.thresholds
         self.keys |= other.keys
         self.ties |= other.ties
@@ -163,7 +163,7 @@ class _Tracer:
     """Follows the inputs of a model through its nodes.
 
     Attributes:
-        uses: by input.
+        uses: input -> its uses.
         traces: values that are affine functions of inputs.
         origins: inputs, and values that SIZE_ARITHMETIC or bodies compute from them -> the inputs that they depend on.
         bits: values that were converted to a float -> bits of the integers that it holds exactly.
@@ -211,7 +211,7 @@ class _Tracer:
                 self._mark(result, "mask")
 
     def _follow_sizes(self, node: ir.Node) -> None:
-        """Marks sizes, including those that are computed from several inputs."""
+        """Marks sizes, including sizes that are computed from several inputs."""
         for index, value in enumerate(node.inputs):
             if value in self.origins and "size" in self._marks(node, index):
                 for name in self._sources((value,)):
@@ -339,8 +339,8 @@ class _Tracer:
                     self.uses[name].shapes.append(shape)
         elif (thresholds := self._thresholds(node, index)) is not None:
             if single is not None:
-                points = thresholds + [-n for n in thresholds] * trace.folded
-                self.uses[single[0]].thresholds |= {(n - trace.offset) / single[1] for n in points if math.isfinite(n)}
+                values = thresholds + [-n for n in thresholds] * trace.folded
+                self.uses[single[0]].thresholds |= {(n - trace.offset) / single[1] for n in values if math.isfinite(n)}
         elif op == "LabelEncoder" and trace.unchanged is not None:
             self.uses[trace.unchanged].keys |= {key for key in labels(node) if isinstance(key, int)}
         elif op in LOGIC or (op == "Where" and index == 0) or _casts_to(node, ir.DataType.BOOL):
@@ -426,8 +426,8 @@ class _Tracer:
                 continue
             use = self.uses[name]
             lowest = -(rows - 1) if trace.folded else 0
-            ends = sorted((end - trace.offset) / factor / share for end in (lowest, rows - 1))
-            low, high = math.ceil(ends[0] - 1e-9), math.floor(ends[1] + 1e-9)
+            bounds = sorted((index - trace.offset) / factor / share for index in (lowest, rows - 1))
+            low, high = math.ceil(bounds[0] - 1e-9), math.floor(bounds[1] + 1e-9)
             reach = None
             if trace.folded:
                 # Another reader may count negative elements from the end, so the smaller reach is valid for both.

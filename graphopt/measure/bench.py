@@ -27,9 +27,9 @@ from graphopt.debug.diff import ModelDiff, diff
 from graphopt.errors import (
     GraphoptError,
     OptionError,
-    about,
     did_you_mean,
-    naming,
+    naming_model,
+    naming_originals,
     one_line,
     require_list,
     runtime_message,
@@ -232,7 +232,7 @@ def bench(
     Raises:
         ModelLoadError: a model cannot be read.
         OptionError: an unknown provider or dimension, or sizes together with inputs.
-        VerifyError: the inputs cannot be read, or cannot be generated because the model takes strings or sequences.
+        VerifyError: the inputs cannot be read, or cannot be generated because some are strings or sequences.
         GraphoptError: a session cannot be created or uses another provider, or (`require_device`) nodes are on the CPU.
         RuntimeMissingError: no ONNX Runtime.
     """
@@ -304,7 +304,7 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
             writing.save(source.model, path)
             paths.append(path)
             copies[str(path)] = str(source.path or "the model")
-        with naming(copies):
+        with naming_originals(copies):
             yield paths
 
 
@@ -354,7 +354,7 @@ def _usable(
     free = {s for s, role in symbols(proto).items() if role != "batch"} - given
     if not free:
         return grid
-    with about(str(path)):
+    with naming_model(str(path)):
         takes = _accepts(path, setting)
         found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
@@ -431,7 +431,7 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
     Raises:
         VerifyError: an input has a type that is not a tensor of numbers.
     """
-    with about(str(path)):
+    with naming_model(str(path)):
         kinds = [v.type.tensor_type for v in required_inputs(proto)]
         feeds = normal_feeds(proto, setting.sizes)
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
@@ -577,8 +577,8 @@ def _profile(
         for nodes, n in zip(ran, counts[: len(ran)], strict=True)
     ]
     after, placed_after = (times[1], placed[1]) if len(times) == 2 else (None, None)
-    placed_sites = timed_subgraphs(same, protos[0], times[0], after)
-    return Profile(setting, placed_sites, times[0], placed[0], after, placed_after)
+    timed = timed_subgraphs(same, protos[0], times[0], after)
+    return Profile(setting, timed, times[0], placed[0], after, placed_after)
 
 
 def _require_device(profiled: Profile) -> None:
@@ -602,22 +602,22 @@ def _knees(rows: Sequence[BenchRow], model: onnx.ModelProto) -> list[dict[str, A
             key = str(Setting(row.setting.provider, row.setting.threads, rest, row.setting.io))
             series.setdefault(key, []).append((row.setting.sizes[symbol], row.before, row.after))
     found = []
-    for key, points in series.items():
-        if len(points) > 1:
-            before = knee([(n, b.throughput) for n, b, _ in points])
-            after = knee([(n, a.throughput) for n, _, a in points if a is not None])
+    for key, timings in series.items():
+        if len(timings) > 1:
+            before = knee([(n, b.throughput) for n, b, _ in timings])
+            after = knee([(n, a.throughput) for n, _, a in timings if a is not None])
             found.append({"setting": key, "before": before, "after": after})
     return found
 
 
-def knee(points: Sequence[tuple[int, float]]) -> int | None:
-    """Returns the smallest batch with a throughput within 5 % of the best; None without points.
+def knee(throughputs: Sequence[tuple[int, float]]) -> int | None:
+    """Returns the smallest batch with a throughput within 5 % of the best; None without throughputs.
 
     Args:
-        points: (batch size, items per second) each.
+        throughputs: (batch size, items per second) each.
     """
-    best = max((throughput for _, throughput in points), default=0.0)
-    return min((batch for batch, throughput in points if throughput >= KNEE * best), default=None)
+    best = max((throughput for _, throughput in throughputs), default=0.0)
+    return min((batch for batch, throughput in throughputs if throughput >= KNEE * best), default=None)
 
 
 __all__ = ["BenchReport", "BenchRow", "Profile", "Setting", "Timing", "bench"]

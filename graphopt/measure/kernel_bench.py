@@ -34,8 +34,8 @@ SECONDS = 240.0  # for the self-test and all shapes: a report takes less than fi
 SECONDS_OF_SHAPE = 0.25
 MIN_RUNS = 5
 SOAK_SECONDS = 30.0
-# The least number of operations in one run. A smaller node is repeated up to MAX_REPEATS times in the model, because
-# the overhead of a run is about 0.05 ms.
+# Operations of one run of a model. A smaller node is repeated up to MAX_REPEATS times in the model, because the
+# overhead of a run is about 0.05 ms.
 WORK = 4e9
 MAX_REPEATS = 8
 MAX_CPU_WORK = 5e9
@@ -67,7 +67,7 @@ class Shape:
         return float(sum(map(np.prod, (*self.inputs, self.output)))) * np.dtype(dtype).itemsize
 
 
-def product(M: int, K: int, N: int) -> Shape:
+def matmul(M: int, K: int, N: int) -> Shape:
     """Returns a matrix multiplication with constant weights, [M, K] x [K, N]."""
     return Shape(f"MatMul {M}x{K}x{N}", "MatMul", ((M, K), (K, N)), 1, (M, N), 2.0 * M * K * N)
 
@@ -91,7 +91,7 @@ def attention(B: int, H: int, S: int, D: int) -> Shape:
     return Shape(name, "FusedAttention", (one,) * 3, 3, one, work, (("scale", D**-0.5), *perms), DOMAIN)
 
 
-def rows(N: int, D: int) -> Shape:
+def layer_norm(N: int, D: int) -> Shape:
     """Returns FusedLayerNorm of N rows of D elements, which is limited by memory bandwidth."""
     inputs, attributes = ((N, D), (D,), (D,)), (("epsilon", 1e-5),)
     return Shape(f"FusedLayerNorm {N}x{D}", "FusedLayerNorm", inputs, 1, (N, D), 8.0 * N * D, attributes, DOMAIN)
@@ -99,16 +99,16 @@ def rows(N: int, D: int) -> Shape:
 
 _CONVOLUTIONS = ((1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (8, 32, 56, 32), (8, 128, 28, 128))
 SHAPES = (
-    product(4096, 4096, 4096),
-    product(3072, 768, 3072),
-    product(197, 768, 768),
-    product(1, 4096, 4096),
-    product(1001, 1001, 1001),
+    matmul(4096, 4096, 4096),
+    matmul(3072, 768, 3072),
+    matmul(197, 768, 768),
+    matmul(1, 4096, 4096),
+    matmul(1001, 1001, 1001),
     *(convolution(*sizes, op=op) for sizes in _CONVOLUTIONS for op in ("Conv", "WinogradConv")),
     convolution(8, 256, 56, 64, kernel=1),
     attention(8, 12, 384, 64),
     attention(1, 16, 1024, 128),
-    rows(16384, 1024),
+    layer_norm(16384, 1024),
 )
 
 

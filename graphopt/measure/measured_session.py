@@ -20,7 +20,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "tunable_op_enable": "1",
         "tunable_op_tuning_enable": "1",
     },
-    # The caller asks for times of this provider, even if the CPU is estimated to be faster.
+    # All nodes run on this provider, even if the CPU is estimated to be faster.
     DEVICE_PROVIDER: {"min_nodes": "1"},
     "CUDAExecutionProvider": {"cudnn_conv_algo_search": "EXHAUSTIVE", "use_tf32": "0"},
 }

@@ -26,8 +26,8 @@ class PeakMemory:
 
     Attributes:
         host: the peak, in bytes, from the high-water mark of the resident set.
-        device: not a peak: bytes in use on all AMD GPUs after the runs minus those before the session; None without an
-            AMD GPU.
+        device: not a peak: bytes in use on all AMD GPUs after the runs minus bytes in use before the session; None
+            without an AMD GPU.
     """
 
     host: int

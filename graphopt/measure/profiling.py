@@ -1,4 +1,4 @@
-"""Profiles sessions: the time and provider of each node, and its place in the two model files.
+"""Profiles sessions: the time and provider of each node, and the part of the model files that it computes.
 
 Times are compared by subgraph. A subgraph is a node that both files have, or one changed part: the nodes of BEFORE and
 of AFTER in one `Neighbourhood` of graphopt/debug/diff.py. The bodies of If and Loop are not meant.
@@ -172,7 +172,7 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
     written: dict[str, int] = defaultdict(int)
     run = 0
     ordered = sorted(events, key=lambda e: (e.get("ts", 0) + e.get("dur", 0), e.get("ts", 0)))
-    for event in ordered:  # a run's own event ends after those of its nodes
+    for event in ordered:  # a run's own event ends after the events of its nodes
         if event.get("cat") == "Session" and event.get("name") == "model_run":
             run += 1
         arguments = event.get("args", {})

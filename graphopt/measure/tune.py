@@ -1,10 +1,10 @@
 """`tune`: measures on this machine which rewrites are faster.
 
 The candidates of a class have the same operator, element type, shapes and neighbours. One candidate of each class is
-cut out of the model with its surroundings. Other rewrites there are decided by the cost model's estimates. The cut-out
-model gets the inputs that the whole model computes at that place, and is timed with and without the rewrite on the
-provider of the target. Finally the whole model is timed in three variants: by measurements, by estimates, and without
-rewrites that the cost model decides on.
+cut out of the model with its surroundings. Estimates decide on the other rewrites in this cut-out model. Its inputs are
+the values that the whole model computes there. It is timed with and without the rewrite on the provider of the target.
+Finally the whole model is timed in three variants: by measurements, by estimates, and without rewrites that the cost
+model decides on.
 
 Our provider has several implementations of a convolution. If a cache file is given, the provider measures these as well
 and stores the results in a second file for later sessions (docs/provider.md, Measured choices).
@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files
-from graphopt.errors import GraphoptError, ModelLoadError, naming
+from graphopt.errors import GraphoptError, ModelLoadError, naming_originals
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -157,12 +157,12 @@ class _OnlyCandidate:
 
     def __init__(self, label: str, *, rewrite: bool) -> None:
         self.label, self._rewrite = label, rewrite
-        self.was_asked = False
+        self.was_considered = False
 
     def decline(self, candidate: Candidate) -> str:
         if candidate.describe().label != self.label:
             return candidate.no_gain
-        self.was_asked = True
+        self.was_considered = True
         return "" if self._rewrite else "left out for comparison"
 
 
@@ -254,7 +254,7 @@ def tune(
             classes.setdefault(workload.key(work.sizes), workload)
         tuning = Tuning(Measured(measurements, work.sizes), "measurements", machine)
         if measure:
-            with naming(work.copies):
+            with naming_originals(work.copies):
                 end = time.perf_counter() + seconds
                 work.runner(work.plain, work.feeds)  # raises the error of a model that does not run
                 _measure_classes(work, classes, measurements, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
@@ -380,7 +380,7 @@ def _measure(work: _Work, workload: Workload, seconds: float) -> Measurement:
     for rewrite in (False, True):
         profit = _OnlyCandidate(workload.label, rewrite=rewrite)
         side = work.rewritten_cut(cut, profit)
-        if not profit.was_asked:
+        if not profit.was_considered:
             raise GraphoptError("the rewrite needs more of the model than the candidate's surroundings")
         path = work.folder / f"side_{rewrite}.onnx"
         onnx.save(side, path)

@@ -375,8 +375,8 @@ def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[No
         M = group * w[1]
         inputs = [rng.normal(size=x), rng.normal(size=w) / np.sqrt(w[0]), rng.normal(size=M)]
         if "R" in spec.inputs:
-            ends = zip(strides, x[2:], more, w[2:], dilations, pads, pads[len(strides) :])
-            size = [s * (n - 1) + p + (k - 1) * d + 1 - begin - end for s, n, p, k, d, begin, end in ends]
+            axes = zip(strides, x[2:], more, w[2:], dilations, pads, pads[len(strides) :])
+            size = [s * (n - 1) + p + (k - 1) * d + 1 - begin - end for s, n, p, k, d, begin, end in axes]
             inputs.append(rng.normal(size=(x[0], M, *size)))
         if "slope" in spec.inputs:
             inputs.append(rng.normal(size=(M, *(1 for _ in strides))))

@@ -180,8 +180,8 @@ def _spec(v: Variant) -> OpSpec:
             s = np.where(mask, s, mask_value)
         if v.window:
             rows, cols = s.shape[-2:]
-            place = np.arange(rows)[:, None] + cols - rows
-            s = np.where((np.arange(cols) >= place - left) & (np.arange(cols) <= place + right), s, -np.inf)
+            position = np.arange(rows)[:, None] + cols - rows
+            s = np.where((np.arange(cols) >= position - left) & (np.arange(cols) <= position + right), s, -np.inf)
         p = _softmax(s)
         if v.guard:
             p = np.where(np.isnan(p), 0.0, p)

@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
-from graphopt.ops.channel_pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.nchw2c import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
     MIN_OPSET,
@@ -148,9 +148,9 @@ def convolution_specs(
     Args:
         name: the name without residual and activation.
         formula: the convolution in the summary.
-        attributes: the attributes of the convolution; those of the activation are added.
+        attributes: the attributes of the convolution, without the activation's.
         convolve: computes conv(X, W) in float64, with these attributes by name.
-        statements: of the function body; they define `conv`, the convolution with its bias.
+        statements: statements of the function body that define `conv`, the convolution with its bias.
         suffix: the end of the name.
         min_opset: the oldest default opset that the statements can be written for.
         properties: further members of `OpSpec`.

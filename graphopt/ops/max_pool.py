@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.channel_pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.nchw2c import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import CAST_BFLOAT16_OPSET, Array, Dialect, OpSpec, bfloat16, dim, ints, widen
 
 PLANES = "MaxPoolPlanes"
@@ -33,8 +33,8 @@ def _planes(
     spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations)]
     remaining = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
     sizes = [int(n / stride) + 1 for n, stride in zip(remaining, strides)]  # toward zero; see above
-    ends = [end + max(-n, 0) for end, n in zip(pads[2:], remaining)]
-    x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], ends)), constant_values=-np.inf)
+    after = [pad + max(-n, 0) for pad, n in zip(pads[2:], remaining)]
+    x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], after)), constant_values=-np.inf)
     y = np.full((*x.shape[:2], *sizes), -np.inf)
     for tap in itertools.product(*map(range, kernel_shape)):
         at = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, sizes, strides)]

@@ -18,7 +18,7 @@ DYNAMIC_QUANTIZE_OPSET = 11
 
 
 def _quantized(x: Array) -> tuple[Array, np.float32]:
-    """Returns X quantized, minus its zero point, and its scale. Computes in float32, because rounding is a choice."""
+    """Returns X quantized, minus its zero point, and its scale. Computes in float32, to round as kernels do."""
     x = x.astype(np.float32)
     least, most = x.min(initial=0), x.max(initial=0)
     scale = np.float32(1) if most == least else (most - least) / np.float32(255)

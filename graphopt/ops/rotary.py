@@ -20,11 +20,11 @@ def _spec(interleaved: bool) -> OpSpec:
     def reference(x: Array, cos: Array, sin: Array, *, perm: Sequence[int]) -> tuple[Array, ...]:
         z = widen(x).transpose(perm)
         if interleaved:
-            turned = np.stack((-z[..., 1::2], z[..., ::2]), axis=-1).reshape(z.shape)
+            rotated = np.stack((-z[..., 1::2], z[..., ::2]), axis=-1).reshape(z.shape)
         else:
             first, second = np.split(z, 2, axis=-1)
-            turned = np.concatenate((-second, first), axis=-1)
-        return (z * widen(cos) + turned * widen(sin),)
+            rotated = np.concatenate((-second, first), axis=-1)
+        return (z * widen(cos) + rotated * widen(sin),)
 
     def body(dialect: Dialect) -> str:
         statements = "Z = Transpose <perm: ints = @perm> (X)\n" + dim("D", "Z", -1)

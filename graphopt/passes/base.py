@@ -42,7 +42,7 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     # Emits float32 nodes that the bfloat16 passes cannot read, so it runs after them.
     hides_from_bfloat16: ClassVar[bool] = False
     # Emits nodes with values of unknown type and shape, which inference must determine.
-    makes_unknown: ClassVar[bool] = False
+    emits_unknown_types: ClassVar[bool] = False
 
     @classmethod
     def is_anchor(cls, node: ir.Node) -> bool:

@@ -46,7 +46,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
     equation = "com.microsoft operators -> standard ONNX by their definitions, for the passes that follow"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({(DOMAIN, ANY), *CONTRIB})
-    makes_unknown = True
+    emits_unknown_types = True
 
     def match(self, node: ir.Node, editor: Editor) -> ContribMatch | None:
         if (node.domain, node.op_type, node.overload) in editor.model.functions:

@@ -105,7 +105,7 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
     equation = "h_t, c_t = cell(x_t, h_{t-1}, c_{t-1}) -> LSTM"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Tanh")})
-    makes_unknown = True
+    emits_unknown_types = True
 
     def match(self, node: ir.Node, editor: Editor) -> tuple[LstmCell, ...] | None:
         cell = cell_of(node)
@@ -253,7 +253,7 @@ def _weights(
     weights: list[tuple[GateWeights, ...]] = []
     for cell, gates, state in zip(cells, steps, states):
         node = cell.nodes[0]
-        read = {value for gate in gates for value, _ in gate.products if value is not state}
+        read = {value for gate in gates for value, _ in gate.matmuls if value is not state}
         if len(read) != 1:
             raise Refusal(Code.UNSUPPORTED_OP, f"its gates read {len(read)} inputs besides the hidden state", node)
         inputs += read
@@ -270,8 +270,8 @@ def _weights(
 
 
 def _split(gate: Gate, state: ir.Value | None) -> GateWeights:
-    of_input = tuple(part for value, part in gate.products if value is not state)
-    of_state = tuple(part for value, part in gate.products if value is state)
+    of_input = tuple(part for value, part in gate.matmuls if value is not state)
+    of_state = tuple(part for value, part in gate.matmuls if value is state)
     return GateWeights(of_input, of_state, gate.biases)
 
 
@@ -280,13 +280,13 @@ def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -
 
     With one step, input and state are interchangeable. With several steps, its weights are those of the state.
     """
-    first = steps[0][0].products
+    first = steps[0][0].matmuls
     if len(steps) == 1:
         sized = (
             value for value, part in first if part.rows is not None and part.rows[1] - part.rows[0] == steps[0][0].size
         )
         return next(sized, None)
-    recurrent = {part for value, part in steps[1][0].products if value is cells[0].h}
+    recurrent = {part for value, part in steps[1][0].matmuls if value is cells[0].h}
     return next((value for value, part in first if part in recurrent), None)
 
 

@@ -38,8 +38,8 @@ from graphopt.passes.stft_conv import StftConv
 from graphopt.passes.winograd_conv import WinogradConv
 from graphopt.passes.written_prelu import WrittenPRelu
 from graphopt.precision.bfloat16 import AttentionToBf16, ConvToBf16, LinearToBf16, MatMulToBf16
-from graphopt.precision.channel_pair_pools import PoolsOfPairs
-from graphopt.precision.channel_pairs import PairsOfChannels
+from graphopt.precision.nchw2c_convolutions import ConvToNchw2c
+from graphopt.precision.nchw2c_pools import MaxPoolToNchw2c
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # First: the other passes match the nodes that Contrib creates, and CleanUp folds its constants (a causal mask of
@@ -93,7 +93,7 @@ def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
         keep: names of nodes and operators that keep float32.
     """
     products = (LinearToBf16(keep), ConvToBf16(keep), AttentionToBf16(keep), MatMulToBf16(keep))
-    return (*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels())
+    return (*products, FuseEpilogue(), PRelu(), MaxPoolToNchw2c(), ConvToNchw2c())
 
 
 __all__ = ["PASSES", "bfloat16_passes"]

@@ -149,7 +149,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         scale = editor.initializer(last, plan.scale, f"{label}_scale")
         shift = editor.initializer(last, plan.shift, f"{label}_shift")
         # Unlike BatchNormalization, ScaleShift tells shape inference the number of channels.
-        editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(plan.scale)
+        editor.needs_inference |= editor.shapes.dim(x, 1).value != len(plan.scale)
         new = Builder(editor, last).emit("ScaleShift", [x, scale, shift], {})
         editor.replace(list(nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{' and '.join(n.op_type for n in nodes)} became ScaleShift"

@@ -63,7 +63,7 @@ class StftConv(Pass[Transform, Transform]):
     anchors = frozenset({("", "STFT")})
     # Spectra have a large range, so their quiet frequencies need more bits than bfloat16 has.
     hides_from_bfloat16 = True
-    makes_unknown = True
+    emits_unknown_types = True
 
     def match(self, node: ir.Node, editor: Editor) -> Transform:
         signal = require_input(node, 0)

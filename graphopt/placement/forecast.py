@@ -5,7 +5,7 @@ registry of kernels; for `migraphx` and `hip-ep` tables that were made from thei
 (`provider_tables/`).
 
 The forecast folds constants and inlines functions, as the runtime does before it queries providers. It does not predict
-other fusions and removals: the result lists the nodes of the file.
+other fusions and removals, so the result also lists nodes that these would remove.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PROVIDERS = ("graphopt", "cpu", *provider_tables.NAMES)
 # The provider of a node without a kernel, and of a node that is computed at session creation.
 NOWHERE, ONCE = "none", "constant"
 # With more unsupported nodes than this, onnxruntime's MIGraphX provider leaves the whole graph to the CPU.
-_MOST_LACKING = 10
+_MOST_UNSUPPORTED = 10
 # Operators with an output that is not a tensor, and so never a constant.
 _NO_TENSORS = frozenset("Optional SequenceConstruct SequenceErase SequenceInsert SplitToSequence".split())
-# Larger constants are not axes, sizes or limits; the provider does not need their elements.
+# Constants of more elements are not axes, sizes or limits; the provider does not need their elements.
 _MOST_ELEMENTS = 4096
 
 
@@ -141,7 +141,7 @@ def forecast(
     """Predicts the provider of each node.
 
     Args:
-        model: in any form that `optimize` accepts.
+        model: the model, in any form that `optimize` accepts.
         provider: "graphopt", "cpu", "migraphx" or "hip-ep". Nodes that it does not claim run on the CPU, if the CPU
             provider has a kernel.
         input_shapes: fixed dimensions of inputs, by input name.
@@ -209,7 +209,7 @@ class _Placement:
         min_nodes: the option of our provider.
         with_claimed_bodies: control-flow nodes with a claimed node in a body, which is placed before their graph.
         inlined: nodes of inlined definitions; not folded, because the runtime inlines after constant folding.
-        open_shapes: values with a static shape that our inference knows; during constant folding the runtime does not.
+        open_shapes: inputs of Shape nodes with a static shape that the runtime does not know during constant folding.
         claimed: the groups that our provider claims in the graphs placed so far.
     """
 
@@ -225,10 +225,10 @@ class _Placement:
     claimed: list[ours.Group] = field(default_factory=list)
 
     def find_open_shapes(self, model: ir.Model) -> None:
-        """Finds the shapes of the main graph that the runtime does not know during constant folding.
+        """Finds the static shapes of the main graph that the runtime does not know during constant folding.
 
-        The runtime folds a shape computation only if it knows every element, and uses the results as constants when it
-        infers shapes again. Our inference also tracks single elements of a shape.
+        The runtime folds a shape computation only if it knows every element. It then infers shapes again with the
+        results as constants. Our inference also tracks single elements of a shape, so it knows more shapes.
         """
         read_by_shape = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
         self.open_shapes = {v for v in read_by_shape if v is not None and v.shape is not None and v.shape.is_static()}
@@ -376,10 +376,10 @@ def _add_shapes(nodes: Iterable[ir.Node], editor: Editor) -> None:
 
 
 def _add_notes(found: Forecast) -> None:
-    if found.provider == "migraphx" and found.counts["cpu"] > _MOST_LACKING:
+    if found.provider == "migraphx" and found.counts["cpu"] > _MOST_UNSUPPORTED:
         found.notes.append(
-            f"with more than {_MOST_LACKING} unsupported nodes, onnxruntime's MIGraphX provider leaves the whole graph "
-            "to the CPU"
+            f"with more than {_MOST_UNSUPPORTED} unsupported nodes, onnxruntime's MIGraphX provider leaves the whole "
+            "graph to the CPU"
         )
     elif found.provider == "migraphx" and found.counts["cpu"]:
         found.notes.append(

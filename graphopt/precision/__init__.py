@@ -1,7 +1,7 @@
 """Lower precision: optional, after all other passes.
 
 float16/ converts to half precision, with Casts at the boundary to float32. bfloat16 has the passes that round the
-operands of matrix multiplications, and rounded_weight rounds constant weights for them. channel_pairs and
-channel_pair_pools keep tensors between convolutions in the NCHW2c bf16 layout. bfloat16_gain measures whether a machine
+operands of matrix multiplications, and rounded_weight rounds constant weights for them. nchw2c_convolutions and
+nchw2c_pools keep tensors between convolutions in the NCHW2c bf16 layout. bfloat16_gain measures whether a machine
 is faster in bfloat16. limit_error chooses the layers that keep float32.
 """

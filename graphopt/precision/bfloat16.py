@@ -4,7 +4,7 @@
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
     MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a scalar
-    tensors between FusedConv..Bf16: see channel_pairs and channel_pair_pools
+    tensors between FusedConv..Bf16: see nchw2c_convolutions and nchw2c_pools
 
 These passes run after all others, and only with `--precision bf16`. Tensors are float32 in the file and between nodes,
 except where every reader rounds them. A node rounds its own operands; their products are exact in float32, and sums are
@@ -12,7 +12,7 @@ accumulated in float32. Statistics, residual sums, activations and the model's i
 overflows, because bfloat16 has the range of float32. The passes round weights so that the errors of a sum cancel
 (rounded_weight). The operators round them again, which changes nothing.
 
-Conditions: those of `feed_forward`; float32; opset 13, which the function bodies need.
+Conditions: the conditions of `feed_forward`; element type float32; opset 13, which the function bodies need.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from graphopt.passes.attention.operands import factor_of
 from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, drop_unfusible_tail, layer_at
 from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv, require_conv
-from graphopt.precision.channel_pairs import CONVOLUTIONS, MAX_ACTIVATION, between_convolutions
+from graphopt.precision.nchw2c_convolutions import CONVOLUTIONS, MAX_ACTIVATION, between_convolutions
 from graphopt.precision.rounded_weight import rounded
 from graphopt.remarks import Code, Refusal, became, node_label
 from graphopt.targets.cpu import bfloat16_depthwise_no_gain, bfloat16_matmul_no_gain, bfloat16_no_gain
@@ -45,7 +45,7 @@ from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
 SUFFIX = "Bf16"
-MATRIX_PRODUCT = f"MatMul{SUFFIX}"
+MATMUL = f"MatMul{SUFFIX}"
 # The fewest elements of a weight: with fewer, the call costs more than bfloat16 saves
 # (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
@@ -237,7 +237,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class MatMulMatch:
     """A MatMul of two activations with the Transposes before it and the scaling after it.
 
     Attributes:
@@ -258,7 +258,7 @@ class MatrixProduct:
         return tuple(n for n in all_of_them if n is not None)
 
 
-class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
+class MatMulToBf16(Pass[MatMulMatch, MatMulMatch]):
     """Rounds the operands of MatMuls of two activations.
 
     Args:
@@ -273,7 +273,7 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)
 
-    def match(self, node: ir.Node, editor: Editor) -> MatrixProduct | None:
+    def match(self, node: ir.Node, editor: Editor) -> MatMulMatch | None:
         a, b = require_input(node, 0), require_input(node, 1)
         if any(editor.is_constant(v) or v.is_initializer() for v in (a, b)):
             return None  # a fully connected layer, which LinearToBf16 has refused
@@ -283,13 +283,13 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
         factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor)
         scale, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
-        return MatrixProduct(node, A, B, scale, alpha)
+        return MatMulMatch(node, A, B, scale, alpha)
 
-    def legal(self, match: MatrixProduct, editor: Editor) -> MatrixProduct:
+    def legal(self, match: MatMulMatch, editor: Editor) -> MatMulMatch:
         node = match.node
         _require_unkept(self.keep, [node] if match.scaled is None else [node, match.scaled], node)
         for factor in (match.A, match.B):
-            editor.require_op(MATRIX_PRODUCT, factor.value, node)
+            editor.require_op(MATMUL, factor.value, node)
             if (source := factor.value.producer()) is not None and source.op_type in QUANTIZATION:
                 raise Refusal(
                     Code.QUANTIZED, f"{factor.value.name} is dequantized, and runtimes multiply its integers", node
@@ -301,17 +301,17 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
                 raise Refusal(Code.WRONG_RANK, f"{factor.value.name} is a vector", node)
         return match
 
-    def candidate(self, plan: MatrixProduct, editor: Editor) -> Candidate:
+    def candidate(self, plan: MatMulMatch, editor: Editor) -> Candidate:
         no_gain = bfloat16_matmul_no_gain(_sizes(plan.A, editor), _sizes(plan.B, editor))
         result = plan.nodes[-1].outputs[0]
-        return editor.candidate(MATRIX_PRODUCT, (plan.A.value, plan.B.value), result, plan.node, no_gain)
+        return editor.candidate(MATMUL, (plan.A.value, plan.B.value), result, plan.node, no_gain)
 
-    def rewrite(self, plan: MatrixProduct, editor: Editor) -> str:
+    def rewrite(self, plan: MatMulMatch, editor: Editor) -> str:
         last = plan.nodes[-1]
         attributes: dict[str, Attribute] = {"alpha": plan.alpha, "a_perm": plan.A.perm, "b_perm": plan.B.perm}
-        new = Builder(editor, plan.node).emit(MATRIX_PRODUCT, (plan.A.value, plan.B.value), attributes)
+        new = Builder(editor, plan.node).emit(MATMUL, (plan.A.value, plan.B.value), attributes)
         editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
-        return became(len(plan.nodes), MATRIX_PRODUCT)
+        return became(len(plan.nodes), MATMUL)
 
 
 def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.Node) -> None:

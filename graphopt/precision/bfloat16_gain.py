@@ -60,7 +60,7 @@ def measure_gain(ort: Any, library: str, provider: str) -> float:
 
 
 def bfloat16_warning(gain: float | None) -> str:
-    """Returns a warning that bfloat16 is not faster on a machine with this speedup; "" if it does or is unknown."""
+    """Returns a warning if this speedup is too small; "" if bfloat16 is faster or the speedup is unknown."""
     if gain is None or gain >= LEAST_GAIN:
         return ""
     if gain > 1.0:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.errors import GraphoptError, OptionError, about
+from graphopt.errors import GraphoptError, OptionError, naming_model
 from graphopt.graph import reading, writing
 from graphopt.inputs.plan import Case, normal_feeds
 from graphopt.measure.bench import size_grid
@@ -53,13 +53,13 @@ class ErrorLimit:
     def lines(self) -> list[str]:
         """Returns the kept layers and the error of each output as lines of text."""
         names = ", ".join(self.keep)
-        stays = f"{len(self.keep)} of {len(self.sensitivities)} layers keep float32: {names}" if self.keep else ""
+        kept = f"{len(self.keep)} of {len(self.sensitivities)} layers keep float32: {names}" if self.keep else ""
         errors = [
             f"error of {name}: {error:.1e}"
             + (f" ({self.rounded[name]:.1e} with all layers in bfloat16)" if self.keep else "")
             for name, error in self.errors.items()
         ]
-        return [stays, *errors] if stays else errors
+        return [kept, *errors] if kept else errors
 
 
 def limit_error(
@@ -154,7 +154,7 @@ class _ErrorMeasurement:
                     for dim, size in zip(value.type.tensor_type.shape.dim, shape):
                         dim.dim_value = size
         self._called = str(original)
-        with about(self._called):
+        with naming_model(self._called):
             self._cases = [Case(f"draw {seed}", normal_feeds(proto, drawn, seed)) for seed in range(_CASES)]
         self._names = [o.name for o in proto.graph.output]
         self._wanted = self._outputs(original, library=False)

@@ -2,8 +2,8 @@
 
 With rounding to nearest, the errors of a row do not cancel: activations do not average to zero. They are mostly outputs
 of Relu, or images with equal neighbouring pixels, so the sum of the errors shifts every result in the same direction.
-Here some elements, those near the middle between two bfloat16 values, are rounded to the other neighbour until the
-errors of the row cancel. This costs nothing at run time, and no element moves by more than one bfloat16 step.
+Here some elements near the middle between two bfloat16 values are rounded to the other neighbour until the errors of
+the row cancel. This costs nothing at run time, and no element changes by more than one bfloat16 step.
 
 The rounding minimizes the expected squared error of a row's sum for independent inputs with equal mean and standard
 deviation:

@@ -71,7 +71,8 @@ class Subgraph:
         operators: their operators, "Conv, BatchNormalization, Relu".
         into: the operators that replace them; "" if none do.
         labels: labels of the nodes.
-        multiply_adds, bytes: in one run; bytes of inputs, weights and outputs.
+        multiply_adds: multiply-adds in one run.
+        bytes: bytes of inputs, weights and outputs in one run.
         status: its result.
         remarks: remarks of passes.
         reason: why no pass rewrites it; "" if there are remarks.
@@ -108,7 +109,7 @@ class AccountGroup:
     Attributes:
         where: one pattern for their names.
         places: the number of layers or places, " in 12 layers"; "" for a single subgraph.
-        multiply_adds, bytes: of all subgraphs in one run.
+        multiply_adds, bytes: sums over all subgraphs in one run.
         share, byte_share: shares of the model's multiply-adds and bytes.
     """
 
@@ -135,8 +136,8 @@ class Account:
     """Account of a whole model.
 
     Attributes:
-        groups: all groups, those with the largest potential gain first.
-        multiply_adds, bytes: in one run at `sizes`.
+        groups: all groups; the groups with the largest potential gain come first.
+        multiply_adds, bytes: totals of one run at `sizes`.
         sizes: symbolic dimension -> size.
         elsewhere: refusals at nodes that passes created and removed again.
         unknown: number of nodes with an unknown size; they count as 0.
@@ -312,7 +313,7 @@ def _exceeds_input(node: ir.Node) -> bool:
             return False
     except Refusal:  # an attribute of another type
         return False
-    padding = [sum(ends) for ends in zip(pads, pads[len(kernel) :])]
+    padding = [before + after for before, after in zip(pads, pads[len(kernel) :])]
     axes = zip(data[2:], padding, kernel, dilations)
     return any(isinstance(dim, int) and dim + pad < (k - 1) * step + 1 for dim, pad, k, step in axes)
 
@@ -379,14 +380,14 @@ def _subgraphs(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], r
         for label in remark.nodes[:1]:
             remarks_at[label].append(remark)
     rewritten = set()
-    for place in changed:
-        old = [nodes[n.outputs[0]] for n in place.removed if n.outputs and n.outputs[0] in nodes]
+    for region in changed:
+        old = [nodes[n.outputs[0]] for n in region.removed if n.outputs and n.outputs[0] in nodes]
         if not old:
             continue
         rewritten.update(old)
-        labels = dict.fromkeys(n.label for n in (*place.removed, *place.added))
+        labels = dict.fromkeys(n.label for n in (*region.removed, *region.added))
         remarks = tuple(r for label in labels for r in remarks_at[label])
-        into = operators(n.op_type for n in place.added)
+        into = operators(n.op_type for n in region.added)
         yield _subgraph(old, into, _status(remarks, changed=True), remarks)
     for node in nodes.values():
         if node in rewritten:

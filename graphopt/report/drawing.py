@@ -107,12 +107,12 @@ def draw(nodes: Sequence[DiffNode], shared: set[str]) -> Drawing:
     edges = []
     for chain in chains:
         points: list[Point] = []
-        for place, index in enumerate(chain):
+        for i, index in enumerate(chain):
             cell = cells[index]
             if cell.bend:
                 points.append((cell.x, y(cell) + BOX_HEIGHT / 2))
             else:
-                points.append((cell.x, y(cell) + (0 if place else BOX_HEIGHT)))
+                points.append((cell.x, y(cell) + (0 if i else BOX_HEIGHT)))
         edges.append(tuple(points))
     return Drawing(width, height, boxes, tuple(edges))
 
@@ -133,7 +133,7 @@ def _ordered(cells: Sequence[_Cell], links: Sequence[tuple[int, int]]) -> list[l
     for sweep in range(SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            at = {i: place for r in rows for place, i in enumerate(r)}
+            at = {i: position for r in rows for position, i in enumerate(r)}
             row.sort(key=lambda i: _median([at[n] for n in neighbours[i]], at[i]))
         _exchange(rows, below)
         found = _crossings(rows, below)
@@ -144,12 +144,12 @@ def _ordered(cells: Sequence[_Cell], links: Sequence[tuple[int, int]]) -> list[l
     return best
 
 
-def _median(places: list[int], otherwise: int) -> float:
-    if not places:
-        return otherwise
-    places.sort()
-    middle = len(places) // 2
-    return places[middle] if len(places) % 2 else (places[middle - 1] + places[middle]) / 2
+def _median(positions: list[int], default: int) -> float:
+    if not positions:
+        return default
+    positions.sort()
+    middle = len(positions) // 2
+    return positions[middle] if len(positions) % 2 else (positions[middle - 1] + positions[middle]) / 2
 
 
 def _exchange(rows: list[list[int]], below: dict[int, list[int]]) -> None:
@@ -158,21 +158,21 @@ def _exchange(rows: list[list[int]], below: dict[int, list[int]]) -> None:
     while improved:
         improved = False
         for row in rows:
-            for place in range(len(row) - 1):
+            for position in range(len(row) - 1):
                 now = _crossings(rows, below)
-                row[place], row[place + 1] = row[place + 1], row[place]
+                row[position], row[position + 1] = row[position + 1], row[position]
                 if _crossings(rows, below) < now:
                     improved = True
                 else:
-                    row[place], row[place + 1] = row[place + 1], row[place]
+                    row[position], row[position + 1] = row[position + 1], row[position]
 
 
 def _crossings(rows: Sequence[Sequence[int]], below: dict[int, list[int]]) -> int:
     total = 0
     for upper, lower in pairwise(rows):
-        at = {i: place for place, i in enumerate(lower)}
-        ends = [at[n] for i in upper for n in sorted(below[i], key=lambda n: at.get(n, 0)) if n in at]
-        total += sum(a > b for k, a in enumerate(ends) for b in ends[k + 1 :])
+        at = {i: position for position, i in enumerate(lower)}
+        targets = [at[n] for i in upper for n in sorted(below[i], key=lambda n: at.get(n, 0)) if n in at]
+        total += sum(a > b for k, a in enumerate(targets) for b in targets[k + 1 :])
     return total
 
 

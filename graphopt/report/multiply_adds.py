@@ -79,7 +79,7 @@ _OURS: Mapping[str, _Formula] = {
     "QuantizedConv": (_conv, (3,)),
     "QuantizedLinear": (_matmul, (0,)),
 }
-# Operators that passes rewrite into some of those above; no formula counts their multiply-adds.
+# Operators that passes rewrite into operators with a formula, but that have no formula themselves.
 _UNKNOWN = frozenset(
     {
         ("com.microsoft", name)
@@ -106,7 +106,7 @@ def operands(domain: str, op_type: str) -> Sequence[int]:
 
 @functools.cache
 def has_multiply_adds(domain: str, op_type: str) -> bool:
-    """Whether an operator computes a convolution, a matrix multiplication or attention."""
+    """Returns whether an operator computes a convolution, a matrix multiplication or attention."""
     return (domain, op_type) in _UNKNOWN or _formula(domain, op_type) is not None
 
 

@@ -66,24 +66,24 @@ def view(
     for remark in remarks:
         for label in remark.nodes[:1]:
             remarks_at[label].append(visible(_sentence(remark)))
-    places: dict[tuple[str, str], int] = {}
+    region_of: dict[tuple[str, str], int] = {}
     labels: dict[int, str] = {}
-    for number, place in enumerate(neighbourhoods(before.model, after.model)):
-        labels[number] = (place.removed or place.added)[-1].label
-        for side, nodes in (("before", place.removed), ("after", place.added)):
-            places |= {(side, o): number for n in nodes for o in n.outputs if o}
+    for number, region in enumerate(neighbourhoods(before.model, after.model)):
+        labels[number] = (region.removed or region.added)[-1].label
+        for side, nodes in (("before", region.removed), ("after", region.added)):
+            region_of |= {(side, o): number for n in nodes for o in n.outputs if o}
 
     def rows(side: str, model: Side) -> list[dict[str, Any]]:
         number_of = {id(n): i for i, n in enumerate(model.nodes)}
         made = []
         for node in model.nodes:
             output = node.outputs[0].name or "" if node.outputs else ""
-            place, label = places.get((side, output)), node_label(node)
-            subgraph = (subgraphs or {}).get(label if place is None else labels[place])
+            region, label = region_of.get((side, output)), node_label(node)
+            subgraph = (subgraphs or {}).get(label if region is None else labels[region])
             details = {
                 "layer": layer_of.get(output, 0),
                 "us": _time(subgraph, side),
-                "place": place,
+                "place": region,
                 "remarks": remarks_at[label],
             }
             made.append(_row(node, model, number_of) | details)

@@ -13,7 +13,7 @@ from graphopt.runtime.discovery import (
     provider_name,
     why_cpu,
 )
-from graphopt.runtime.routes import Reason, no_code_at_all, rebuilt_for
+from graphopt.runtime.routes import Reason, no_code_at_all, rebuild_command
 from graphopt.targets.target import Target, parse_target
 
 _PROVIDERS = {"cpu": CPU, "rocm": "ROCMExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -46,7 +46,7 @@ def resolve_target(text: str) -> tuple[Target, str]:
 
 
 def _without_kernels(target: Target) -> str:
-    """Returns a message, as in `graphopt doctor`, if the library has no device code for the target's GPU; else ""."""
+    """Returns doctor's message if the library has no device code for the target's GPU; else ""."""
     if not target.arch:
         return ""
     try:
@@ -62,7 +62,7 @@ def _without_kernels(target: Target) -> str:
     amd = target.device == "rocm"
     if not code:
         return str(no_code_at_all(arch, amd=amd))
-    return str(Reason("no_code", f"this library has no device code for {arch}", rebuilt_for(arch) if amd else ""))
+    return str(Reason("no_code", f"this library has no device code for {arch}", rebuild_command(arch) if amd else ""))
 
 
 def provider_of(target: Target) -> str:

@@ -84,7 +84,7 @@ def loads_providers() -> bool:
     return version >= DEVICE_PROVIDER_SINCE
 
 
-@functools.cache  # the list of an installed package's files takes longer to read than a small model
+@functools.cache  # reading the list of the installed package's files takes longer than reading a small model
 def library_path() -> Path:
     """Returns the path of the native library, for `register_custom_ops_library` and for C++ and C# programs.
 
@@ -185,16 +185,16 @@ def why_cpu() -> Reason | None:
     Raises:
         RuntimeMissingError: no runtime, or no native library.
     """
-    meant = "onnxruntime-rocm" in installed_runtimes()
+    rocm_wheel = "onnxruntime-rocm" in installed_runtimes()
     by_name = {route.name: route for route in gpu_routes()}
     # NVIDIA GPUs matter only if this library was built for them.
     cuda = by_name.get("cuda")
     if cuda is not None and cuda.code and cuda.devices and not cuda.ready:
         return cuda.why_not()
-    amd = by_name.get("rocm" if meant else "graphopt")
+    amd = by_name.get("rocm" if rocm_wheel else "graphopt")
     if amd is None or amd.ready:
         return None
-    return amd.why_not() if amd.seen or meant else None
+    return amd.why_not() if amd.seen or rocm_wheel else None
 
 
 def why_no_device(provider: str = "") -> str:
@@ -238,7 +238,7 @@ def device_of(provider: Provider) -> Device:
     if name == CPU:
         return Device(cpu_name(), platform.machine())
     if name == DEVICE_PROVIDER:
-        described = numbered_device(options).ep_metadata
+        described = device_with_index(options).ep_metadata
         facts = {key: described[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
         return Device(**facts, wave=int(described["graphopt.wave"]))
     shown = next((route.devices for route in gpu_routes() if route.provider == name), ())
@@ -248,7 +248,7 @@ def device_of(provider: Provider) -> Device:
     return Device(shown[number].name, shown[number].arch, shown[number].driver, shown[number].wave)
 
 
-def numbered_device(options: Mapping[str, Any]) -> Any:
+def device_with_index(options: Mapping[str, Any]) -> Any:
     devices, number = our_devices(), int(options.get("device", 0))
     if not 0 <= number < len(devices):
         reason = why_cpu() if not devices else None

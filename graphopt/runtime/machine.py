@@ -1,4 +1,4 @@
-"""Names of this machine's processors for reports, and device memory."""
+"""Processors of this machine: names, vector instructions, used memory of GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cpu_name(source: Path = _CPU_INFO) -> str:
 
 
 def has_fma(source: Path = _CPU_INFO) -> bool:
-    """Whether this is an x86 processor with AVX2 and FMA."""
+    """Returns whether this is an x86 processor with AVX2 and FMA."""
     try:
         lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

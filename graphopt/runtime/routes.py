@@ -59,7 +59,7 @@ class Gpu:
             provider cannot use it.
         code: the architecture of the device code that it runs; "" for none.
         bus_id: address on the PCI bus.
-        memory: bytes.
+        memory: size of its memory in bytes.
         bytes_per_second: the peak rate of its memory.
         float32_flops, float16_flops: its peak operations per second; float16 on the matrix units if it has them.
         integrated: whether it shares the CPU's memory.
@@ -190,7 +190,7 @@ _ROCM = "ROCMExecutionProvider"
 
 
 def _with_reason(route: Route, provider: Reason | None) -> Route:
-    """Adds the reason why the provider is missing, unless no GPU is found, which must be solved first."""
+    """Adds the reason why the provider is missing; if the route has no GPUs, that must be fixed first."""
     if provider is None or (route.reason is not None and not route.devices):
         return route
     return replace(route, reason=provider)
@@ -246,12 +246,12 @@ def _reason_of_device(described: Mapping[str, Any], code: tuple[str, ...], amd: 
         return None
     if problem["code"] == "no_code" and not code:
         return no_code_at_all(described["arch"], amd=amd)
-    mends = {
-        "no_code": rebuilt_for(described["arch"]) if amd else "",
+    remedies = {
+        "no_code": rebuild_command(described["arch"]) if amd else "",
         "unsupported": "a newer version of graphopt, if it lists this GPU in docs/gpu.md",
         "old_runtime": "install ROCm 6.4 or newer",
     }
-    return Reason(problem["code"], problem["text"], mends.get(problem["code"], ""))
+    return Reason(problem["code"], problem["text"], remedies.get(problem["code"], ""))
 
 
 def no_code_at_all(arch: str, *, amd: bool) -> Reason:
@@ -263,7 +263,7 @@ def no_code_at_all(arch: str, *, amd: bool) -> Reason:
     return Reason("no_code_at_all", text, f"{remedy}; pip install --force-reinstall --no-deps .{option}")
 
 
-def rebuilt_for(arch: str) -> str:
+def rebuild_command(arch: str) -> str:
     """Returns the command that builds the library with device code for an AMD GPU."""
     return f"pip install --force-reinstall --no-deps . -C cmake.define.GRAPHOPT_HIP_ARCHS={arch}"
 
@@ -296,6 +296,6 @@ def missing_libraries(file: Path) -> list[str]:
         return []
     lines = subprocess.run([ldd, str(file)], capture_output=True, text=True).stdout.splitlines()
     missing = {line.split()[0] for line in lines if line.rstrip().endswith("not found")}
-    # The loader also finds libraries by name that PyTorch has already loaded from its own folder.
+    # The loader does not search for a library that PyTorch has already loaded from its own folder.
     here = {Path(line.split()[-1]).name for line in Path("/proc/self/maps").read_text().splitlines()}
     return sorted(name for name in missing if not any(loaded.startswith(name) for loaded in here))

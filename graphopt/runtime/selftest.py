@@ -144,10 +144,11 @@ def selftest(
     providers: Sequence[Provider] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> SelfTest:
-    """Tests every operator in float32 and float16 on edge cases, and one of each family between the runtime's nodes.
+    """Tests every operator in float32 and float16 on edge cases.
 
-    An operator with several implementations is also tested with each of them. Results of a GPU are stored, and sessions
-    disable the kernels that failed (`graphopt.configure`).
+    Also tests each implementation of an operator that has several, and one operator of each family in a session with
+    nodes of the runtime. Results of a GPU are stored, and sessions disable the kernels that failed
+    (`graphopt.configure`).
 
     Args:
         providers: as for `session`; None selects the best of this machine.
@@ -157,7 +158,7 @@ def selftest(
         RuntimeMissingError: no runtime, or no native library.
 
     """
-    # By default our provider leaves nodes to the CPU that it estimates to be faster there.
+    # By default our provider leaves nodes to the CPU if it estimates that they are faster there.
     ours: Provider = (DEVICE_PROVIDER, {"min_nodes": 1})
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
     chosen: list[Provider] = [*(best if providers is None else providers)]
@@ -187,7 +188,7 @@ def selftest(
                 ]
         finished = True
         if progress is not None:
-            progress("sessions of mixed nodes")
+            progress("sessions that mix our nodes with the runtime's")
         firsts = {family: first_of(family) for family in FAMILIES if ran(family)}
         report.sessions = [
             _mixed_session(family, dtype, chosen) for family in firsts for dtype in firsts[family].dtypes
@@ -247,7 +248,7 @@ def first_of(family: str) -> OpSpec:
 
 
 def _mixed_session(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
-    """Runs a mixed session twice: the second run detects side effects of the first."""
+    """Runs a session with our node between the runtime's twice: the second run detects side effects of the first."""
     spec = first_of(family)
     # The MatMul before our node would spread infinities and NaN.
     fit = (c for c in cases_of(spec) if c.inputs[0].ndim > 1 and np.isfinite(c.inputs[0]).all())
@@ -290,8 +291,8 @@ def _forced_result(
         created = session(model.SerializeToString(), where, ignore_selftest=True, log_severity_level=4, **ON_DEVICE)
         return iter(created.run(None, dict(feeds)))
 
-    taken, worst, detail, refused = 0, 0.0, "", ""
-    # One session for all inputs, since creating a session takes longer than running them; one for each if it fails.
+    tested, worst, detail, refused = 0, 0.0, "", ""
+    # One session runs all inputs, because its creation takes longer than the runs. If it fails, each input gets one.
     todo = [cases]
     while todo:
         together = todo.pop()
@@ -306,7 +307,7 @@ def _forced_result(
                 detail = one_line(error)
             continue
         for case in together:
-            taken += 1
+            tested += 1
             error_of_case = case.error([next(outputs) for _ in case.spec.outputs])
             if not error_of_case <= limit:
                 detail = f"error / RMS {error_of_case:.1e} for inputs of shapes {[x.shape for x in case.inputs]}"
@@ -314,10 +315,10 @@ def _forced_result(
     return KernelResult(
         spec.name,
         dtype,
-        taken,
-        worst if taken else math.inf,
+        tested,
+        worst if tested else math.inf,
         limit,
         detail,
         implementation=name,
-        refused="" if taken or detail else refused,
+        refused="" if tested or detail else refused,
     )

@@ -100,11 +100,11 @@ def warn_of_other_target(created: Any) -> None:
     runs_on = "gpu" if on_gpu else "cpu"
     device = target.partition(":")[0]
     if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
-        warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)
+        warnings.warn(f"this model was optimized for {target}, but it runs on the {runs_on.upper()}", stacklevel=3)
 
 
 def warn_of_slow_bfloat16(created: Any) -> None:
-    """Warns if the model rounds to bfloat16 and this processor does not multiply bfloat16 faster than float32."""
+    """Warns if the model rounds to bfloat16 and this CPU does not compute faster in bfloat16 than in float32."""
     if created.get_providers() != [CPU]:
         return
     if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():

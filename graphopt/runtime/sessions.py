@@ -18,7 +18,7 @@ from graphopt import shared_weights
 from graphopt.errors import GraphoptError, OptionError, require_list
 from graphopt.graph.messages import all_nodes, read_nodes
 from graphopt.ops.schema import DOMAIN
-from graphopt.runtime.conditions import why_conditions_decide
+from graphopt.runtime.control_flow import why_control_flow_dominates
 from graphopt.runtime.custom_ops import cannot_load, operator_of_user, registered_custom_ops, session_options
 from graphopt.runtime.discovery import (
     CPU,
@@ -26,10 +26,10 @@ from graphopt.runtime.discovery import (
     DEVICE_PROVIDER_SINCE,
     Provider,
     default_providers,
+    device_with_index,
     import_onnxruntime,
     library_path,
     loads_providers,
-    numbered_device,
     why_cpu,
     why_no_device,
 )
@@ -86,8 +86,8 @@ def configure(
             CPU is estimated to be faster. `session` also rejects nodes that the device leaves to the CPU, which are
             known only once the session exists.
         ignore_selftest: run kernels that failed the self-test as well.
-        model: the model of the session: a path, serialized bytes or `onnx.ModelProto`. Only its operators are
-            registered then. The runtime creates their schemas in every session, which takes 45 ms for all operators.
+        model: the model of the session: a path, serialized bytes or `onnx.ModelProto`. If it is given, only its
+            operators are registered. The runtime creates their schemas in every session, which takes 45 ms for all.
 
     Returns:
         The `providers` argument of `InferenceSession`; empty with our own provider.
@@ -131,7 +131,7 @@ def configure(
     wanted = ",".join(filter(None, [ours.get("libraries"), *(f"{k}={v}" for k, v in (libraries or {}).items())]))
     if wanted:
         ours["libraries"] = _checked(wanted)
-    session_options.add_provider_for_devices([numbered_device(options[DEVICE_PROVIDER])], ours)
+    session_options.add_provider_for_devices([device_with_index(options[DEVICE_PROVIDER])], ours)
     return []
 
 
@@ -207,7 +207,7 @@ def session(
     if nodes is not None and isinstance(source, str):
         shared_weights.check(Path(source), {p.key: p.value for p in nodes.metadata_props})
     if providers is None and not require_device and nodes is not None:
-        providers = _on_cpu_for_conditions(nodes)
+        providers = _cpu_for_control_flow(nodes)
     with registered_custom_ops(custom_ops):
         made = session_options()
     for name, value in options.items():
@@ -247,9 +247,9 @@ def operators_of(model: onnx.ModelProto | str | os.PathLike[str] | bytes) -> set
     return {node.op_type for graph in graphs for node in all_nodes(graph.node) if node.domain == DOMAIN}
 
 
-def _on_cpu_for_conditions(model: onnx.ModelProto) -> list[Provider] | None:
+def _cpu_for_control_flow(model: onnx.ModelProto) -> list[Provider] | None:
     """Returns the CPU provider, with a warning, for a model with too much control flow for a device; else None."""
-    if default_providers() == [CPU] or not (reason := why_conditions_decide(model)):
+    if default_providers() == [CPU] or not (reason := why_control_flow_dominates(model)):
         return None
     warn_once(f"this model runs on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
     return [CPU]

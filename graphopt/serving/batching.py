@@ -9,7 +9,7 @@ from graphopt.serving.served import Feeds, Served, rows_of
 
 
 class Batcher:
-    """Merges requests that wait for the running batch, and those that arrive within `delay_ms` of the first.
+    """Merges requests that wait for the running batch, and requests that arrive within `delay_ms` of the first.
 
     One batch runs at a time, in a thread of the event loop's executor. A model that the engine replaces still answers
     its pending requests, so nothing is closed here.

@@ -24,7 +24,7 @@ def application(folder: str | os.PathLike[str]) -> Any:
     Raises:
         GraphoptError: a model cannot be used.
     """
-    served = {name: {v: Served(place) for v, place in found.items()} for name, found in versions(folder).items()}
+    served = {name: {v: Served(folder) for v, folder in found.items()} for name, found in versions(folder).items()}
     batchers: dict[tuple[str, int], Batcher] = {}
 
     def find(request: Request) -> Served | None:

@@ -117,10 +117,10 @@ class Served:
             merged = self._run({name: np.concatenate([r[name] for r in requests]) for name in requests[0]})
         except (RequestError, MemoryError):  # caused by one request, or by the size of the batch
             return [self._run_as_one([request])[0] for request in requests]
-        ends = np.cumsum([rows_of(request) for request in requests])
+        stops = np.cumsum([rows_of(request) for request in requests])
         return [
-            {name: array[end - rows_of(request) : end] for name, array in merged.items()}
-            for request, end in zip(requests, ends, strict=True)
+            {name: array[stop - rows_of(request) : stop] for name, array in merged.items()}
+            for request, stop in zip(requests, stops, strict=True)
         ]
 
     def _run(self, feeds: Feeds) -> Feeds:
@@ -136,19 +136,19 @@ def rows_of(feeds: Feeds) -> int:
     return len(next(iter(feeds.values())))
 
 
-def _claim_slot(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
+def _claim_slot(folder: Path, count: int) -> tuple[int, IO[bytes] | None]:
     """Claims the lowest index that no other running process of this user has claimed for this model.
 
-    The operating system releases a process's lock even if it is killed, so a new worker gets the index of a dead one.
+    The operating system releases the lock of a killed process, so a new worker gets the index of the killed one.
 
     Returns:
         The index, and the locked file, which must stay open; if no index is free, one from the process id, and None.
     """
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    for place in range(places):
-        handle = (Path(tempfile.gettempdir()) / f"graphopt-{os.getuid()}-{digest}-{place}.lock").open("ab")
+    for index in range(count):
+        handle = (Path(tempfile.gettempdir()) / f"graphopt-{os.getuid()}-{digest}-{index}.lock").open("ab")
         with suppress(OSError):
             if files.lock(handle, 0):
-                return place, handle
+                return index, handle
         handle.close()
-    return os.getpid() % places, None  # more processes than configured instances
+    return os.getpid() % count, None  # more processes than configured instances

@@ -39,7 +39,7 @@ _MOST_MIB = 16384
 _HASHES, _WHY_NOT = "hashes.json", "why-not"
 _UNFINISHED, _ABANDONED = "unfinished-", 3600.0
 # Seconds that a worker waits while another worker writes.
-_PATIENCE = 300.0
+_WAIT_SECONDS = 300.0
 
 
 def weights_folder() -> Path | None:
@@ -64,7 +64,7 @@ def weights_folder() -> Path | None:
 
 
 def _say(why: str) -> None:
-    print(f"graphopt: each worker holds its own weights: {why}", file=sys.stderr)
+    print(f"graphopt: each worker has its own copy of the weights: {why}", file=sys.stderr)
 
 
 def shared_form(model: Path, folder: Path) -> Path | None:
@@ -74,24 +74,24 @@ def shared_form(model: Path, folder: Path) -> Path | None:
         A file in `folder`; None if the form is not available and the model itself must be loaded.
     """
     try:
-        place = folder / _key(model)
-        if not place.exists():
+        form = folder / _key(model)
+        if not form.exists():
             with _one_at_a_time(folder):
-                if not place.exists():
+                if not form.exists():
                     _make_room(folder, sum(path.stat().st_size for path in _files(model)))
-                    _make(model, place)
-        why_not = place / _WHY_NOT
+                    _make(model, form)
+        why_not = form / _WHY_NOT
         if why_not.exists():
             _say(why_not.read_text().strip())
             return None
-        for name, digest in json.loads((place / _HASHES).read_text()).items():
-            if files.sha256(place / name) != digest:
-                raise OSError(f"{place / name} is damaged; remove {place}")
-        os.utime(place)  # the least recently used form is evicted first
+        for name, digest in json.loads((form / _HASHES).read_text()).items():
+            if files.sha256(form / name) != digest:
+                raise OSError(f"{form / name} is damaged; remove {form}")
+        os.utime(form)  # the least recently used form is evicted first
     except (OSError, ValueError, GraphoptError) as error:
         _say(str(error))
         return None
-    return place / MODEL
+    return form / MODEL
 
 
 def _key(model: Path) -> str:
@@ -106,7 +106,7 @@ def _key(model: Path) -> str:
 
 
 def _files(model: Path) -> list[Path]:
-    """Returns the model and its data files: all files in the version's folder except those of engines.
+    """Returns the model and its data files: all files in the version's folder except the files of engines.
 
     Reading the names from the model would be exact, but would cost each worker half a second and 30 MiB to import
     packages.
@@ -125,8 +125,8 @@ def _cpu_info() -> list[str]:
 def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Excludes other workers that write; the operating system releases the lock when its process ends."""
     with (folder / ".lock").open("ab") as lock:
-        if not files.lock(lock, _PATIENCE):
-            raise OSError(f"another worker has been writing into {folder} for {_PATIENCE:.0f} s")
+        if not files.lock(lock, _WAIT_SECONDS):
+            raise OSError(f"another worker has been writing into {folder} for {_WAIT_SECONDS:.0f} s")
         yield
 
 
@@ -151,9 +151,9 @@ def _make_room(folder: Path, more: int) -> None:
         total -= size
 
 
-def _make(model: Path, place: Path) -> None:
+def _make(model: Path, form: Path) -> None:
     """Writes the form in a separate process, which releases all of its memory."""
-    unfinished = Path(mkdtemp(prefix=_UNFINISHED, dir=place.parent))
+    unfinished = Path(mkdtemp(prefix=_UNFINISHED, dir=form.parent))
     try:
         command = [sys.executable, "-m", __name__, str(model.resolve()), str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
@@ -162,8 +162,8 @@ def _make(model: Path, place: Path) -> None:
         for path in unfinished.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        unfinished.rename(place)
-        folder = os.open(place.parent, os.O_RDONLY)
+        unfinished.rename(form)
+        folder = os.open(form.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
     finally:

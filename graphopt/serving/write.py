@@ -104,11 +104,11 @@ def write(
 
 
 def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: Path) -> None:
-    place = f"{deployment.name}/{deployment.version}"
+    version = f"{deployment.name}/{deployment.version}"
     texts = dict(ENGINES[engine](deployment, seen_at))
-    folders = [out / place]
+    folders = [out / version]
     if engine == "triton":
-        folders = [out / "onnxruntime" / place, out / "python" / place]
+        folders = [out / "onnxruntime" / version, out / "python" / version]
         _make_folder(out)
         files.write(out / "libgraphopt.so", library_path().read_bytes())
     for folder in folders:  # settings are written last, because servers look for them
@@ -159,7 +159,7 @@ def _warm_up(
         notes.append(f"the model is not warmed up: give sizes (--dim {unknown[0]}=SIZE) for {', '.join(unknown)}")
         return ()
     if text := _text_input(proto):
-        notes.append(f"the model is not warmed up: input '{text}' holds strings, which graphopt cannot generate")
+        notes.append(f"the model is not warmed up: input '{text}' is a string tensor, which graphopt cannot generate")
         return ()
     sets = []
     for rows in dict.fromkeys((1, max_batch)):
@@ -194,7 +194,7 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
     batch = [s for s, role in roles.items() if role == "batch"]
     others = {s: 64 if role == "image" else 16 for s, role in roles.items() if role != "batch"} | dict(sizes)
     if text := _text_input(proto):
-        return f"input '{text}' holds strings, which graphopt cannot generate to test whether rows are independent"
+        return f"input '{text}' is a string tensor, which graphopt cannot generate to test whether rows are independent"
     together = normal_feeds(proto, others | dict.fromkeys(batch, 3))
     if sum(array.size for array in together.values()) > _MOST_ELEMENTS:
         return "its inputs are too large to test whether rows are independent"

@@ -16,15 +16,15 @@ WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared l
 TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
-# The arithmetic of FusedConv takes this time, and on planes of one channel it has this speed, of ONNX Runtime's Conv.
+# Relative to ONNX Runtime's Conv: the time of FusedConv's arithmetic, and FusedConv's speed on planes of one channel.
 GEMM_OF_CONV, SPEED_ON_PLANES = 1.1, 0.6
 # The smallest problems for which a rewrite is faster.
-FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: with fewer the call takes longer than it saves
+FEWEST_MULTIPLY_ADDS = 300_000  # in a bfloat16 convolution or MatMul: with fewer the call costs more than it saves
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
 FEWEST_TERMS = 64  # length K of the sums of such a MatMul: two AMX tiles; shorter sums gained nothing
-PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a MatMul that save the time of packing one element
+LEAST_REUSE = 16  # uses of each packed element of such a MatMul that save the time of packing it
 FEWEST_TRANSPOSED = 100_000  # output elements of a transposed convolution
-FEWEST_NUMBERS = 27_000  # output elements of a depthwise convolution
+FEWEST_DEPTHWISE = 27_000  # output elements of a depthwise convolution
 FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
 # Linear in float32 is faster from this depth K and these columns N on, because ONNX Runtime's GEMM splits K into blocks
 # and reads and writes the partial sums of each block.
@@ -38,15 +38,16 @@ STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 # FusedConv without groups is faster with at most these output channels. The second limit applies where the runtime
 # computes im2col and a GEMM.
 FEW_OUTPUTS, FEW_OUTPUTS_OF_GEMM = 8, 32
-FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5  # per element of the stride, in windows over several axes and over one axis
+FEWEST_TAPS, FEWEST_TAPS_OF_SIGNAL = 8, 5  # elements of the window / product of strides: several axes, and one axis
 FEWEST_PIXELS = 100
-FEWEST_PRODUCTS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
+FEWEST_MULTIPLY_ADDS_OF_SIGNAL, FEWEST_TERMS_OF_SIGNAL = 100_000, 64
 # QuantizedLinear is faster with at most these rows of X.
 FEW_QUANTIZED_ROWS = 16
 # QuantizedConv is faster with at most these input channels, or for depthwise windows of at least these elements.
 FEW_QUANTIZED_CHANNELS, QUANTIZED_DEPTHWISE_TAPS = 4, 25
 FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
-# STFT as a Conv is faster up to these lengths of a frame; for powers of two from these frames on.
+# STFT as a Conv is faster up to LONGEST_FRAME samples. If the length of a frame is a power of two, it is faster up to
+# LONGEST_FRAME_OF_TWO samples and with at least FEWEST_FRAMES frames.
 LONGEST_FRAME, LONGEST_FRAME_OF_TWO, FEWEST_FRAMES = 1200, 512, 8
 _LANES = 16  # channels are padded to whole vectors
 # ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements, and a
@@ -150,16 +151,16 @@ def fused_conv_times(
 def _conv_below_peak(
     C: int, M: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
 ) -> bool:
-    """Whether FusedConv is faster than ONNX Runtime's Conv in one group.
+    """Returns whether FusedConv is faster than ONNX Runtime's Conv in one group.
 
     Over two axes the runtime computes whole blocks of 8 or 16 output channels; a single block of 8 has too few
-    independent sums for the latency of FMA instructions. If C exceeds a block and is not a multiple of 4, and over one
-    or three axes, it computes im2col and a GEMM. FusedConv packs X, which costs more than it gains if the window has
-    few taps per element of the stride (docs/measurements/conv_peak_cpu.md).
+    independent sums for the latency of FMA instructions. The runtime computes im2col and a GEMM over one or three axes,
+    and over two axes if C exceeds a block and is not a multiple of 4. FusedConv packs X. If the window has few elements
+    per step of the stride, packing costs more than FusedConv gains (docs/measurements/conv_peak_cpu.md).
     """
     taps, stride, pixels = math.prod(kernel), math.prod(strides), math.prod(n or 56 for n in sizes)
     if len(kernel) == 1:
-        large = C * taps >= FEWEST_TERMS_OF_SIGNAL and C * M * taps * pixels >= FEWEST_PRODUCTS_OF_SIGNAL
+        large = C * taps >= FEWEST_TERMS_OF_SIGNAL and C * M * taps * pixels >= FEWEST_MULTIPLY_ADDS_OF_SIGNAL
         return M <= FEW_OUTPUTS_OF_GEMM and taps >= FEWEST_TAPS_OF_SIGNAL * stride and large
     unblocked = len(kernel) == 2 and C > _LANES and C % 4 != 0
     most = FEW_OUTPUTS_OF_GEMM if unblocked else FEW_OUTPUTS
@@ -186,19 +187,19 @@ def fused_conv_transpose_no_gain(
     if len(known) != len(windows):
         return "the sizes are not known, and ONNX Runtime's kernel is as fast for small sizes"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
-        return "ONNX Runtime's kernel is as fast unless a stride above 1 divides the window, without dilation"
+        return "ONNX Runtime's kernel is as fast unless each stride is above 1, divides the window, and has no dilation"
     disjoint, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
-    numbers = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
+    elements = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
     if axes == 2 and group > 1:
-        gains = not disjoint and C <= 8 and numbers >= FEWEST_TRANSPOSED
+        gains = not disjoint and C <= 8 and elements >= FEWEST_TRANSPOSED
     elif axes == 3:
-        gains = group == 1 and C <= 32 and numbers >= 2 * FEWEST_TRANSPOSED
+        gains = group == 1 and C <= 32 and elements >= 2 * FEWEST_TRANSPOSED
     elif axes == 2 and disjoint:
         large = all(kernel >= 4 for kernel, _, _ in windows)
-        gains = (large or activated) and 24 <= C <= 64 and M >= 16 and numbers >= 20 * FEWEST_TRANSPOSED
+        gains = (large or activated) and 24 <= C <= 64 and M >= 16 and elements >= 20 * FEWEST_TRANSPOSED
     else:
-        gains = axes == 2 and C <= 16 and M >= 8 and numbers >= FEWEST_TRANSPOSED
-    return "" if gains else f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {numbers} elements"
+        gains = axes == 2 and C <= 16 and M >= 8 and elements >= FEWEST_TRANSPOSED
+    return "" if gains else f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements"
 
 
 def linear_is_faster(K: int, N: int, rows: int | None) -> bool:
@@ -281,7 +282,7 @@ def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], wi
         winograd: whether the convolution is a WinogradConv, not a Conv or FusedConv.
     """
     count = C * M * taps * math.prod(n or 56 for n in pixels)
-    if count < FEWEST_PRODUCTS:
+    if count < FEWEST_MULTIPLY_ADDS:
         return f"{count} multiply-adds are too few: the call costs more than bfloat16 saves"
     if not winograd or len(pixels) != 2:
         return ""
@@ -306,14 +307,14 @@ def bfloat16_matmul_no_gain(A: Sequence[int | None], B: Sequence[int | None]) ->
     if all(n == 1 for n in B[:-2]):
         M, matrices = M * matrices, 1  # one B for all rows
     matrix = M * K * N
-    if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_PRODUCTS:
+    if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_MULTIPLY_ADDS:
         return (
             f"{matrix * matrices} multiply-adds, {matrix} per matrix, are too few: the call costs more than bfloat16 "
             "saves"
         )
     if K < FEWEST_TERMS:
         return f"each sum has only {K} terms: writing the result costs more than bfloat16 saves"
-    if M * N < PRODUCTS_FOR_PACKING * (M + N):
+    if M * N < LEAST_REUSE * (M + N):
         return f"the result has {M} rows and {N} columns: rounding the operands costs more than bfloat16 saves"
     return ""
 
@@ -335,8 +336,8 @@ def bfloat16_depthwise_no_gain(
     square = tuple(kernel) in ((3, 3), (5, 5)) and tuple(strides) in ((1, 1), (2, 2))
     if not square or any(d != 1 for d in dilations):
         return "ONNX Runtime's kernel is faster: graphopt has fast filters for 3x3 and 5x5 windows without dilation"
-    if None not in sizes and (numbers := math.prod(n or 0 for n in sizes)) < FEWEST_NUMBERS:
-        return f"{numbers} elements are too few: the call costs more than bfloat16 saves"
+    if None not in sizes and (elements := math.prod(n or 0 for n in sizes)) < FEWEST_DEPTHWISE:
+        return f"{elements} elements are too few: the call costs more than bfloat16 saves"
     return ""
 
 
@@ -358,5 +359,5 @@ def inverted_residual_no_gain(
         return "ONNX Runtime's kernels are faster: graphopt has fast filters for 3x3 and 5x5 windows"
     if M < 4 * C:
         return f"there are {M} channels between the convolutions and {C} before them, too few to gain"
-    numbers = M * math.prod(n or 56 for n in sizes)
-    return f"the {numbers} elements between the convolutions fit the caches" if numbers < FEWEST_HIDDEN else ""
+    elements = M * math.prod(n or 56 for n in sizes)
+    return f"the {elements} elements between the convolutions fit the caches" if elements < FEWEST_HIDDEN else ""

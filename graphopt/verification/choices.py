@@ -64,7 +64,7 @@ class Choice:
     """A node of BEFORE that chooses, and its counterpart in AFTER.
 
     Attributes:
-        node: of BEFORE.
+        node: the node of BEFORE.
         index: the position of AFTER's node in its graph.
         given: the input of the copy that holds AFTER's indices.
         reads: outputs of the copy, one for each input of the node: scores, or boxes and scores, counts and limits.
@@ -119,9 +119,9 @@ def with_choices_as_inputs(before: ir.Model, choices: Sequence[Choice]) -> ir.Mo
     The copy also outputs the inputs of the nodes that choose.
     """
     editor = editor_of_copy(before)
-    made = {_made(node): node for node in editor.model.graph}
+    made = {_output_names(node): node for node in editor.model.graph}
     for choice in choices:
-        node = made[_made(choice.node)]
+        node = made[_output_names(choice.node)]
         b = Builder(editor, node)
         given = editor.add_input(choice.given, ir.DataType.INT64)
         for value, name in zip(node.inputs, choice.reads):
@@ -177,7 +177,7 @@ def dependent_outputs(model: ir.Model, choice: Choice) -> set[str]:
     return {str(value.name) for value in model.graph.outputs if value in dependent}
 
 
-def _made(node: ir.Node) -> tuple[str | None, ...]:
+def _output_names(node: ir.Node) -> tuple[str | None, ...]:
     return tuple(value.name for value in node.outputs)
 
 
@@ -191,9 +191,9 @@ def mistake(
 
     Args:
         choice: the node.
-        indices: AFTER's.
+        indices: the indices that AFTER chose.
         read: output of the copy of BEFORE -> the value of the node's input, computed with AFTER's choices.
-        draws: the same in runs that round at random; empty where rounding could not be measured.
+        draws: `read` of runs with random rounding; empty if rounding could not be measured.
         slack: an additional tolerance: of scores relative to their RMS, and of the overlaps of boxes.
     """
     inputs = [read.get(name) for name in choice.reads]
@@ -269,8 +269,8 @@ def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
 
     Args:
         rows: [rows, scores].
-        draws: the same, each rounded at random.
-        slack: is added, relative to the RMS of the scores.
+        draws: the same scores from runs with random rounding.
+        slack: an additional tolerance, relative to the RMS of the scores.
     """
     finite = np.where(np.isfinite(rows), rows, 0.0)
     least = FLOOR * np.abs(finite) + slack * float(np.sqrt(np.mean(np.square(finite)))) if rows.size else finite
@@ -325,11 +325,11 @@ def _suppression_mistake(
             return found
         shared = _overlaps(boxes[batch], picked, centred)
         moved = [_overlaps(d[0][batch], picked, centred) for d in drawn if d[0] is not None]
-        doubt = np.max([np.abs(m - shared) for m in moved], axis=0, initial=0.0) + FLOOR + slack
-        if (np.triu((shared - doubt)[:, picked], 1) > overlap).any():
+        error = np.max([np.abs(m - shared) for m in moved], axis=0, initial=0.0) + FLOOR + slack
+        if (np.triu((shared - error)[:, picked], 1) > overlap).any():
             return f"chooses two boxes that overlap by more than {overlap:g}"
         stronger = (row + noise)[picked][:, None] >= (row - noise)[None]
-        covered = ((shared + doubt > overlap) & stronger).any(axis=0)
+        covered = ((shared + error > overlap) & stronger).any(axis=0)
         full = len(picked) >= most
         left = (row - noise > lowest) & ~covered & ~(full & stronger.all(axis=0))
         left[picked] = False
@@ -362,7 +362,7 @@ class RunGroup:
     Attributes:
         pair: the models.
         errors: the rounding errors of this copy.
-        runs: of AFTER.
+        runs: the runs of AFTER.
         choices: the choices that the copy takes from AFTER as inputs; empty if BEFORE makes its own choices.
     """
 
@@ -400,8 +400,8 @@ def grouped(
     plain = RunGroup(pair, errors)
     doubtful: set[ComparedRun] = set()
     if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
-        places = [pair.names.index(name) for name in compared]
-        doubtful = {run for run in runs if run.is_doubtful(places)}
+        indices = [pair.names.index(name) for name in compared]
+        doubtful = {run for run in runs if run.is_doubtful(indices)}
     following = _GivenChoices.of(pair) if doubtful else None
     groups: list[RunGroup] = []
     made: dict[str, list[bytes]] = {}
@@ -510,7 +510,7 @@ def level_difference(pair: Pair, mode: Mode, case: Case) -> str:
 
     Args:
         pair: both models.
-        mode: of AFTER.
+        mode: the mode of AFTER.
         case: the inputs.
     """
     before, shared = _shared_levels(pair)
@@ -547,7 +547,7 @@ def levels_agree(pair: Pair, run: ComparedRun, compared: Collection[str]) -> boo
 
     Args:
         pair: both models.
-        run: of AFTER.
+        run: a run of AFTER.
         compared: names of outputs.
     """
     _, shared = _shared_levels(pair)
@@ -577,7 +577,7 @@ def levels_agree(pair: Pair, run: ComparedRun, compared: Collection[str]) -> boo
 
 
 def with_levels_as_inputs(before: ir.Model, types: Mapping[str, ir.DataType]) -> ir.Model:
-    """Returns a copy of BEFORE that reads quantized values from new inputs, and outputs those that it computes.
+    """Returns a copy of BEFORE that reads quantized values from new inputs, and outputs its own quantized values.
 
     Args:
         before: the model.
@@ -598,7 +598,7 @@ def with_levels_as_inputs(before: ir.Model, types: Mapping[str, ir.DataType]) ->
 
 
 def _shared_levels(pair: Pair) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
-    """Returns BEFORE's quantized values, and the names of those in both models.
+    """Returns BEFORE's quantized values, and the names of the quantized values in both models.
 
     No name is returned if the models quantize a value differently, because its levels cannot be compared.
     """

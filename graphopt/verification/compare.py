@@ -55,15 +55,15 @@ BRAIN = Rounding(FACTOR * 2.0**-9, coarse=True, dtype="bfloat16")
 
 
 def stored(rounding: Rounding) -> Rounding:
-    """Returns the rounding of weights: other conversions change them by a whole unit in the last place, not by half.
+    """Returns the rounding of weights: a conversion may change them by a whole unit in the last place, not by half.
 
     With half a unit, MobileNet with every weight changed by one unit reached 1.9 of its limit.
     """
     return replace(rounding, unit=2 * rounding.unit)
 
 
-# The rounding of a sum's partial sums in both models, in units times the root of the number of terms. Without it,
-# folded BatchNormalizations in the zoo's YOLO reached 1.8 of their limit; with it 0.5.
+# Noise for the partial sums of both models: this many units in the last place, times the root of the number of terms.
+# Without it, folded BatchNormalizations in the zoo's YOLO reached 1.8 of their limit; with it 0.5.
 PARTIAL_SUMS = 0.7
 # Polynomials for tanh, erf, exp, ... have errors of units in the last place of 1, even where the results are small.
 FUNCTION_FLOOR = FACTOR * 2.0**-22
@@ -244,7 +244,7 @@ SPREAD_DRAWS, RARE, MOST_SPREAD = 6, 4.0, 2.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judgement of one output of one case; the attributes are those of `OutputComparison`.
+    """The judgement of one output of one case; `OutputComparison` explains the attributes.
 
     If `equal` is true and the reason is NOISE, rounding may explain the difference, but the rounding error is too large
     to prove that the models compute the same.
@@ -408,7 +408,7 @@ def _by_slices(
             # A slice that rounding changes by more than its RMS consists of rounding errors, also in AFTER.
             limit = np.where((limit > slices.scale) & positive, 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
-            # Slices beyond their limit come first, then those within a limit that is too large for evidence.
+            # Slices beyond their limit come first, then slices within a limit that is too large to be evidence.
             noise = (error > largest) & (error <= limit) & positive
             worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
             scale = float(slices.scale[worst]) or whole or 1.0

@@ -17,7 +17,7 @@ from graphopt.precision.float16.ranges import MARGIN
 from graphopt.runtime.discovery import CPU
 from graphopt.verification.choices import RunGroup, grouped, has_levels, level_difference, levels_agree
 from graphopt.verification.compare import LIMITS, NAN_EVERYWHERE, Deviation, Judgement, deviation, deviations, judge
-from graphopt.verification.modes import ComparedRun, at_default_level, farthest, is_usual, runner_of_before
+from graphopt.verification.modes import ComparedRun, at_default_level, is_usual, runner_of_before, with_largest_elements
 from graphopt.verification.pair import Effort, Pair, Tolerance
 from graphopt.verification.probes import largest_in_single, untested_nodes
 from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, row_without_error
@@ -27,9 +27,9 @@ from graphopt.verification.variants import widened, with_winograd
 
 # The number of draws of each case. For a case that looks different it is doubled repeatedly, up to MOST_DRAWS.
 DRAWS, MOST_DRAWS = 1, 24
-# If a case still looks different, the noise on the inputs of steps is raised to these multiples of float32's, with
-# STEP_DRAWS draws of each: rounding of any size may cause another level of a quantized value or another choice of a
-# TopK.
+# If a case still looks different, the noise on the inputs of STEPS (noise.py) is raised to these multiples of float32's
+# rounding, with STEP_DRAWS draws of each: rounding of any size may cause another level of a quantized value or another
+# choice of a TopK.
 STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 # If the budget ends before a case is decided, differences of up to UNDECIDED times the limit are inconclusive, because
 # few draws give too small a limit. Cases with larger differences are decided without a budget.
@@ -41,7 +41,7 @@ BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 SAME_RUNS = 3
 # The number of cases for comparisons of quantized intermediate values, if the outputs look equal.
 LEVELS_CASES = 3
-# The number of cases for comparisons of value ranges: those with the largest elements.
+# The number of cases for comparisons of value ranges; the cases with the largest elements are used.
 RANGE_CASES = 2
 # The time to look for untested nodes, as a share of the budget, in addition to it.
 UNTESTED_SHARE = 0.2
@@ -75,7 +75,7 @@ class _Judge:
     Attributes:
         group: the runs.
         compared: outputs that are the same in each run of BEFORE.
-        report: gets notes and random outputs.
+        report: receives notes and the names of random outputs.
         budget: the CPU time for more draws.
         rows: the current judgement of each run.
         classes: class of rewrites -> indices of the compared outputs that are judged by rounding errors.
@@ -107,7 +107,7 @@ class _Judge:
                 self.classes.setdefault(numerics, []).append(self.pair.names.index(name))
 
     def update(self, run: ComparedRun) -> Rows:
-        """Sets the rows of a run by the current measurements; returns those that differ."""
+        """Sets the rows of a run by the current measurements; returns the rows that differ."""
         self.rows[run] = self._rows_of(run)
         return [row for row in self.rows[run] if not row.equal]
 
@@ -271,7 +271,7 @@ class _Judge:
             if bad and drawn >= ENOUGH_DRAWS:
                 self._measure_fixed(run)
                 bad = self.update(run)
-            # An infinite error over limit is not certain: the limit of a choice is 0 until a draw makes that choice.
+            # An infinite ratio of error to limit is not certain: a choice has limit 0 until a draw makes that choice.
             certain = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
             if not bad or drawn >= MOST_DRAWS or (certain and drawn >= ENOUGH_DRAWS):
                 break
@@ -297,8 +297,8 @@ class _Judge:
         usual = pair.given or is_usual(run.case)
         single: list[bool] | None = None
         for row in rows:
-            numerics, place = pair.rewritten.classes[row.name], pair.names.index(row.name)
-            infinite = isinstance(run.found, list) and run.found[place].structure.startswith(("NaN", "infinities"))
+            numerics, index = pair.rewritten.classes[row.name], pair.names.index(row.name)
+            infinite = isinstance(run.found, list) and run.found[index].structure.startswith(("NaN", "infinities"))
             if not (infinite or run.mode.in_half) or numerics not in (Numerics.FP16, Numerics.BF16):
                 continue
             moved = [] if usual else self.errors.overflows(numerics, run.case)
@@ -306,12 +306,12 @@ class _Judge:
                 beyond = [d.structure == NAN_EVERYWHERE for d in moved]
             else:
                 beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
-            want = self.errors.expected[row.case][place]
-            if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
+            want = self.errors.expected[row.case][index]
+            if not (beyond and beyond[index]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
                 if single is None:
                     single = _agrees_in_single(pair, run)
                 beyond = single
-            if beyond and beyond[place]:
+            if beyond and beyond[index]:
                 found.add((row.case, row.name, run.mode.in_half))
         return found
 
@@ -355,7 +355,7 @@ class _Judge:
         pair = self.pair
         if not pair.before_halves or not pair.after_halves:
             return
-        for case in farthest([run.case for run in self.rows], RANGE_CASES):
+        for case in with_largest_elements([run.case for run in self.rows], RANGE_CASES):
             try:
                 before = largest_in_single(pair.before, pair.before_halves, case)
                 after = largest_in_single(pair.after, pair.after_halves, case)

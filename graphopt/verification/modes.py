@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from graphopt.errors import VerifyError, about
+from graphopt.errors import VerifyError, naming_model
 from graphopt.graph.messages import all_nodes, inlined
 from graphopt.graph.operators.traits import RANDOM
 from graphopt.inputs.declared import dims_of, required_inputs, symbols
@@ -45,8 +45,8 @@ from graphopt.verification.variants import with_float16_rounding
 
 # The number of cases that run at the runtime's default optimization level; the smallest ones are taken.
 DEFAULT_LEVEL_CASES = 3
-# The number of cases that run with every float16 result rounded: those with the largest elements. A case with elements
-# of usual size is added.
+# The number of cases that run with every float16 result rounded. They are the cases with the largest elements; a case
+# with elements of usual size is added.
 HALF_CASES = 2
 # The relative weight of BEFORE's runs with random rounding in the reported progress.
 RUNS = 5.0
@@ -102,12 +102,12 @@ def run_before(
     enabled.
     """
     try:
-        return _tried(pair, report, inputs, input_options, allowance)
+        return _run_before(pair, report, inputs, input_options, allowance)
     except VerifyError as refused:
         report.skipped.clear()
         pair.reference = replace(pair.reference, optimized=True)
         try:
-            found = _tried(pair, report, inputs, input_options, allowance)
+            found = _run_before(pair, report, inputs, input_options, allowance)
         except VerifyError:
             raise refused from None
     report.notes.append("BEFORE runs only at the runtime's default optimization level: both were compared there")
@@ -125,13 +125,13 @@ def runner_of_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     """
     mode = pair.reference
     if mode.provider == CPU and (mode.optimized or pair.before.may_divide_by_zero):
-        # Without this check, a model that always fails would be tried with many sizes.
+        # Without this check, many sizes would be tried with a model that always fails.
         require_loads_isolated(pair.before.source, mode)
         return lambda case: run_isolated(pair.before.source, [case], mode)[case.name]
     return partial(run_case, open_session(pair.before.source, mode, reuse=not pair.large))
 
 
-def _tried(
+def _run_before(
     pair: Pair, report: VerifyReport, inputs: Any, input_options: InputOptions, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """Runs BEFORE in the mode `pair.reference` for `run_before`; also reports outputs that differ in a second run."""
@@ -160,7 +160,7 @@ def _tried(
         for case in given_cases(inputs, proto):
             accepts(case)
     else:
-        with about(pair.called):
+        with naming_model(pair.called):
             whole, after = inlined(proto), pair.after.model
             report.left_out = plan(
                 whole, input_options, accepts, allowance, lambda name: _has_finite_elements(expected[name]), after
@@ -260,9 +260,9 @@ def _values_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
     for value in required_inputs(proto):
         given = (case.feeds[value.name] for case in cases if value.name in case.feeds)
         finite = (a[np.isfinite(a)] for a in given if isinstance(a, np.ndarray) and a.dtype.kind in "fiu")
-        ends = [end for a in finite if a.size for end in (float(a.min()), float(a.max()))]
-        if ends:
-            ranges.append(f"{value.name} {min(ends):.4g} to {max(ends):.4g}")
+        bounds = [bound for a in finite if a.size for bound in (float(a.min()), float(a.max()))]
+        if bounds:
+            ranges.append(f"{value.name} {min(bounds):.4g} to {max(bounds):.4g}")
     more = ", ..." * (len(ranges) > NAMED)
     return [f"values tried: {', '.join(ranges[:NAMED])}{more} (--range tries others)"] if ranges else []
 
@@ -360,7 +360,7 @@ def run_in_half(pair: Pair, cases: Sequence[Case], expected: Mapping[str, Output
         session = open_session(with_float16_rounding(pair.after.model))
     except VerifyError:  # the copy exceeds the 2 GiB of a protobuf message
         return []
-    chosen = farthest(cases, HALF_CASES)
+    chosen = with_largest_elements(cases, HALF_CASES)
     chosen += [case for case in cases if is_usual(case) and case not in chosen][:1]
     got = [run_case(session, case, half_io=pair.half_io) for case in chosen]
     mode = Mode(in_half=True)
@@ -382,7 +382,7 @@ def is_usual(case: Case) -> bool:
     return True
 
 
-def farthest(cases: Sequence[Case], count: int) -> list[Case]:
+def with_largest_elements(cases: Sequence[Case], count: int) -> list[Case]:
     """Returns the cases with the largest elements.
 
     Cases are sorted by the sum of the decimal exponents of their inputs' largest elements. Of cases with an equal sum,
@@ -449,11 +449,11 @@ def _rows_of_empty(
 
     Args:
         pair: the models.
-        mode: of AFTER.
+        mode: the mode of AFTER.
         empty: the case.
         usual: BEFORE's outputs for another batch.
         got: AFTER's outputs.
-        report: gets sentences on missing coverage.
+        report: receives sentences about missing coverage.
     """
     if not isinstance(got, str) and all(map(_is_as_declared, pair.before.proto.graph.output, usual, got)):
         return []
@@ -481,7 +481,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions)
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output is empty, has the declared sizes, and has no size but 0 and those of a usual batch."""
+    """Returns whether an output is empty and has the declared sizes, and each size is 0 or that of a usual batch."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

@@ -34,7 +34,7 @@ from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.inference import RUNTIME_FLOATS
 from graphopt.graph.operators.arguments import signature
-from graphopt.graph.operators.traits import MOVES, RECURRENT
+from graphopt.graph.operators.traits import DATA_MOVEMENT, RECURRENT
 from graphopt.graph.traversal import bodies, is_external, tensor_array, tensor_dims
 from graphopt.graph.view import attribute_float, attribute_int, is_float
 from graphopt.verification.compare import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
@@ -131,7 +131,7 @@ def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
 
 
 def has_norms(graph: ir.Graph) -> bool:
-    """Returns whether the graph or its bodies have norms that `Noisy` may replace by elementary operators."""
+    """Returns whether the graph or its bodies have norms that `NoisyModel` may replace by elementary operators."""
     return any(node.op_type in NORMS for node in ir.traversal.RecursiveGraphIterator(graph))
 
 
@@ -229,7 +229,7 @@ class _Kind:
     rounded: bool = False
 
 
-class Noisy:
+class NoisyModel:
     """A copy of a model that rounds at random, differently for each seed.
 
     Args:
@@ -414,15 +414,15 @@ class Noisy:
         return any(self._unit_of(y).coarse for y in node.outputs if y.name)
 
     def _is_rounded(self, node: ir.Node, y: ir.Value) -> bool:
-        """Returns whether an output gets noise."""
+        """Returns whether noise is added to an output."""
         if self._noiseless:
             return False
         if node.domain != "" or node.op_type in SUMS | FUNCTIONS | GATED:
             return True
         if not self._unit_of(y).coarse:
             return False
-        # An operator of MOVES rounds only if its input is not coarse; a coarse input was rounded at its producer.
-        x = node.inputs[0] if node.op_type in MOVES else None
+        # DATA_MOVEMENT operators round only if the input is not coarse; a coarse input was rounded at its producer.
+        x = node.inputs[0] if node.op_type in DATA_MOVEMENT else None
         moved = x is not None and not x.is_initializer()
         return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS or (moved and not self._unit_of(x).coarse)
 
@@ -469,12 +469,12 @@ class Noisy:
         The probabilities are internal values and cannot be rounded. The effect on the sum of products is the same: each
         product changes by one unit, independently.
         """
-        place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
-        if place < len(node.inputs) and is_float(node.inputs[place]):
-            coarse = self._unit_of(node.inputs[place])
+        index = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
+        if index < len(node.inputs) and is_float(node.inputs[index]):
+            coarse = self._unit_of(node.inputs[index])
             if coarse.coarse:
                 more = 2.0 if node.op_type == "Attention" else 1.0
-                self._round_before(node, place, replace(coarse, unit=coarse.unit * math.sqrt(more)), raw=False)
+                self._round_before(node, index, replace(coarse, unit=coarse.unit * math.sqrt(more)), raw=False)
 
     def _round_bias(self, node: ir.Node) -> None:
         """Rounds the bias of an attention, at masked keys, as coarsely as the sum of bias and masking value.
@@ -552,12 +552,12 @@ class Noisy:
 
     def _add_noise_to_step(self, node: ir.Node) -> None:
         """Adds noise to the inputs of a step, which may change its choice, but not to the values of a TopK."""
-        for place in STEPS[node.op_type]:
-            x = node.inputs[place]
+        for index in STEPS[node.op_type]:
+            x = node.inputs[index]
             kind = self._kind(x)
             if x is None or not kind.noisy or not is_float(x):
                 continue
-            self._round_before(node, place, self._of_steps(x), kind.raw)
+            self._round_before(node, index, self._of_steps(x), kind.raw)
             if node.op_type == "TopK" and self._opset >= EQUAL_OF_FLOATS_OPSET and node.outputs[0].name:
                 b = Builder(self._editor, node)
                 indices = node.outputs[1] if len(node.outputs) > 1 else self._editor.add_output(node, INT64)

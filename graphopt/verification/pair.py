@@ -19,14 +19,14 @@ from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.cost import Estimator, installed_memory
 from graphopt.graph.messages import inlined
-from graphopt.graph.operators.traits import MOVES, PRODUCTS
+from graphopt.graph.operators.traits import CONTRACTIONS, DATA_MOVEMENT
 from graphopt.graph.view import GraphView, attribute_int
 from graphopt.inputs.declared import deserialized, required_inputs, symbols, unnamed
 from graphopt.inputs.plan import LONGEST, MEMORY_OF_RUNS, Allowance, InputOptions
 from graphopt.inputs.uses import labels
 from graphopt.metadata import METADATA_FROZEN, METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
-from graphopt.precision.channel_pairs import SUFFIX as PAIRS_SUFFIX
+from graphopt.precision.nchw2c_convolutions import SUFFIX as PAIRS_SUFFIX
 from graphopt.report.text import fitted
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
 from graphopt.targets.target import Target
@@ -330,7 +330,7 @@ def input_options_of(model: onnx.ModelProto, requested: InputOptions, effort: st
             with np.errstate(over="ignore"):
                 holds = bool(np.isfinite(np.array([low, high]).astype(dtype).astype(np.float64)).all())
         if not holds:
-            raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which {dtype} does not hold")
+            raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which is beyond {dtype}")
     return replace(requested, elements=EFFORTS[effort].elements)
 
 
@@ -367,8 +367,8 @@ def _contradiction(before: ir.Model, after: ir.Model, half_io: bool) -> str:
     a symbol of BEFORE may be an integer in AFTER (`--input-shape`).
 
     Args:
-        before: with declared types.
-        after: likewise.
+        before: the original, with declared types.
+        after: the rewritten model, with declared types.
         half_io: whether AFTER may have float16 instead of BEFORE's float32.
     """
     for what, old, new in (
@@ -417,7 +417,7 @@ BFLOAT16_SUFFIX = "Bf16"  # for operators that round their first two inputs to b
 ATTENTION = "FusedAttention"
 _COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 # Operators that compute nothing in the type of their input or output.
-_PASSED_ON = MOVES | {"Cast"}
+_PASSED_ON = DATA_MOVEMENT | {"Cast"}
 
 
 @dataclass(frozen=True)
@@ -533,7 +533,7 @@ def _names_before(rounded: Collection[ir.Value]) -> set[str]:
 
 
 def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]:
-    """Returns the nearest values of BEFORE that values present only in AFTER are computed from.
+    """Returns the nearest values of BEFORE from which AFTER computes values that BEFORE lacks.
 
     The values that only AFTER has are internal to an operator of BEFORE that AFTER writes as several nodes.
     """
@@ -550,11 +550,11 @@ def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
     """
     left = {v.name for v in _results(after)}
     nodes = _upstream([v for v in _results(before) if v.name in results], left)
-    return {str(v.name) for n in nodes if n.op_type in PRODUCTS for v in n.inputs if v is not None}
+    return {str(v.name) for n in nodes if n.op_type in CONTRACTIONS for v in n.inputs if v is not None}
 
 
 def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
-    """Adds the values of BEFORE that AFTER lacks and that values with these names are computed from."""
+    """Adds the values that AFTER lacks and from which BEFORE computes a value with one of these names."""
     left = {v.name for v in _results(after)} if names else set()
     for graph in [*traversal.with_subgraphs(before.graph)] if names else ():
         for node in reversed(graph):
@@ -605,7 +605,7 @@ SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """The rows of one table that AFTER has with other values.
+    """The rows of one table that differ in AFTER.
 
     Random inputs read few rows of a large vocabulary, so these rows get a case that reads them.
 
@@ -639,8 +639,8 @@ def changed_rows(before: ir.Model, after: ir.Model) -> list[ChangedRows]:
     for node in before.graph:
         name = str(node.outputs[0].name) if node.op_type == "LabelEncoder" else ""
         if name and (other := encoders.get(name)) is not None:
-            has, gets = (labels(encoder) for encoder in (node, other))
-            keys = [key for key in has if isinstance(key, int) and not _is_same(has[key], gets.get(key))]
+            old, new = (labels(encoder) for encoder in (node, other))
+            keys = [key for key in old if isinstance(key, int) and not _is_same(old[key], new.get(key))]
             if keys:
                 found[name] = ChangedRows(name, keys, _source_input(node.inputs[0]))
     return list(found.values())

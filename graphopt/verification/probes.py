@@ -64,7 +64,7 @@ class Prober:
     """Adds probes to a copy of a model.
 
     Attributes:
-        outer_first: whether the probes of a node come before those of its bodies.
+        outer_first: whether the probes of a node come before the probes of its bodies.
     """
 
     outer_first = False
@@ -78,7 +78,7 @@ class Prober:
         raise NotImplementedError
 
     def inside(self, node: ir.Node, body: ir.Graph) -> list[Probe]:
-        """Computes additional probes of a whole body; `graph` adds those of the nodes in the body."""
+        """Computes additional probes of a whole body; `graph` adds the probes of the nodes in the body."""
         return []
 
     def graph(self, graph: ir.Graph) -> list[Probe]:
@@ -152,7 +152,7 @@ def ranges_of(
     """Measures the ranges of a model's float32 values; returns the reason if it cannot.
 
     Args:
-        model: with inferred types; it is not changed.
+        model: the model, with inferred types; it is not changed.
         inputs: the caller's inputs, as for `verify`; they run in addition to generated inputs.
 
     Raises:
@@ -165,7 +165,7 @@ def ranges_of(
     tensors = (value.const_value for value in model.graph.initializers.values())
     if sum(traversal.tensor_bytes(t) for t in tensors if t and not traversal.is_external(t)) > MOST_BYTES:
         return "the float32 model does not fit into this machine's memory"
-    copy, scalars, shapes = observed(model, floats, products=True)
+    copy, scalars, shapes = with_ranges(model, floats, with_dims=True)
     try:
         session = _Bounded(open_session(copy))
     except GraphoptError as error:
@@ -191,7 +191,7 @@ class _Bounded:
 
 
 class _Ranges:
-    """Runs a copy made by `observed` and keeps the largest magnitudes."""
+    """Runs a copy made by `with_ranges` and keeps the largest magnitudes."""
 
     def __init__(
         self, session: Any, copy: onnx.ModelProto, scalars: Mapping[str, Sequence[str]], shapes: Mapping[str, str]
@@ -254,9 +254,9 @@ class _Ranges:
 
 
 def largest_of(outputs: Mapping[str, Any], scalars: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Returns the largest finite magnitude of each value from the outputs of a copy made by `observed`."""
-    ends = {name: [abs(float(outputs[end])) for end in both] for name, both in scalars.items()}
-    return {name: max(filter(math.isfinite, both), default=0.0) for name, both in ends.items()}
+    """Returns the largest finite magnitude of each value from the outputs of a copy made by `with_ranges`."""
+    extremes = {name: [abs(float(outputs[scalar])) for scalar in both] for name, both in scalars.items()}
+    return {name: max(filter(math.isfinite, both), default=0.0) for name, both in extremes.items()}
 
 
 def largest_in_single(model: ComparedModel, values: Collection[str], case: Case) -> dict[str, float]:
@@ -272,7 +272,7 @@ def largest_in_single(model: ComparedModel, values: Collection[str], case: Case)
     """
     if weights_in_files(model.model) > MAX_WEIGHTS_READ:
         raise VerifyError("the weights do not fit into memory")
-    copy, scalars, _ = observed(widened(model.whole), values)
+    copy, scalars, _ = with_ranges(widened(model.whole), values)
     names = [str(o.name) for o in copy.graph.outputs]
     feeds = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in case.feeds.items()}
     outputs = run_case(open_session(copy), Case(case.name, feeds))
@@ -292,16 +292,15 @@ def first_beyond_half(model: ComparedModel, values: Collection[str], case: Case)
     return next(((producers[name], name, most) for name, most in beyond.items() if name in producers), None)
 
 
-def observed(
-    model: ir.Model, floats: Collection[str], *, products: bool = False
+def with_ranges(
+    model: ir.Model, floats: Collection[str], *, with_dims: bool = False
 ) -> tuple[ir.Model, dict[str, list[str]], dict[str, str]]:
     """Makes a copy that outputs only the smallest and the largest element of each of these values.
 
     Args:
         model: the model; its functions are ignored.
-        floats: names of float32 values, including those in bodies; values of the same name in several bodies count as
-            one.
-        products: also outputs the dimensions of operands and results of matrix multiplications of the main graph.
+        floats: names of float32 values, also in bodies; values of the same name in several bodies count as one.
+        with_dims: also outputs the dimensions of operands and results of matrix multiplications of the main graph.
 
     Returns:
         The copy; value -> its outputs; value -> the output that holds its dimensions.
@@ -311,7 +310,7 @@ def observed(
     nodes = list(graph)
     probes = observer.given() + observer.graph(graph)
     shapes: dict[str, ir.Value] = {}
-    for node in nodes if products else ():
+    for node in nodes if with_dims else ():
         b = Builder(editor, node)
         indices = operands(node.domain, node.op_type) or ()
         for value in (*(node.inputs[i] for i in indices if i < len(node.inputs)), *node.outputs[: bool(indices)]):
@@ -418,8 +417,7 @@ def untested_nodes(
     Args:
         after: the rewritten model (AFTER).
         cases: the cases that both models accept.
-        differs: returns whether outputs of a case differ from those of the original model (BEFORE) by more than
-            rounding.
+        differs: returns whether outputs of a case differ from the original model's (BEFORE) by more than rounding.
         budget: the CPU time for this test.
         seconds: CPU seconds of AFTER's quickest run.
     """

@@ -1,4 +1,4 @@
-"""Measures the rounding errors of BEFORE by comparing its outputs with those of runs with random rounding.
+"""Measures the rounding errors of BEFORE by comparing its outputs with the outputs of runs with random rounding.
 
 One run of one case with random rounding is a draw.
 """
@@ -16,7 +16,7 @@ from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
 from graphopt.verification import noise
 from graphopt.verification.compare import Deviation, Shares, deviation, deviations, shares_of
-from graphopt.verification.noise import Noisy, Precision
+from graphopt.verification.noise import NoisyModel, Precision
 from graphopt.verification.pair import ComparedModel, Rewritten
 from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case
 from graphopt.verification.variants import has_sums, with_outputs
@@ -51,7 +51,7 @@ class RoundingErrors:
         rewritten: the rewrites of AFTER, which determine the precision of the rounding.
         half_io: whether AFTER takes float16 inputs; the inputs of BEFORE are then rounded to half precision.
         optimized: whether BEFORE runs only with the runtime's own optimizations.
-        elsewhere: whether `expected` comes from a provider other than the CPU.
+        elsewhere: whether a provider other than the CPU computed `expected`.
         kept: names of the outputs that are kept for each draw (`values_of`).
         compared: inputs that both models only move and compare, so no rewrite rounds them.
     """
@@ -71,7 +71,7 @@ class RoundingErrors:
     _sessions: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[int, Shares]] = field(default_factory=dict)
     _refused: dict[Key, str] = field(default_factory=dict)
-    _noisy: Mapping[tuple[Any, ...], Noisy] = field(default_factory=dict)  # the last one that was made
+    _noisy: Mapping[tuple[Any, ...], NoisyModel] = field(default_factory=dict)  # the last one that was made
 
     @property
     def has_steps(self) -> bool:
@@ -123,7 +123,7 @@ class RoundingErrors:
             numerics: the class of the judged outputs.
             cases: the input sets.
             draws: number of draws of each case.
-            steps: as for `Noisy`.
+            steps: as for `NoisyModel`.
         """
         began = time.process_time()
         cases = list(cases)
@@ -230,7 +230,7 @@ class RoundingErrors:
             numerics: the class of the judged outputs.
             seed: the seed of the noise.
             names: values of the main graph that replace the outputs; empty to keep the outputs.
-            how: options of `Noisy`.
+            how: options of `NoisyModel`.
 
         Returns:
             The session; None if the opset is too old.
@@ -243,6 +243,6 @@ class RoundingErrors:
             return None
         key = numerics, *sorted(how.items())
         if key not in self._noisy:
-            self._noisy = {key: Noisy(self.before.whole, self._precision(numerics), **how)}
+            self._noisy = {key: NoisyModel(self.before.whole, self._precision(numerics), **how)}
         with self._noisy[key].drawn(seed) as copy:
             return open_session(with_outputs(copy, names) if names else copy, self._mode)

@@ -115,7 +115,7 @@ def open_session(
         # The options only refer to the weights, which must live until the session exists.
         model, _weights = _message(model, options)
     requested = list(dict.fromkeys([mode.provider, CPU]))
-    # The device's kernels are to be compared also where the CPU is estimated to be faster.
+    # The device must run its kernels even where the CPU is estimated to be faster.
     on_device = mode.provider != CPU
     providers = configure(options, requested, require_device=on_device, model=model) if mode.library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)

@@ -110,8 +110,8 @@ def widened(model: ir.Model) -> ir.Model:
 def with_defined_convolutions(model: ir.Model) -> ir.Model | None:
     """Returns a copy with QLinearConv by its definition, Q(Conv(D(x), D(w), D(b))); None if there is no such node.
 
-    ONNX Runtime's QLinearConv saturates sums of products on processors with AVX2 but without VNNI. Noise reaches the
-    rounding of QuantizeLinear, and not that inside a QLinearConv.
+    ONNX Runtime's QLinearConv saturates sums of products on processors with AVX2 but without VNNI. Random rounding can
+    change the input of a QuantizeLinear, but not the sums inside a QLinearConv.
     """
     editor = editor_of_copy(model)
     nodes = [node for node in editor.nodes({("", "QLinearConv")}) if _is_definable(node, editor)]
@@ -343,17 +343,17 @@ def _convolution(b: Builder, conv: ir.Node, pads: list[int], size: tuple[int, in
     # G W G^T in float64, rounded once, [36, M, C].
     half = b.matmul(b.array(_G), b.cast(w, DOUBLE))
     u = b.cast(b.matmul(half, b.array(np.ascontiguousarray(_G.T))), FLOAT)
-    product = b.matmul(b.transpose(reshape(u, m, c, parts), 2, 0, 1), v)  # [N, 36, M, T]
-    product = reshape(b.transpose(product, 0, 2, 1, 3), minus, parts, down, across)
+    sums = b.matmul(b.transpose(reshape(u, m, c, parts), 2, 0, 1), v)  # [N, 36, M, T]
+    sums = reshape(b.transpose(sums, 0, 2, 1, 3), minus, parts, down, across)
     # One ConvTranspose computes the multiplication by A^T from the left and by A from the right.
-    y = b.op("ConvTranspose", product, kernel(np.einsum("ia,jb->abij", _AT, _AT)), strides=[4, 4])
+    y = b.op("ConvTranspose", sums, kernel(np.einsum("ia,jb->abij", _AT, _AT)), strides=[4, 4])
     rows, columns = (b.mul(d, ints(4)) for d in (down, across))
     y = reshape(y, n, m, rows, columns)
-    ends: Sequence[Dim] = size or [
+    sizes: Sequence[Dim] = size or [
         b.add(d, ints(first + last - 2)) for d, first, last in ((h, top, bottom), (width, left, right))
     ]
-    for axis, end in enumerate(ends, start=2):
-        y = b.slice(y, axis, 0, end)
+    for axis, length in enumerate(sizes, start=2):
+        y = b.slice(y, axis, 0, length)
     if not bias or bias[0] is None:
         return y
     return b.add(y, b.op("Reshape", bias[0], ints(1, -1, 1, 1)))

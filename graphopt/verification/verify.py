@@ -67,7 +67,7 @@ def verify(
     be the same model. On the CPU, our nodes then run by their function bodies.
 
     Args:
-        before: the original, in any form that `optimize` takes.
+        before: the original, in any form that `optimize` accepts.
         after: the rewritten model.
         inputs: a .npz file, a folder, or name -> array; None generates inputs that are likely to show faults.
         rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for the

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.cli.docs import PLACES
+from graphopt.cli.docs import FOLDERS
 from graphopt.remarks import Code
 from tests.conftest import CommandResult
 
@@ -33,7 +33,7 @@ def test_pages(graphopt_command: Callable[..., CommandResult]) -> None:
 def test_a_wheel_has_the_pages_of_codes_where_they_are_looked_for() -> None:
     """`explain NO_GAIN` failed in wheels, since it searched the pages in a folder that wheels do not have."""
     installed = {str(path) for path in importlib.metadata.files("graphopt") or ()}
-    place = PLACES[0].relative_to(DOCS.parent)
+    place = FOLDERS[0].relative_to(DOCS.parent)
     assert {f"{place}/refusals/{code.name}.md" for code in Code} <= installed
 
 

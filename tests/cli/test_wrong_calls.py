@@ -94,7 +94,7 @@ NO_DEVICE = "graphopt doctor shows every route to a GPU"
         ("optimize ok.onnx o.onnx --targt cpu", 2, "--target"),
         ("optimize ok.onnx o.onnx --inputs a.zip", 5, "verify --inputs compares outputs on them"),
         ("verify ok.onnx ok.onnx --inputs text.onnx", 2, "text.onnx: cannot be read as inputs: it is no .npz file"),
-        ("verify ok.onnx ok.onnx --inputs double.npz", 2, "is float64, and the model takes float32"),
+        ("verify ok.onnx ok.onnx --inputs double.npz", 2, "is float64, but the model needs float32"),
         ("optimize ok.onnx o.onnx --precision fp16 --inputs no.npz", 5, "no.npz: no such file or folder"),
         ("optimize ok.onnx o.onnx --tune --tune-seconds -1", 2, "'--tune-seconds'"),
         ("optimize ok.onnx o.onnx --threads -1", 2, "'--threads'"),

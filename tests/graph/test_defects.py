@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from graphopt.errors import InvariantError
 from graphopt.graph.defects import defects
-from graphopt.graph.invariants import checked
+from graphopt.graph.invariants import check_result
 from graphopt.graph.reading import load
 
 TEXT = """
@@ -151,7 +151,7 @@ def changed(name: str) -> onnx.ModelProto:
 def test_each_defect_is_refused(name: str) -> None:
     before = load(onnx.parser.parse_model(TEXT)).model
     with pytest.raises(InvariantError, match=CHANGES[name][1]):
-        checked(lambda: before, before, changed(name))
+        check_result(lambda: before, before, changed(name))
 
 
 @pytest.mark.once
@@ -159,7 +159,7 @@ def test_each_defect_is_refused(name: str) -> None:
 def test_a_defect_that_the_model_had_is_not_blamed_on_us(name: str) -> None:
     came = changed(name)
     result = ir.serde.serialize_model(load(came).model)
-    checked(lambda: load(came).model, load(came).model, result)
+    check_result(lambda: load(came).model, load(came).model, result)
     result.graph.node.append(helper.make_node("Neg", ["nowhere"], ["other"]))
     with pytest.raises(InvariantError, match="have: 'nowhere' is used in the graph before it is produced; please"):
-        checked(lambda: load(came).model, load(came).model, result)
+        check_result(lambda: load(came).model, load(came).model, result)

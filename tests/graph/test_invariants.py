@@ -11,7 +11,7 @@ import pytest
 
 import graphopt
 from graphopt.errors import InvariantError
-from graphopt.graph.invariants import Interface, check_against, checked
+from graphopt.graph.invariants import Interface, check_against, check_result
 from graphopt.ops import DOMAIN
 from tests.rewriting import model_from_text
 
@@ -159,7 +159,7 @@ def test_an_output_without_a_shape_hides_no_fault() -> None:
     proto = model_from_text("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     before, after = (ir.serde.deserialize_model(proto) for _ in range(2))
-    checked(lambda: pytest.fail("a valid model needs no second look"), after)
+    check_result(lambda: pytest.fail("a valid model needs no second look"), after)
     after.graph.node(0).op_type = "Rulu"
     with pytest.raises(InvariantError, match="not valid ONNX"):
-        checked(lambda: before, after)
+        check_result(lambda: before, after)

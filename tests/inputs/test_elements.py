@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from graphopt.inputs.declared import deserialized
-from graphopt.inputs.filling import ABOUT
+from graphopt.inputs.filling import DESCRIPTIONS
 from graphopt.inputs.plan import Case
 from graphopt.inputs.trees import Column, Decision, Ensemble, rows_of
 from graphopt.inputs.uses import only_compared, uses_of
@@ -278,4 +278,4 @@ def test_each_name_of_a_case_has_a_meaning() -> None:
     for case in make_cases(model, seed=0):
         kind = case.name.split(", ")[0]
         assert case.about or kind.startswith(("normal", "N=", "batch"))
-        assert kind not in ABOUT or ABOUT[kind] in case.about
+        assert kind not in DESCRIPTIONS or DESCRIPTIONS[kind] in case.about

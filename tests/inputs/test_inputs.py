@@ -49,8 +49,8 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
 @pytest.mark.parametrize(
     ("type_", "node", "words"),
     [
-        ("string[2]", "Identity(x)", "holds strings: give some of your own with --inputs"),
-        ("float8e5m2[2]", "Shape(x)", "holds FLOAT8E5M2, and ONNX Runtime's Python interface takes no arrays of it"),
+        ("string[2]", "Identity(x)", "is a string tensor: give your own with --inputs"),
+        ("float8e5m2[2]", "Shape(x)", "has type FLOAT8E5M2, and ONNX Runtime's Python interface has no arrays of that"),
         (
             "seq(float[2])",
             "SequenceLength(x)",
@@ -59,12 +59,12 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
         (
             "float[2147483647]",
             "Shape(x)",
-            "of shape [2147483647] has 2.1e+09 elements: give some of your own with --inputs, or smaller sizes",
+            "of shape [2147483647] has 2.1e+09 elements: give your own with --inputs, or smaller sizes",
         ),
         (
             "bool[2147483647, 2147483647]",
             "Shape(x)",
-            "of shape [2147483647, 2147483647] has 4.6e+18 elements: give some of your own with --inputs, or smaller",
+            "of shape [2147483647, 2147483647] has 4.6e+18 elements: give your own with --inputs, or smaller",
         ),
     ],
 )
@@ -393,11 +393,11 @@ def test_input_options() -> None:
 @pytest.mark.parametrize(
     ("dtype", "ends", "said"),
     [
-        ("int32", (0, 1e30), ", which int32 does not hold"),
-        ("int64", (0, 2.0**63), ", which int64 does not hold"),
-        ("uint8", (-1, 3), ", which uint8 does not hold"),
-        ("float16", (0, 1e6), ", which float16 does not hold"),
-        ("bfloat16", (0, 1e39), ", which bfloat16 does not hold"),
+        ("int32", (0, 1e30), ", which is beyond int32"),
+        ("int64", (0, 2.0**63), ", which is beyond int64"),
+        ("uint8", (-1, 3), ", which is beyond uint8"),
+        ("float16", (0, 1e6), ", which is beyond float16"),
+        ("bfloat16", (0, 1e39), ", which is beyond bfloat16"),
         ("float", (0, np.inf), "two finite numbers"),
         ("float", (2, 1), "the lower first"),
     ],

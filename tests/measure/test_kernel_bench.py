@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from graphopt.cli.root import app
 from graphopt.errors import OptionError
 from graphopt.measure import kernel_bench
-from graphopt.measure.kernel_bench import Peaks, convolution, peaks_of, product, rows
+from graphopt.measure.kernel_bench import Peaks, convolution, layer_norm, matmul, peaks_of
 from graphopt.ops import OPS
 from graphopt.runtime import selftest
 from graphopt.runtime.discovery import DEVICE_PROVIDER, ROCM
 from graphopt.runtime.routes import Gpu, Route
 from scripts import fit_cost_model
 
-FEW = (product(32, 64, 48), *(convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")))
+FEW = (matmul(32, 64, 48), *(convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")))
 
 
 def test_the_report_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +72,6 @@ def test_the_peaks_are_those_of_the_chosen_device(provider: str, option: str) ->
 def test_the_share_is_of_the_peak_that_limits_a_shape() -> None:
     """A GEMM of 2 GFLOP at 1 TFLOPS takes 2 ms; 8 MiB of rows, read and written, at 1 GB/s 16.8 ms."""
     peaks = Peaks({"float32": 1e12}, 1e9)
-    assert Peaks({"float32": 1e12}, 1e12).share(product(1000, 1000, 1000), "float32", 0.004) == pytest.approx(0.5)
-    assert peaks.share(rows(2048, 1024), "float32", 0.0336) == pytest.approx(0.5, rel=0.01)
-    assert peaks.share(rows(2048, 1024), "float16", 0.1) is None
+    assert Peaks({"float32": 1e12}, 1e12).share(matmul(1000, 1000, 1000), "float32", 0.004) == pytest.approx(0.5)
+    assert peaks.share(layer_norm(2048, 1024), "float32", 0.0336) == pytest.approx(0.5, rel=0.01)
+    assert peaks.share(layer_norm(2048, 1024), "float16", 0.1) is None

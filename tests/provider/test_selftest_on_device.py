@@ -98,10 +98,10 @@ def test_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
 
 def _bench() -> str:
     few = (
-        kernel_bench.product(32, 64, 48),
+        kernel_bench.matmul(32, 64, 48),
         *(kernel_bench.convolution(1, 32, 8, 32, op=op) for op in ("Conv", "WinogradConv")),
         kernel_bench.attention(1, 2, 16, 32),
-        kernel_bench.rows(8, 64),
+        kernel_bench.layer_norm(8, 64),
     )
     with patch.multiple(kernel_bench, SECONDS_OF_SHAPE=0.0, MIN_RUNS=2, WORK=1.0):
         found = kernel_bench.bench_kernels(DEVICE_PROVIDER, shapes=few, soak_seconds=1)

@@ -279,9 +279,9 @@ def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "in.onnx")
     deployment, notes = write(tmp_path / "in.onnx", tmp_path / "served", "kserve")
     assert deployment.max_batch == 1 and not deployment.warm_up
-    assert any("not merged: input 'x' holds strings" in note for note in notes), notes
+    assert any("not merged: input 'x' is a string tensor" in note for note in notes), notes
     _, notes = write(tmp_path / "in.onnx", tmp_path / "served", "kserve", sizes={"N": 2})
-    assert any("the model is not warmed up: input 'x' holds strings" in note for note in notes), notes
+    assert any("the model is not warmed up: input 'x' is a string tensor" in note for note in notes), notes
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match="no such file or folder"):
         verify(before, after, inputs=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(VerifyError, match="holds no inputs"):
+    with pytest.raises(VerifyError, match="contains no inputs"):
         verify(before, after, inputs=tmp_path / "empty")
 
 

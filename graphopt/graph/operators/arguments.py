@@ -26,7 +26,7 @@ ATTENTION_PADS_MASK_OPSET = 24
 MAX_OF_INTEGERS_OPSET = 12
 # DequantizeLinear supports a scale for each channel, and later for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
-# In every ONNX operator, inputs with these names are axes, or sizes and counts.
+# Names of inputs: in every ONNX operator that has such an input, it holds axes, or sizes and counts.
 AXES_ARGUMENTS = frozenset(("axes", "axis"))
 SIZE_ARGUMENTS = frozenset(
     "M block_shape delta depth dft_length ends frame_length frame_step image_shape limit max_output_boxes_per_class "
@@ -62,8 +62,8 @@ def signature(op_type: str, opset: int) -> Signature:
         schema = onnx.defs.get_schema(op_type, max_inclusive_version=opset, domain="")
     except onnx.defs.SchemaError:
         return Signature(0, {}, {})
-    places = {formal.name: index for index, formal in enumerate(schema.inputs)}
-    return Signature(schema.since_version, places, {n: _default(a) for n, a in schema.attributes.items()})
+    positions = {formal.name: index for index, formal in enumerate(schema.inputs)}
+    return Signature(schema.since_version, positions, {n: _default(a) for n, a in schema.attributes.items()})
 
 
 def _default(attribute: Any) -> Any:

@@ -59,7 +59,7 @@ def _elementwise(known: NodeFacts) -> Dims | None:
     return None if not shapes else broadcast(shapes)
 
 
-def _product(known: NodeFacts) -> Dims | None:
+def _matmul(known: NodeFacts) -> Dims | None:
     a, b = known.dims(0), known.dims(1)
     if not a or not b:
         return None
@@ -423,7 +423,7 @@ def _if(known: NodeFacts) -> Dims | None:
 # -- the last dimension of a tensor with unknown rank ------------------------------------------------------------------
 
 
-def _last_of_product(known: NodeFacts) -> Size | None:
+def _last_of_matmul(known: NodeFacts) -> Size | None:
     b = known.dims(1)
     return b[-1] if b is not None and len(b) > 1 else None
 
@@ -480,8 +480,8 @@ DIMS: dict[str, Rule] = {
     "GatherND": Rule(_gather_nd, dims=(0, 1)),
     "Gemm": Rule(_gemm, dims=(0, 1)),
     "If": Rule(_if, every_output=True, branches=True),
-    "MatMul": Rule(_product, dims=(0, 1)),
-    "MatMulInteger": Rule(_product, dims=(0, 1)),
+    "MatMul": Rule(_matmul, dims=(0, 1)),
+    "MatMulInteger": Rule(_matmul, dims=(0, 1)),
     "MaxPool": Rule(_windows, dims=FIRST, every_output=True),
     "OneHot": Rule(_of_first_input(_one_hot), dims=FIRST, elements=(1,)),
     "Pad": Rule(_of_first_input(_pad), dims=FIRST, elements=(1, 3)),
@@ -507,7 +507,7 @@ DIMS: dict[str, Rule] = {
         ),
     ),
     **dict.fromkeys(
-        (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_product, dims=(0, 1))
+        (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_matmul, dims=(0, 1))
     ),
     f"{MICROSOFT}.GatherBlockQuantized": Rule(_gather_block_quantized, dims=(0, 1)),
     f"{MICROSOFT}.GroupQueryAttention": Rule(_of_first_input(_grouped_attention), dims=FIRST),
@@ -535,10 +535,10 @@ DIMS_OWN = _own(
 LAST: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(lambda known: known.last(0))),
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
-    "MatMul": Rule(_last_of_product, dims=(1,)),
+    "MatMul": Rule(_last_of_matmul, dims=(1,)),
 }
 LAST_OWN = _own(
-    Rule(lambda known: known.last(0)), dict.fromkeys(("Linear", "QuantizedLinear"), Rule(_last_of_product, dims=(1,)))
+    Rule(lambda known: known.last(0)), dict.fromkeys(("Linear", "QuantizedLinear"), Rule(_last_of_matmul, dims=(1,)))
 )
 
 

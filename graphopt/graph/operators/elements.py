@@ -38,8 +38,8 @@ from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
-def _moved(known: NodeFacts, *, data: Sequence[int] | None = None) -> Elements | None:
-    """Moves the elements of the inputs `data` (by default all), whether they are known or not."""
+def _move(known: NodeFacts, *, data: Sequence[int] | None = None) -> Elements | None:
+    """Moves known and unknown elements of the inputs `data` (by default all)."""
     arrays: list[npt.NDArray[Any] | None] = []
     dtype: ir.DataType | None = None
     for i, value in enumerate(known.node.inputs):
@@ -61,11 +61,11 @@ def _moved(known: NodeFacts, *, data: Sequence[int] | None = None) -> Elements |
     return Elements(moved if moved.dtype == object else items(list(moved.flat), moved.shape), dtype)
 
 
-def _moved_first(known: NodeFacts) -> Elements | None:
-    return _moved(known, data=(0,))
+def _move_first(known: NodeFacts) -> Elements | None:
+    return _move(known, data=(0,))
 
 
-def _joined(known: NodeFacts) -> Elements | None:
+def _concat(known: NodeFacts) -> Elements | None:
     """Concatenates vectors; a vector of known length contributes unknown elements."""
     parts: list[Items] = []
     dtype: ir.DataType | None = None
@@ -82,7 +82,7 @@ def _joined(known: NodeFacts) -> Elements | None:
     return None if dtype is None else Elements(np.concatenate(parts, axis=known.attribute("axis")), dtype)
 
 
-def _computed(known: NodeFacts) -> Elements | None:
+def _compute(known: NodeFacts) -> Elements | None:
     """Evaluates a node if all its inputs are known integers or booleans."""
     arrays: list[npt.NDArray[Any] | None] = []
     for i, value in enumerate(known.node.inputs):
@@ -174,7 +174,7 @@ def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Element, Elem
         if isinstance(a, Size) and isinstance(b, Size):
             size: Size = operation(a, b)
             return size
-        return _of_numbers(operation, a, b, dtype)
+        return _apply(operation, a, b, dtype)
 
     return combine
 
@@ -188,7 +188,7 @@ def _divide(a: Element, b: Element, dtype: ir.DataType) -> Element:
             # ONNX truncates toward zero, which is floor for non-negative operands.
             by = b.value or 0
             return a.floor_divided_by(by) if a.never_negative and by > 0 else None
-    return _of_numbers(lambda x, y: x / y if y else None, a, b, dtype)
+    return _apply(lambda x, y: x / y if y else None, a, b, dtype)
 
 
 def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
@@ -199,7 +199,7 @@ def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
         return None
 
 
-def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
+def _apply(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
     """Applies an operation to two elements: exactly if both are exact and the type represents the result."""
     x, y = _as_number(a), _as_number(b)
     if x is None or y is None:
@@ -213,12 +213,12 @@ def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dt
     return None if result is None else float(result)
 
 
-def _extreme(is_it: Callable[[Size, Size], bool]) -> Callable[[Element, Element, ir.DataType], Element]:
-    """Makes the minimum or maximum of two sizes; it returns None unless the same size is chosen for every input."""
+def _extreme(exceeds: Callable[[Size, Size], bool]) -> Callable[[Element, Element, ir.DataType], Element]:
+    """Makes the minimum or maximum of two sizes; None if the result depends on the model's inputs."""
 
     def choose(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:
-            return a if a == b or is_it(a, b) else b if is_it(b, a) else None
+            return a if a == b or exceeds(a, b) else b if exceeds(b, a) else None
         return None
 
     return choose
@@ -278,7 +278,7 @@ def _absolute(element: Element, _: ir.DataType) -> Element:
     return -element if element is not None and element < 0 else element
 
 
-def _whole(rounds: Callable[[Any], int]) -> Callable[[Element, ir.DataType], Element]:
+def _round_with(rounds: Callable[[Any], int]) -> Callable[[Element, ir.DataType], Element]:
     def operation(element: Element, _: ir.DataType) -> Element:
         if isinstance(element, Fraction):
             return Size.of(rounds(element))
@@ -323,7 +323,7 @@ def _filled(known: NodeFacts) -> Elements | None:
     return Elements(items(list(one.items.flat) * math.prod(shape), shape), one.dtype)
 
 
-def _part(known: NodeFacts) -> Elements | None:
+def _split(known: NodeFacts) -> Elements | None:
     """Returns the part of a vector in one output of a Split."""
     data = known.elements(0)
     sizes = known.integer_argument("split")
@@ -342,18 +342,18 @@ def _part(known: NodeFacts) -> Elements | None:
 
 # Rules for the elements of small outputs.
 ELEMENTS: dict[str, Rule] = {
-    **dict.fromkeys("And Mod Not Or Range ReduceMax ReduceMin Trilu Xor".split(), Rule(_computed, elements=EVERY)),
-    **dict.fromkeys("Expand Gather Reshape Slice Squeeze Tile Unsqueeze".split(), Rule(_moved_first, elements=EVERY)),
-    **dict.fromkeys("Flatten Identity Transpose".split(), Rule(_moved, elements=EVERY)),
+    **dict.fromkeys("And Mod Not Or Range ReduceMax ReduceMin Trilu Xor".split(), Rule(_compute, elements=EVERY)),
+    **dict.fromkeys("Expand Gather Reshape Slice Squeeze Tile Unsqueeze".split(), Rule(_move_first, elements=EVERY)),
+    **dict.fromkeys("Flatten Identity Transpose".split(), Rule(_move, elements=EVERY)),
     "Abs": Rule(_one_by_one(_absolute), elements=FIRST),
     "Add": Rule(_pairwise(_arithmetic(operator.add)), elements=EVERY),
     "Cast": Rule(_cast, elements=FIRST),
-    "Ceil": Rule(_one_by_one(_whole(math.ceil)), elements=FIRST),
+    "Ceil": Rule(_one_by_one(_round_with(math.ceil)), elements=FIRST),
     "ConstantOfShape": Rule(_filled, elements=FIRST),
-    "Concat": Rule(_joined, dims=EVERY, elements=EVERY),
+    "Concat": Rule(_concat, dims=EVERY, elements=EVERY),
     "Div": Rule(_pairwise(_divide), elements=EVERY),
     "Equal": Rule(_comparison(lambda sign: sign == 0), elements=EVERY),
-    "Floor": Rule(_one_by_one(_whole(math.floor)), elements=FIRST),
+    "Floor": Rule(_one_by_one(_round_with(math.floor)), elements=FIRST),
     "Greater": Rule(_comparison(lambda sign: sign > 0), elements=EVERY),
     "GreaterOrEqual": Rule(_comparison(lambda sign: sign >= 0), elements=EVERY),
     "Less": Rule(_comparison(lambda sign: sign < 0), elements=EVERY),
@@ -368,7 +368,7 @@ ELEMENTS: dict[str, Rule] = {
     "ReduceSum": Rule(_reduced(total), elements=(0, 1)),
     "Shape": Rule(_shape_elements, dims=FIRST),
     "Size": Rule(_size_elements, dims=FIRST),
-    "Split": Rule(_part, elements=(0, 1), every_output=True),
+    "Split": Rule(_split, elements=(0, 1), every_output=True),
     "Sqrt": Rule(_one_by_one(_square_root), elements=FIRST),
     "Sub": Rule(_pairwise(_arithmetic(operator.sub)), elements=EVERY),
     "Where": Rule(_where, elements=EVERY),

@@ -90,7 +90,7 @@ def evaluate(call: FoldableNode) -> Array:
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(call))
-    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # runtimes report an invalid node better
+    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # an invalid node, which the runtime reports
         raise CannotEvaluateError from None
     call.require_small(result.shape)
     return result

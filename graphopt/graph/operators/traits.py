@@ -5,9 +5,9 @@ from __future__ import annotations
 # Operators with different results in each run. A Dropout in training mode is not listed, but is random as well.
 RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
 # Operators that sum products of elements of two tensors.
-PRODUCTS = frozenset(("MatMul", "Einsum"))
+CONTRACTIONS = frozenset(("MatMul", "Einsum"))
 # Operators that only move or copy elements of their first operand.
-MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
+DATA_MOVEMENT = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
 # Operators with output shapes that depend on elements of floating-point operands.
 READ_FLOATS = frozenset(("Range", "Resize", "Upsample"))
 # Conversions between floating point and integers of few bits.

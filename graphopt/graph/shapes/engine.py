@@ -176,14 +176,14 @@ class Shapes:
 
     def _resolve(self, fact: Fact, value: ir.Value) -> None:
         stack: list[_Query] = [(fact, value)]
-        # Queries with their prerequisites on the stack above them. A cycle, which no valid graph has, ends with the
-        # facts that are known.
+        # Queries with their prerequisites on the stack above them. In a cycle, which no valid graph has, a query uses
+        # only the known facts.
         opened: dict[_Query, tuple[ir.Node, Rule]] = {}
         while stack:
             query = fact, value = stack[-1]
             found = self._found[fact]
             rule = opened.get(query)
-            if value in found or (rule is None and self._needs_no_rule(fact, value)):
+            if value in found or (rule is None and self._find_without_rule(fact, value)):
                 stack.pop()
                 continue
             if rule is None:
@@ -192,10 +192,10 @@ class Shapes:
                     opened[query] = rule
                     stack += missing
                     continue
-            found[value] = self._conclude(fact, value, rule)
+            found[value] = self._combine(fact, value, rule)
             stack.pop()
 
-    def _needs_no_rule(self, fact: Fact, value: ir.Value) -> bool:
+    def _find_without_rule(self, fact: Fact, value: ir.Value) -> bool:
         """Stores a fact that can be found without a rule; returns whether the fact is known."""
         found = self._found[fact]
         if fact == "dims":
@@ -219,7 +219,7 @@ class Shapes:
     def _known_sizes(self, declared: tuple[Dim, ...]) -> tuple[Size | None, ...]:
         """Converts declared dimensions to sizes, with None for unknown ones."""
         if declared not in self._sizes:
-            self._sizes[declared] = tuple([None if _is_open(d) else _size(d) for d in declared])
+            self._sizes[declared] = tuple([None if _is_unknown(d) else _size(d) for d in declared])
         return self._sizes[declared]
 
     def _missing_facts(self, fact: Fact, value: ir.Value, node: ir.Node, rule: Rule) -> list[_Query]:
@@ -258,9 +258,9 @@ class Shapes:
         try:
             return rule.infer(NodeFacts(self._found, node, value.index() or 0, self._graph.opset, rule))
         except (CannotEvaluateError, ArithmeticError, ValueError, LookupError, TypeError):
-            return None  # an invalid node, which runtimes report better
+            return None  # an invalid node, which the runtime reports
 
-    def _conclude(self, fact: Fact, value: ir.Value, rule: tuple[ir.Node, Rule] | None) -> Any:
+    def _combine(self, fact: Fact, value: ir.Value, rule: tuple[ir.Node, Rule] | None) -> Any:
         inferred = None if rule is None else self._infer(value, *rule)
         if fact == "elements":
             return None if inferred is None or inferred.items.size > MAX_ELEMENTS else inferred.bounded()
@@ -297,7 +297,7 @@ def _bounded(size: Size | None) -> Size | None:
     return size if size is not None and size.is_bounded else None
 
 
-def _is_open(declared: Dim) -> bool:
+def _is_unknown(declared: Dim) -> bool:
     """Returns whether a declared dimension is unknown: absent, negative, a word for any size, or onnx's symbol."""
     if isinstance(declared, int):
         return declared < 0

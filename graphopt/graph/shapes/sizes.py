@@ -15,7 +15,7 @@ from dataclasses import dataclass
 # The engine treats larger sizes as unknown, because repeated multiplication would make them grow exponentially.
 MAX_TERMS, MAX_SYMBOLS, MAX_BITS, MAX_NAME = 64, 64, 2048, 1000
 # The symbols of a product, sorted; a square has its symbol twice.
-Product = tuple[str, ...]
+Monomial = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Size:
         terms: (product of symbols, non-zero coefficient), in a fixed order; () is the empty product, 1.
     """
 
-    terms: tuple[tuple[Product, int], ...] = ()
+    terms: tuple[tuple[Monomial, int], ...] = ()
 
     @staticmethod
     @functools.lru_cache(4096, typed=True)
@@ -154,15 +154,15 @@ def shape_text(dims: Iterable[Size] | None) -> str:
     return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
 
 
-def _sum(terms: Iterable[tuple[Product, int]]) -> Size:
-    sums: dict[Product, int] = {}
+def _sum(terms: Iterable[tuple[Monomial, int]]) -> Size:
+    sums: dict[Monomial, int] = {}
     for symbols, coefficient in terms:
         sums[symbols] = sums.get(symbols, 0) + coefficient
     kept = [(symbols, coefficient) for symbols, coefficient in sums.items() if coefficient]
     return Size(tuple(sorted(kept, key=lambda term: (len(term[0]), term[0]))))
 
 
-def _without(symbols: Product, divisor: Product) -> Product | None:
+def _without(symbols: Monomial, divisor: Monomial) -> Monomial | None:
     """Returns the product divided by another one; None if it is not divisible."""
     rest = list(symbols)
     for symbol in divisor:

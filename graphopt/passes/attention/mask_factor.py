@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.operators.traits import MOVES
+from graphopt.graph.operators.traits import DATA_MOVEMENT
 from graphopt.graph.view import GraphView, attribute_int, producer_of
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
 # Operators with results that consist of zeros and elements of the first operand, possibly cast to another type.
-_KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
+_KEEP_OR_CLEAR = DATA_MOVEMENT | {"Cast", "Trilu"}
 # Operators with results that are 0 or 1 if all operands are 0 or 1.
 _CLOSED = frozenset("Concat Max Min Mul".split())
 

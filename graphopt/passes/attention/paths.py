@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import flattens, signature
-from graphopt.graph.operators.traits import PRODUCTS
+from graphopt.graph.operators.traits import CONTRACTIONS
 from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, producer_of, sole_reader
 from graphopt.passes.attention.match import MAX_PATH, ContextPath, data_readers, is_random
 from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_refusal, readings
@@ -58,7 +58,7 @@ def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
         if not is_op(node):
             return None
         index = next(use.idx for use in value.uses() if use.node is node)
-        if node.op_type in PRODUCTS:
+        if node.op_type in CONTRACTIONS:
             return ContextPath(tuple(nodes), node, index, swapped, guard, refusal)
         if node.op_type == "Transpose" and _swaps_last_two(node):
             swapped = not swapped
@@ -90,7 +90,7 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], graph: GraphView) 
 def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
     if not is_op(node):
         return False
-    if node.op_type in PRODUCTS:
+    if node.op_type in CONTRACTIONS:
         return True
     if depth == 0 or node.op_type not in PASSING or not node.outputs:
         return False
@@ -117,7 +117,7 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
         if above is None or node is None or above in visited or above is not node.outputs[0]:
             continue
         visited.add(above)
-        if node.op_type in PRODUCTS:
+        if node.op_type in CONTRACTIONS:
             found.append((node, steps))
         elif len(steps) < MAX_PATH:
             queue.extend((main, [step, *steps]) for main, step in readings(node, graph))

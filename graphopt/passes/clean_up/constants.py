@@ -40,7 +40,7 @@ class ConstantFolding:
         return any(use_count(v) and not (known and self._is_operand(v)) for v, known in self._computed)
 
     def _is_operand(self, value: ir.Value) -> bool:
-        """Whether the output shapes of a value's readers depend on its shape only, and not on its elements."""
+        """Returns whether the output shapes of a value's readers depend on its shape only, and not on its elements."""
         readers = value.consumers()
         values = (value, *(output for node in readers for output in node.outputs))
         return all(r.domain == "" and r.op_type not in READ_FLOATS for r in readers) and all(

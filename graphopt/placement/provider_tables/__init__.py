@@ -27,9 +27,9 @@ class ProviderTable:
         any_domain: whether operators are looked up by name without domain.
         operators: name ("DOMAIN::NAME" outside ONNX's domain) -> whether it is supported ("taken"), the supported input
             types (empty: not listed), and the supported forms ("limits"; "" for all).
-        provider: for a compiler that an ONNX Runtime provider calls: the operators and types that the provider passes
-            on
-            ("operators", "types"), those it refuses in some forms ("limits"), and the source of this list.
+        provider: for a compiler that an ONNX Runtime provider calls: the operators and the types that the provider
+            passes to it ("operators", "types"), the operators that it passes only in some forms ("limits"), and the
+            source of this list.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ProviderTable:
         facts = self._facts(node)
         listed = str(facts["limits"]) if facts is not None else ""
         if not listed and self.provider and node.op_type in self.provider["limits"]:
-            listed = "named in its provider"
+            listed = "its provider refuses some nodes of this operator"
         return "; ".join(t for t in (listed, self._not_listed(node)) if t)
 
     def _not_listed(self, node: ir.Node) -> str:

@@ -23,9 +23,9 @@ The ONNX schema of a node's operator and version decides which inputs and output
 Scan are converted, but their inputs and outputs keep float32. So do functions of the user, operators of other domains
 and, by default, graph inputs and outputs. Integers do not change.
 
-On CPUs computing in float16 gains nothing: ONNX Runtime has no float16 kernels of standard operators there, and casts
-around each node. Only matrices, filters and tables are stored in float16, with a Cast that runtimes constant-fold when
-they load the model.
+On CPUs computing in float16 gains nothing: ONNX Runtime has few float16 kernels there, and inserts Casts around other
+nodes. Only matrices, filters and tables are stored in float16, with a Cast that runtimes constant-fold when they load
+the model.
 """
 
 from __future__ import annotations

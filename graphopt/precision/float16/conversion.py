@@ -24,7 +24,7 @@ from graphopt.precision.float16.reasons import Reasons, half_types, is_attention
 from graphopt.precision.float16.rows import transpose_pixels
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 from graphopt.report.multiply_adds import multiply_adds
-from graphopt.transposed_products import MATRIX_PRODUCTS
+from graphopt.transposed_matmul import MATMULS
 
 NAME = "half_precision"
 _SUFFIX = {FLOAT: "float", HALF: "half"}
@@ -59,9 +59,9 @@ class Conversion:
         # (value, type, saturated) -> the value in that type, and bias -> its split form. Each is made once.
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
         self.hidden: dict[ir.Value, tuple[ir.Value | None, ir.Value]] = {}
-        self.stays: dict[tuple[Code, str], list[ir.Node]] = {}
+        self.kept_float: dict[tuple[Code, str], list[ir.Node]] = {}
         # Casts to float16 with a source that has become float16.
-        self.idle: list[ir.Node] = []
+        self.redundant_casts: list[ir.Node] = []
         self.nodes = self.casts = 0
         self.scaled: list[ir.Node] = []
         # Known multiply-adds: [in float16, all].
@@ -85,7 +85,7 @@ class Conversion:
                 self.convert(body)
             self._convert_node(node)
         # These Casts are bypassed last: until here, readers must see values that the model itself declares as float16.
-        for cast in [c for c in self.idle if c.graph is graph]:
+        for cast in [c for c in self.redundant_casts if c.graph is graph]:
             assert cast.inputs[0] is not None
             self.editor.bypass(cast, cast.inputs[0])
         self._restore_outputs(graph, declared, HALF if main and not self.keep_io else FLOAT)
@@ -137,7 +137,7 @@ class Conversion:
         if is_op(node, "ConstantOfShape"):
             self._convert_fill(node)
             return
-        either = self.reasons.either(node)
+        either = self.reasons.convertible_inputs(node)
         floats = [i for i, v in enumerate(node.inputs) if v is not None and (v.dtype == FLOAT or v in self.converted)]
         if not floats:
             return
@@ -152,7 +152,7 @@ class Conversion:
             return
         code, detail = why
         if code is not None:
-            self.stays.setdefault((code, detail), []).append(node)
+            self.kept_float.setdefault((code, detail), []).append(node)
         for i, value in enumerate(node.inputs):
             if value is None:
                 continue
@@ -199,15 +199,15 @@ class Conversion:
             return False
         residual = node.inputs[3] if node.op_type == "LinearAdd" else None
         inputs = list(node.inputs[:3])
-        places = [i for i in takes if i < len(inputs)]
-        constant = [i for i in places if self.editor.is_constant(inputs[i])]
-        moving = [i for i in places if i not in constant]
+        used = [i for i in takes if i < len(inputs)]
+        constant = [i for i in used if self.editor.is_constant(inputs[i])]
+        moving = [i for i in used if i not in constant]
         y = node.outputs[0]
         power = power_that_fits(self.ranges.of(y) + self.ranges.of(residual))
         fits = all(self.constants.may_scale(inputs[i], power) for i in constant)
         if moving not in ([0], [1]) or not constant or not fits or self.ranges.exceeds(inputs[moving[0]]):
             return False
-        for i in places:
+        for i in used:
             value = inputs[i]
             assert value is not None
             if i in constant:
@@ -309,7 +309,7 @@ class Conversion:
         assert source is not None
         to = attribute_int(node, "to", 0)
         if to == HALF and source in self.converted:
-            self.idle.append(node)
+            self.redundant_casts.append(node)
         elif (
             to == result.dtype == FLOAT
             and source.dtype == ir.DataType.BOOL
@@ -381,18 +381,18 @@ class Conversion:
         for value in self.constants.in_half:
             self._drop_unread(value)
         self.editor.changed()
-        _transpose_after_products(self.editor)
+        _transpose_after_matmuls(self.editor)
         cast_before_transposing(self.editor)
         transpose_pixels(self.editor)
         self.editor.changed()
         self.editor.remove_unused_definitions()
         remarks = []
-        if self.scaled or any(code == Code.RANGE for code, _ in self.stays):
+        if self.scaled or any(code == Code.RANGE for code, _ in self.kept_float):
             self.notes.append(self._range_note())
         if self.nodes or self.casts or self.outputs or self.constants.in_half or self.converted:
             detail = f"{self.nodes} nodes and {len(self.constants.in_half)} initializers in float16, {self.casts} Casts"
             remarks.append(Remark(NAME, "APPLIED", (), detail))
-        for (code, detail), nodes in self.stays.items():
+        for (code, detail), nodes in self.kept_float.items():
             remarks.append(Remark(NAME, code.name, tuple(node_label(n) for n in nodes), detail))
         troubled = [r for r in self.constants.ranges.values() if r.overflow or r.subnormal or r.zero]
         halves = {v.name for v in self.constants.in_half}
@@ -401,7 +401,9 @@ class Conversion:
 
     def _range_note(self) -> str:
         """Names the nodes that keep float32 because of their activations, and the share of multiply-adds in float16."""
-        kept = [(node_label(n), detail) for (code, detail), ns in self.stays.items() if code == Code.RANGE for n in ns]
+        kept = [
+            (node_label(n), detail) for (code, detail), ns in self.kept_float.items() if code == Code.RANGE for n in ns
+        ]
         scaled = [node_label(node) for node in self.scaled]
         parts = []
         if kept:
@@ -430,14 +432,14 @@ class Conversion:
             copies[0].name = name
 
 
-def _transpose_after_products(editor: Editor) -> None:
+def _transpose_after_matmuls(editor: Editor) -> None:
     """Rewrites Transpose(x) W as Transpose(x W) in float16, for perms that move the first axis just before the last.
 
     The sums are the same, and no more elements move, because W [K, N] has N <= K. onnxruntime 1.31.1 aborts the process
     on the original form on its CPU provider at the default optimization level, where it inserts Casts around float16
     nodes.
     """
-    for node in editor.nodes(MATRIX_PRODUCTS):
+    for node in editor.nodes(MATMULS):
         transpose, weight = producer_of(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
         if transpose is None or weight is None or len(weight.shape) != 2 or (node.domain and len(node.inputs) > 3):
             continue

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from graphopt.forms.row_statistics import reduced_axes
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import signature
-from graphopt.graph.operators.traits import LINEAR, MOVES, QUANTIZATION, RANDOM
+from graphopt.graph.operators.traits import DATA_MOVEMENT, LINEAR, QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, producer_of
 from graphopt.ops import DOMAIN, OPS
@@ -107,7 +107,7 @@ class Reasons:
             return Code.OPSET, f"{node.op_type} nodes of both float16 and float32 need opset {CAST_LIKE_OPSET}"
         return why
 
-    def either(self, node: ir.Node) -> list[int]:
+    def convertible_inputs(self, node: ir.Node) -> list[int]:
         """Returns the indices of the inputs that may be float or float16."""
         if node.domain == DOMAIN and node.op_type in OPS:
             return OPS[node.op_type].inputs_of_T
@@ -154,7 +154,7 @@ class Reasons:
             if any(not self._is_half(node.inputs[i]) for i in takes):
                 return None, ""
             # Computed once, so float16 gains nothing, and a rounded position has a wrong sine: 255 by 0.06.
-            if node.op_type not in MOVES and all(self.editor.is_constant(node.inputs[i]) for i in takes):
+            if node.op_type not in DATA_MOVEMENT and all(self.editor.is_constant(node.inputs[i]) for i in takes):
                 return None, ""
         return self._out_of_range(node, takes)
 
@@ -163,13 +163,13 @@ class Reasons:
             return False
         if node.op_type == "GroupNormalization":
             return not signature("GroupNormalization", self.editor.opset(node)).takes("stash_type")
-        return node.op_type in STATISTICS and not self._pools(node)
+        return node.op_type in STATISTICS and not self._is_global_pool(node)
 
-    def _pools(self, node: ir.Node) -> bool:
+    def _is_global_pool(self, node: ir.Node) -> bool:
         """Returns whether a ReduceMean is a GlobalAveragePool with a result that its readers round to float16.
 
-        PyTorch's dynamo exporter writes AdaptiveAvgPool2d(1) so. A mean of squares, or one that arithmetic reads, may
-        belong to a written-out norm.
+        PyTorch's dynamo exporter writes AdaptiveAvgPool2d(1) in this form. A mean of squares, or a mean that arithmetic
+        reads, may belong to a written-out norm.
         """
         source = node.inputs[0] if is_op(node, "ReduceMean") else None
         square = producer_of(source, "Mul")
@@ -202,7 +202,7 @@ class Reasons:
                 if f.domain != DOMAIN
                 for n in ir.traversal.RecursiveGraphIterator(f.graph)
             )
-            follows = not in_functions and all(self._own_reason(n, self.either(n)) is None for n in alike)
+            follows = not in_functions and all(self._own_reason(n, self.convertible_inputs(n)) is None for n in alike)
             if follows:
                 for name in {n.op_type for n in alike}:
                     self.editor.define(name, HALF)
@@ -247,8 +247,8 @@ class Reasons:
         """
         sums = [_sum_of(reader) for reader in _readers_after_moves(node)]
         largest = self.ranges.of(node.outputs[0])
-        is_product = is_op(node, "Mul", *LINEAR) or (node.domain == DOMAIN and node.op_type == "Linear")
-        if not is_product or not largest or not sums:
+        is_multiplication = is_op(node, "Mul", *LINEAR) or (node.domain == DOMAIN and node.op_type == "Linear")
+        if not is_multiplication or not largest or not sums:
             return False
         return all(error * largest <= LOST * self.ranges.of(result) for result in sums)
 
@@ -298,8 +298,8 @@ def _readers_after_moves(node: ir.Node) -> list[ir.Node]:
         if any(value.is_graph_output() for value in outputs):
             return []
         readers = [reader for value in outputs for reader in value.consumers()]
-        left += [reader for reader in readers if is_op(reader, *MOVES)]
-        found += [reader for reader in readers if not is_op(reader, *MOVES)]
+        left += [reader for reader in readers if is_op(reader, *DATA_MOVEMENT)]
+        found += [reader for reader in readers if not is_op(reader, *DATA_MOVEMENT)]
     return found
 
 

@@ -65,7 +65,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(parents=[parser])
     arguments.add_argument("folder", type=Path)
     folder = arguments.parse_args().folder
-    models = [Model(name, places[max(places)]) for name, places in versions(folder).items()]
+    models = [Model(name, folders[max(folders)]) for name, folders in versions(folder).items()]
     for model in models:
         model.load()
     kserve.ModelServer().start(models)

@@ -29,10 +29,10 @@ def server(folder: str | os.PathLike[str], **options: Any) -> Any:
     found = versions(folder)
     if not found:
         raise GraphoptError(f"{folder}: contains no model; `graphopt serve-config` writes NAME/VERSION folders")
-    apis = [_Api(place) for places in found.values() for place in places.values()]
+    apis = [_Api(path) for folders in found.values() for path in folders.values()]
     defaults: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "restart_workers": True, "timeout": 60}
     defaults["workers_per_device"] = max(api.deployment.instances for api in apis)
-    paths = (_Paths, {"models": {name: [*places] for name, places in found.items()}})
+    paths = (_Paths, {"models": {name: [*folders] for name, folders in found.items()}})
     return litserve.LitServer(apis, middlewares=[paths], **defaults | options)
 
 

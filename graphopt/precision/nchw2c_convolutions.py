@@ -46,14 +46,14 @@ CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradC
 
 @dataclass(frozen=True)
 class PairsMatch:
-    """A convolution, the convolutions that read its result, and those that add it as a residual."""
+    """A convolution, the convolutions that read its result as X, and the convolutions that add it as a residual."""
 
     node: ir.Node
     readers: tuple[ir.Node, ...]
     sums: tuple[ir.Node, ...] = ()
 
 
-class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
+class ConvToNchw2c(Pass[PairsMatch, PairsMatch]):
     name = "bfloat16_pairs"
     equation = "FusedConv..Bf16 -> Y -> FusedConv..Bf16 becomes FusedConvPairs..Bf16 -> P -> FusedConvFromPairs..Bf16"
     numerics = Numerics.BF16
@@ -195,4 +195,4 @@ def between_convolutions(node: ir.Node, editor: Editor) -> bool:
     return before is not None and result_of(before, editor) is node.inputs[0]
 
 
-__all__ = ["PairsOfChannels", "between_convolutions"]
+__all__ = ["ConvToNchw2c", "between_convolutions"]

@@ -14,7 +14,7 @@ DEVICE_WORK = frozenset(
 )
 
 
-def why_conditions_decide(model: onnx.ModelProto) -> str:
+def why_control_flow_dominates(model: onnx.ModelProto) -> str:
     """Returns why a model runs on the CPU by default; "" if control flow is no reason.
 
     The host executes each If, Loop and Scan and enters a separate session state for its body, which takes tens of
@@ -22,11 +22,13 @@ def why_conditions_decide(model: onnx.ModelProto) -> str:
     is therefore faster on the CPU. silero_vad has 25 of the former and 16 of the latter; on the CPU it is three times
     as fast as with 18 of its nodes on an H200.
     """
-    conditions = layers = 0
+    control_flow = layers = 0
     for node in all_nodes(model.graph.node):
-        conditions += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
+        control_flow += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
         # An operator of another domain usually replaces several nodes.
         layers += node.op_type in DEVICE_WORK or node.domain not in ("", "ai.onnx")
-    if conditions <= layers:
+    if control_flow <= layers:
         return ""
-    return f"it has more If, Loop and Scan nodes ({conditions}) than matrix multiplications and convolutions ({layers})"
+    return (
+        f"it has more If, Loop and Scan nodes ({control_flow}) than matrix multiplications and convolutions ({layers})"
+    )

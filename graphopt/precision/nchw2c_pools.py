@@ -1,4 +1,4 @@
-"""A MaxPool between bfloat16 convolutions reads and writes the NCHW2c bf16 layout (channel_pairs).
+"""A MaxPool between bfloat16 convolutions reads and writes the NCHW2c bf16 layout (nchw2c_convolutions).
 
     FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16
     becomes FusedConvPairs..Bf16 -> MaxPoolPairsBf16 -> FusedConvFromPairs..Bf16
@@ -23,8 +23,8 @@ from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PAIRS, PLANES
 from graphopt.passes.base import Pass
-from graphopt.precision.channel_pairs import (
-    PairsOfChannels,
+from graphopt.precision.nchw2c_convolutions import (
+    ConvToNchw2c,
     add_pairs,
     can_read_pairs,
     can_write_pairs,
@@ -50,7 +50,7 @@ class PoolPlan(PoolMatch):
     window: Window
 
 
-class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
+class MaxPoolToNchw2c(Pass[PoolMatch, PoolPlan]):
     name = "bfloat16_pools"
     equation = "FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16 becomes .. FusedConvPairs -> MaxPoolPairsBf16 -> .."
     numerics = Numerics.BF16
@@ -59,11 +59,11 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     def match(self, node: ir.Node, editor: Editor) -> PoolMatch | None:
         x, y = node.inputs[0], node.outputs[0]
         producer = x.producer() if x is not None else None
-        if producer is None or not PairsOfChannels.is_anchor(producer) or x is not producer.outputs[0]:
+        if producer is None or not ConvToNchw2c.is_anchor(producer) or x is not producer.outputs[0]:
             return None
         if producer.graph is not node.graph or editor.shapes.rank(producer.inputs[1]) != 4 or y.is_graph_output():
             return None
-        readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.is_anchor(use.node))
+        readers = tuple(use.node for use in y.uses() if use.idx == 0 and ConvToNchw2c.is_anchor(use.node))
         inside = all(r.graph is node.graph and can_read_pairs(r, editor) for r in readers)
         return PoolMatch(node, producer, readers) if readers and inside and len(readers) == len(y.uses()) else None
 
@@ -92,4 +92,4 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         return f"{len(plan.readers)} readers"
 
 
-__all__ = ["PoolsOfPairs"]
+__all__ = ["MaxPoolToNchw2c"]

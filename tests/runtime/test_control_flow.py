@@ -1,4 +1,4 @@
-"""A model with more conditions than GEMMs stays on the CPU by default, with a message."""
+"""A model with more control flow than GEMMs stays on the CPU by default, with a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import graphopt
 from graphopt.graph.messages import read_nodes
-from graphopt.runtime import conditions, session_warnings, sessions
+from graphopt.runtime import control_flow, session_warnings, sessions
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER
 
 CHOICE = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool c) => (float[4] y) {
@@ -26,7 +26,7 @@ WORK = """<ir_version: 8, opset_import: ["": 17]> g (float[4, 4] x, bool c) => (
 }"""
 
 
-def test_conditions_without_work_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_control_flow_without_work_stays_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sessions, "default_providers", lambda: [DEVICE_PROVIDER, CPU])
     model = onnx.parser.parse_model(CHOICE)
     onnx.save(model, tmp_path / "model.onnx")
@@ -43,7 +43,7 @@ def test_conditions_without_work_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_has_work_is_left_alone() -> None:
-    assert conditions.why_conditions_decide(onnx.parser.parse_model(WORK)) == ""
+    assert control_flow.why_control_flow_dominates(onnx.parser.parse_model(WORK)) == ""
 
 
 def test_nodes_are_read_without_weights(tmp_path: Path) -> None:

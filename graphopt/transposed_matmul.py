@@ -1,4 +1,4 @@
-"""Works around a crash of ONNX Runtime in float16 matrix multiplications after a Transpose.
+"""Works around a crash of ONNX Runtime's optimizer at float16 matrix multiplications after a Transpose.
 
 onnxruntime 1.31.1 computes a float16 matrix multiplication in float32 on the CPU. Its default optimizer fuses a
 Transpose into the multiplication and moves the Cast between them to the front. If the Transpose moves a batch axis and
@@ -21,18 +21,19 @@ from graphopt.ops import DOMAIN, OPS
 from graphopt.remarks import node_label
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-MATRIX_PRODUCTS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
+MATMULS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
 ATTENTIONS = [(DOMAIN, name) for name in OPS if name.startswith("FusedAttention")]
 RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 
 
 def prevent_transpose_fusion(editor: Editor) -> None:
-    """Adds a leading axis to an operand with a batch that a Transpose moves, if the other operand has another rank.
+    """Prevents the fusion of a Transpose that moves a batch axis into a float16 matrix multiplication.
 
-    If the ranks are equal, declares them instead. Also declares the ranks of attention's operands, because its function
-    body contains such nodes.
+    Declares the ranks of the operands if they are equal. If they differ, adds leading axes to the transposed operand;
+    if the other rank is unknown, computes the Transpose in float32. Also declares the ranks of attention's operands,
+    because its function body contains such nodes.
     """
-    for node in editor.nodes(MATRIX_PRODUCTS):
+    for node in editor.nodes(MATMULS):
         for i in (0,) if node.domain else (0, 1):
             factor, other = node.inputs[i], editor.shapes.rank(node.inputs[1 - i])
             cast = producer_of(factor, "Cast")
@@ -61,14 +62,14 @@ def prevent_transpose_fusion(editor: Editor) -> None:
 
 
 def _declare(editor: Editor, value: ir.Value | None, rank: int) -> None:
-    """Declares a rank that the runtime may not infer, since it treats unknown ranks as different."""
+    """Declares a rank that the runtime may not infer; the runtime treats unknown ranks as different."""
     if value is not None and value.producer() is not None and not value.is_graph_output():
         value.shape = value.shape or ir.Shape([None] * rank)
         inference.declare(editor.model, value)
 
 
 def _moves_batch(perm: Sequence[int]) -> bool:
-    """Returns whether a permutation moves the first axis after the batch and keeps the last axis in the last two."""
+    """Returns whether a permutation begins with axes 1, 2, .. and has the last axis among its last two."""
     rank = len(perm)
     return rank > 2 and tuple(perm[:-2]) == (*range(1, rank - 1),) and rank - 1 in perm[-2:]
 
@@ -100,7 +101,7 @@ def _raise_rank(editor: Editor, node: ir.Node, i: int, count: int, *, lower: boo
 
 
 def _transpose_in_float(editor: Editor, transpose: ir.Node, node: ir.Node, i: int) -> None:
-    """Computes the Transpose in float32 if a rank is unknown, so the runtime finds no Cast after it to move."""
+    """Computes the Transpose in float32: the runtime then finds no Cast between it and the multiplication to move."""
     x, factor, label = transpose.inputs[0], node.inputs[i], node_label(node)
     assert x is not None
     assert factor is not None
