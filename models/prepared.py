@@ -1,6 +1,6 @@
 """Models in files, ready to run on a device: the zoo and exports, optimized, with inputs and the outputs of the CPU.
 
-`prepare_all` makes them in parallel, one process per core, for scripts/gpu_soak.py and scripts/gpu_zoo.py.
+`prepare_each` makes them in parallel for scripts/gpu_soak.py and scripts/gpu_zoo.py, one process per core.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import faulthandler
 import functools
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,15 +184,36 @@ class Model:
         return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
 
 
-def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
-    """Returns the models that can be prepared, in the order of `wanted`, and prints the others."""
-    made = []
+def prepare_each(
+    wanted: Sequence[str], exports: Path, folder: Path, target: str, spare: int = 0
+) -> Iterator[tuple[str, bool]]:
+    """Prepares models in parallel, and yields the name of each and whether it is prepared; prints the errors.
+
+    A caller that stops early cancels the models that no process has begun.
+
+    Args:
+        wanted: the names; their order is the order of preparation.
+        exports: the folder with the exported models.
+        folder: the folder for the optimized models.
+        target: the target of `graphopt.optimize`.
+        spare: the number of cores left to the caller.
+    """
+    if not wanted:
+        return
     spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), spawn, _hide_gpus) as workers:
+    processes = max(1, min((os.cpu_count() or 1) - spare, len(wanted)))
+    workers = ProcessPoolExecutor(processes, spawn, _hide_gpus)
+    try:
         tasks = {workers.submit(prepare, name, exports, folder, target): name for name in wanted}
         for task in as_completed(tasks):
             if why := task.result():
                 print(f"left out: {tasks[task]}: {why}", flush=True)
-            else:
-                made.append(tasks[task])
-    return [Model.read(name, folder) for name in wanted if name in made]
+            yield tasks[task], not why
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
+    """Returns the models that can be prepared, in the order of `wanted`, and prints the others."""
+    made = dict(prepare_each(wanted, exports, folder, target))
+    return [Model.read(name, folder) for name in wanted if made[name]]

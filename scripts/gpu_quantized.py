@@ -133,7 +133,7 @@ def measure(name: str, batch: int, folder: Path, library: Path, traced: int) -> 
     feeds = feeds_of(exported)
     (expected,) = ort.InferenceSession(exported.SerializeToString(), providers=[CPU]).run(None, feeds)
     int8, _ = graphopt.optimize(exported, target="cuda")
-    on_cpu, copies = gpu.placed(int8, feeds, library)
+    _, on_cpu, copies = gpu.opened(int8, feeds, library)
     _, half, half_feeds = gpu.model_of(name, batch, "float16")
     works: dict[str, Callable[[], object]] = {}
     counts: dict[str, float] = {}

@@ -204,15 +204,19 @@ def session_of(model: onnx.ModelProto, library: Path, profile: str = "", **optio
     return ort.InferenceSession(model.SerializeToString(), session_options)
 
 
-def placed(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tuple[dict[str, int], int]:
-    """Runs the model; returns the nodes on other providers, and the number of copies (Memcpy nodes)."""
+def opened(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tuple[Any, dict[str, int], int]:
+    """Creates a session and runs it once with a profile.
+
+    Returns:
+        the session, its nodes on other providers, and the number of copies (Memcpy nodes).
+    """
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(model, library, profile=str(Path(folder) / "profile"))
         session.run(None, feeds)
         placement = placement_of(session)
     copies = sum(n for ops in placement.values() for op, n in ops.items() if op.startswith("Memcpy"))
     elsewhere = sum((ops for provider, ops in placement.items() if provider != PROVIDER), Counter[str]())
-    return {op: n for op, n in elsewhere.items() if not op.startswith("Memcpy")}, copies
+    return session, {op: n for op, n in elsewhere.items() if not op.startswith("Memcpy")}, copies
 
 
 def region_counts(library: Path) -> dict[str, int]:
@@ -224,8 +228,8 @@ def events_since(before: dict[str, int], library: Path) -> dict[str, int]:
 
 
 def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Returns medians of interleaved calls; each call must wait for its work."""
-    times = interleaved(works, warm_up=4, least=0.02, most_calls=50)
+    """Returns medians of interleaved calls, fewer for a slow function; each call must wait for its work."""
+    times = interleaved(works, warm_up=4, least=0.02, most_calls=50, most=0.4)
     return {name: 1e3 * found.median for name, found in times.items()}
 
 
@@ -317,9 +321,8 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     expected = cpu.run(None, {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in feeds.items()})
     del cpu
     row = Row(name, batch, dtype, libraries, torch.cuda.get_device_name())
-    row.on_cpu, row.copies = placed(model, feeds, library)
     before = region_counts(library)
-    session = session_of(model, library)
+    session, row.on_cpu, row.copies = opened(model, feeds, library)
     binding = checked(row, session, feeds, expected)
     add_times(row, session, binding, peers_of(row, feeds, compiled))
     row.regions = events_since(before, library)
@@ -352,9 +355,8 @@ class DecoderRows:
         self.library = library
         self.source = to_float16(decoder(self.LAYERS, sizes=self.SIZES))
         model, _ = graphopt.optimize(self.source, target="cuda")
-        self.placement = placed(model, self.feeds(*DECODER["decoder_token"]), library)
         self.before = region_counts(library)
-        self.session = session_of(model, library)
+        self.session, self.on_cpu, self.copies = opened(model, self.feeds(*DECODER["decoder_token"]), library)
 
     def feeds(self, start: int, count: int) -> dict[str, Any]:
         """Returns `count` tokens after `start` tokens in the cache."""
@@ -368,7 +370,7 @@ class DecoderRows:
     def measure(self, name: str, libraries: bool, compiled: bool) -> Row:
         start, count = DECODER[name]
         row, feeds = Row(name, 1, "float16", libraries, torch.cuda.get_device_name()), self.feeds(start, count)
-        row.on_cpu, row.copies = self.placement
+        row.on_cpu, row.copies = self.on_cpu, self.copies
         pasts = [key for key in feeds if key.startswith("past_")]
         cache = torch.from_numpy(np.stack([feeds[key] for key in pasts])).cuda().float()
         layers = cache.unflatten(0, (self.LAYERS, 2))

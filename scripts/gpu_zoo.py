@@ -3,10 +3,11 @@
     python scripts/gpu_zoo.py --json FILE [--only MODEL[:BATCH[:DTYPE]] ...] [--minutes N] [--trace COUNT]
 
 The models are those of models/pytorch/foreign.py, in float32 and with precision="fp16", at batch 1 and 8, six of them
-also at 32. First all wanted models are exported and optimized, one process per core, and torch.compile fills its cache
-in parallel. Then one process for each model measures its rows, as scripts/gpu_session.py does: errors against the
-float32 CPU provider on the exported model beside those of PyTorch on the GPU, the nodes on the CPU, copies, and medians
-of interleaved runs with inputs and outputs on the device. PyTorch in float16 runs models of images channels last.
+also at 32. First torch.compile fills its cache in parallel. Then one pool of processes exports and optimizes models,
+while other processes measure those that are ready, each the rows of one model, as scripts/gpu_session.py does: errors
+against the float32 CPU provider on the exported model beside those of PyTorch on the GPU, the nodes on the CPU, copies,
+and medians of interleaved runs with inputs and outputs on the device. While one process measures times, no other one
+uses the GPU. PyTorch in float16 runs models of images channels last.
 
 The file has one line for each row, and the next call continues with the missing rows. `--again` optimizes and measures
 rows of the file again, in pairs with PyTorch's captured graph; the times of the other variants are kept if card and
@@ -20,20 +21,26 @@ Prints the table of the file and the geometric means at the end, and fails if a 
 from __future__ import annotations
 
 import argparse
+import copy
+import fcntl
 import math
 import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # processes compile in parallel
+# Processes compile, export and optimize in parallel.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -43,12 +50,11 @@ import onnxruntime as ort
 import torch
 
 from graphopt.placement import forecast
-from models.prepared import Model, prepare_all, relative_error
+from models.prepared import Model, prepare_each, relative_error
+from models.pytorch.case import Case
 from models.pytorch.foreign import LARGE, MODELS
 from scripts.device import bound, load_vendor_libraries
 from scripts.gpu_session import (
-    BATCHES,
-    DTYPES,
     SIDES,
     Row,
     events_since,
@@ -56,7 +62,7 @@ from scripts.gpu_session import (
     kernels_of,
     milliseconds,
     on_device,
-    placed,
+    opened,
     print_kernels,
     region_counts,
     session_of,
@@ -71,6 +77,12 @@ MEANS = {("float16", 1): 0.85, ("float16", 8): 0.95}
 # The largest ratio of our error to that of PyTorch on the same card.
 ERRORS = 1.5
 COLUMNS = "model, batch, dtype, error, PyTorch's, copies, ours ms, eager, graph, compile, ours / best, misses"
+# The batches and precisions of a model in the order of measurement; the larger batches of LARGE follow all models.
+FORMS = ((8, "float16"), (1, "float32"), (8, "float32"), (1, "float16"))
+LARGE_FORMS = ((32, "float16"), (32, "float32"))
+# Models that are measured at the same time, and the cores that the preparation leaves to them.
+AT_ONCE = 6
+SPARE_CORES = 4
 SPAWN = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
 
 
@@ -102,10 +114,26 @@ def prepared_name(row: Row) -> str:
     return f"{row.model}-{row.batch}-foreign"
 
 
-def build(row: Row) -> tuple[Any, list[Any]]:
-    """Returns the row's module in PyTorch and its arguments, on the GPU."""
-    case = MODELS[row.model](row.batch)
-    return on_device(case.module, [*case.inputs.values()], row.dtype, channels_last=True)
+def case_of(row: Row) -> Case:
+    return MODELS[row.model](row.batch)
+
+
+def build(case: Case, dtype: str) -> tuple[Any, list[Any]]:
+    """Returns a copy of the case's module and its arguments, on the GPU."""
+    return on_device(copy.deepcopy(case.module), [*case.inputs.values()], dtype, channels_last=True)
+
+
+@contextmanager
+def gpu(folder: Path, alone: bool) -> Iterator[None]:
+    """Waits until this process may use the GPU: alone, or together with others that are not alone.
+
+    The files in the folder are locks, which the system releases if a process crashes.
+    """
+    with (folder / "queue.lock").open("w") as queue, (folder / "gpu.lock").open("w") as device:
+        fcntl.flock(queue, fcntl.LOCK_EX)  # later processes wait behind one that waits to be alone
+        fcntl.flock(device, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        yield
 
 
 def start(library: Path) -> None:
@@ -118,22 +146,19 @@ def fill_cache(rows: Sequence[ForeignRow]) -> None:
     torch.set_num_threads(1)
     load_vendor_libraries(torch)
     for row in rows:
-        module, arguments = build(row)
-        variants_of(module, arguments, compiled=True, failed=row.failed)
+        variants_of(*build(case_of(row), row.dtype), compiled=True, failed=row.failed)
         torch._dynamo.reset()
 
 
-def measure(row: ForeignRow, folder: Path, library: Path, compiled: bool) -> None:
-    model = Model.read(prepared_name(row), folder)
-    feeds, expected = model.inputs[0], model.outputs[0]
+def set_up(row: ForeignRow, model: Model, case: Case, library: Path, compiled: bool) -> dict[str, Callable[[], object]]:
+    """Adds errors and placement to the row; returns the functions to measure."""
     optimized = onnx.load(model.files[row.dtype])
-    row.on_cpu, row.copies = placed(optimized, feeds, library)
-    before = region_counts(library)
-    session = session_of(optimized, library)
+    feeds, expected = model.inputs[0], model.outputs[0]
+    session, row.on_cpu, row.copies = opened(optimized, feeds, library)
     for _ in range(4):  # launched, captured, replayed
         got = session.run(None, feeds)
         row.error = max(row.error, error_of(got, expected))
-    module, arguments = build(row)
+    module, arguments = build(case, row.dtype)
     with torch.inference_mode():
         outputs = module(*arguments)
     peer = [y.float().cpu().numpy() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
@@ -142,10 +167,7 @@ def measure(row: ForeignRow, folder: Path, library: Path, compiled: bool) -> Non
     works |= variants_of(module, arguments, compiled, row.failed)
     if {*row.peers} - {"graph"}:  # kept from an earlier run
         works = {name: work for name, work in works.items() if name in ("ours", "graph")}
-    times = milliseconds(works)
-    row.ours = times.pop("ours")
-    row.peers |= times
-    row.regions = events_since(before, library)
+    return works
 
 
 def error_of(got: Sequence[Any], expected: Sequence[Any]) -> float:
@@ -155,16 +177,28 @@ def error_of(got: Sequence[Any], expected: Sequence[Any]) -> float:
 
 def measure_rows(rows: Sequence[ForeignRow], folder: Path, library: Path, json: Path, compiled: bool) -> None:
     """Measures rows of one model and adds them to the file; runs in a process of its own."""
-    start(library)
+    models = {row.batch: Model.read(prepared_name(row), folder) for row in rows}
+    cases = {row.batch: case_of(row) for row in rows}
+    with gpu(folder, alone=False):
+        start(library)
     log = Log(json)
     sides = SIDES if compiled else SIDES[:2]
     for row in rows:
-        measure(row, folder, library, compiled and "compile" not in row.peers)
+        before = region_counts(library)
+        with gpu(folder, alone=False):
+            missing = compiled and "compile" not in row.peers
+            works = set_up(row, models[row.batch], cases[row.batch], library, missing)
+        with gpu(folder, alone=True):
+            times = milliseconds(works)
+            works.clear()  # to free device memory waits for the work of all processes
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+        row.ours = times.pop("ours")
+        row.peers |= times
+        row.regions = events_since(before, library)
         row.measured = time.time()
         log.add(row.key, **asdict(row))
         print(row.markdown(sides), row.failed or "", row.regions, flush=True)
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
 
 
 def join(process: Any, until: float) -> None:
@@ -203,7 +237,7 @@ def trace(rows: Sequence[ForeignRow], folder: Path, library: Path, most: int) ->
         print(f"{row.model}, batch {row.batch}, {row.dtype}")
         run = partial(session.run_with_iobinding, bound(session, model.inputs[0], got))
         print_kernels("ours", kernels_of(run), most)
-        works = variants_of(*build(row), compiled=True, failed=row.failed)
+        works = variants_of(*build(case_of(row), row.dtype), compiled=True, failed=row.failed)
         for side in ("graph", "compile"):
             if side in works:
                 print_kernels(side, kernels_of(works[side]), most)
@@ -241,20 +275,21 @@ def summary(rows: Sequence[ForeignRow], sides: Sequence[str]) -> bool:
     return fine
 
 
-def rows_of(options: argparse.Namespace, known: dict[str, dict[str, Any]], device: str) -> list[ForeignRow]:
-    """Returns the rows to measure, by batch; with `--again` those of the file too, with their times of PyTorch."""
-    rows = []
-    for batch in BATCHES:
-        for name in MODELS if batch in BATCHES[:2] else LARGE:
-            for dtype in DTYPES:
-                row = ForeignRow(name, batch, dtype, libraries=True, device=device)
-                earlier = known.get(row.key)
-                if not is_wanted(name, batch, dtype, options.only) or (earlier and not options.again):
-                    continue
-                if earlier and earlier["torch"] == row.torch:
-                    row.peers = {side: t for side, t in earlier["peers"].items() if side != "graph"}
-                rows.append(row)
-    return rows
+def rows_of(options: argparse.Namespace, known: dict[str, dict[str, Any]], device: str) -> list[list[ForeignRow]]:
+    """Returns the rows to measure, by process; with `--again` those of the file too, with their times of PyTorch."""
+    groups = []
+    for name, forms in [*((name, FORMS) for name in MODELS), *((name, LARGE_FORMS) for name in LARGE)]:
+        rows = []
+        for batch, dtype in forms:
+            row = ForeignRow(name, batch, dtype, libraries=True, device=device)
+            earlier = known.get(row.key)
+            if not is_wanted(name, batch, dtype, options.only) or (earlier and not options.again):
+                continue
+            if earlier and earlier["torch"] == row.torch:
+                row.peers = {side: t for side, t in earlier["peers"].items() if side != "graph"}
+            rows.append(row)
+        groups += [rows] if rows else []
+    return groups
 
 
 def run(options: argparse.Namespace) -> int:
@@ -263,32 +298,59 @@ def run(options: argparse.Namespace) -> int:
     folder = options.folder.resolve()
     known = Log(options.json).rows
     device = "" if options.prepare else torch.cuda.get_device_name()
-    rows = rows_of(options, known, device)
+    groups = rows_of(options, known, device)
+    rows = [row for group in groups for row in group]
     names = [*dict.fromkeys(map(prepared_name, rows))]
     if options.again:
         for name in names:
             (folder / f"{name}.npz").unlink(missing_ok=True)
-    made = {model.name for model in prepare_all(names, folder, folder, "cuda")} if names else set()
-    rows = [row for row in rows if prepared_name(row) in made]
-    if options.prepare:
-        return int(not print_forecast(rows, folder) or len(made) < len(names))
-    library = build_for_cuda("graphopt").resolve()
-    if options.trace:
-        trace(rows, folder, library, options.trace)
+    if options.prepare or options.trace:
+        made = dict(prepare_each(names, folder, folder, "cuda"))
+        rows = [row for row in rows if made[prepared_name(row)]]
+        if options.prepare:
+            return int(not print_forecast(rows, folder) or not all(made.values()))
+        trace(rows, folder, build_for_cuda("graphopt").resolve(), options.trace)
         return 0
-    by_model = {name: [row for row in rows if row.model == name] for name in dict.fromkeys(row.model for row in rows)}
+    library = build_for_cuda("graphopt").resolve()
     if not options.no_compile:
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as threads:
-            for found in by_model.values():
-                new = [row for row in found if "compile" not in row.peers]
+            for group in groups:
+                new = [row for row in group if "compile" not in row.peers]
                 threads.submit(join, SPAWN.Process(target=fill_cache, args=(new,)), until)
-    print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {device}, prepared: {len(made)} models")
+    print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {device}")
     print(heading(COLUMNS.split(", ")), flush=True)
-    for found in by_model.values():
-        measure_model(found, folder, library, options.json, not options.no_compile, until)
+    fine = measure_groups(groups, names, folder, library, options, until)
     measured = [ForeignRow(**row) for row in Log(options.json).rows.values()]
-    fine = summary([row for row in measured if row.device == device], SIDES[:2] if options.no_compile else SIDES)
-    return int(not fine or len(made) < len(names))
+    sides = SIDES[:2] if options.no_compile else SIDES
+    return int(not summary([row for row in measured if row.device == device], sides) or not fine)
+
+
+def measure_groups(
+    groups: Sequence[list[ForeignRow]],
+    names: Sequence[str],
+    folder: Path,
+    library: Path,
+    options: argparse.Namespace,
+    until: float,
+) -> bool:
+    """Prepares all models and measures each group as soon as its models are ready; returns whether all are prepared."""
+    made: dict[str, bool] = {}
+    waiting = list(groups)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        tasks = []
+        for name, is_made in prepare_each(names, folder, folder, "cuda", SPARE_CORES):
+            made[name] = is_made
+            if time.monotonic() > until:
+                break
+            ready = [group for group in waiting if all(prepared_name(row) in made for row in group)]
+            waiting = [group for group in waiting if group not in ready]
+            for group in ready:
+                rows = [row for row in group if made[prepared_name(row)]]
+                arguments = (rows, folder, library, options.json, not options.no_compile, until)
+                tasks.append(threads.submit(measure_model, *arguments))
+        for task in tasks:
+            task.result()
+    return sum(made.values()) == len(names)
 
 
 def main() -> int:

@@ -49,6 +49,7 @@ def interleaved(
     least: float = 0.0,
     most_calls: int = 1000,
     total: float = 0.0,
+    most: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
     """Times functions in turns, which spreads other load of the machine evenly over them.
@@ -60,6 +61,7 @@ def interleaved(
         least: seconds; a shorter call is repeated within one measurement, at most `most_calls` times.
         most_calls: see `least`.
         total: seconds; rounds are added until the first function has taken this long in total.
+        most: seconds; after five rounds, a function that has taken longer in total is left out of the others.
         clock: `time.process_time` ignores other processes, but adds up the time of several threads.
     """
     calls = {}
@@ -72,8 +74,12 @@ def interleaved(
         calls[name] = max(1, min(most_calls, math.ceil(least / once)))
     taken: dict[str, list[float]] = {name: [] for name in works}
     first = next(iter(works))
-    while len(taken[first]) < rounds or sum(taken[first]) < total:
+    turns = 0
+    while turns < rounds or sum(taken[first]) < total:
+        turns += 1
         for name, work in works.items():
+            if len(taken[name]) >= 5 and calls[name] * sum(taken[name]) > most:
+                continue
             begin = clock()
             for _ in range(calls[name]):
                 work()
