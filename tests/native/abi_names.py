@@ -211,7 +211,7 @@ INTERFACES = (
                 "kCrossCorrelation": "CUDNN_CROSS_CORRELATION",
                 "kTensorOps": "CUDNN_TENSOR_OP_MATH",
                 "kFma": "CUDNN_FMA_MATH",
-                "kMost": "",
+                "kMaxResults": "",
             }
         },
         {
