@@ -16,7 +16,7 @@ EXIT_SLOWER = 11
 
 
 class GraphoptError(Exception):
-    """Base class of graphopt's errors. The message gives the event, the place and the remedy."""
+    """Base class of graphopt's errors. The message says what happened, where, and what to do."""
 
     exit_code = 2
 
@@ -66,8 +66,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     choices = list(known)
-    parts = [choice for choice in choices if len(name) > 2 and name.lower() in choice.lower()]
-    alike = dict.fromkeys([*get_close_matches(name, choices, cutoff=0.7), *parts])
+    longer = [choice for choice in choices if len(name) > 2 and name.lower() in choice.lower()]
+    alike = dict.fromkeys([*get_close_matches(name, choices, cutoff=0.7), *longer])
     return f" (did you mean {' or '.join(repr(choice) for choice in list(alike)[:3])}?)" if alike else ""
 
 
@@ -86,10 +86,10 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:400]
 
 
-# Parts of ONNX Runtime's messages that do not help users: status, file, place in its sources.
+# Parts of ONNX Runtime's messages that do not help users: status, file, source location.
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |\bLoad model from .*? failed: ?")
 _NODE = re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ")
-_PLACE = re.compile(r"(?:/\S+/)?\b\w+\.(?:cc|h|cpp|cu|cuh|inl):\d+ ")
+_SOURCE_LOCATION = re.compile(r"(?:/\S+/)?\b\w+\.(?:cc|h|cpp|cu|cuh|inl):\d+ ")
 _CONDITION = re.compile(r"(?<=^)[^.']{1,200}? was false\. (?=\S)")
 _ADVICE = re.compile(r" ?Please fix either the inputs/outputs or the model\.?")
 
@@ -108,8 +108,8 @@ def runtime_message(error: Exception) -> str:
     text = _STATUS.sub("", " ".join(str(error).split()))
     node = _NODE.match(text)
     text = text[node.end() :] if node else text
-    if place := _PLACE.search(text):
-        text = text[: place.start()] + _CONDITION.sub("", _without_signature(text[place.end() :]))
+    if location := _SOURCE_LOCATION.search(text):
+        text = text[: location.start()] + _CONDITION.sub("", _without_signature(text[location.end() :]))
     text = _ADVICE.sub("", text).strip()
     if node:
         text = f"{node[1]} '{node[2]}': {text}" if node[2] else f"{node[1]}: {text}"

@@ -33,21 +33,21 @@ def cache_folder() -> Path:
         raise FileNotFoundError("this user has no home: set XDG_CACHE_HOME") from None
 
 
-def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:
+def check_output_paths(outputs: Mapping[str, Path | None], inputs: Iterable[Path] = ()) -> None:
     """Checks in advance whether files can be written.
 
     Args:
-        places: how messages call each file ("OUT", "--json") -> its path; None for a file that is not written.
-        reads: files that the run reads.
+        outputs: the name of each file in messages ("OUT", "--json") -> its path; None for a file that is not written.
+        inputs: files that the run reads.
 
     Raises:
-        ModelSaveError: a path is a folder, a device or one of the read files; its folder is missing or not writable; or
+        ModelSaveError: a path is a folder, a device or one of `inputs`; its folder is missing or not writable; or
             two files have the same path.
     """
     taken: dict[object, str] = {}
-    for read in reads:
-        taken.setdefault(_identity(read), f"the input {read}")
-    for what, path in places.items():
+    for source in inputs:
+        taken.setdefault(_identity(source), f"the input {source}")
+    for what, path in outputs.items():
         if path is None:
             continue
         target = target_of(path)
@@ -236,7 +236,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _create(path: Path, like: Path) -> int:
-    """Creates a file with the permissions of `like` if that exists, else with those that the umask leaves."""
+    """Creates a file with the permissions of `like`, or with umask's if `like` does not exist."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     if like.exists():
         _inherit(like.stat(), handle)
@@ -244,7 +244,7 @@ def _create(path: Path, like: Path) -> int:
 
 
 @contextmanager
-def undone_on_failure(path: Path) -> Iterator[None]:
+def restored_on_failure(path: Path) -> Iterator[None]:
     """Restores the file at `path` if the block fails to write something.
 
     A hard link keeps the old file during the block; it takes no space on a full disk.
@@ -254,31 +254,31 @@ def undone_on_failure(path: Path) -> Iterator[None]:
     """
     target = target_of(path)
     old = _identity(target)
-    held = _temporary(target.parent) if target.exists() else None
+    backup = _temporary(target.parent) if target.exists() else None
     try:
-        if held is not None:
-            _keep_old(target, held)
+        if backup is not None:
+            _keep_old(target, backup)
         yield
     except ModelSaveError:
-        if held is None:
+        if backup is None:
             target.unlink(missing_ok=True)
         elif _identity(target) != old:
-            held.replace(target)
+            backup.replace(target)
         raise
     finally:
-        if held is not None:
-            held.unlink(missing_ok=True)
+        if backup is not None:
+            backup.unlink(missing_ok=True)
 
 
-def _keep_old(target: Path, held: Path) -> None:
-    """Makes `held` a hard link to `target`, or a copy on a file system without hard links."""
+def _keep_old(target: Path, backup: Path) -> None:
+    """Makes `backup` a hard link to `target`, or a copy on a file system without hard links."""
     import shutil
 
     try:
         try:
-            held.hardlink_to(target)
+            backup.hardlink_to(target)
         except OSError:
-            shutil.copy2(target, held)
+            shutil.copy2(target, backup)
     except OSError as error:
         raise ModelSaveError(f"{target}: cannot be kept as a backup: {error.strerror or error}") from None
 

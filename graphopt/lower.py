@@ -65,7 +65,7 @@ def lower(
         path: the model.
         out: the file to write.
         to: "onnxruntime" keeps the operators of ONNX Runtime; "standard" replaces these as well (graphopt/contrib).
-        opset: version of the standard operators in the result; None keeps that of the model.
+        opset: version of the standard operators in the result; None keeps the model's version.
         share_weights: as for `optimize`.
 
     Raises:
@@ -75,18 +75,18 @@ def lower(
     """
     if to not in TO:
         raise OptionError(f"--to {to}: choose {' or '.join(TO)}")
-    files.check_places({"OUT": Path(out)}, [Path(path)])
+    files.check_output_paths({"OUT": Path(out)}, [Path(path)])
     source = reading.load(path)
     work = source.model
-    writing.check_place("OUT", Path(out), source.data_files)
+    writing.check_output_path("OUT", Path(out), source.data_files)
     done = Lowered(inlined=sum(node.domain == DOMAIN for node in traversal.nodes(work)))
     _inline(work)
     if to == "standard":
         with reading.as_load_error(source):
-            _define(work, done)
+            _replace_contrib(work, done)
     _write_constants_as_tensors(work)
     if opset is not None and opset != work.opset_imports.get("", opset):
-        work = _converted(work, opset)
+        work = _convert_opset(work, opset)
     done.opset = work.opset_imports.get("", 0)
     written = writing.save(work, Path(out), share_weights=share_weights)
     done.files, done.shared_files = written.files, written.shared
@@ -101,7 +101,7 @@ def _inline(work: ir.Model) -> None:
 
 
 def _write_constants_as_tensors(work: ir.Model) -> None:
-    """Rewrites the attributes value_float(s) and value_int(s) of Constants as `value`: some engines read only this."""
+    """Rewrites the attributes value_float(s) and value_int(s) of Constants as `value`; some engines read no other."""
     for node in traversal.nodes(work):
         if not is_op(node, "Constant") or len(node.attributes) != 1:
             continue
@@ -112,12 +112,12 @@ def _write_constants_as_tensors(work: ir.Model) -> None:
             node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array(attribute.value, dtype)))
 
 
-def _define(work: ir.Model, done: Lowered) -> None:
-    before = _contrib(work)
+def _replace_contrib(work: ir.Model, done: Lowered) -> None:
+    before = _count_contrib(work)
     inference.infer(work)
     result = pipeline.run(Editor(work, Target("portable"), EveryLegalCandidate()), [Contrib()])
     inference.forget(work)
-    after = _contrib(work)
+    after = _count_contrib(work)
     done.defined = before - after
     done.kept = [r for r in result.remarks if not r.applied]
     if not any(node.domain == MICROSOFT for node in traversal.nodes(work)):
@@ -125,7 +125,7 @@ def _define(work: ir.Model, done: Lowered) -> None:
             imports.pop(MICROSOFT, None)
 
 
-def _contrib(work: ir.Model) -> Counter[str]:
+def _count_contrib(work: ir.Model) -> Counter[str]:
     return Counter(
         n.op_type for n in traversal.nodes(work) if n.domain == MICROSOFT or (n.domain, n.op_type) in CONTRIB
     )
@@ -150,7 +150,7 @@ def _opset_advice(work: ir.Model, opset: int) -> str:
     )
 
 
-def _converted(work: ir.Model, opset: int) -> ir.Model:
+def _convert_opset(work: ir.Model, opset: int) -> ir.Model:
     """Converts the model to another opset with onnx's converter."""
     if work.functions:
         raise OptionError("--opset: onnx's converter loses model-local functions; inline them first")

@@ -127,7 +127,7 @@ def optimize(
     source = reading.load(model, options.progress)
     if out is not None:
         in_place = path is not None and files.same(path, Path(out))
-        writing.check_place("OUT", Path(out), () if in_place else source.data_files)
+        writing.check_output_path("OUT", Path(out), () if in_place else source.data_files)
     report = Report(target=str(target), target_reason=why_target)
     report.obstacle = _unknown_operators(source.model)
     if report.obstacle:
@@ -172,7 +172,7 @@ def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None
             raise OptionError("--share-weights uses the files of IN, which --in-place replaces: give one of the two")
         if not options.in_place:
             raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
-    files.check_places({"OUT": Path(out)})
+    files.check_output_paths({"OUT": Path(out)})
 
 
 def _steps(options: Options, out: StrPath | None) -> list[tuple[str, float]]:

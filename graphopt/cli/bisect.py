@@ -42,7 +42,7 @@ def bisect(
 
     before = streams.read(before)
     if out is not None:
-        writing.check_place("--out", out, [before, *reading.data_files(before)])
+        writing.check_output_path("--out", out, [before, *reading.data_files(before)])
     if providers is not None:
         _bisect_providers(before, out, providers, inputs, seed, custom_ops or ())
         return

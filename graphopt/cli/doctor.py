@@ -12,7 +12,7 @@ import typer
 from graphopt.cli import screen
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, RuntimeMissingError
-from graphopt.files import check_places, write
+from graphopt.files import check_output_paths, write
 from graphopt.strict_json import document
 
 
@@ -44,7 +44,7 @@ def doctor(
         from graphopt.measure.kernel_bench import SECONDS, bench_kernels
         from graphopt.runtime.selftest import selftest as run_selftest
 
-        check_places({"--bench": bench})
+        check_output_paths({"--bench": bench})
         begin = time.perf_counter()
         with screen.working("testing kernels") if not as_json else nullcontext():
             tested = run_selftest()

@@ -170,7 +170,7 @@ def optimize(
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
         screen.divert()
-    _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
+    _check_outputs(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
     with _working(options, out if written == out else None, json_file, report_file):
         tuning = _tune(model, options, timing, tuning_cache, tune_seconds, measure=tune)
@@ -355,28 +355,28 @@ def _data(found: _Found) -> dict[str, object]:
     }
 
 
-def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
+def _check_outputs(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
     """Checks in advance that no output overwrites the model, its weights or another output.
 
     Raises:
         ModelSaveError: an output overwrites one of these files, or cannot be written.
     """
-    places = {
+    outputs = {
         what: path
         for what, path in reports.items()
         if path is not None and path != streams.DASH and not files.is_stream(path)
     }
-    reads = [model]
-    if any(path.exists() for path in places.values()):
+    inputs = [model]
+    if any(path.exists() for path in outputs.values()):
         from graphopt.graph.reading import data_files
 
-        reads += data_files(model)
+        inputs += data_files(model)
     if out is not None:
         from graphopt.graph.writing import data_file
 
         if not files.same(out, model):  # `graphopt.optimize` checks this case
-            places |= {"OUT": out, "the data file of OUT": data_file(out)}
-    files.check_places(places, reads)
+            outputs |= {"OUT": out, "the data file of OUT": data_file(out)}
+    files.check_output_paths(outputs, inputs)
 
 
 @contextmanager
@@ -388,10 +388,10 @@ def _working(options: Options, out: Path | None, *reports: Path | None) -> Itera
     with registered_custom_ops(options.custom_ops), ExitStack() as undoing:
         if out is not None and any(reports):
             for path in (data_file(out), out):
-                undoing.enter_context(files.undone_on_failure(path))
-        for place in reports:
-            if place is not None and place != streams.DASH and not files.is_stream(place):
-                undoing.enter_context(files.undone_on_failure(place))
+                undoing.enter_context(files.restored_on_failure(path))
+        for report in reports:
+            if report is not None and report != streams.DASH and not files.is_stream(report):
+                undoing.enter_context(files.restored_on_failure(report))
         yield
 
 

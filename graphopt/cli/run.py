@@ -37,7 +37,8 @@ def run() -> None:
             _install_signal_handlers()
             code = _exit_code()
         finally:
-            _ended = True  # Python handles signals only at calls and backward jumps, so none between return and here
+            # Python handles signals only at calls and backward jumps, so it handles none before this line.
+            _ended = True
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:

@@ -75,7 +75,7 @@ class ModelDiff:
 
 
 def diff(before: Any, after: Any) -> ModelDiff:
-    """Compares two models by the names of their values, without a run.
+    """Compares two models by the names of their values, without running them.
 
     Nodes are the same if operator, attributes and names of inputs and outputs are equal. Other nodes belong to one
     group if a value that the other model lacks connects them, or if they produce the same value.
@@ -173,8 +173,8 @@ def _neighbourhoods(
         for output in node.outputs:
             if output.name:
                 # If both models compute a value, its producers belong to one group.
-                where = ("both" if output.name in other else side, output.name)
-                parent[root(i)] = root(owner.setdefault(where, i))
+                key = ("both" if output.name in other else side, output.name)
+                parent[root(i)] = root(owner.setdefault(key, i))
     for i, node in enumerate(both):
         side = "old" if i < len(removed) else "new"
         for value in node.inputs:

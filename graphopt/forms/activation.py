@@ -68,7 +68,6 @@ class Form:
         attributes: attributes of the activation.
         x: the input.
         nodes: the nodes; the last one produces y.
-
     """
 
     suffix: str
@@ -165,7 +164,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
 
 
 def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
-    """Returns the number in a scalar constant; None for other values, or if its rank exceeds that of `like`."""
+    """Returns the number in a scalar constant; None for other values and constants of a higher rank than `like`."""
     rank = editor.shapes.rank(value)
     if rank is None or (rank > 0 and (editor.shapes.rank(like) or 0) < rank):
         return None

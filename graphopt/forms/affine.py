@@ -40,19 +40,18 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     Raises:
         Refusal: training mode, an unknown operator version, statistics of each element (`spatial` is 0), parameters
             that are not constants of shape [C], or a scale or shift that is not finite.
-
     """
     opset = editor.opset(node)
     form = signature("BatchNormalization", opset)
     if any(o.name or o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.TRAINING_MODE, "the statistics are outputs", node)
-    if form.takes("training_mode") and attribute_int(node, "training_mode", 0) != 0:
+    if form.has_argument("training_mode") and attribute_int(node, "training_mode", 0) != 0:
         raise Refusal(Code.TRAINING_MODE, "training_mode is 1", node)
-    if form.takes("is_test") and attribute_int(node, "is_test", 0) != 1:
+    if form.has_argument("is_test") and attribute_int(node, "is_test", 0) != 1:
         raise Refusal(Code.TRAINING_MODE, f"is_test is 0 at opset {opset}", node)
     if not form.since:
         raise Refusal(Code.OPSET, f"graphopt does not know BatchNormalization of opset {opset}", node)
-    if form.takes("spatial") and attribute_int(node, "spatial", 1) != 1:
+    if form.has_argument("spatial") and attribute_int(node, "spatial", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "spatial is 0, so each element has its own statistics", node)
     x = require_input(node, 0)
     parameters = []
@@ -133,7 +132,6 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
 
     Raises:
         Refusal: WRONG_AXIS, WRONG_SHAPE, BROADCAST_GROWS or UNKNOWN_RANK.
-
     """
     if array.ndim == 0:
         return np.broadcast_to(array, (channels,))

@@ -42,7 +42,6 @@ class Linear:
     Attributes:
         node: the operator.
         add: the Add of a constant bias after a MatMul; None if there is none, and for the other operators.
-
     """
 
     node: ir.Node

@@ -19,7 +19,7 @@ from graphopt.graph.view import attribute_int, is_op, other_input, producer_of, 
 
 # Operators that compute a shape.
 SHAPES = ("Shape", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast")
-MOST_OF_A_SHAPE = 24
+MOST_SHAPE_NODES = 24
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def rotary_of(rotated: _Rotated, editor: Editor) -> Rotary | None:
 
 def rotary_of_halves(concat: ir.Node, editor: Editor) -> Rotary | None:
     """Matches Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
-    if len(concat.inputs) != 2 or not _joins_last(concat, editor):
+    if len(concat.inputs) != 2 or not _concatenates_last_axis(concat, editor):
         return None
     first, second = producer_of(concat.inputs[0], "Sub"), producer_of(concat.inputs[1], "Add")
     if first is None or second is None:
@@ -119,7 +119,7 @@ def _rotated_halves(neg: ir.Node, editor: Editor) -> _Rotated | None:
     first = None if other is None else half_of(other, editor)
     if concat.inputs[0] is not neg.outputs[0] or first is None or first.index != 0 or first.X is not second.X:
         return None
-    if not _joins_last(concat, editor):
+    if not _concatenates_last_axis(concat, editor):
         return None
     splits = tuple(dict.fromkeys((first.split, second.split)))
     return _Rotated(first.X, concat.outputs[0], (neg, concat), splits, interleaved=False)
@@ -148,8 +148,8 @@ def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
     dims, pairs = editor.shapes.dims(x0_at.X), editor.shapes.dims(concat.outputs[0])
     if dims is None or editor.shapes.dims(flat.outputs[0]) != dims or pairs is None:
         return None
-    # Both parts are joined along a new last axis.
-    if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _joins_last(concat, editor):
+    # Both parts are concatenated along a new last axis.
+    if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _concatenates_last_axis(concat, editor):
         return None
     splits = tuple(dict.fromkeys((*x0_at.splits, *x1_at.splits)))
     nodes = (neg, wide, beside, concat, *_shape_of(concat, flat), flat)
@@ -160,7 +160,7 @@ def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
     """Returns the nodes, without other readers, that compute a Reshape's target shape from the shape of its input."""
     found: dict[ir.Node, None] = {}
     work = [flat.inputs[1]]
-    while work and len(found) < MOST_OF_A_SHAPE:
+    while work and len(found) < MOST_SHAPE_NODES:
         node = producer_of(work.pop(), *SHAPES)
         readers = [] if node is None else [reader for output in node.outputs for reader in output.consumers()]
         if node is not None and all(reader is flat or reader in found for reader in readers):
@@ -217,5 +217,5 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
     return _Neighbour(x, int(index), (*splits, reshape)) if list(dims) == list(pairs[:-1]) else None
 
 
-def _joins_last(concat: ir.Node, editor: Editor) -> bool:
+def _concatenates_last_axis(concat: ir.Node, editor: Editor) -> bool:
     return editor.shapes.is_last(attribute_int(concat, "axis", 0), concat.outputs[0])

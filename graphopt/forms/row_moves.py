@@ -77,7 +77,6 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
 
     Raises:
         Refusal: UNKNOWN_SHAPE.
-
     """
     dims: Dims = {}
     for value in (x, *(n.outputs[0] for n in nodes)):
@@ -123,7 +122,6 @@ def elements_of(
 
     Raises:
         Refusal: UNSUPPORTED_OP, WRONG_SHAPE, PADDED.
-
     """
     shapes = {v: (times(d[0], images), *(s.value or 0 for s in d[1:])) for v, d in dims.items()}
     if max(map(math.prod, shapes.values())) > MAX_ELEMENTS:

@@ -31,7 +31,6 @@ class RowNorm:
         rank: rank of X, inferred from X or X - mean(X); None if unknown.
         epsilon: the epsilon that is added to the variance.
         centred: X - mean(X), or mean(X) - X if `mean_first`; None for RMSNorm, which subtracts no mean.
-
     """
 
     nodes: tuple[ir.Node, ...]
@@ -55,7 +54,6 @@ class Factored:
     Attributes:
         norm: the norm; its Y includes scale and shift.
         gamma, beta: scale and shift; None if absent.
-
     """
 
     norm: RowNorm

@@ -356,7 +356,7 @@ def _check_data_file(tensor: ir.ExternalTensor) -> None:
     For a message, the file's location is relative to the working directory, as in runtimes.
 
     Raises:
-        ModelLoadError: the file is missing or too short.
+        ModelLoadError: the file is missing or too short, or the length does not match the tensor's shape and type.
     """
     label, path = f"the model: external data of '{tensor.name}'", Path(tensor.path)
     try:
@@ -394,7 +394,8 @@ class _DataFiles:
         """Checks a tensor's file, and sets its folder in the tensor.
 
         Raises:
-            ModelLoadError: the file is missing, too short, or outside the model's folder.
+            ModelLoadError: the file is missing, too short or outside the model's folder, or the length does not match
+                the shape and type of the tensor.
         """
         label = f"{self._model}: external data of '{tensor.name}'"
         location = os.fspath(tensor.location)
@@ -467,10 +468,10 @@ def _require_text(what: str, texts: Collection[str | None]) -> None:
 
 @contextmanager
 def as_load_error(source: Source) -> Iterator[None]:
-    """Converts an exception in the `with` block to a ModelLoadError if ONNX's checker refuses the model.
+    """Converts an exception in the `with` block to a ModelLoadError if the model has invalid text or is not valid ONNX.
 
     Raises:
-        ModelLoadError: the model is not valid, with the checker's message.
+        ModelLoadError: the model has text that is not UTF-8, or ONNX's checker refuses it.
     """
     try:
         yield

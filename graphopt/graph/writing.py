@@ -112,18 +112,18 @@ def data_file(out: Path) -> Path:
     return files.target_of(out).parent / f"{out.name}.data"
 
 
-def check_place(what: str, out: Path, reads: Iterable[Path]) -> None:
+def check_output_path(what: str, out: Path, inputs: Iterable[Path]) -> None:
     """Checks before any work whether a model can be written.
 
     Args:
         what: the user's name for the file, such as "OUT".
         out: the file.
-        reads: the input's files, which the model and its data file must not replace.
+        inputs: the input model's files, which the model and its data file must not replace.
 
     Raises:
-        ModelSaveError: see `files.check_places`.
+        ModelSaveError: see `files.check_output_paths`.
     """
-    files.check_places({what: out, f"the data file of {what}": data_file(out)}, reads)
+    files.check_output_paths({what: out, f"the data file of {what}": data_file(out)}, inputs)
 
 
 def save(

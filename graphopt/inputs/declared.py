@@ -112,7 +112,7 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def is_past(name: str) -> bool:
-    """Returns whether the name of an input or symbol is that of a decoder's cache."""
+    """Returns whether an input or symbol has the name of a decoder's cache."""
     return any(word in name.lower() for word in PAST)
 
 

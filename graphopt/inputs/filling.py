@@ -88,7 +88,8 @@ FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
 # Trip counts of Loops. Most cases use USUAL_TRIP_COUNTS in turn. With TRIP_COUNTS most Loops end by their condition.
 USUAL_TRIP_COUNTS, TRIP_COUNTS = (1, 2, 3, 5, 0, 9), (9, 33, 257)
-# The largest product of an input's symbolic dimensions, and the most elements of a tensor whose shape is an input.
+# The largest product of an input's symbolic dimensions, and the most elements of a tensor that takes its shape from an
+# input.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
 # The most elements of an input: 8 GiB as float64. Some exporters write 2^31 - 1 for an unknown size, and runtimes
 # allocate it.

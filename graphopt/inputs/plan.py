@@ -1,8 +1,9 @@
 """Plans the inputs of a model that are likely to show a wrong rewrite.
 
-Floats are signed, negative, zero, large, tiny, pixels, ties, equal in rows or of different magnitude in rows; NaN and
-infinite on request. Masks are padded, have holes, one key or no key. Integers cover the valid range (`uses`). There are
-also thresholds of trees (`trees`) and other values of overridable initializers.
+Float elements are signed, negative, zero, large, tiny, pixels, ties, equal in rows or of different magnitude in rows;
+on request, a few are NaN or infinite. Masks are padded, have holes, one key or no key. Integers cover the valid range
+(`uses`). Further cases have elements at the thresholds of trees (`trees`), or other values for overridable
+initializers.
 
 The nodes of the model determine some sizes from the others (`relations`). The first sets have a batch of 3, a length of
 1, the longest accepted length and their combinations. Steps of a decoder with a short and a long past, a list of sizes
@@ -294,11 +295,11 @@ class _Plan:
         self.first = first = self._first()
         usual = self._usual(first)
         kinds = self.filler.first_kinds(probe_nan=self.input_options.probe_nan)
-        self._extreme_sizes(usual, reserved=len(kinds) * self._cost_at(usual).work)
-        usual = self._kinds(kinds, usual, first)
-        self._overridden(usual)
-        self._many_rows()
-        self._tree_rows()
+        self._try_extreme_sizes(usual, reserved=len(kinds) * self._cost_at(usual).work)
+        usual = self._try_kinds(kinds, usual, first)
+        self._try_overridden_initializers(usual)
+        self._try_many_rows()
+        self._try_tree_rows()
         for more in itertools.zip_longest(self._more_kinds(usual), self._more_sizes(usual)):
             for case in more:
                 if case is not None:
@@ -329,7 +330,7 @@ class _Plan:
         factor = GROWTH
         while varied and SECOND.length * factor <= LONGEST_GROWN:
             size = RoleSizes(1, USUAL.height * factor, USUAL.width * factor, SECOND.length * factor)
-            if self._is_over(self._chosen(size)):
+            if self._exceeds_share(self._case_sizes(size)):
                 break
             grown = size.length if "length" in varied else size.height
             if self._take_first(f"normal, size {grown}", size):
@@ -352,7 +353,7 @@ class _Plan:
         if not cached or tokens is None or len(tokens.dims) < 2:
             return False
         new = declared_size(tokens.dims[1])
-        free = {str(m.dims[-1]) for m in masks if m.dims} & {*self._free()} - {*cached, str(new)}
+        free = {str(m.dims[-1]) for m in masks if m.dims} & {*self._free_symbols()} - {*cached, str(new)}
         self.relations.sums |= {symbol: Size.symbol(cached[0]) + new for symbol in free}
         return bool(free)
 
@@ -362,7 +363,7 @@ class _Plan:
 
     def _lengths(self) -> list[str]:
         """Returns the lengths that may be chosen."""
-        return [s for s in self._free() if self.roles[s] == "length"]
+        return [s for s in self._free_symbols() if self.roles[s] == "length"]
 
     def _reduce_images(self) -> None:
         """Reduces images if the usual ones would exceed their share of the allowed cost."""
@@ -400,12 +401,12 @@ class _Plan:
         if self.grown is None:
             return USUAL if self.one_size is not None or first in (FIRST, SECOND) else first._replace(batch=2)
         usual = RoleSizes(2, 2 * first.height, 2 * first.width, USUAL_GROWN * first.length)
-        return first._replace(batch=2) if self._is_over(self._chosen(usual)) else usual
+        return first._replace(batch=2) if self._exceeds_share(self._case_sizes(usual)) else usual
 
     def _find_inverted_masks(self, name: str, size: RoleSizes) -> None:
         """Finds the masks that hide where they are 1, as PyTorch's padding masks do.
 
-        A mask of ones then hides every key: the Softmax of nothing is NaN, and the case compares nothing.
+        A mask of ones then hides every key. The Softmax over no keys is NaN, so the case compares nothing.
         """
         masks = [v.name for v in self.inputs if self.filler.is_mask(v) and not self.uses[v.name].additive]
         if not masks or self.has_finite_elements(name):
@@ -417,7 +418,7 @@ class _Plan:
                 return
         self.filler.hiding = frozenset()
 
-    def _extreme_sizes(self, usual: RoleSizes, reserved: float) -> None:
+    def _try_extreme_sizes(self, usual: RoleSizes, reserved: float) -> None:
         """Tries length 1, batch 3, the longest length and their combinations, and steps of a decoder.
 
         Args:
@@ -427,23 +428,23 @@ class _Plan:
         lengths = self._lengths()
         batches = CORNER_BATCHES if "batch" in self.roles.values() else (usual.batch,)
         sizes = [usual._replace(batch=batch) for batch in batches]
-        self._within(_Trial("", sizes[-1], own=dict.fromkeys(lengths, usual.length)))
-        shortest = [dict.fromkeys(lengths, self._least)] if lengths else []
-        shortest += [{s: self._least} for s in lengths if len(lengths) > 1]
+        self._try_if_affordable(_Trial("", sizes[-1], own=dict.fromkeys(lengths, usual.length)))
+        shortest = [dict.fromkeys(lengths, self._least_length)] if lengths else []
+        shortest += [{s: self._least_length} for s in lengths if len(lengths) > 1]
         for own in shortest:
             for size in sizes:
-                self._within(_Trial("", size, own=own))
+                self._try_if_affordable(_Trial("", size, own=own))
         for name, own in self._decode_steps():
             for size in sizes:
                 named = name if size is sizes[0] else f"{name}, batch {size.batch}"
-                self._within(_Trial(named, size, own=own), reserved)
+                self._try_if_affordable(_Trial(named, size, own=own), reserved)
         if lengths:
             self.longest = longest = self._find_longest(lengths, usual, reserved)
             for size in sizes[1:]:
-                self._within(_Trial("", size, own=dict.fromkeys(lengths, longest)), reserved)
+                self._try_if_affordable(_Trial("", size, own=dict.fromkeys(lengths, longest)), reserved)
         if "image" in self.roles.values():
             for size in (RoleSizes(1, 1, 1, usual.length), *LONG_IMAGES):
-                self._within(_Trial("", size), reserved)
+                self._try_if_affordable(_Trial("", size), reserved)
 
     def _decode_steps(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Yields names and sizes of decoder steps with a short and a long past."""
@@ -460,10 +461,10 @@ class _Plan:
         left = self._work_left() - reserved
 
         def cost(length: int) -> Cost:
-            return self._cost_of(self._chosen(size, own=dict.fromkeys(lengths, length)))
+            return self._cost_of(self._case_sizes(size, own=dict.fromkeys(lengths, length)))
 
-        def takes(length: int) -> bool:
-            return self._within(_Trial("", size, own=dict.fromkeys(lengths, length)), reserved)
+        def is_accepted(length: int) -> bool:
+            return self._try_if_affordable(_Trial("", size, own=dict.fromkeys(lengths, length)), reserved)
 
         if (many := cost(most)).work > left:  # a convex cost is below the line between two of its points
             few = cost(usual.length).work
@@ -471,22 +472,22 @@ class _Plan:
             most = usual.length + int(share * (most - usual.length))
         while most > usual.length and ((found := cost(most)).work > left or not self._fits(found)):
             most = usual.length + (most - usual.length) * 7 // 8
-        if most <= usual.length or takes(most):
+        if most <= usual.length or is_accepted(most):
             return max(most, usual.length)
         taken, refused = usual.length, most
         # The limit is usually the number of rows of a table.
         weights = [v.shape or () for v in self.model.graph.initializers.values()]
         tables = {n for shape in weights for n in shape if isinstance(n, int) and taken < n < refused}
         for length in sorted(tables, reverse=True)[:MOST_NAMED]:
-            if takes(length):
+            if is_accepted(length):
                 taken, refused = length, min(refused, length + 1)
                 break
         while refused - taken > 1 and self._work_left() > reserved:
             middle = taken * 2 if taken * 2 < refused else (taken + refused) // 2
-            taken, refused = (middle, refused) if takes(middle) else (taken, middle)
+            taken, refused = (middle, refused) if is_accepted(middle) else (taken, middle)
         return taken
 
-    def _kinds(self, kinds: Sequence[Kind], usual: RoleSizes, first: RoleSizes) -> RoleSizes:
+    def _try_kinds(self, kinds: Sequence[Kind], usual: RoleSizes, first: RoleSizes) -> RoleSizes:
         """Tries kinds of elements at `usual`, or at `first` if the model refuses these sizes; returns the sizes."""
         size = usual
         for kind in kinds:
@@ -506,9 +507,9 @@ class _Plan:
         if not self.roles:
             trials += [_Trial(f"normal, draw {i}", usual) for i in (2, 3, 4)]
         for trial in trials:
-            yield partial(self._within, trial)
+            yield partial(self._try_if_affordable, trial)
 
-    def _many_rows(self) -> None:
+    def _try_many_rows(self) -> None:
         if "batch" not in self.roles.values() or self.input_options.batch:
             return
         kinds = [NORMAL, Kind(values="large", integers="last")]
@@ -517,19 +518,19 @@ class _Plan:
             tried.append((rows, NORMAL))
         for rows, kind in tried:
             name = ", ".join(filter(None, (kind.name, f"batch {rows}")))
-            self._within(_Trial(name, self.first._replace(batch=rows), kind))
+            self._try_if_affordable(_Trial(name, self.first._replace(batch=rows), kind))
 
-    def _tree_rows(self) -> None:
+    def _try_tree_rows(self) -> None:
         """Tries rows for the decisions of tree ensembles: all in one batch, or a few in each case."""
         count = len(self.filler.rows)
         batch = min(count, MOST_TREE_ROWS) if "batch" in self.roles.values() and not self.input_options.batch else 1
         for variation in range(min(-(-count // batch), TREE_CASES) if count else 0):
             name = TREES + (f", {variation + 1}" if variation else "")
-            self._within(_Trial(name, USUAL._replace(batch=batch), Kind(integers=TREES)))
+            self._try_if_affordable(_Trial(name, USUAL._replace(batch=batch), Kind(integers=TREES)))
 
     def _rows_for_all_keys(self) -> int:
         """Returns a batch size that fits all keys, or all rows of a small table, into an input."""
-        sizes = self._chosen(FIRST)
+        sizes = self._case_sizes(FIRST)
         rows = [
             self.filler.keys_of(v) / max(1, math.prod(v.shape(sizes)))
             for v in self.inputs
@@ -537,7 +538,7 @@ class _Plan:
         ]
         return math.ceil(max(rows, default=0))
 
-    def _overridden(self, usual: RoleSizes) -> None:
+    def _try_overridden_initializers(self, usual: RoleSizes) -> None:
         """Tries other elements of overridable initializers of float type."""
         values = [v for v in self.model.graph.initializers.values() if v.is_graph_input()]
         if not values or self.model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
@@ -555,60 +556,63 @@ class _Plan:
             return
         if usual != USUAL:  # a model for one length may still accept any batch
             for batch in (2, 3, 4):
-                yield partial(self._within, _Trial(f"normal, batch {batch}", usual._replace(batch=batch)))
+                yield partial(self._try_if_affordable, _Trial(f"normal, batch {batch}", usual._replace(batch=batch)))
         masks = itertools.cycle(MASKS_OF_SIZES if self.filler.has_masks else ("",))
         counts = [len(sizes) for sizes in (*self.input_options.sizes.values(), self.input_options.batch)]
         listed = MORE_SIZES if self.grown is None else ()
         for i, size in enumerate([*listed, *[usual] * (max(counts) - len(listed))]):
             kind = Kind(mask=next(masks))
             size = size._replace(length=min(size.length, self.longest or size.length))
-            yield partial(self._within, _Trial("", size, kind, variation=i + 1))
+            yield partial(self._try_if_affordable, _Trial("", size, kind, variation=i + 1))
         rng = np.random.default_rng([self.input_options.seed, 44])
-        if self.one_size is not None or not self._free():
+        if self.one_size is not None or not self._free_symbols():
             return
-        alone = all(self.roles[s] == "batch" for s in self._free())
+        alone = all(self.roles[s] == "batch" for s in self._free_symbols())
         for _ in range(self.allowance.draws // (FEWER_BATCHES if alone else 1)):
-            yield partial(self._drawn, rng, Kind(mask=next(masks)), usual)
+            yield partial(self._try_random_sizes, rng, Kind(mask=next(masks)), usual)
 
-    def _drawn(self, rng: np.random.Generator, kind: Kind, usual: RoleSizes) -> None:
+    def _try_random_sizes(self, rng: np.random.Generator, kind: Kind, usual: RoleSizes) -> None:
         """Tries random sizes; the largest ones are halved until all are within the allowed memory and work."""
         if self._work_left() < self.cheapest:
             return
-        own = self._draw(rng, usual)
+        own = self._draw_sizes(rng, usual)
         left = max((self.allowance.work * DRAWN_SHARE - self.drawn) / 4, 0.0)
-        sizes = self._chosen(usual, own=own)
+        sizes = self._case_sizes(usual, own=own)
         most = MOST_POSITIONS * (MOST_IMAGE if "image" in self.roles.values() else 1)
-        least = {s: self._least if self.roles[s] == "length" else 1 for s in own}
-        while own and (math.prod(own.values()) > most * self._least or self._cost_of(sizes).work > left):
+        least = {s: self._least_length if self.roles[s] == "length" else 1 for s in own}
+        while own and (math.prod(own.values()) > most * self._least_length or self._cost_of(sizes).work > left):
             largest = max(own, key=lambda s: own[s] / least[s])
             if own[largest] <= least[largest]:
                 return
             own[largest] = max(least[largest], own[largest] // 2)
-            sizes = self._chosen(usual, own=own)
+            sizes = self._case_sizes(usual, own=own)
         self.drawn += self._cost_of(sizes).work
         trial = _Trial("", usual, kind, own=own)
-        if not own or self._within(trial) or self._work_left() <= 0:
+        if not own or self._try_if_affordable(trial) or self._work_left() <= 0:
             return
         varied = {self.roles[s] for s in own}
         rough = {s: -(-n // GRAIN) * GRAIN if self.roles[s] != "batch" else n for s, n in own.items()}
-        if rough != own and self._within(replace(trial, own=rough)):
+        if rough != own and self._try_if_affordable(replace(trial, own=rough)):
             self.grain = GRAIN
             return
         alone = {s: n for s, n in own.items() if self.roles[s] == "batch"}
-        if alone and alone != own and self._within(replace(trial, own=alone)):
+        if alone and alone != own and self._try_if_affordable(replace(trial, own=alone)):
             varied.discard("batch")
         for role in varied:
             self.refused[role] = self.refused.get(role, 0) + 1
 
-    def _draw(self, rng: np.random.Generator, usual: RoleSizes) -> dict[str, int]:
+    def _draw_sizes(self, rng: np.random.Generator, usual: RoleSizes) -> dict[str, int]:
         """Draws sizes of the symbols that may be chosen: uniform in the logarithm, or next to a power of two."""
-        free = [s for s in self._free() if self.refused.get(self.roles[s], 0) < MOST_REFUSED]
-        longest = max(self.longest or usual.length, self._least)
+        free = [s for s in self._free_symbols() if self.refused.get(self.roles[s], 0) < MOST_REFUSED]
+        shortest = self._least_length
+        longest = max(self.longest or usual.length, shortest)
         alike = int(rng.integers(2, 65)) if rng.random() < ALIKE else None
         own = {}
         for symbol in free:
             role = self.roles[symbol]
-            low, high = {"batch": (1, MOST_BATCH), "image": (1, MOST_IMAGE), "length": (self._least, longest)}[role]
+            low, high = {"batch": (1, MOST_BATCH), "image": (1, MOST_IMAGE), "length": (self._least_length, longest)}[
+                role
+            ]
             size = int(np.rint(np.exp(rng.uniform(math.log(low), math.log(high)))))
             power = (1 << int(rng.integers(0, max(high.bit_length(), 1)))) + int(rng.integers(-1, 2))
             size = power if rng.random() < 0.5 else size
@@ -630,12 +634,12 @@ class _Plan:
 
     # -- one case ----------------------------------------------------------------------------------------------------
 
-    def _within(self, trial: _Trial, reserved: float = 0.0) -> bool:
+    def _try_if_affordable(self, trial: _Trial, reserved: float = 0.0) -> bool:
         """Tries a case if the remaining work allows it; records it in `left_out` if it needs over half of all work."""
         left = self._work_left() - reserved
         if left < self.cheapest:
             return False
-        sizes = self._chosen(trial.size, trial.variation, trial.own)
+        sizes = self._case_sizes(trial.size, trial.variation, trial.own)
         work = self._cost_of(sizes).work
         if work <= left:
             return self._try(trial)
@@ -653,7 +657,7 @@ class _Plan:
         """
         self.made += 1
         kind = trial.kind
-        sizes = self._chosen(trial.size, trial.variation, trial.own)
+        sizes = self._case_sizes(trial.size, trial.variation, trial.own)
         cost = self._cost_of(sizes)
         self.must_fit = max(self.must_fit, cost.bytes) if must or not self.roles else self.must_fit
         if not self._fits(cost):
@@ -685,13 +689,13 @@ class _Plan:
         return self.estimator.of({v.name: v.shape(sizes) for v in self.inputs})
 
     def _cost_at(self, size: RoleSizes) -> Cost:
-        return self._cost_of(self._chosen(size))
+        return self._cost_of(self._case_sizes(size))
 
     def _fits(self, cost: Cost) -> bool:
         memory = MEMORY_OF_RUNS * cost.bytes + MEMORY_OF_OUTPUTS * cost.outputs
         return cost.bytes <= self.must_fit or memory <= self.allowance.bytes
 
-    def _is_over(self, sizes: Mapping[str, int]) -> bool:
+    def _exceeds_share(self, sizes: Mapping[str, int]) -> bool:
         """Returns whether a set of sizes exceeds its share of the allowed cost."""
         cost = self._cost_of(sizes)
         return not self._fits(cost) or cost.work > max(self.allowance.work, 1e9) / 4
@@ -725,17 +729,17 @@ class _Plan:
         }
         return {s: "length" if role == "image" and s in kept else role for s, role in symbols(self.message).items()}
 
-    def _chosen(self, size: RoleSizes, variation: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _case_sizes(self, size: RoleSizes, variation: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
         """Returns all sizes of a case, including determined ones, reduced until the inputs are small enough."""
         free = {s: n for s, n in (own or {}).items() if not self._is_chosen_by_caller(s)}
-        return self._bounded(self._completed({**self._sizes(size, variation), **free}))
+        return self._reduced(self._completed({**self._sizes(size, variation), **free}))
 
     @property
-    def _least(self) -> int:
+    def _least_length(self) -> int:
         """The smallest length."""
         return 1 if self.grown is None else USUAL.length * self.grown
 
-    def _free(self) -> list[str]:
+    def _free_symbols(self) -> list[str]:
         """Returns the symbols that are neither chosen by the caller nor determined by others."""
         decided = self.relations.sums if self.linked else {}
         return [s for s in self.roles if s not in decided and not self._is_chosen_by_caller(s)]
@@ -774,7 +778,7 @@ class _Plan:
         wished = {*self.input_options.fixed, *self.input_options.sizes}
         return {s: sizes[s] if s in wished else n for s, n in self.relations.completed(sizes).items()}
 
-    def _bounded(self, sizes: dict[str, int]) -> dict[str, int]:
+    def _reduced(self, sizes: dict[str, int]) -> dict[str, int]:
         """Halves the largest size that may be chosen until the inputs are small enough."""
         given = {*self.input_options.fixed, *self.input_options.sizes, *(self.relations.sums if self.linked else ())}
         while self._is_too_large(sizes):
@@ -806,24 +810,28 @@ def normal_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0
     return filler.feeds(Attempt(1, sizes), np.random.default_rng([seed, 0]))
 
 
-def accepted_feeds(model: onnx.ModelProto, sizes: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
+def accepted_feeds(
+    model: onnx.ModelProto, sizes: Mapping[str, int], is_accepted: Callable[[Feeds], bool]
+) -> Feeds | None:
     """Returns the first feeds of `normal_feeds` and `plan` that a model accepts; None if it accepts none.
 
     Args:
         model: the model, functions inlined.
         sizes: the size of every symbol.
-        takes: runs the model; returns whether it accepts the feeds.
+        is_accepted: runs the model; returns whether it accepts the feeds.
     """
     first = normal_feeds(model, sizes)
-    return first if takes(first) else _first_accepted(model, sizes, takes)
+    return first if is_accepted(first) else _first_accepted(model, sizes, is_accepted)
 
 
-def _first_accepted(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Callable[[Feeds], bool]) -> Feeds | None:
+def _first_accepted(
+    model: onnx.ModelProto, fixed: Mapping[str, int], is_accepted: Callable[[Feeds], bool]
+) -> Feeds | None:
     """Returns the first feeds of `plan` that a model accepts."""
     found: list[Feeds] = []
 
     def accepts(case: Case) -> bool:
-        if not found and takes(case.feeds):
+        if not found and is_accepted(case.feeds):
             found.append(case.feeds)
         return bool(found)
 
@@ -832,7 +840,7 @@ def _first_accepted(model: onnx.ModelProto, fixed: Mapping[str, int], takes: Cal
 
 
 def accepted_sizes(
-    model: onnx.ModelProto, sizes: Mapping[str, int], given: Collection[str], takes: Callable[[Feeds], bool]
+    model: onnx.ModelProto, sizes: Mapping[str, int], given: Collection[str], is_accepted: Callable[[Feeds], bool]
 ) -> dict[str, int]:
     """Returns sizes that a model accepts: `sizes`, if necessary with a few changes from `plan`.
 
@@ -840,16 +848,16 @@ def accepted_sizes(
         model: the model, functions inlined.
         sizes: the size of every symbol.
         given: symbols that keep their sizes.
-        takes: runs the model; returns whether it accepts the feeds.
+        is_accepted: runs the model; returns whether it accepts the feeds.
     """
-    if accepted_feeds(model, sizes, takes) is not None:
+    if accepted_feeds(model, sizes, is_accepted) is not None:
         return dict(sizes)
     free = sizes.keys() - given
-    feeds = _first_accepted(model, {name: sizes[name] for name in given}, takes) or {}
+    feeds = _first_accepted(model, {name: sizes[name] for name in given}, is_accepted) or {}
     dims = [zip(v.dims, np.shape(feeds[v.name])) for v in required_inputs(model) if v.name in feeds]
     found = {dim: size for dim, size in itertools.chain(*dims) if isinstance(dim, str)}
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}
     tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
     # A recurrent state may have its batch on an axis that is a length in other inputs: one symbol is 1, the others n.
     tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in BESIDE_A_STATE for name in sorted(free)]
-    return next((tried for tried in tries if takes(normal_feeds(model, tried))), {**sizes, **others})
+    return next((tried for tried in tries if is_accepted(normal_feeds(model, tried))), {**sizes, **others})

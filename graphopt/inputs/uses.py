@@ -1,8 +1,8 @@
 """How a graph uses its inputs: as indices of a table, masks, sizes, or operands of comparisons.
 
-Values are followed from the inputs through casts, moves and arithmetic with constants as a x + b. The nodes that read
-these values determine which elements are valid (Gather), where the result changes (Equal, Clip, Mod) and which elements
-hide positions (Where, large factors).
+`_Tracer` follows each input x through casts, data movement and arithmetic with constants, as a x + b. The nodes that
+read these values determine which elements are valid (Gather), where the result changes (Equal, Clip, Mod) and which
+elements hide positions (Where, large factors).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Use:
         foreign: whether an operator outside of ONNX's domains reads it; ONNX Runtime's own operators do not check
             lengths.
         trees: the tree ensembles that read its columns.
-        computed: whether nodes other than moves, comparisons and tree ensembles read it.
+        computed: whether nodes other than data movement, comparisons and tree ensembles read it.
     """
 
     low: int | None = None
@@ -269,15 +269,15 @@ class _Tracer:
 
     def _number(self, value: ir.Value | None) -> float | None:
         """Returns the element of a constant of size 1, also of one that is cast or reshaped."""
-        array = self._constant(_source_before(value, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
+        array = self._constant(_skip_back(value, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
         return float(array[0]) if array is not None and array.size == 1 and array.dtype.kind in "fiub" else None
 
     def _dims(self, value: ir.Value | None) -> tuple[int, ...]:
         """Returns the dimensions of a constant, also a converted or quantized one; () of other values."""
-        source = _source_before(value, "Cast", "DequantizeLinear", "Identity")
+        source = _skip_back(value, "Cast", "DequantizeLinear", "Identity")
         if (tensor := self._tensor(source)) is not None:
             return tensor_dims(tensor)
-        return _static(source) if source is not None and source.is_initializer() else ()
+        return _static_shape(source) if source is not None and source.is_initializer() else ()
 
     # -- results -------------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class _Tracer:
             self._limit(trace, rows)
         elif marks := self._marks(node, index):
             self._mark(trace, *marks)
-            shape = _static(node.outputs[0]) if "size" in marks else ()
+            shape = _static_shape(node.outputs[0]) if "size" in marks else ()
             if shape and (op == "ConstantOfShape" or self._argument(node, index) in ("output_shape", "shape", "sizes")):
                 for name, _ in trace.factors:
                     self.uses[name].shapes.append(shape)
@@ -448,14 +448,14 @@ def labels(node: ir.Node) -> dict[Any, Any]:
     return dict(zip(given.get("keys", ()), given.get("values", ())))
 
 
-def _source_before(value: ir.Value | None, *op_types: str) -> ir.Value | None:
-    """Returns the source of a value before operators of these types."""
+def _skip_back(value: ir.Value | None, *op_types: str) -> ir.Value | None:
+    """Follows a value back through the first inputs of operators of these types."""
     while value is not None and (node := value.producer()) is not None and node.op_type in op_types:
         value = node.inputs[0]
     return value
 
 
-def _static(value: ir.Value) -> tuple[int, ...]:
+def _static_shape(value: ir.Value) -> tuple[int, ...]:
     """Returns the declared shape if all of its sizes are known and positive, else ()."""
     dims = value.shape.dims if value.shape is not None else ()
     return tuple(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) and d > 0 for d in dims) else ()
@@ -479,7 +479,7 @@ def _casts_to(node: ir.Node, dtype: ir.DataType) -> bool:
 
 
 def _before_softmax(graph: ir.Graph) -> set[ir.Value]:
-    """Returns the values that reach a Softmax through moves and sums alone."""
+    """Returns the values that reach a Softmax through data movement, Add and Where alone."""
     found: set[ir.Value] = set()
     for node in reversed(graph):
         if node.op_type == "Softmax":

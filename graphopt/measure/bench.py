@@ -350,13 +350,13 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
 def _usable(
     path: Path, proto: onnx.ModelProto, grid: list[dict[str, int]], given: set[str], setting: Setting
 ) -> list[dict[str, int]]:
-    """Returns the grid with sizes that the model accepts, for image sizes and lengths that the caller did not give."""
+    """Replaces default image sizes and lengths in the grid by sizes that the model accepts."""
     free = {s for s, role in symbols(proto).items() if role != "batch"} - given
     if not free:
         return grid
     with naming_model(str(path)):
-        takes = _accepts(path, setting)
-        found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
+        is_accepted = _accepts(path, setting)
+        found = accepted_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, is_accepted)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
 
 
@@ -533,7 +533,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
     """
     ratios = sorted(a / b for a, b in zip(before, after, strict=True))
     n = len(ratios)
-    # The largest k such that fewer than k heads of n fair coins have a probability of at most 2.5 %.
+    # The largest k for which n fair coins show fewer than k heads with a probability of at most 2.5 %.
     tail, k = 0.0, 0
     while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
         k += 1

@@ -42,7 +42,8 @@ def open_session(
         provider: full name of the provider.
         threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
         options: attributes to set on the `SessionOptions`.
-        record: file in which our provider stores the fastest implementation of each convolution; None measures none.
+        record: file in which our provider stores the fastest implementation of each convolution; None for no
+            measurement.
         regions: whether our provider compiles adjacent nodes into regions, its default. A profile of single nodes needs
             nodes that are not compiled into regions.
 

@@ -83,7 +83,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """Machine and versions of measurements; `precision` is that of the conversion, "" for none."""
+    """Machine and versions of measurements; `precision` is the type that the model was converted to, "" for none."""
 
     device: str
     provider: str

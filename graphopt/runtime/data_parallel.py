@@ -23,7 +23,6 @@ class DataParallel:
     Attributes:
         sessions: one for each device.
         batch: the symbol of the first axis, which is split.
-
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class DataParallel:
             RuntimeMissingError: no runtime, or no native library.
             GraphoptError: there is no device, the runtime rejects the model, no input has a batch axis, or an output
                 has none.
-
         """
         if providers is None:
             providers = [[(DEVICE_PROVIDER, {"device": i}), CPU] for i in discrete_devices()]
@@ -69,7 +67,6 @@ class DataParallel:
 
         Raises:
             GraphoptError: no input has the batch axis, or the inputs have different batch sizes.
-
         """
         split = {name: x for name, x in feeds.items() if self._inputs[name][:1] == [self.batch]}
         sizes = {name: len(x) for name, x in split.items()}

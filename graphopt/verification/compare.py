@@ -265,8 +265,8 @@ class Judgement:
         return self.reason == NOISE
 
 
-# (axis, its size, measure) -> the largest error of each slice, relative to that of the whole output in the same draw;
-# and the number of draws.
+# (axis, its size, measure) -> the largest relative error of each slice, divided by the whole output's error in the same
+# draw; and the number of draws.
 Shares = Mapping[tuple[int, int, str], tuple[Numbers, int]]
 
 
@@ -370,7 +370,7 @@ def _by_slices(
     shares: Shares,
     fixed: Sequence[Deviation],
 ) -> list[Judgement]:
-    """Judges the whole output and each axis, by both measures; each judgement is that of the axis' worst slice."""
+    """Judges the whole output and each axis by both measures. The worst slice decides the judgement of an axis."""
     judgements = []
     whole = float(found.slices[0].scale[0])
     distribution = found.typical / whole if whole > 0 else 1.0

@@ -481,7 +481,7 @@ def empty_batch(model: onnx.ModelProto, case: Case, input_options: InputOptions)
 
 
 def _is_as_declared(output: onnx.ValueInfoProto, usual: Any, empty: Any) -> bool:
-    """Returns whether an output is empty and has the declared sizes, and each size is 0 or that of a usual batch."""
+    """Returns whether an output is empty, has the declared sizes, and is as large as usual in each dimension but 0."""
     if not isinstance(usual, np.ndarray) or not isinstance(empty, np.ndarray):
         return False
     if empty.size or empty.ndim != usual.ndim or empty.dtype != usual.dtype:

@@ -77,8 +77,8 @@ FUNCTIONS = frozenset(
 )
 # Operators with approximated gates: the error of a small state is not relative to it (`GATE_FLOOR`).
 GATED = RECURRENT | {"DynamicQuantizeLSTM"}
-# Operators without sums. Their rounding error is at most that of their inputs, so they get noise only if they are
-# rounded to half precision.
+# Operators without sums. Rounding their results adds no more error than rounding their inputs did, so they get noise
+# only if they are rounded to half precision.
 ELEMENTWISE = frozenset("BatchNormalization Div Exp LeakyRelu Mul Pow PRelu Reciprocal Sqrt ThresholdedRelu".split())
 # Steps: operators that round to a grid, choose or compare -> indices of the inputs that they round, choose from or
 # compare. A small change of such an input has no effect or a large effect.
@@ -118,7 +118,7 @@ class Precision:
 
 
 def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
-    """Guesses the types of results that inference does not know: that of the node's first floating-point input."""
+    """Gives results without an inferred type the type of the node's first floating-point input."""
     found: dict[ir.Value, ir.DataType] = {}
     for node in graph:
         for body in bodies(node):

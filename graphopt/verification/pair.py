@@ -533,9 +533,9 @@ def _names_before(rounded: Collection[ir.Value]) -> set[str]:
 
 
 def _sources_before(before: ir.Model, rounded: Collection[ir.Value]) -> set[str]:
-    """Returns the nearest values of BEFORE from which AFTER computes values that BEFORE lacks.
+    """Returns the values that both models have and that are inputs of the values that only AFTER has.
 
-    The values that only AFTER has are internal to an operator of BEFORE that AFTER writes as several nodes.
+    AFTER has other values than BEFORE where it computes an operator of BEFORE with several nodes.
     """
     known = {str(v.name) for graph in traversal.graphs(before) for v in graph.inputs}
     known |= {str(v.name) for v in _results(before)}
@@ -554,7 +554,7 @@ def _factors(before: ir.Model, after: ir.Model, results: set[str]) -> set[str]:
 
 
 def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str]:
-    """Adds the values that AFTER lacks and from which BEFORE computes a value with one of these names."""
+    """Adds the values that only BEFORE has, if they are inputs of a value with one of these names."""
     left = {v.name for v in _results(after)} if names else set()
     for graph in [*traversal.with_subgraphs(before.graph)] if names else ():
         for node in reversed(graph):

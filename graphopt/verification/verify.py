@@ -265,8 +265,8 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
 
 # -- the first difference ----------------------------------------------------------------------------------------------
 
-# The most values that become outputs of one run. If there are more, every n-th value is compared first, and then the
-# values between the first one that differs and the compared one before it.
+# The most values that become outputs of one run. If there are more, every n-th value is compared first. Then all values
+# between the first different value and the last equal one are compared.
 AT_ONCE = 32
 
 

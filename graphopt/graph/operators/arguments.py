@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 # The opsets of Attention that graphopt supports.
 ATTENTION_OPSETS = range(23, 27)
-# The first opset of a changed meaning or type that the names of the arguments (`signature`) do not show:
+# The opsets that changed an argument without changing its name (`signature`):
 # scale and bias of GroupNormalization have an element for each channel instead of each group;
 GROUP_NORM_OF_CHANNELS_OPSET = 21
 # Attention pads a mask that is shorter than the keys;
@@ -26,7 +26,7 @@ ATTENTION_PADS_MASK_OPSET = 24
 MAX_OF_INTEGERS_OPSET = 12
 # DequantizeLinear supports a scale for each channel, and later for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
-# Names of inputs: in every ONNX operator that has such an input, it holds axes, or sizes and counts.
+# Inputs with these names hold axes, or sizes and counts, in every ONNX operator.
 AXES_ARGUMENTS = frozenset(("axes", "axis"))
 SIZE_ARGUMENTS = frozenset(
     "M block_shape delta depth dft_length ends frame_length frame_step image_shape limit max_output_boxes_per_class "
@@ -50,7 +50,7 @@ class Signature:
     inputs: Mapping[str, int]
     attributes: Mapping[str, Any]
 
-    def takes(self, name: str) -> bool:
+    def has_argument(self, name: str) -> bool:
         """Returns whether the operator has an input or attribute of that name."""
         return name in self.inputs or name in self.attributes
 

@@ -531,7 +531,7 @@ DIMS_OWN = _own(
 )
 
 # Rules for the last dimension of an output of unknown rank. A Reshape to a shape of unknown length has an unknown rank,
-# but the last dimension of a later MatMul is that of its weight.
+# but a later MatMul has the last dimension of its weight.
 LAST: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(lambda known: known.last(0))),
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),

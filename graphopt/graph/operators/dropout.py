@@ -10,7 +10,7 @@ from graphopt.graph.view import GraphView, attribute_int
 
 def drops_nothing(node: ir.Node, view: GraphView) -> bool:
     """Returns whether a Dropout returns its input: it is not in training mode, or its ratio is 0."""
-    if signature("Dropout", view.opset(node)).takes("is_test"):
+    if signature("Dropout", view.opset(node)).has_argument("is_test"):
         return attribute_int(node, "is_test", 0) == 1
     arguments = view.arguments(node)
     ratio, training = (

@@ -284,8 +284,8 @@ class Shapes:
         if (value, axis) not in self._symbols:
             declared = self._graph.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
-            made = isinstance(name, str) and name.startswith(GENERATED_SYMBOL)
-            self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._symbols)}")
+            is_generated = isinstance(name, str) and name.startswith(GENERATED_SYMBOL)
+            self._symbols[value, axis] = _size(name) if is_generated else Size.symbol(f"?{len(self._symbols)}")
         return self._symbols[value, axis]
 
 
@@ -320,5 +320,5 @@ def _size(declared: Dim) -> Size:
         return Size.of(declared)
     if PRODUCT.fullmatch(declared):
         return product([Size.of(int(f)) if f.isdigit() else Size.symbol(f) for f in declared.split("*")])
-    # Our own symbols start with one question mark, so a declared name that starts with one gets another.
+    # Our own symbols start with one question mark, so a declared name that starts with one gets a second one.
     return Size.symbol(f"?{declared}" if declared.startswith("?") else declared)

@@ -162,7 +162,7 @@ class Reasons:
         if node.domain != "":
             return False
         if node.op_type == "GroupNormalization":
-            return not signature("GroupNormalization", self.editor.opset(node)).takes("stash_type")
+            return not signature("GroupNormalization", self.editor.opset(node)).has_argument("stash_type")
         return node.op_type in STATISTICS and not self._is_global_pool(node)
 
     def _is_global_pool(self, node: ir.Node) -> bool:
