@@ -170,7 +170,7 @@ def optimize(
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
         screen.divert()
-    _check_outputs(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
+    _check_output_paths(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
     with _working(options, out if written == out else None, json_file, report_file):
         tuning = _tune(model, options, timing, tuning_cache, tune_seconds, measure=tune)
@@ -355,7 +355,7 @@ def _data(found: _Found) -> dict[str, object]:
     }
 
 
-def _check_outputs(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
+def _check_output_paths(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
     """Checks in advance that no output overwrites the model, its weights or another output.
 
     Raises:

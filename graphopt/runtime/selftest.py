@@ -292,7 +292,8 @@ def _forced_result(
         return iter(created.run(None, dict(feeds)))
 
     tested, worst, detail, refused = 0, 0.0, "", ""
-    # One session runs all inputs, because its creation takes longer than the runs. If it fails, each input gets one.
+    # One session runs all inputs, because creating a session takes longer than the runs.
+    # If it fails, each input gets its own session.
     todo = [cases]
     while todo:
         together = todo.pop()

@@ -238,7 +238,7 @@ def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) 
         rows: scores, [rows, scores]; rows with NaN are ignored.
         chosen: indices, [rows, chosen].
         noise: the rounding error of each score.
-        in_order: whether the indices must be sorted, with that of the largest score first.
+        in_order: whether the indices must be sorted by falling scores.
     """
     if not rows.size or not chosen.size:
         return ""

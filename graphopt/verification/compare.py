@@ -7,7 +7,7 @@ the largest error, which shows a local fault, and the RMS of the error, which sh
 The limit of an output or slice is the *measured rounding error*: the change of BEFORE when all its values are rounded
 at random (`noise.py`), by FACTOR times the unit of their precision. It is at least FLOOR. A difference within its limit
 but beyond LARGEST_LIMIT is inconclusive. LIMITS replace rounding errors that cannot be measured. All of these are
-relative to the RMS of the output or slice. A model's metadata may name a class of rewrites, never a number.
+relative to the RMS of the output or slice. A model's metadata may name a class of rewrites, but contains no limit.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def stored(rounding: Rounding) -> Rounding:
 PARTIAL_SUMS = 0.7
 # Polynomials for tanh, erf, exp, ... have errors of units in the last place of 1, even where the results are small.
 FUNCTION_FLOOR = FACTOR * 2.0**-22
-# The same for functions inside recurrent layers: neighbouring values of an almost closed gate are 2**-24 apart. Without
-# this floor, states of 1e-4 in silero_vad reached 1.3 of their limit when inputs changed by a twelfth of the noise.
+# Functions inside recurrent layers also have such errors: values of an almost closed gate are 2**-24 apart.
+# Without this floor, states of 1e-4 in silero_vad reached 1.3 of their limit when inputs changed by a twelfth of the
+# noise.
 GATE_FLOOR = FACTOR * 2.0**-24
 
 # Limits of the largest error if the rounding error cannot be measured.

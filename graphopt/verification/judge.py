@@ -141,7 +141,8 @@ class _Judge:
             return Judgement(equal, found.structure or ("" if equal else "differs"), found.relative, limit, limit=limit)
         own = numerics = pair.rewritten.classes[name]
         if run.mode.provider != CPU or run.mode.optimized:
-            numerics = max(numerics, Numerics.REASSOCIATED)  # these may add in another order even without a rewrite
+            # Other kernels may add in another order even without a rewrite.
+            numerics = max(numerics, Numerics.REASSOCIATED)
         approximation = None
         if name in pair.rewritten.approximated and _has_kernels(pair, run):
             numerics = max(numerics, Numerics.APPROXIMATE)

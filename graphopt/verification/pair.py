@@ -593,13 +593,13 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _names_of_stored(weights: Iterable[ir.Value]) -> frozenset[str]:
-    """Returns the names of weights, and of the values that were moved or cast to them."""
+    """Returns the names of moved or cast weights, and of the values that they were moved or cast from."""
     return frozenset(str(source.name) for value in weights for source in _origin(value))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-# Tolerances relative to a table's largest element: the effect of another order of folding, and rounding to bfloat16.
+# Tolerances relative to a table's largest element, for folding in another order and for rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
 
 

@@ -198,7 +198,7 @@ def test_the_file_is_named_that_does_not_run(tmp_path: Path) -> None:
         graphopt.tune(tmp_path / "new.onnx", target="cpu")
     onnx.save(model_from_text("g (int4[2] x) => (float[2] y) { y = Cast <to = 1> (x) }", {}), tmp_path / "int4.onnx")
     for command in (graphopt.tune, lambda path, target: graphopt.limit_error(path, 0.1)):
-        with pytest.raises(GraphoptError, match=rf"^{tmp_path}/int4.onnx: input 'x' holds INT4"):
+        with pytest.raises(GraphoptError, match=rf"^{tmp_path}/int4.onnx: input 'x' has type INT4"):
             command(tmp_path / "int4.onnx", target="cpu")
 
 
