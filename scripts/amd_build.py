@@ -146,7 +146,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     if kernel.count("flat_"):
         found.append("flat instead of global or LDS instructions")
     if re.match(PRODUCTS, kernel.name):
-        # implicit_product converts float16 to float32.
+        # implicit_gemm converts float16 to float32.
         half = kernel.name.endswith(("_f16", "_i8")) and not kernel.name.startswith("implicit")
         if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):
             found.append("no matrix instruction")

@@ -112,7 +112,7 @@ void compare(const ConvolutionProblem& p, const Operands& given, size_t workers)
 }
 
 // Returns NCHW2c: for each pixel two channels rounded to bfloat16.
-std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int64_t size) {
+std::vector<uint32_t> to_nchw2c(const std::vector<float>& x, int64_t planes, int64_t size) {
   const auto half = [](float number) {
     uint32_t bits;
     std::memcpy(&bits, &number, sizeof bits);
@@ -152,19 +152,19 @@ class AtTheEnd {
 };
 
 // From float32 and NCHW2c inputs, to float32, to NCHW2c, and to both.
-void compare_pairs(ConvolutionProblem p, const Operands& given, size_t workers) {
+void compare_nchw2c(ConvolutionProblem p, const Operands& given, size_t workers) {
   const auto size = static_cast<int64_t>(given.sums.size());
   const bool planes = p.C == 1 && p.M == 1;
   const bool even_x = planes || p.C % 2 == 0, even_y = planes || p.M % 2 == 0;
   const AtTheEnd<float> numbers(given.x), others(std::vector<float>(given.x.size(), 0.5f));
-  const AtTheEnd<uint32_t> words(even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size())
+  const AtTheEnd<uint32_t> words(even_x ? to_nchw2c(given.x, p.N * p.x_channels(), p.in_size())
                                         : std::vector<uint32_t>());
   ThreadParallel pool(workers);
   for (const auto vectors : ways(p)) {
     for (const int which : {0, 1, 2, 3, 4, 5}) {
-      p.pairs = which >= 3;
-      const bool wants_y = which % 3 != 1, wants_pairs = which % 3 != 0;
-      if ((p.pairs && !even_x) || (wants_pairs && !even_y)) continue;
+      p.x_nchw2c = which >= 3;
+      const bool wants_y = which % 3 != 1, wants_nchw2c = which % 3 != 0;
+      if ((p.x_nchw2c && !even_x) || (wants_nchw2c && !even_y)) continue;
       HeapWorkspace arena;
       void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
       cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
@@ -174,21 +174,21 @@ void compare_pairs(ConvolutionProblem p, const Operands& given, size_t workers) 
       const auto schedule = workers > 1 ? cpu::conv_schedule<float>(p, vectors, workers) : nullptr;
       for (const bool first : {true, false}) {
         if (first && schedule == nullptr) continue;
-        const void* x = first     ? static_cast<const void*>(others.data())
-                        : p.pairs ? static_cast<const void*>(words.data())
-                                  : numbers.data();
-        cpu::pairs_conv<float>(p, vectors, schedule.get(), x, weights, given.b.data(),
-                               p.has_residual ? given.r.data() : nullptr, wants_y ? y.data() : nullptr,
-                               wants_pairs ? pairs.data() : nullptr, pool,
-                               arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, workers)));
+        const void* x = first        ? static_cast<const void*>(others.data())
+                        : p.x_nchw2c ? static_cast<const void*>(words.data())
+                                     : numbers.data();
+        cpu::nchw2c_conv<float>(p, vectors, schedule.get(), x, weights, given.b.data(),
+                                p.has_residual ? given.r.data() : nullptr, wants_y ? y.data() : nullptr,
+                                wants_nchw2c ? pairs.data() : nullptr, pool,
+                                arena.allocate(cpu::nchw2c_conv_workspace<float>(p, vectors, workers)));
       }
       if (wants_y) check_result(p, given, y);
-      if (!wants_pairs) continue;
+      if (!wants_nchw2c) continue;
       CHECK(pairs.back() == 77);
       pairs.pop_back();
       if (wants_y) {
         y.pop_back();
-        CHECK(pairs == in_pairs(y, p.N * p.y_channels(), p.out_size()));
+        CHECK(pairs == to_nchw2c(y, p.N * p.y_channels(), p.out_size()));
       } else {
         for (size_t i = 0; i < y.size() - 1; ++i) {
           const auto at = static_cast<int64_t>(i);
@@ -282,7 +282,7 @@ TEST_CASE("NCHW2c convolutions of many shapes") {
       for (const Activation& act : {Activation{Kind::kClip, -0.25f, 0.5f}, Activation{Kind::kSilu, 0, 0},
                                     Activation{Kind::kLeakyRelu, -0.5f, 0}}) {
         p.act = act;
-        compare_pairs(p, given, workers);
+        compare_nchw2c(p, given, workers);
       }
     }
   }
@@ -308,7 +308,7 @@ TEST_CASE("images multiplied in one GEMM, and remaining images") {
       p.bfloat16 = bfloat16;
       compare(p, Operands(p), 3);
     }
-    compare_pairs(p, Operands(p), 3);
+    compare_nchw2c(p, Operands(p), 3);
   }
 }
 
@@ -367,7 +367,7 @@ TEST_CASE("depthwise convolutions that keep the size of planes") {
              {ActivationKind::kNone, ActivationKind::kRelu, ActivationKind::kSilu}) {
           p.act.kind = kind;
           p.has_residual = kind == ActivationKind::kNone && pad == 0;
-          compare_pairs(p, given, 1);
+          compare_nchw2c(p, given, 1);
         }
       }
     }
@@ -376,7 +376,7 @@ TEST_CASE("depthwise convolutions that keep the size of planes") {
 
 TEST_CASE("infinite numbers of a plane stay in their windows") {
   ConvolutionProblem p;
-  p.bfloat16 = p.pairs = true;
+  p.bfloat16 = p.x_nchw2c = true;
   p.groups = 2;
   p.kernel = {1, 3, 3};
   p.pad = {0, 1, 1};
@@ -392,8 +392,8 @@ TEST_CASE("infinite numbers of a plane stay in their windows") {
     std::vector<float> y(static_cast<size_t>(2 * p.out_size()));
     std::vector<uint32_t> x(static_cast<size_t>(p.in_size()), 0x3f803f80);
     x[static_cast<size_t>(at)] = 0x3f807f80;  // in the first plane
-    cpu::pairs_conv<float>(p, vectors, nullptr, x.data(), weights, b.data(), nullptr, y.data(), nullptr, pool,
-                           arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, 1)));
+    cpu::nchw2c_conv<float>(p, vectors, nullptr, x.data(), weights, b.data(), nullptr, y.data(), nullptr,
+                            pool, arena.allocate(cpu::nchw2c_conv_workspace<float>(p, vectors, 1)));
     for (int64_t i = 0; i < 2 * p.out_size(); ++i) {
       const bool near = i < p.out_size() && std::abs(i / 5 - at / 5) < 2 && std::abs(i % 5 - at % 5) < 2;
       CHECK(std::isfinite(y[static_cast<size_t>(i)]) != near);

@@ -1,11 +1,11 @@
-// Convolutions in channels last as GEMMs, with bias, residual and activation as epilogue. Operands are loaded in packs
-// of 16 bytes (gemm/loaders/dense.h). These kernels run in regions if the tensors are in channels last (NHWC) and no
-// vendor's library accepts the convolution.
+// float16 convolutions in channels last (NHWC) as implicit GEMMs, with bias, residual and activation as epilogue.
+// Operands are loaded in packs of 16 bytes (gemm/loaders/dense.h). These kernels run if no vendor's library accepts the
+// convolution.
 //
-// A step of the GEMM covers a part of the channels of one tap, or several taps. One access reads 16 bytes of a pixel,
-// or zeros outside of X. 2 M N K FLOPs. Memory traffic: each element of X, W and Y once, because X comes from the cache
-// for all taps but the first. conv_disjoint computes transposed convolutions with disjoint windows (disjoint_args.h).
-// Launch: operators/conv/convolution/plan.cpp.
+// A step of the GEMM covers some channels of one tap, or several taps. One access reads 16 bytes of a pixel, or zeros
+// outside of X. The kernels need 2 M N K FLOPs and read each element of X and W from memory once: for all taps but the
+// first, X comes from the cache. conv_disjoint computes transposed convolutions with disjoint windows
+// (disjoint_args.h). Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"
@@ -56,9 +56,9 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
   const auto at = [&](int m) {
     const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
     const uint32_t row = divide(pixel_of_x, args.columns);  // counted over all images
-    const uint32_t across = pixel_of_x - row * args.columns.d;
+    const uint32_t column_of_x = pixel_of_x - row * args.columns.d;
     const size_t row_of_y = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
-    const size_t column_of_y = static_cast<size_t>(across) * args.window_w.d + s;
+    const size_t column_of_y = static_cast<size_t>(column_of_x) * args.window_w.d + s;
     const size_t pixel = row_of_y * args.columns.d * args.window_w.d + column_of_y;
     return pixel * args.filters.d + static_cast<size_t>(filter);
   };

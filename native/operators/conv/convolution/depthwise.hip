@@ -1,7 +1,7 @@
 // Depthwise Conv in float16 and channels last, with its epilogue: y = act(conv(x, w) + bias + r).
 //
-// X is read about once from memory and Y is written once, but at batch 1 the latency of the loads counts more than the
-// bytes. So a work-item has few outputs, and its loads depend on nothing that it computes. Launch:
+// X is read about once from memory and Y is written once. At batch 1, the latency of the loads takes more time than the
+// transfer. A work-item therefore has few outputs, and all its loads can start at once. Launch:
 // operators/conv/convolution/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/vec.h"
@@ -12,15 +12,15 @@ namespace graphopt::hip {
 
 // The strip of Y of a work-item: pixels of one row, from column `first` on.
 struct DepthwiseStrip {
-  uint32_t image, row_of_all;  // the row among those of all images
+  uint32_t image, batch_row;  // batch_row: the row, counted over all images
   int row, first;
 };
 
 template <int kStrip>
 DEVICE DepthwiseStrip depthwise_strip(const DepthwiseArgs& args, uint32_t strip) {
-  const uint32_t row_of_all = divide(strip, args.strips), image = divide(row_of_all, args.rows);
-  return {image, row_of_all, static_cast<int>(row_of_all - image * args.rows.d),
-          static_cast<int>(strip - row_of_all * args.strips.d) * kStrip};
+  const uint32_t batch_row = divide(strip, args.strips), image = divide(batch_row, args.rows);
+  return {image, batch_row, static_cast<int>(batch_row - image * args.rows.d),
+          static_cast<int>(strip - batch_row * args.strips.d) * kStrip};
 }
 
 // Adds bias and residual, activates and stores kSize channels of a strip.
@@ -33,7 +33,7 @@ DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& st
   const Channels shift = load_vec<kSize>(static_cast<const half_t*>(args.bias) + channel);
   UNROLL for (int k = 0; k < kStrip; ++k) {
     if (strip.first + k >= args.OW) return;
-    const size_t pixel = static_cast<size_t>(strip.row_of_all) * static_cast<size_t>(args.OW) +
+    const size_t pixel = static_cast<size_t>(strip.batch_row) * static_cast<size_t>(args.OW) +
                          static_cast<size_t>(strip.first + k);
     const size_t at = pixel * args.channels + channel;
     UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(shift.v[j]);
@@ -48,15 +48,15 @@ DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& st
   }
 }
 
-// Any window. A work-item computes 8 channels.
+// Supports any window. A work-item computes a strip of 8 channels.
 DEVICE void depthwise_any(const DepthwiseArgs& args) {
   constexpr int kSize = Pack<half_t>::kSize;
   const half_t *x = args.x, *w = args.w;
   const ConvWindow& p = args.window;
   const uint32_t i = work_item(kDepthwiseThreads);
   if (i >= args.total) return;
-  const uint32_t strip_of_all = divide(i, args.block), channel = (i - strip_of_all * args.block.d) * kSize;
-  const DepthwiseStrip strip = depthwise_strip<kDepthwiseStrip>(args, strip_of_all);
+  const uint32_t strip_index = divide(i, args.block), channel = (i - strip_index * args.block.d) * kSize;
+  const DepthwiseStrip strip = depthwise_strip<kDepthwiseStrip>(args, strip_index);
   const auto channels = static_cast<size_t>(args.channels);
   const half_t* const from = x +
                              static_cast<size_t>(strip.image) * static_cast<size_t>(args.H) *
@@ -87,8 +87,8 @@ struct DepthwiseLds {
       w[kSide * kSide * (kDepthwisePairs + 1)];  // [taps][pairs of channels + 1]: no bank conflicts
 };
 
-// A square window with equal strides and without dilation. A work-group has a block of `pairs` pairs of channels and
-// copies their weights to LDS; a work-item computes 2 channels.
+// Supports kSide x kSide windows with stride kStride on both axes and without dilation. A work-group copies the weights
+// of `pairs` pairs of channels to LDS; a work-item computes a strip of 2 channels.
 template <int kSide, int kStride, int kStrip = kDepthwiseStrip>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   SHARED(lds, DepthwiseLds<kSide>);
@@ -105,11 +105,11 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
     }
   }
   barrier();
-  const uint32_t part = divide(static_cast<uint32_t>(thread_x()), args.block),
-                 pair = thread_x() - part * pairs,
-                 strip_of_all = static_cast<uint32_t>(block_x()) * args.parts + part;
-  if (part >= args.parts || strip_of_all >= args.total) return;
-  const DepthwiseStrip strip = depthwise_strip<kStrip>(args, strip_of_all);
+  const uint32_t strip_of_group = divide(static_cast<uint32_t>(thread_x()), args.block),
+                 pair = thread_x() - strip_of_group * pairs,
+                 strip_index = static_cast<uint32_t>(block_x()) * args.strips_per_group + strip_of_group;
+  if (strip_of_group >= args.strips_per_group || strip_index >= args.total) return;
+  const DepthwiseStrip strip = depthwise_strip<kStrip>(args, strip_index);
   const uint32_t channel = first_channel + pair * 2;
   const int top = strip.row * kStride - args.window.top, left = strip.first * kStride - args.window.left;
   const half_t* const from =
@@ -143,7 +143,8 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
   if constexpr (kSide < 7) {
     UNROLL for (int r = 0; r < kSide; ++r) multiply(load(r), r);
   } else {
-    // Unrolled, the loads of all rows would take too many registers. The next row arrives during this one.
+    // Loading all rows at once would take too many registers. Each row is loaded during the arithmetic of the previous
+    // row.
     Line line = load(0);
     NO_UNROLL for (int r = 1; r < kSide; ++r) {
       const Line next = load(r);

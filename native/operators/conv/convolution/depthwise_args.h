@@ -8,20 +8,21 @@
 namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
-constexpr int kDepthwiseStrip = 4;  // adjacent pixels in a row of Y that a work-item computes
+constexpr int kDepthwiseStrip = 4;  // a work-item computes a strip of so many adjacent pixels in a row of Y
 constexpr int kDepthwiseLongStrip =
     8;  // the same for depthwise_*_long_f16, which load fewer pixels for each output
 constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
 
-// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 takes any window, and
-// `total` counts work-items: the strips of all vectors of 8 channels. For the other kernels `total` counts strips. A
-// work-group computes `parts` of them for a block of channels; the second axis of the grid counts blocks.
+// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 supports any window,
+// and its `total` is the number of work-items: strips times vectors of 8 channels. For the other kernels `total` is the
+// number of strips. A work-group computes `strips_per_group` strips for a block of channels; the second axis of the
+// grid counts blocks.
 struct DepthwiseArgs : Arguments<5, 152> {
   In x;
   Constant w, bias;
   In residual;  // may be null
   Out y;
-  uint32_t total, channels, parts, unused;
+  uint32_t total, channels, strips_per_group, unused;
   Divisor block;  // depthwise_f16: vectors of 8 channels in a pixel; others: pairs of channels in a block
   Divisor strips, rows;  // strips of a row, rows of an image
   int32_t H, W, OW;

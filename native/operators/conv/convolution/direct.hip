@@ -3,23 +3,22 @@
 // kPixels times and each value of X kFilters times. This kernel runs if neither a vendor's library nor
 // implicit_gemm.hip supports the convolution.
 //
-// For a transposed convolution one launch writes every stride-th output of each axis. These outputs read adjacent
-// elements of X with the same taps of W, and no zero is multiplied (operators/conv/convolution/plan.cpp).
+// For a transposed convolution, one launch writes every stride-th output of each axis. These outputs use the same taps
+// of W, and no zero is multiplied (operators/conv/convolution/plan.cpp).
 //
-// 2 M C FLOPs for each pixel of Y and each tap: compute-bound, on the vector unit only.
+// The kernel needs 2 M C FLOPs for each pixel of Y and each tap. It is compute-bound on the vector unit.
 #include "device/platform.h"
 #include "operators/conv/convolution/direct_args.h"
 
 namespace graphopt::hip {
 
-// The pixels of Y that a work-item computes. For each: its image of X, the first position that it reads on each axis,
-// and its address in Y (null beyond the last pixel).
+// The pixels of Y that a work-item computes.
 template <class T>
 struct ConvolutionPixels {
   static constexpr int kPixels = kConvolutionPixels;
-  const T* image[kPixels];
-  T* to[kPixels];
-  int at_a[kPixels], at_b[kPixels], at_c[kPixels];
+  const T* image[kPixels];                          // the image of X
+  T* to[kPixels];                                   // address in Y; null beyond the last pixel
+  int at_a[kPixels], at_b[kPixels], at_c[kPixels];  // the first position in X on each axis
 
   DEVICE ConvolutionPixels(const ConvolutionArgs& args, int group) {
     const T* x = args.x;
@@ -33,11 +32,11 @@ struct ConvolutionPixels {
       const uint32_t i = divide(pixel, args.per_image), in_image = pixel - i * args.per_image.d;
       const uint32_t p = divide(in_image, args.per_plane), in_plane_at = in_image - p * args.per_plane.d;
       const uint32_t q = divide(in_plane_at, args.across), r = in_plane_at - q * args.across.d;
-      const size_t number =
+      const size_t group_of_image =
           static_cast<size_t>(i) * static_cast<size_t>(args.groups) + static_cast<size_t>(group);
-      image[j] = x + number * static_cast<size_t>(args.C) * args.in_plane;
+      image[j] = x + group_of_image * static_cast<size_t>(args.C) * args.in_plane;
       to[j] = n < args.pixels
-                  ? y + number * static_cast<size_t>(args.M) * args.out_plane +
+                  ? y + group_of_image * static_cast<size_t>(args.M) * args.out_plane +
                         static_cast<uint32_t>(args.strides.first_pixel) + p * static_cast<uint32_t>(a.out) +
                         q * static_cast<uint32_t>(b.out) + r * static_cast<uint32_t>(c.out)
                   : nullptr;
@@ -59,7 +58,7 @@ DEVICE void convolution(const ConvolutionArgs& args) {
   const T* filters = w + static_cast<ptrdiff_t>(group) * strides.group + strides.first_tap;
   int filter[kFilters];
   UNROLL for (int f = 0; f < kFilters; ++f) {
-    // opaque() keeps the offsets in vector registers: there are too few scalar ones for eight addresses of W.
+    // opaque() keeps the offsets in vector registers: there are too few scalar registers for eight addresses of W.
     filter[f] = opaque((first_m + f < M ? first_m + f : M - 1) * strides.filter);
   }
   const ConvolutionPixels<T> pixels(args, group);

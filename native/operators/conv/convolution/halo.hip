@@ -1,9 +1,9 @@
-// The convolutions of channels_last.hip with strides and dilations of 1 and images of Y as large as those of X: the
+// The convolutions of channels_last.hip with strides and dilations of 1 and images of Y as large as those of X. The
 // pixels of X that a tile needs are copied to LDS once for each block of channels, not once for each tap.
 //
-// FLOPs and memory traffic are those of channels_last.hip. With nine taps, a tile of 192 x 160 reads little more than
-// half as much from the L2 cache. Requires direct copies from memory to LDS, which the CPU emulates for tests, and LDS
-// for two blocks of channels. Launch: operators/conv/convolution/plan.cpp.
+// FLOPs and memory traffic are the same as in channels_last.hip. With nine taps, a tile of 192 x 160 reads little more
+// than half as much from the L2 cache. The kernels require direct copies from memory to LDS (the CPU emulates them for
+// tests), and LDS for two blocks of channels. Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"

@@ -1,4 +1,4 @@
-// Convolutions on a GPU: by the vendors' libraries and by the kernels of this library.
+// Convolutions on a GPU: by the vendors' libraries and by built-in kernels.
 #include "operators/conv/convolution/implementations.h"
 
 #include "device/libraries/libraries.h"
@@ -36,13 +36,13 @@ ConvolutionProblem ConvolutionWork::without_epilogue() const {
 
 void ConvolutionWork::add_tail() {
   if (!p.has_bias && !p.has_residual && p.act.kind == ActivationKind::kNone) return;
-  program.launch(gpu::linear_rest_plan(layer(), true, call.aligned()),
+  program.launch(gpu::linear_epilogue_plan(layer(), true, call.aligned()),
                  {Ref(), Ref(), bias_or_zeros(), residual()}, {Ref::output(0)});
 }
 
 namespace {
 
-// Returns why p is not a pointwise convolution, or null. Output pixels beyond the input would read padding.
+// Returns why p is not a pointwise convolution, or null. Such a convolution must not read padding.
 const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
@@ -93,7 +93,7 @@ void plan_pointwise(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   multiply(gemm);
 }
 
-// Returns `why` if not null, else the reason why the library is unavailable.
+// Returns `why` if it is not null; otherwise why the library is unavailable, or null.
 const char* refuse_by_library(ConvolutionWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
@@ -110,8 +110,8 @@ const char* refuse_implicit_gemm(ConvolutionWork& work) {
 }
 
 // A bias and a stride each add a launch to the pointwise GEMM, but not to the implicit GEMM. The implicit GEMM has no
-// split-K and is therefore preferred only for problems that fill the device (docs/measurements/gpu_h200.md,
-// Implementations measured).
+// split-K. It is therefore preferred only if its tiles fill the device (docs/measurements/gpu_h200.md, Implementations
+// measured).
 const char* refuse_built_in_pointwise(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const char* why = refuse_unless_pointwise(p);
@@ -124,8 +124,8 @@ const char* refuse_built_in_pointwise(ConvolutionWork& work) {
 }
 void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_built_in); }
 
-// A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image:
-// Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
+// A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image n:
+// Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then moves the taps of each pixel to its window in Y. cuDNN's
 // backward-data convolution can be much slower (docs/measurements/provider_h200.md, U-Net).
 const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
   constexpr const char* kWhy = "the windows are not disjoint";
@@ -300,7 +300,7 @@ void plan_channels_last_implicit_gemm(ConvolutionWork& work) {
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
-constexpr int64_t kVector = 8;  // the implicit GEMM reads vectors of 8 channels
+constexpr int64_t kVector = 8;  // channels in a vector that the implicit GEMM reads
 
 // Rounds the number of input channels up to full vectors.
 ConvolutionProblem with_padded_channels(ConvolutionProblem p) {

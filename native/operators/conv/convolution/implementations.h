@@ -10,13 +10,13 @@ namespace graphopt {
 // The convolution of one node. In channels last it has two spatial axes and float16 elements, and may have a residual
 // and an activation.
 struct ConvolutionWork : GpuWork<ConvolutionProblem> {
-  static constexpr size_t kResidual = 3;  // input index, if there is a tail
+  static constexpr size_t kResidual = 3;  // input index of the residual
 
   // The bias is input 2 if there is one.
   Ref bias() const { return p.has_bias ? Ref::input(2) : Ref(); }
   Ref residual() const { return p.has_residual ? Ref::input(kResidual) : Ref(); }
 
-  // In channels last:
+  // The other members are for channels last only.
   Ref bias_or_zeros() const;
   int64_t pixels() const { return p.N * p.out_size(); }
   // Y [pixels, M] = X [pixels, C] W^T, with bias, residual and activation.

@@ -1,11 +1,11 @@
 // Conv with any kernel size, stride, padding, dilation and number of groups as an implicit GEMM: Y [M, pixels] = W [M,
-// C taps] patches [C taps, pixels], with float32 sums, in channels first (NCHW). This kernel runs if no vendor's library
-// accepts the convolution, for example because of asymmetric padding.
+// C taps] patches [C taps, pixels], with float32 sums, in channels first (NCHW). This kernel runs if no vendor's
+// library accepts the convolution, for example because of asymmetric padding.
 //
-// 2 N OH OW M C taps FLOPs for (N C H W + N M OH OW) elements: compute-bound from about 32 channels on. W is loaded 16
-// bytes at a time if its rows are aligned to 16 bytes; patches are gathered, one element at a time. The GEMM pipeline
-// is that of operators/matmul/matmul/kernel.hip. scripts/gpu_bench.py compares it with cuDNN. Launch:
-// operators/conv/convolution/plan.cpp.
+// The kernel needs 2 N OH OW M C taps FLOPs for N C H W + N M OH OW elements. It is compute-bound from about 32
+// channels on. W is loaded 16 bytes at a time if its rows are aligned to 16 bytes; patches are gathered one element at
+// a time. operators/matmul/matmul/kernel.hip has the same GEMM pipeline. scripts/gpu_bench.py compares the kernel with
+// cuDNN. Launch: operators/conv/convolution/plan.cpp.
 #include "device/platform.h"
 #include "gemm/kernels.h"
 #include "gemm/loaders/im2col.h"
@@ -14,16 +14,16 @@
 namespace graphopt::hip {
 
 // Stores Y from the sums of the tile that begins at filter first_m and pixel first_n.
-template <class Product, class T>
-DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t first_n, Product& product,
-                       typename Product::Lds& lds) {
+template <class Gemm, class T>
+DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t first_n, Gemm& gemm,
+                       typename Gemm::Lds& lds) {
   constexpr int kSize = Pack<T>::kSize;
   const T* bias = args.bias;
   T* y = args.y;
   const int32_t M = args.M;
   const uint32_t pixels = args.pixels;
   const Divisor& per_image = args.per_image;
-  product.template for_each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
+  gemm.template for_each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
     m += first_m;
     const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
     if (m >= M || n >= pixels) return;
@@ -37,8 +37,8 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
     if (args.packs_of_y != 0) {
       store_pack(at, out);
     } else {
-      const size_t next =
-          (channels - 1) * per_image.d;  // from the end of a channel to its start in the next image
+      // From the end of a channel to its start in the next image.
+      const size_t next = (channels - 1) * per_image.d;
       UNROLL for (int i = 0; i < kSize; ++i) {
         const auto step = static_cast<uint32_t>(i);
         if (n + step < pixels) at[step + divide(pixel + step, per_image) * next] = out.v[i];
@@ -47,24 +47,24 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
   });
 }
 
-template <class Product, class T>
+template <class Gemm, class T>
 DEVICE void conv(const ConvArgs& args) {
-  SHARED(lds, typename Product::Lds);
+  SHARED(lds, typename Gemm::Lds);
   const T* w = args.w;
   const int32_t M = args.M;
   const int group = block_z();
-  const int first_m = block_y() * Product::kM;
-  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  const int first_m = block_y() * Gemm::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Gemm::kN;
   const int K = args.C * static_cast<int>(args.taps.d);
   const OperandLayout layout = {K, 1, args.packs_of_w};
-  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
+  OperandPart<T, Gemm::kM, Gemm::kDepth, Gemm::kThreads, Gemm::kByLine> filters(
       w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
               static_cast<size_t>(K),
       layout, M - first_m, K);
-  ConvPatches<Product, T> patches(args, group, first_n, K);
-  Product product;
-  // Inlined first: clang 22 would otherwise keep what the lambdas capture in scratch memory.
-  product.run(
+  ConvPatches<Gemm, T> patches(args, group, first_n, K);
+  Gemm gemm;
+  // Inlined first: clang 22 would otherwise keep the captured variables in scratch memory.
+  gemm.run(
       lds, K,
       [&](int first_k, int) __attribute__((always_inline)) {
         filters.load(first_k);
@@ -74,7 +74,7 @@ DEVICE void conv(const ConvArgs& args) {
         filters.store(lds.a[buffer]);
         patches.store(lds, buffer);
       });
-  store_conv<Product, T>(args, group, first_m, first_n, product, lds);
+  store_conv<Gemm, T>(args, group, first_m, first_n, gemm, lds);
 }
 
 }  // namespace graphopt::hip

@@ -1,5 +1,5 @@
-// Conv and ConvTranspose with one to three spatial axes: the vendor's library if it is installed and supports them,
-// else built-in kernels.
+// Conv and ConvTranspose with one to three spatial axes. A vendor's library computes them if it is installed and
+// supports them; otherwise built-in kernels do.
 #include "operators/conv/convolution/op.h"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class Convolution : public gpu::DeviceKernel {
                   " has another shape");
     }
     if (slopes && call.input(slopes_input()).shape.elements() != y[1]) {
-      throw Error("slopes ", call.input(slopes_input()).shape, " are not one for each of ", y[1],
+      throw Error("slopes ", call.input(slopes_input()).shape, " must have one element for each of ", y[1],
                   " channels");
     }
     const bool has_bias = p.has_bias;
@@ -176,19 +176,20 @@ class ConvTranspose : public Convolution {
   }
 
   void place(ConvolutionProblem& p, size_t d, size_t i) const override {
-    const int64_t more = output_padding_.empty() ? 0 : output_padding_[i];
-    const int64_t whole = (p.in[d] - 1) * p.stride[d] + more + p.span(d);  // without padding
+    const int64_t output_padding = output_padding_.empty() ? 0 : output_padding_[i];
+    const int64_t unpadded =
+        (p.in[d] - 1) * p.stride[d] + output_padding + p.span(d);  // size of Y without pads
     const bool same = window_.auto_pad() == "SAME_UPPER" || window_.auto_pad() == "SAME_LOWER";
     if (output_shape_.empty() && !same) {
       const Window::Padding pads = window_.pads(i);
       p.pad[d] = pads.begin;
-      p.out[d] = whole - pads.begin - pads.end;
+      p.out[d] = unpadded - pads.begin - pads.end;
       return;
     }
     const int64_t wanted = output_shape_.empty() ? p.in[d] * p.stride[d] : output_shape_[i];
-    const Window::Padding padding = window_.halves(std::max<int64_t>(whole - wanted, 0));
+    const Window::Padding padding = window_.halves(std::max<int64_t>(unpadded - wanted, 0));
     p.pad[d] = padding.begin;
-    p.out[d] = output_shape_.empty() ? whole - padding.begin - padding.end : wanted;
+    p.out[d] = output_shape_.empty() ? unpadded - padding.begin - padding.end : wanted;
   }
 
   std::vector<int64_t> output_padding_, output_shape_;
@@ -239,8 +240,8 @@ std::string refuse_conv_transpose(const Node& node) {
                                                            : "";
 }
 
-// A pointwise convolution is a GEMM in both layouts, equally fast for one image: changing the layout of its operands
-// for it would not pay.
+// A pointwise convolution is a GEMM in both layouts, and equally fast for one image. Converting its operands to
+// channels last would therefore only cost time.
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;

@@ -1,4 +1,4 @@
-// Convolutions of up to three spatial axes on a GPU without the vendor's libraries.
+// Launch plans of the built-in GPU kernels for convolutions of up to three spatial axes.
 #pragma once
 
 #include "gemm/planner.h"
@@ -6,20 +6,20 @@
 
 namespace graphopt::gpu {
 
-// Any convolution, by the direct algorithm (direct.hip). Inputs X, W, B if any; output Y. Throws std::invalid_argument
-// if a size is too large.
+// Computes any convolution by the direct algorithm (direct.hip). Inputs X, W, B if any; output Y. Throws
+// std::invalid_argument if a size is too large.
 Plan convolution_plan(const ConvolutionProblem& p, bool half);
 
-// A convolution that is not transposed, over the last two axes, as an implicit GEMM in channels first
-// (implicit_gemm.hip). Inputs X, W, B if any; output Y. `aligned`: all pointers are multiples of 16 bytes. `wanted`: the
-// tile, for tests and tuning; unset or without a kernel on the device: the planner's choice.
+// Computes a convolution that is not transposed, over the last two axes, as an implicit GEMM in channels first
+// (implicit_gemm.hip). Inputs X, W, B if any; output Y. `aligned`: all pointers are multiples of 16 bytes. `wanted`:
+// the tile, for tests and tuning; if it is unset or has no kernel on the device, the planner chooses.
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);
 
-// A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels
+// Computes a float16 convolution in channels last with its epilogue, as an implicit GEMM on vectors of channels
 // (channels_last.hip, or halo.hip if its estimated cost is lower and `wanted` is unset). A transposed convolution is
-// supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to 16
-// bytes; output Y. Throws std::invalid_argument if a size is too large or the device has no matrix units.
+// supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to
+// 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the device has no matrix units.
 // refuse_conv_last returns why the convolution is not supported, or null.
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
@@ -31,10 +31,10 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// A depthwise convolution over two axes in float16 and channels last with its epilogue (depthwise.hip). The channels
-// fill vectors of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
-// std::invalid_argument if a size is too large. `wants_long`: whether to compute long strips of pixels, if there is a
-// kernel for them; unset: the number of strips decides.
+// Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip). The number
+// of channels is a multiple of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
+// std::invalid_argument if a size is too large. `wants_long`: whether work-items compute long strips of pixels, if
+// there is a kernel for them; if unset, the number of strips decides.
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<bool> wants_long = std::nullopt);
 

@@ -14,7 +14,7 @@ namespace graphopt::gpu {
 namespace {
 
 // The outputs of an axis that one launch writes: all outputs of a convolution, or every `stride`-th output of a
-// transposed one, because these use the same taps.
+// transposed convolution, which use the same taps.
 struct Outputs {
   int64_t count = 0, first = 0, first_tap = 0;
   hip::ConvolutionAxis axis = {};
@@ -72,8 +72,8 @@ void require_grid(int64_t rows, int64_t groups) {
   }
 }
 
-// Fills in the arguments of kernels in channels last. M and N are the rows and columns of the GEMM: pixels and filters.
-// In the problem, p.M is the number of filters, and p.N the number of images.
+// Sets the common arguments of the channels-last kernels. M and N are the rows and columns of the GEMM: pixels and
+// filters. In the problem, p.M is the number of filters and p.N the number of images.
 template <class Args>
 void fill_channels_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
   fill_operands(args, p);
@@ -187,7 +187,7 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
   if (p.transposed) return "a transposed convolution";
   for (size_t d = 1; d < kSpatialAxes; ++d) {
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
-      return "strides, dilations, or an output of another size than the input";
+      return "strides or dilations are not 1, or Y has another size than X";
   }
   // A block of channels has one step for each tap. HaloCopies does not copy pixels of the next block during the first
   // kStepsInFlight steps of a block. With fewer taps, there are not enough steps for the copy.
@@ -199,7 +199,7 @@ namespace {
 
 constexpr int64_t kHaloBlocks = 2;  // LDS buffers for blocks of channels
 
-// Channels in a step of most tiles.
+// Returns the number of channels in a step of most tiles.
 int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
 
 int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
@@ -213,8 +213,9 @@ int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return rows * (shape.depth + 8) * 2 + shape.m * 4;
 }
 
-// Returns the cost of a halo tile. Returns no value if LDS is too small for the kernel's number of work-groups on a
-// compute unit, or if a block has too few steps to copy the pixels of the next block.
+// Returns the cost of a halo tile. Returns no value if the device has no kernel for it, if LDS is too small for the
+// kernel's number of work-groups on a compute unit, or if a block has too few steps to copy the pixels of the next
+// block.
 std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
                                        const hip::MatrixShape& shape, bool copies_to_lds,
                                        const DeviceFacts& device) {
@@ -233,7 +234,8 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
 
-// Pixels of the tallest tiles. choose_halo() may use them for full rounds, in which every compute unit has a tile.
+// Number of pixels in the tallest tiles. choose_halo() may use these tiles for full waves, in which every compute unit
+// has a tile.
 constexpr int kMostHaloPixels = [] {
   int most = 0;
   for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
@@ -242,7 +244,7 @@ constexpr int kMostHaloPixels = [] {
   return most;
 }();
 
-// One tile size for all pixels, or a tall one for the full rounds and a smaller one for the remaining pixels.
+// One tile size for all pixels, or tall tiles for the full waves and smaller tiles for the remaining pixels.
 struct HaloTiles {
   AlignedTiling first;
   std::optional<AlignedTiling> rest;
@@ -268,8 +270,8 @@ std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFa
     if (wanted || row.halo_kernels == hip::Targets::kNone || row.copies_to_lds.m < kMostHaloPixels) continue;
     const auto one = choose(M, row.tile, 1);
     if (!one) continue;
-    const int64_t rounds = one->tiles() / device.compute_units;
-    const int64_t rows = rounds * device.compute_units / one->across * one->shape.m;
+    const int64_t waves = one->tiles() / device.compute_units;
+    const int64_t rows = waves * device.compute_units / one->across * one->shape.m;
     if (rows == 0 || rows >= M) continue;
     const auto rest = choose(M - rows, std::nullopt, 1);
     if (!rest) continue;
@@ -390,8 +392,8 @@ const SquareDepthwise* square_depthwise(const ConvolutionProblem& p) {
   return nullptr;
 }
 
-// Returns the number of pairs of channels in a block: the one that keeps most work-items of a work-group busy, and of
-// these the largest.
+// Returns the number of pairs of channels in a block that keeps most work-items of a work-group busy; among equal
+// numbers, the largest.
 int64_t depthwise_pairs(int64_t channels) {
   constexpr int64_t kStep = 4;  // the weights of a block begin at a multiple of 16 bytes
   const auto busy = [](int64_t pairs) { return hip::kDepthwiseThreads / pairs * pairs; };
@@ -411,7 +413,7 @@ Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
   const SquareDepthwise* square = blocks > kMaxGrid ? nullptr : square_depthwise(p);
   int64_t strip = hip::kDepthwiseStrip;
-  // Long strips pay when there are still enough of them for a few waves on each SIMD.
+  // Long strips are faster if enough work-items remain for a few waves on each SIMD.
   constexpr int64_t kItemsOfUnit = 512;
   const int64_t items = p.N * OH * divide_up(OW, strip) * (channels / 2);
   const bool has_long = square != nullptr && square->long_kernel != nullptr,
@@ -441,10 +443,10 @@ Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     return one_launch("depthwise_f16", args.total, hip::kDepthwiseThreads, args);
   }
   args.block = make_divisor(pairs);
-  args.parts = to_u31(hip::kDepthwiseThreads / pairs);
+  args.strips_per_group = to_u31(hip::kDepthwiseThreads / pairs);
   args.total = to_u31(all_strips);
   return one_launch(is_long ? square->long_kernel : square->kernel,
-                    Grid{to_u31(divide_up(all_strips, args.parts)), to_u31(blocks), 1},
+                    Grid{to_u31(divide_up(all_strips, args.strips_per_group)), to_u31(blocks), 1},
                     hip::kDepthwiseThreads, args);
 }
 

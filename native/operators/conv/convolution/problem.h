@@ -15,10 +15,10 @@ using gpu::kSpatialAxes;
 struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
-  bool bfloat16 = false;        // X and W are rounded to bfloat16
-  bool channels_last = false;   // X, Y and W have channels last in memory
-  bool pairs = false;           // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
-  bool residual_pairs = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]
+  bool bfloat16 = false;         // X and W are rounded to bfloat16
+  bool channels_last = false;    // X, Y and W have channels last in memory
+  bool x_nchw2c = false;         // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
+  bool residual_nchw2c = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]
   int64_t N = 1, groups = 1, C = 1, M = 1;
   Axes in = {1, 1, 1}, out = {1, 1, 1}, kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
   Axes pad = {0, 0, 0};  // at the start; `out` implies the padding at the end
@@ -26,10 +26,10 @@ struct ConvolutionProblem {
   Activation act;
   bool has_slopes = false;  // PRelu with a slope for each channel of Y replaces act
 
-  // Elements that the taps of an axis span, in X, or in Y for a transposed convolution.
+  // Returns the size of the dilated window along an axis.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }
 
-  // Elements of Y along an axis with this padding; -1 if the window does not fit.
+  // Returns the size of Y along an axis with this padding; -1 if the padded X is smaller than the window.
   int64_t out_of(size_t axis, int64_t pad_end) const {
     const int64_t free = in[axis] + pad[axis] + pad_end - span(axis);
     return free < 0 ? -1 : free / stride[axis] + 1;
@@ -41,7 +41,7 @@ struct ConvolutionProblem {
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
 
-  // Height and width of images: the last two axes.
+  // Height and width of X and Y: the last two axes.
   int64_t H() const { return in[1]; }
   int64_t W() const { return in[2]; }
   int64_t OH() const { return out[1]; }

@@ -9,18 +9,18 @@
 
 namespace graphopt::cpu {
 
-// The elements of a vector of the implicit GEMM: pixels of y, or output channels if there are few pixels. kTiles: AMX
-// tiles of both, in bfloat16 only.
+// The axis of y along which the implicit GEMM vectorizes: pixels, or output channels if there are few pixels. kTiles:
+// AMX tiles of both, in bfloat16 only.
 enum class FusedConvVectors { kPixels, kChannels, kTiles };
 
-// Returns the fastest choice; p.in is 0 if unknown.
+// Returns the fastest choice. Unknown sizes p.in are 0.
 GRAPHOPT_BFLOAT16_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
 // y = act(conv(x, w) + b + r), summed in float32. With p.bfloat16, x and w are rounded to bfloat16 first. The packed
 // form of w depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_BFLOAT16_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
-// Data that is reused by runs with the same shapes and number of threads. One run at a time may use it.
+// Tables that runs with the same shapes and number of threads reuse. One run at a time may use them.
 struct ConvSchedule {
   virtual ~ConvSchedule() = default;
 };
@@ -36,17 +36,17 @@ GRAPHOPT_BFLOAT16_KERNEL(void, scheduled_conv,
                           Parallel& parallel, void* workspace),
                          (p, vectors, schedule, x, weights, b, r, slopes, y, parallel, workspace))
 
-GRAPHOPT_BFLOAT16_KERNEL(size_t, pairs_conv_workspace,
+GRAPHOPT_BFLOAT16_KERNEL(size_t, nchw2c_conv_workspace,
                          (const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers),
                          (p, vectors, workers))
 
 // scheduled_conv in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
-// number of groups with one input and one output channel each. x is NCHW2c if p.pairs, else NCHW; r is NCHW2c if
-// p.residual_pairs, else NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
-GRAPHOPT_BFLOAT16_KERNEL(void, pairs_conv,
+// number of groups with one input and one output channel each. x is NCHW2c if p.x_nchw2c, otherwise NCHW; r is NCHW2c
+// if p.residual_nchw2c, otherwise NCHW. y and `nchw2c` receive the result in NCHW and NCHW2c; one of them may be null.
+GRAPHOPT_BFLOAT16_KERNEL(void, nchw2c_conv,
                          (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
-                          const void* x, const void* weights, const T* b, const void* r, T* y, void* pairs,
+                          const void* x, const void* weights, const T* b, const void* r, T* y, void* nchw2c,
                           Parallel& parallel, void* workspace),
-                         (p, vectors, schedule, x, weights, b, r, y, pairs, parallel, workspace))
+                         (p, vectors, schedule, x, weights, b, r, y, nchw2c, parallel, workspace))
 
 }  // namespace graphopt::cpu

@@ -1,5 +1,4 @@
-// Convolutions with one input and one output channel in each group, two groups at a time. They sum over the window of
-// one plane instead of running a GEMM.
+// Depthwise convolutions (one input and one output channel in each group), two groups at a time.
 #include "operators/conv/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -10,14 +9,14 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Words of memory for each worker thread: a row of zeros and, unless x has the NCHW2c layout, two channels of x.
+// Returns the words of memory for each worker thread: a row of zeros and, unless x is NCHW2c, two channels of x.
 int64_t pair_slot(const ConvolutionProblem& p) {
-  return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
+  return round_up(p.in[2], L) + (p.x_nchw2c ? 0 : round_up(p.in_size(), L));
 }
 
-// Returns two channels of x as words. Packs them in `memory` unless x has the NCHW2c layout.
+// Returns two channels of x as words. Packs them to `memory` unless x is NCHW2c.
 const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Word* memory) {
-  if (p.pairs) return static_cast<const Word*>(x) + item * p.in_size();
+  if (p.x_nchw2c) return static_cast<const Word*>(x) + item * p.in_size();
   const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
   for (int64_t i = 0; i < p.in_size(); i += L) {
     const int64_t n = p.in_size() - i;
@@ -27,12 +26,12 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
   return memory;
 }
 
-// Number of vectors of y, in consecutive rows, that are summed together: their sums are independent, and each row of x
-// is read once for all of them.
+// Vectors of y, in consecutive rows, that are computed together: their sums are independent, and each row of x is read
+// once for all of them.
 constexpr int64_t kStacked = 4;
 
 // The words of x that one tap reads for L adjacent columns of y: their position in a row of x, and masks of the words
-// inside the row. With kNarrow, a vector has the columns of two rows of y, L / 2 each.
+// inside the row. With kNarrow, a vector has L / 2 columns of each of two rows of y.
 template <int kStride, bool kNarrow>
 struct Columns {
   int64_t at, lo, hi;
@@ -73,7 +72,7 @@ struct Columns {
   }
 };
 
-// Rows of x as a filter reads them: a row of the image, or the row of zeros outside it.
+// The rows of x: rows outside the image are zeros.
 struct Rows {
   const Word *image, *zeros;
   int64_t height, width;
@@ -83,15 +82,15 @@ struct Rows {
   }
 };
 
-// A filter with a compile-time window and stride, or with any window and stride if these are 0.
+// A depthwise convolution with a compile-time window and stride, or with any window and stride if these are 0.
 template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
 struct Filter {
   using TapColumns = Columns<kStride, kNarrow>;
   static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
   static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
 
-  // Adds the products of two channels to the sums of kStacked vectors of y. The weights are w for the first channel and
-  // `next` for the second. The window of the first vector begins at row `top` of x.
+  // Adds the taps of two channels to the sums of kStacked vectors of y. The weights of the channels are w and `next`.
+  // The window of the first vector begins at row `top` of x.
   static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const TapColumns* columns,
                   const float* w, const float* next, Vec (&sum)[2][kStacked]) {
     if constexpr (kStride > 0) {
@@ -127,8 +126,7 @@ struct Filter {
     }
   }
 
-  // Computes images with one input and one output channel in each group, two groups at a time. Rows of x are read in
-  // place; rows of the window outside x are read from a row of zeros.
+  // Computes the convolution, one work item for each two groups of an image.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
@@ -150,8 +148,8 @@ struct Filter {
       Pixels pixels[kStacked];
       const Finish<float, true> finish =
           Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
-      const PairsAlone<false> alone(finish);
-      const bool pairs_alone = PairsAlone<false>::stores(finish);
+      const StoreNchw2c<false> alone(finish);
+      const bool nchw2c_only = StoreNchw2c<false>::stores(finish);
       alignas(64) float o[2 * kStacked * L];
       for (int64_t y = 0; y < p.out[1]; y += step) {
         const int64_t here = std::min(kStacked, ceil_div(p.out[1] - y, kRowsOfVector));
@@ -168,7 +166,7 @@ struct Filter {
           Vec sum[2][kStacked] = {};
           add(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
               sum);
-          if (pairs_alone) {
+          if (nchw2c_only) {
 #pragma GCC unroll 4
             for (int64_t r = 0; r < kStacked; ++r) {
               if (r < here) alone(0, r, sum[0][r] + splat(finish.bias[0]), sum[1][r] + splat(finish.bias[1]));
@@ -181,24 +179,26 @@ struct Filter {
             store_aligned(o + r * L, sum[0][r]);
             store_aligned(o + (here + r) * L, sum[1][r]);
           }
-          finish.end(2, here, o, false);
+          finish.finish_sums(2, here, o, false);
         }
       }
     });
   }
 };
 
-// The offset of the weights that are interleaved for two channels. Before them are the other weights and a vector that
-// may be read beyond their end.
-int64_t pairs_begin(const ConvolutionProblem& p) { return round_up(p.y_channels() * p.taps() + L, L); }
+// Returns the offset of the interleaved weights. Before them are the plain weights, and a vector of padding for reads
+// beyond their end.
+int64_t interleaved_weights(const ConvolutionProblem& p) {
+  return round_up(p.y_channels() * p.taps() + L, L);
+}
 
 #if defined(__AVX512F__)
 
-using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
+using WordPairs = uint64_t __attribute__((vector_size(L * 4)));
 
-// Interleaves 16-bit values of two vectors, from the first or the second half of each group of four words. The words of
-// `a` and `b` hold two channels of a pixel. A word of the result holds one channel: the value of `a` and the value of
-// `b`. The two channels of a pixel alternate.
+// Interleaves 16-bit values of two vectors, from the first or the second half of each group of four words. A word of
+// `a` or `b` has two channels of a pixel. A word of the result has one channel of `a` and the same channel of `b`; the
+// words of the two channels alternate.
 template <int kHalf>
 Words interleaved(Words a, Words b) {
   const Shorts x = (Shorts)a, y = (Shorts)b;
@@ -217,16 +217,16 @@ struct OfChannel {
   static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
 };
 
-// A window of kKernel x kKernel taps, where kKernel is odd, with padding that keeps the size of the planes. Taps are
-// multiplied two at a time: adjacent taps of a row and, in the last column, taps of two rows. The last tap is
-// multiplied alone. A vector has consecutive pixels of a plane, across the ends of rows. Each row of the window is read
-// once, and shifts produce its other columns. Masks remove words outside the row or the plane.
+// A window of kKernel x kKernel taps, where kKernel is odd, with "same" padding. Taps are multiplied two at a time:
+// adjacent taps of a row and, in the last column, taps of two rows. The last tap is multiplied alone. A vector has
+// consecutive pixels of a plane, which may be in several rows. Each row of the window is read once, and shifts produce
+// its other columns. Masks clear words outside the row or the plane.
 template <int kKernel>
 struct SamePlanes {
-  static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
+  static constexpr int64_t kTaps = kKernel * kKernel, kTapPairs = (kTaps + 1) / 2;
 
   // Masks of a vector: for each row of the window, the words inside the plane; for each column of the window, the
-  // pixels where this column is inside the row.
+  // pixels for which this column is inside the row.
   struct Masks {
     std::array<Lanes, kKernel> inside, columns;
   };
@@ -264,23 +264,23 @@ struct SamePlanes {
     f(std::integral_constant<int, kColumn>());
     if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
   }
-  // Calls product(first tap, second tap) for all pairs of taps in the order of summation. The second tap of the last
-  // call is -1.
+  // Calls f(first tap, second tap) for all pairs of taps in the order of summation. The second tap of the last call is
+  // -1.
   template <class F>
-  [[gnu::always_inline]] static void each_product(const F& product) {
+  [[gnu::always_inline]] static void each_tap_pair(const F& f) {
 #pragma GCC unroll 5
     for (int h = 0; h < kKernel; ++h) {
 #pragma GCC unroll 2
-      for (int k = 0; k + 1 < kKernel; k += 2) product(h * kKernel + k, h * kKernel + k + 1);
+      for (int k = 0; k + 1 < kKernel; k += 2) f(h * kKernel + k, h * kKernel + k + 1);
       const int last = h * kKernel + kKernel - 1;
-      if (h % 2 == 1) product(last - kKernel, last);
+      if (h % 2 == 1) f(last - kKernel, last);
     }
-    product(kTaps - 1, -1);
+    f(kTaps - 1, -1);
   }
 
-  // Packs w [2][kTaps] to `to` [kProducts]: for each product the two taps of both channels, interleaved.
+  // Packs w [2][kTaps] to `to` [kTapPairs]: each pair of taps of both channels, interleaved.
   static void pack(const float* w, uint64_t* to) {
-    each_product([&](int first, int second) {
+    each_tap_pair([&](int first, int second) {
       uint64_t words = 0;
       for (const int64_t channel : {1, 0}) {
         uint32_t bits[2] = {};
@@ -295,19 +295,19 @@ struct SamePlanes {
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t pairs = p.groups / 2, slot = pair_slot(p), width = p.in[2];
-    const auto* packed = reinterpret_cast<const uint64_t*>(w + pairs_begin(p));
+    const auto* packed = reinterpret_cast<const uint64_t*>(w + interleaved_weights(p));
     const std::vector<Masks> masks = masks_of(p);
     const auto vectors = static_cast<int64_t>(masks.size()) - 1;
     const Finish<float, true> images(p, bias, residual, to);
-    const PairsAlone<false> alone(images);
-    const bool pairs_alone = PairsAlone<false>::stores(images);
+    const StoreNchw2c<false> alone(images);
+    const bool nchw2c_only = StoreNchw2c<false>::stores(images);
     parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t worker) {
       const Word* image =
           pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(worker) * slot);
       const int64_t n = item / pairs, c = item % pairs * 2;
-      Words weights[kProducts];
-      for (int64_t i = 0; i < kProducts; ++i) {
-        weights[i] = (Words)(packed[c / 2 * kProducts + i] - PairsOfWords{});
+      Words weights[kTapPairs];
+      for (int64_t i = 0; i < kTapPairs; ++i) {
+        weights[i] = (Words)(packed[c / 2 * kTapPairs + i] - WordPairs{});
       }
       Pixels pixels;
       const Finish<float, true> finish =
@@ -323,7 +323,7 @@ struct SamePlanes {
       };
       read(masks[0]);
       Vec begin = {};
-      if (pairs_alone) {
+      if (nchw2c_only) {
         for (int i = 0; i < L; ++i) begin[i] = bias[c + i % 2];
       }
       alignas(64) float o[2 * L];
@@ -343,25 +343,24 @@ struct SamePlanes {
           return tap < 0 ? Words{} : (Words)shifted[tap / kKernel][tap % kKernel];
         };
         Vec sum[2] = {begin, begin};
-        int product = 0;
-        each_product([&](int first, int second) {
+        int index = 0;
+        each_tap_pair([&](int first, int second) {
           const Words a = words(first), b = words(second);
-          sum[0] = Bfloat16Pairs::multiply_add(interleaved<0>(a, b), weights[product], sum[0]);
-          sum[1] = Bfloat16Pairs::multiply_add(interleaved<1>(a, b), weights[product++], sum[1]);
+          sum[0] = Bfloat16Pairs::multiply_add(interleaved<0>(a, b), weights[index], sum[0]);
+          sum[1] = Bfloat16Pairs::multiply_add(interleaved<1>(a, b), weights[index++], sum[1]);
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
-        if (pairs_alone) {
-          // Alternates two words of sum[0] with two words of sum[1], which restores the order of the pixels.
-          const auto both =
-              (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
+        if (nchw2c_only) {
+          // Alternating two words of sum[0] with two words of sum[1] restores the order of the pixels.
+          const auto both = (WordPairs)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
           const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
-          store_words(to.pairs + item * p.out_size() + v * L, words_of_y, count);
+          store_words(to.nchw2c + item * p.out_size() + v * L, words_of_y, count);
           continue;
         }
         pixels = {(1u << count) - 1, static_cast<int32_t>(count), v * L};
         store_aligned(o, shuffle(sum[0], sum[1], OfChannel<0>()));
         store_aligned(o + L, shuffle(sum[0], sum[1], OfChannel<1>()));
-        finish.end(2, 1, o, false);
+        finish.finish_sums(2, 1, o, false);
       }
     });
   }
@@ -369,7 +368,8 @@ struct SamePlanes {
 
 #endif
 
-// Selects the function. If y has several rows of at most L / 2 columns, a vector holds two rows.
+// Returns the fastest function for the problem. If y has several rows of at most L / 2 columns, a vector holds two
+// rows.
 template <int kKernelH, int kKernelW, int kStride>
 auto filter_of(const ConvolutionProblem& p) {
 #if defined(__AVX512F__)
@@ -387,21 +387,21 @@ auto filter_of(const ConvolutionProblem& p) {
 
 size_t depthwise_weights(const ConvolutionProblem& p) {
   const int64_t interleaved = p.bfloat16 ? p.y_channels() / 2 * (p.taps() + 1) : 0;
-  return static_cast<size_t>(pairs_begin(p) + interleaved) * sizeof(float);
+  return static_cast<size_t>(interleaved_weights(p) + interleaved) * sizeof(float);
 }
 
 template <class T>
 void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights) {
   const int64_t count = p.y_channels() * p.taps();
   for (int64_t i = 0; i < count; i += L) {
-    const Vec numbers = load_range(w + i, 0, count - i);
-    store(weights + i, p.bfloat16 ? rounded(numbers) : numbers);
+    const Vec values = load_range(w + i, 0, count - i);
+    store(weights + i, p.bfloat16 ? rounded(values) : values);
   }
 #if defined(__AVX512F__)
   if (!p.bfloat16 || p.kernel[1] != p.kernel[2]) return;
-  auto* to = reinterpret_cast<uint64_t*>(weights + pairs_begin(p));
-  const int64_t products = (p.taps() + 1) / 2;
-  for (int64_t pair = 0; pair < p.y_channels() / 2; ++pair, to += products) {
+  auto* to = reinterpret_cast<uint64_t*>(weights + interleaved_weights(p));
+  const int64_t tap_pairs = (p.taps() + 1) / 2;
+  for (int64_t pair = 0; pair < p.y_channels() / 2; ++pair, to += tap_pairs) {
     if (p.kernel[1] == 3) SamePlanes<3>::pack(weights + 2 * pair * p.taps(), to);
     if (p.kernel[1] == 5) SamePlanes<5>::pack(weights + 2 * pair * p.taps(), to);
   }

@@ -1,4 +1,4 @@
-// Convolutions with one input and one output channel in each group, one plane at a time.
+// Depthwise convolutions, one plane at a time.
 #include "cpu/isa.h"
 #include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/depthwise_cpu.h"
@@ -7,9 +7,9 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 constexpr int64_t kPlaneBytes = 16 << 10;  // bytes of s (strips.h) for one plane: half a first-level cache
-constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are summed together
+constexpr int64_t kPlaneVectors = 4;       // vectors of one plane that are computed together
 
-// Sums kVectors vectors over the taps and passes the sums to `finish`; o [kVectors L] as in Finish.
+// Computes kVectors vectors of sums over the taps and passes them to `finish`; o [kVectors L] as in Finish.
 template <int kVectors, class T>
 void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
             const Finish<T>& finish) {
@@ -26,7 +26,7 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
 
 Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
 
-// Words of s for each worker thread.
+// Returns the words of s for each worker thread.
 int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
   return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
 }
@@ -51,7 +51,7 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
     const auto vectors = static_cast<int64_t>(pixels.size());
     parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t worker) {
       Word* s = words + static_cast<int64_t>(worker) * slot;
-      pack_pair<Float32>(p, strip, x + item * p.in_size(), Second{}, s);
+      pack_words<Float32>(p, strip, x + item * p.in_size(), Second{}, s);
       auto* plane = reinterpret_cast<float*>(s);
       if (p.bfloat16) {
         for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));

@@ -15,28 +15,29 @@ void fetch_panel(const T* x) {
 
 }  // namespace
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::fetch(int64_t channels) const {
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::fetch(int64_t channels) const {
   const int64_t at = pixels->at;
-  for (int64_t i = 0; residual.numbers != nullptr && i < channels; ++i) {
-    fetch_panel(residual.numbers + i * plane + at);
+  for (int64_t i = 0; residual.nchw != nullptr && i < channels; ++i) {
+    fetch_panel(residual.nchw + i * plane + at);
   }
-  for (int64_t i = 0; residual.pairs != nullptr && i < channels; i += 2) {
-    fetch_panel(residual.pairs + i / 2 * plane + at);
+  for (int64_t i = 0; residual.nchw2c != nullptr && i < channels; i += 2) {
+    fetch_panel(residual.nchw2c + i / 2 * plane + at);
   }
-  for (int64_t i = 0; pairs_alone && i < channels; i += 2) {
+  for (int64_t i = 0; nchw2c_only && i < channels; i += 2) {
     for (const int64_t k : {int64_t{0}, L, kPanelWidth - 1}) {
-      __builtin_prefetch(pairs + i / 2 * plane + at + k, 1);
+      __builtin_prefetch(nchw2c + i / 2 * plane + at + k, 1);
     }
   }
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const {
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_two(int64_t i, int64_t j, Vec low, Vec high, float* o,
+                                         float* next_o) const {
   low = summed(i, j, low);
   high = summed(i + 1, j, high);
-  if (residual.pairs != nullptr) {
-    const Words words = load_words(residual.pairs + i / 2 * plane + pixels[j].at, pixels[j].count);
+  if (residual.nchw2c != nullptr) {
+    const Words words = load_words(residual.nchw2c + i / 2 * plane + pixels[j].at, pixels[j].count);
     low += first_of_pair(words);
     high += second_of_pair(words);
   }
@@ -46,14 +47,15 @@ void Finish<T, kTwo>::end_two(int64_t i, int64_t j, Vec low, Vec high, float* o,
   }
   low = bounds(low);
   high = bounds(high);
-  put_pair(i, j, low, high);
+  store_nchw2c(i, j, low, high);
   if (y == nullptr) return;
   put(i, j, low);
   put(i + 1, j, high);
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const {
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_nchw2c_only(int64_t channels, int64_t vectors, const float* o,
+                                                 bool has_bias) const {
   const int64_t row = vectors * L;
   for (int64_t i = 0; i < channels; i += 2, o += 2 * row) {
     const Vec bias_low = splat(static_cast<float>(bias[i])),
@@ -62,31 +64,31 @@ void Finish<T, kTwo>::end_pairs_alone(int64_t channels, int64_t vectors, const f
       const Pixels& here = pixels[j];
       const int64_t at = i / 2 * plane + here.at;
       Vec low = load_aligned(o + j * L), high = load_aligned(o + row + j * L);
-      if (!begun) {
+      if (!has_bias) {
         low += bias_low;
         high += bias_high;
       }
-      low = chosen(low, here);
-      high = chosen(high, here);
-      if (residual.pairs != nullptr) {
-        const Words words = load_words(residual.pairs + at, here.count);
+      low = compressed(low, here);
+      high = compressed(high, here);
+      if (residual.nchw2c != nullptr) {
+        const Words words = load_words(residual.nchw2c + at, here.count);
         low += first_of_pair(words);
         high += second_of_pair(words);
       }
-      store_words(pairs + at, Bfloat16Pairs::join(bounds(low), bounds(high)), here.count);
+      store_words(nchw2c + at, Bfloat16Pairs::join(bounds(low), bounds(high)), here.count);
     }
   }
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end(int64_t channels, int64_t vectors, float* o, bool begun) const {
-  if (pairs_alone) return end_pairs_alone(channels, vectors, o, begun);
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_sums(int64_t channels, int64_t vectors, float* o, bool has_bias) const {
+  if (nchw2c_only) return finish_nchw2c_only(channels, vectors, o, has_bias);
   const int64_t row = vectors * L;
-  for (int64_t i = 0; i < channels; i += kTwo ? 2 : 1) {
+  for (int64_t i = 0; i < channels; i += kTwoChannels ? 2 : 1) {
     for (int64_t j = 0; j < vectors; ++j) {
       float* at = o + i * row + j * L;
-      if constexpr (kTwo) {
-        end_two(i, j, load_aligned(at), load_aligned(at + row), at, at + row);
+      if constexpr (kTwoChannels) {
+        finish_two(i, j, load_aligned(at), load_aligned(at + row), at, at + row);
       } else {
         (*this)(i, j, load_aligned(at), at);
       }
@@ -95,29 +97,29 @@ void Finish<T, kTwo>::end(int64_t channels, int64_t vectors, float* o, bool begu
   activate(channels, vectors, o);
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end_block(int64_t channels, int64_t vectors, const float* o) const {
-  if (pairs_alone) return end_block_of_pairs(channels, vectors, o);
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_block(int64_t channels, int64_t vectors, const float* o) const {
+  if (nchw2c_only) return finish_nchw2c_block(channels, vectors, o);
   alignas(64) float by_channel[L * L];
   for (int64_t j = 0; j < vectors; ++j) {
     transpose(o + j * L, vectors * L, by_channel, L);
-    at(j * L, pixels).end(std::min(L, channels - j * L), 1, by_channel, false);
+    at(j * L, pixels).finish_sums(std::min(L, channels - j * L), 1, by_channel, false);
   }
 }
 
-// Joins adjacent channels to words before the transposition, so that half as many elements are transposed.
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const {
-  const bool adds = residual.pairs != nullptr;
+// Packs adjacent channels to words before the transposition, which halves the number of transposed elements.
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_nchw2c_block(int64_t channels, int64_t vectors, const float* o) const {
+  const bool adds = residual.nchw2c != nullptr;
   alignas(64) Word by_pixel[L * L] = {}, by_pair[L * L], added[L * L];
   const int64_t count = pixels->count, at = pixels->at, words_of_pixel = channels / 2;
-  const auto numbers = [](Word* words) { return reinterpret_cast<float*>(words); };
+  const auto floats = [](Word* words) { return reinterpret_cast<float*>(words); };
   if (adds) {
     for (int64_t i = 0; i < L; ++i) {
-      const Words words = i < words_of_pixel ? load_words(residual.pairs + i * plane + at, count) : Words{};
+      const Words words = i < words_of_pixel ? load_words(residual.nchw2c + i * plane + at, count) : Words{};
       *reinterpret_cast<AlignedWords*>(by_pair + i * L) = words;
     }
-    transpose(numbers(by_pair), L, numbers(added), L);
+    transpose(floats(by_pair), L, floats(added), L);
   }
   const Vec bias_low = load_range(bias, 0, channels), bias_high = load_range(bias + L, 0, channels - L);
   for (int64_t i = 0; i < count; ++i) {
@@ -135,42 +137,42 @@ void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, cons
     }
     *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
   }
-  transpose(numbers(by_pixel), L, numbers(by_pair), L);
+  transpose(floats(by_pixel), L, floats(by_pair), L);
   for (int64_t i = 0; i < words_of_pixel; ++i) {
-    store_words(pairs + i * plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L), count);
+    store_words(nchw2c + i * plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L), count);
   }
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::end_rest(int64_t channels, float* o, bool parts) const {
-  const bool direct = stores_numbers();
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::finish_rest(int64_t channels, float* o, bool parts) const {
+  const bool direct = stores_nchw();
   for (int64_t j = 0; j < kPanel; ++j) {
     const Pixels& here = pixels[j];
     const bool left = !parts && here.count != L;
     for (int64_t i = 0; left && i < channels; ++i) {
       float* at = o + i * kPanelWidth + j * L;
       Vec v = summed(i, j, load_aligned(at));
-      if (residual.pairs != nullptr) {
-        const Words words = load_words(residual.pairs + i / 2 * plane + here.at, here.count);
+      if (residual.nchw2c != nullptr) {
+        const Words words = load_words(residual.nchw2c + i / 2 * plane + here.at, here.count);
         v += i % 2 == 0 ? first_of_pair(words) : second_of_pair(words);
       }
       direct ? put(i, j, bounds(v)) : store_aligned(at, v);
     }
-    for (int64_t i = 0; direct && pairs != nullptr && i < channels; i += 2) {
+    for (int64_t i = 0; direct && nchw2c != nullptr && i < channels; i += 2) {
       const T *low = y + i * plane + here.at, *high = low + plane;
-      put_pair(i, j, load_range(low, 0, here.count), load_range(high, 0, here.count));
+      store_nchw2c(i, j, load_range(low, 0, here.count), load_range(high, 0, here.count));
     }
   }
   if (!direct) store_activated(channels, kPanel, o);
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::activate(int64_t channels, int64_t vectors, float* o) const {
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::activate(int64_t channels, int64_t vectors, float* o) const {
   if (!bounded) store_activated(channels, vectors, o);
 }
 
-template <class T, bool kTwo>
-void Finish<T, kTwo>::store_activated(int64_t channels, int64_t vectors, float* o) const {
+template <class T, bool kTwoChannels>
+void Finish<T, kTwoChannels>::store_activated(int64_t channels, int64_t vectors, float* o) const {
   const int64_t row = vectors * L;
   if (slopes == nullptr) activate_block(p.act, o, o, static_cast<size_t>(channels * row));
   for (int64_t i = 0; slopes != nullptr && i < channels; ++i) {
@@ -180,7 +182,7 @@ void Finish<T, kTwo>::store_activated(int64_t channels, int64_t vectors, float* 
   for (int64_t i = 0; i < channels; ++i) {
     for (int64_t j = 0; j < vectors; ++j) {
       const float* at = o + i * row + j * L;
-      if (kTwo && i % 2 == 0) put_pair(i, j, load_aligned(at), load_aligned(at + row));
+      if (kTwoChannels && i % 2 == 0) store_nchw2c(i, j, load_aligned(at), load_aligned(at + row));
       if (y != nullptr) put(i, j, load_aligned(at));
     }
   }

@@ -40,14 +40,14 @@ ConvolutionProblem WindowedOperator::window_problem(const Shape& w) const {
 
 ConvolutionProblem WindowedOperator::static_problem(const std::optional<Shape>& x, const Shape& w) const {
   ConvolutionProblem p = window_problem(w);
-  const std::optional<Shape> known = x ? std::optional(plain(*x)) : std::nullopt;
+  const std::optional<Shape> known = x ? std::optional(nchw_shape(*x)) : std::nullopt;
   set_sizes(p, known && known->rank() == w.rank() ? *known : Shape(w.rank()));
   return p;
 }
 
 Shape WindowedOperator::output(const Shapes& inputs) const {
   ConvolutionProblem p = window_problem(inputs[1]);
-  Shape y = plain(inputs[0]);
+  Shape y = nchw_shape(inputs[0]);
   set_sizes(p, y);
   y[1] = p.y_channels();
   for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
@@ -60,20 +60,20 @@ std::vector<FusedConvOp> FusedConvOp::all_bfloat16() {
   return with_tails<FusedConvOp>({false, true}, all_activations(), true);
 }
 
-std::vector<FusedConvOp> FusedConvOp::all_pairs(PairsOf pairs) {
-  return with_tails<FusedConvOp>({false, true}, all_activations(), true, pairs);
+std::vector<FusedConvOp> FusedConvOp::all_nchw2c(Nchw2cTensors nchw2c) {
+  return with_tails<FusedConvOp>({false, true}, all_activations(), true, nchw2c);
 }
 
 std::vector<Operand> FusedConvOp::inputs() const {
   std::vector<Operand> operands = WeightedOperator::inputs();
-  if (pairs()) std::fill(operands.begin() + 1, operands.end(), Operand::kFloat);
-  if (pairs() && tail_.has_residual) operands.back() = Operand::kAny;
+  if (uses_nchw2c()) std::fill(operands.begin() + 1, operands.end(), Operand::kFloat);
+  if (uses_nchw2c() && tail_.has_residual) operands.back() = Operand::kAny;
   return operands;
 }
 
 std::vector<ElementType> FusedConvOp::output_types() const {
-  if (!pairs()) return {};
-  if (pairs_ == PairsOf::kX) return {ElementType::kFloat};
+  if (!uses_nchw2c()) return {};
+  if (nchw2c_ == Nchw2cTensors::kX) return {ElementType::kFloat};
   return {ElementType::kFloat, ElementType::kBfloat16};
 }
 
@@ -81,22 +81,22 @@ Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
   return i == 0 ? y : Shape{y[0], y[1] / 2, y[2], y[3], 2};
 }
 
-Shape FusedConvOp::plain(const Shape& x) const {
-  if (!pairs() || x.rank() != 5) return x;
+Shape FusedConvOp::nchw_shape(const Shape& x) const {
+  if (!uses_nchw2c() || x.rank() != 5) return x;
   throw_if(x[4] != 2, "X ", x, " is not in the NCHW2c layout: its last axis must be 2");
   return {x[0], 2 * x[1], x[2], x[3]};
 }
 
 void FusedConvOp::read(const Node& node) {
   WindowedOperator::read(node);
-  throw_if(pairs() && strides_.size() != 2,
+  throw_if(uses_nchw2c() && strides_.size() != 2,
            "attribute 'strides' must have two elements for the NCHW2c layout");
 }
 
 void FusedConvOp::set_channels(ConvolutionProblem& p, const Shape& w) const {
   p.M = w[0] / group_;
   p.C = w[1];
-  throw_if(pairs() && p.C == 1 && (p.M != 1 || group_ % 2 != 0), "W ", w, " in ", group_,
+  throw_if(uses_nchw2c() && p.C == 1 && (p.M != 1 || group_ % 2 != 0), "W ", w, " in ", group_,
            " groups: depthwise in the NCHW2c layout needs one filter for each channel, and an even number of "
            "channels");
 }
@@ -112,10 +112,10 @@ void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
 }
 
 ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
-  const Shape x = plain(inputs[0]), &w = inputs[1];
+  const Shape x = nchw_shape(inputs[0]), &w = inputs[1];
   ConvolutionProblem p = window_problem(w);
-  p.pairs = pairs() && inputs[0].rank() == 5;
-  throw_if(p.pairs && p.C % 2 != 0 && p.C != 1, "the groups of X ", inputs[0], " have ", p.C,
+  p.x_nchw2c = uses_nchw2c() && inputs[0].rank() == 5;
+  throw_if(p.x_nchw2c && p.C % 2 != 0 && p.C != 1, "the groups of X ", inputs[0], " have ", p.C,
            " channels, which must be even in the NCHW2c layout");
   throw_if(x.rank() != w.rank(), "X ", x, " and W ", w, " differ in their axes");
   throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " in ", group_,
@@ -133,8 +133,8 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);
   require_slopes(inputs, y);
-  p.residual_pairs = pairs() && tail_.has_residual && inputs[3].rank() == 5;
-  if (!p.residual_pairs) {
+  p.residual_nchw2c = uses_nchw2c() && tail_.has_residual && inputs[3].rank() == 5;
+  if (!p.residual_nchw2c) {
     require_residual(inputs, "Y", y);
   } else if (y[1] % 2 != 0 || (p.C > 1 && p.M % 2 != 0)) {
     throw Error("R ", inputs[3], " is in the NCHW2c layout, but the channels of Y ", y,
@@ -148,7 +148,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
 void FusedConvOp::infer(const ShapeInference& node) const {
   SymbolicShape x = node.input(0);
   const SymbolicShape w = node.input(1);
-  if (pairs() && x.size() == 5) x.pop_back();  // NCHW2c: the channels of x are not used below
+  if (uses_nchw2c() && x.size() == 5) x.pop_back();  // NCHW2c: the channels of x are not used below
   if (x.size() < 2 || w.size() != x.size()) return;
   const size_t axes = x.size() - 2;
   const auto strides = find_sizes(node, "strides", axes, 1),
@@ -173,9 +173,9 @@ void FusedConvOp::infer(const ShapeInference& node) const {
           Dim{-1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(stride) + "+1"});
     }
   }
-  if (!pairs()) return node.set_output(0, y);
+  if (!uses_nchw2c()) return node.set_output(0, y);
   node.set_output(0, y, ElementType::kFloat);
-  if (pairs_ == PairsOf::kX || !y[1].known()) return;
+  if (nchw2c_ == Nchw2cTensors::kX || !y[1].known()) return;
   node.set_output(1, {y[0], Dim{y[1].value / 2, ""}, y[2], y[3], Dim{2, ""}}, ElementType::kBfloat16);
 }
 
@@ -200,14 +200,14 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
   }
   size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t workers) const override {
     if constexpr (std::is_same_v<T, float>) {
-      if (this->op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors, workers);
+      if (this->op_.uses_nchw2c()) return cpu::nchw2c_conv_workspace<T>(p, vectors, workers);
     }
     return Base::scratch(p, vectors, workers);
   }
   void compute(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
                const void* packed, void* scratch) const override {
     if constexpr (std::is_same_v<T, float>) {
-      if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
+      if (this->op_.uses_nchw2c()) return compute_nchw2c(p, vectors, call, packed, scratch);
     }
     cpu::scheduled_conv(p, vectors, schedule_of(call), data<T>(call, 0), packed, data<T>(call, 2),
                         p.has_residual ? data<T>(call, 3) : nullptr,
@@ -221,20 +221,20 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
   static cpu::ConvSchedule* schedule_of(const Call& call) {
     return static_cast<cpu::ConvSchedule*>(Base::kept(call));
   }
-  void compute_pairs(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
-                     const void* packed, void* scratch) const {
+  void compute_nchw2c(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
+                      const void* packed, void* scratch) const {
     auto* y = call.outputs[0].as<float>();
-    void* pairs = this->op_.outputs() > 1 ? call.outputs[1].data : nullptr;
-    if (y == nullptr && pairs == nullptr) return;
-    require_type("X", call.inputs[0], p.pairs);
-    if (p.has_residual) require_type("R", call.inputs[3], p.residual_pairs);
-    throw_if(pairs != nullptr && p.C > 1 && p.M % 2 != 0, "the ", p.M,
+    void* nchw2c = this->op_.outputs() > 1 ? call.outputs[1].data : nullptr;
+    if (y == nullptr && nchw2c == nullptr) return;
+    require_type("X", call.inputs[0], p.x_nchw2c);
+    if (p.has_residual) require_type("R", call.inputs[3], p.residual_nchw2c);
+    throw_if(nchw2c != nullptr && p.C > 1 && p.M % 2 != 0, "the ", p.M,
              " channels of each group of Y must be even in the NCHW2c layout");
-    cpu::pairs_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
-                    p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
+    cpu::nchw2c_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
+                     p.has_residual ? call.inputs[3].data : nullptr, y, nchw2c, *call.parallel, scratch);
   }
-  static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {
-    if (tensor.type == (in_pairs ? ElementType::kBfloat16 : ElementType::kFloat)) return;
+  static void require_type(const char* name, const Tensor& tensor, bool to_nchw2c) {
+    if (tensor.type == (to_nchw2c ? ElementType::kBfloat16 : ElementType::kFloat)) return;
     throw Error(name, " ", tensor.shape, " is of type ", element_type_name(tensor.type),
                 ": the NCHW2c layout has bfloat16 of rank 5, NCHW has float");
   }
@@ -247,9 +247,9 @@ void add_fused_conv(Kernels& kernels) {
   kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat},
                                              FusedConvOp::all_bfloat16());
   kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat, ElementType::kBfloat16},
-                                             FusedConvOp::all_pairs(PairsOf::kBoth));
+                                             FusedConvOp::all_nchw2c(Nchw2cTensors::kBoth));
   kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kBfloat16},
-                                             FusedConvOp::all_pairs(PairsOf::kX));
+                                             FusedConvOp::all_nchw2c(Nchw2cTensors::kX));
 }
 
 }  // namespace graphopt

@@ -13,8 +13,8 @@
 
 namespace graphopt {
 
-// The tensors with the NCHW2c layout. kBoth: the second output, and possibly X. kX: X.
-enum class PairsOf { kNone, kBoth, kX };
+// The tensors in the NCHW2c layout. kBoth: the second output, and possibly X. kX: X.
+enum class Nchw2cTensors { kNone, kBoth, kX };
 
 // The base of FusedConv and FusedConvTranspose: a window over one to three axes.
 class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
@@ -32,7 +32,7 @@ class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
   // Sets sizes from the shape of X; unknown dimensions are negative. Throws Error for sizes that are too large.
   virtual void set_sizes(Problem& p, const Shape& x) const = 0;
   // Returns the NCHW shape of X.
-  virtual Shape plain(const Shape& x) const { return x; }
+  virtual Shape nchw_shape(const Shape& x) const { return x; }
 
   std::vector<int64_t> pads_, strides_, dilations_;
   int64_t group_ = 1;
@@ -40,30 +40,30 @@ class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
 
 class FusedConvOp final : public WindowedOperator {
  public:
-  explicit FusedConvOp(Tail tail, bool bfloat16 = false, PairsOf pairs = PairsOf::kNone)
-      : WindowedOperator(pairs == PairsOf::kNone   ? "FusedConv"
-                         : pairs == PairsOf::kBoth ? "FusedConvPairs"
-                                                   : "FusedConvFromPairs",
+  explicit FusedConvOp(Tail tail, bool bfloat16 = false, Nchw2cTensors nchw2c = Nchw2cTensors::kNone)
+      : WindowedOperator(nchw2c == Nchw2cTensors::kNone   ? "FusedConv"
+                         : nchw2c == Nchw2cTensors::kBoth ? "FusedConvPairs"
+                                                          : "FusedConvFromPairs",
                          tail, bfloat16),
-        pairs_(pairs) {}
+        nchw2c_(nchw2c) {}
   static std::vector<FusedConvOp> all();
   static std::vector<FusedConvOp> all_bfloat16();
-  static std::vector<FusedConvOp> all_pairs(PairsOf pairs);
+  static std::vector<FusedConvOp> all_nchw2c(Nchw2cTensors nchw2c);
   std::vector<Operand> inputs() const override;
-  size_t outputs() const override { return pairs_ == PairsOf::kBoth ? 2 : 1; }
+  size_t outputs() const override { return nchw2c_ == Nchw2cTensors::kBoth ? 2 : 1; }
   std::vector<ElementType> output_types() const override;
   Shape output_beside(const Shape& y, size_t i) const override;
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
-  bool pairs() const { return pairs_ != PairsOf::kNone; }
+  bool uses_nchw2c() const { return nchw2c_ != Nchw2cTensors::kNone; }
 
  private:
   void set_channels(Problem& p, const Shape& w) const override;
   void set_sizes(Problem& p, const Shape& x) const override;
-  Shape plain(const Shape& x) const override;
+  Shape nchw_shape(const Shape& x) const override;
 
-  PairsOf pairs_;
+  Nchw2cTensors nchw2c_;
 };
 
 }  // namespace graphopt

@@ -14,8 +14,8 @@ struct Panels {
   int64_t vectors, begin, end;
 };
 
-// Multiplies the panels of s by the weights [steps][rows] at w and computes y from the sums. The first panel prefetches
-// the data that `each` specifies. F is a Finish of the block's channels.
+// Multiplies the panels of s by the weights [steps][rows] at w and computes y from the sums. `each` has the initial
+// sums of all panels, and the data that the first panel prefetches. F is a Finish of the block's channels.
 template <class E, class F>
 void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
                      const StoreSums& each, const F& finish);

@@ -1,6 +1,6 @@
-// Register tiles of FusedConv. In the most frequent cases they apply the epilogue while the sums are in registers: to
-// full vectors of an NCHW result, and to results that are stored in NCHW2c alone. In the other cases Finish applies it
-// to sums in memory (finish_cpu.cpp).
+// Register tiles of FusedConv. In the most frequent cases they apply the epilogue while the sums are in registers: for
+// full vectors of an NCHW result, and for results in NCHW2c only. In the other cases Finish applies it to sums in
+// memory (finish_cpu.cpp).
 #include <type_traits>
 
 #include "operators/conv/fused_conv/panels.h"
@@ -8,31 +8,32 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-enum class Added { kNothing, kPlain, kPairs };
+// The layout of the residual.
+enum class Added { kNothing, kNchw, kNchw2c };
 
 // Adds bias and residual, and stores vectors to y or to a buffer for Finish. Without masked stores, partial vectors
-// would take many instructions, so their sums are stored to the buffer without bias and residual.
+// would take many instructions. Their sums are then stored to the buffer without bias and residual.
 template <class T, class To, Added kAdded>
-struct StorePlain : StoreSums {
+struct StoreNchw : StoreSums {
   static constexpr bool kParts = kWidth >= 8 && std::is_same_v<T, float>;
   const float* bias;  // begins with the first channel, like the pointers below
   const T* residual;
-  const Word* residual_pairs;
+  const Word* residual_nchw2c;
   To* to;
   int64_t plane, row;  // strides between channels of the residual and of `to`
   const Pixels* pixels;
   int64_t to_at[kPanel];
   Bounds bounds;
 
-  template <bool kTwo>
-  StorePlain(const StoreSums& each, const Finish<T, kTwo>& of, const float* biases, float* o)
+  template <bool kTwoChannels>
+  StoreNchw(const StoreSums& each, const Finish<T, kTwoChannels>& of, const float* biases, float* o)
       : StoreSums(each),
         bias(biases),
-        residual(of.residual.numbers),
-        residual_pairs(of.residual.pairs),
+        residual(of.residual.nchw),
+        residual_nchw2c(of.residual.nchw2c),
         plane(of.plane),
         pixels(of.pixels) {
-    const bool direct = of.stores_numbers();
+    const bool direct = of.stores_nchw();
     if constexpr (std::is_same_v<T, To>) to = of.y;
     if constexpr (std::is_same_v<To, float>) {
       if (!direct) to = o;
@@ -44,23 +45,23 @@ struct StorePlain : StoreSums {
 
   template <int kRows>
   [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kPanel], float* o) const {
-    constexpr int kTogether = kAdded == Added::kPairs ? 2 : 1;
+    constexpr int kChannels = kAdded == Added::kNchw2c ? 2 : 1;
 #pragma GCC unroll 2
     for (int j = 0; j < kPanel; ++j) {
       const bool whole = pixels[j].count == L;
       if (whole && bounds.slope == 1.0f) {
 #pragma GCC unroll 14
-        for (int i = 0; i + kTogether <= kRows; i += kTogether) put<true, false>(i, j, sum);
+        for (int i = 0; i + kChannels <= kRows; i += kChannels) put<true, false>(i, j, sum);
       } else if (whole) {
 #pragma GCC unroll 14
-        for (int i = 0; i + kTogether <= kRows; i += kTogether) put<true, true>(i, j, sum);
+        for (int i = 0; i + kChannels <= kRows; i += kChannels) put<true, true>(i, j, sum);
       } else {
 #pragma GCC unroll 14
-        for (int i = 0; i + kTogether <= kRows; i += kTogether) {
+        for (int i = 0; i + kChannels <= kRows; i += kChannels) {
           if constexpr (kParts) {
             put<false, true>(i, j, sum);
           } else {
-            for (int k = i; k < i + kTogether; ++k) store_aligned(o + (k * kPanel + j) * L, sum[k][j]);
+            for (int k = i; k < i + kChannels; ++k) store_aligned(o + (k * kPanel + j) * L, sum[k][j]);
           }
         }
       }
@@ -74,15 +75,15 @@ struct StorePlain : StoreSums {
     const Pixels& here = pixels[j];
     const auto with_bias = [&](int channel) {
       const Vec v = sum[channel][j];
-      return (kWhole ? v : chosen(v, here)) + splat(bias[channel]);
+      return (kWhole ? v : compressed(v, here)) + splat(bias[channel]);
     };
     Vec v = with_bias(i);
-    if constexpr (kAdded == Added::kPlain) {
+    if constexpr (kAdded == Added::kNchw) {
       const T* r = residual + i * plane + here.at;
       v += kWhole ? load_as_float(r) : load_range(r, 0, here.count);
     }
-    if constexpr (kAdded == Added::kPairs) {
-      const Word* r = residual_pairs + i / 2 * plane + here.at;
+    if constexpr (kAdded == Added::kNchw2c) {
+      const Word* r = residual_nchw2c + i / 2 * plane + here.at;
       const Words words = kWhole ? *reinterpret_cast<const UnalignedWords*>(r) : load_words(r, here.count);
       put<kWhole, kSlope>(i + 1, j, with_bias(i + 1) + second_of_pair(words));
       v += first_of_pair(words);
@@ -97,13 +98,13 @@ struct StorePlain : StoreSums {
   }
 };
 
-// Stores the result in NCHW2c only, from sums that began with the bias.
+// Stores the result in NCHW2c only. The initial sums are the bias.
 template <bool kResidual, bool kSlope>
-struct StorePairs : StoreSums {
+struct StoreNchw2cOnly : StoreSums {
   static constexpr bool kParts = true;
-  PairsAlone<kResidual, kSlope> store;
+  StoreNchw2c<kResidual, kSlope> store;
 
-  StorePairs(const StoreSums& each, const Finish<float, true>& of, const float*, float*)
+  StoreNchw2cOnly(const StoreSums& each, const Finish<float, true>& of, const float*, float*)
       : StoreSums(each), store(of) {}
 
   template <int kRows>
@@ -131,16 +132,16 @@ struct MultiplyPanels {
         const Table table = {steps.until((j + kPanel) * L)};
         if (j + kPanel <= panels.vectors) {
           multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, Store(each, finish, bias, o));
-          finish.end_panel(kRows, o, Store::kParts);
+          finish.finish_panel(kRows, o, Store::kParts);
         } else {
           multiply_rows<E>(kRows, 1, w, s + j * L, table, steps.count, o, each);
-          finish.end(kRows, 1, o, true);
+          finish.finish_sums(kRows, 1, o, true);
         }
         each = {each.begins};
       }
     }
   };
-  // If channels are finished in pairs, blocks have an even number of rows.
+  // If the epilogue processes two channels together, blocks have an even number of rows.
   template <int kRows>
   using Picked = Of<F::kPairs ? kRows + kRows % 2 : kRows>;
 };
@@ -157,32 +158,33 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
     using Store = std::remove_pointer_t<decltype(store)>;
     of_rows<MultiplyPanels<E, F, Store>::template Picked>(rows)(panels, w, s, steps, each, bias, finish);
   };
-  const auto store_numbers = [&](auto* to) {
+  const auto store_nchw = [&](auto* to) {
     using To = std::remove_pointer_t<decltype(to)>;
     if constexpr (F::kPairs) {
-      if (finish.residual.pairs != nullptr) {
-        return multiply_and(static_cast<StorePlain<T, To, Added::kPairs>*>(nullptr));
+      if (finish.residual.nchw2c != nullptr) {
+        return multiply_and(static_cast<StoreNchw<T, To, Added::kNchw2c>*>(nullptr));
       }
     }
-    if (finish.residual.numbers == nullptr) {
-      return multiply_and(static_cast<StorePlain<T, To, Added::kNothing>*>(nullptr));
+    if (finish.residual.nchw == nullptr) {
+      return multiply_and(static_cast<StoreNchw<T, To, Added::kNothing>*>(nullptr));
     }
-    multiply_and(static_cast<StorePlain<T, To, Added::kPlain>*>(nullptr));
+    multiply_and(static_cast<StoreNchw<T, To, Added::kNchw>*>(nullptr));
   };
   if constexpr (F::kPairs) {
-    const auto store_pairs = [&](auto slope) {
+    const auto store_nchw2c_only = [&](auto slope) {
       constexpr bool kSlope = decltype(slope)::value;
-      finish.residual.pairs != nullptr ? multiply_and(static_cast<StorePairs<true, kSlope>*>(nullptr))
-                                       : multiply_and(static_cast<StorePairs<false, kSlope>*>(nullptr));
+      finish.residual.nchw2c != nullptr ? multiply_and(static_cast<StoreNchw2cOnly<true, kSlope>*>(nullptr))
+                                        : multiply_and(static_cast<StoreNchw2cOnly<false, kSlope>*>(nullptr));
     };
-    if (finish.pairs_alone) {
-      return finish.bounds.slope != 1.0f ? store_pairs(std::true_type{}) : store_pairs(std::false_type{});
+    if (finish.nchw2c_only) {
+      return finish.bounds.slope != 1.0f ? store_nchw2c_only(std::true_type{})
+                                         : store_nchw2c_only(std::false_type{});
     }
   }
   if constexpr (std::is_same_v<T, half>) {
-    if (finish.stores_numbers()) return store_numbers(static_cast<half*>(nullptr));
+    if (finish.stores_nchw()) return store_nchw(static_cast<half*>(nullptr));
   }
-  store_numbers(static_cast<float*>(nullptr));
+  store_nchw(static_cast<float*>(nullptr));
 }
 
 template decltype(multiply_panels<Float32, Finish<float>>) multiply_panels<Float32, Finish<float>>;

@@ -9,15 +9,15 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Pixels that are the rows of a GEMM.
+// A block of pixels that are rows of the GEMM.
 struct PixelBlock {
   Pixels pixels;
   int64_t first;  // position of the first pixel in s, the packed x (strips.h)
 };
 
-// The location of an AMX tile with pixels as columns: in s, or in the gathered words (tiles_cpu.cpp).
-struct Place {
-  int64_t offset, row;  // offset and stride of rows, in words
+// The location of an AMX tile whose columns are pixels: in s, or in the gathered words (tiles_cpu.cpp).
+struct TileSource {
+  int64_t offset, row;  // offset, and stride of the rows, in words
   bool gathered;
 };
 
@@ -27,16 +27,17 @@ struct StripSchedule {
   // [image][step], only if x is read in place: offsets for vectors that read beyond the end of x. Each run copies the
   // end of x and sets the offset of the last step to the copy.
   std::vector<std::vector<int64_t>> at_end = {};
-  std::vector<Pixels> pixels = {};      // for each vector, if pixels are the columns of the GEMM
-  std::vector<PixelBlock> blocks = {};  // if pixels are the rows of the GEMM
-  std::vector<int64_t> order = {};      // with AMX: the steps in the order of the tiles
-  std::vector<Place> places = {};       // with AMX: one for each tile of 16 steps
+  std::vector<Pixels> pixels = {};            // for each vector, if pixels are the columns of the GEMM
+  std::vector<PixelBlock> blocks = {};        // if pixels are the rows of the GEMM
+  std::vector<int64_t> order = {};            // with AMX: the steps in the order of the tiles
+  std::vector<TileSource> tile_sources = {};  // with AMX: one for each tile of 16 steps
 
-  // The size of the tables in bytes.
+  // Returns the size of the tables in bytes.
   int64_t bytes() const {
-    const size_t numbers = offsets.size() * (1 + at_end.size()) + order.size();
-    return static_cast<int64_t>(numbers * sizeof(int64_t) + pixels.size() * sizeof(Pixels) +
-                                blocks.size() * sizeof(PixelBlock) + places.size() * sizeof(Place));
+    const size_t integers = offsets.size() * (1 + at_end.size()) + order.size();
+    return static_cast<int64_t>(integers * sizeof(int64_t) + pixels.size() * sizeof(Pixels) +
+                                blocks.size() * sizeof(PixelBlock) +
+                                tile_sources.size() * sizeof(TileSource));
   }
 };
 

@@ -1,12 +1,12 @@
 // The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as words of two
-// channels (in bfloat16) or one channel. Elements are sorted by their position modulo the stride, the phase, so that
-// adjacent pixels of y read adjacent words.
+// channels (in bfloat16) or one channel. A phase is a position modulo the stride. Elements are sorted by phase:
+// adjacent pixels of y then read adjacent words.
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
-// The pixels of y have the same order in s as in y. Between them are additional columns and rows, which the window
-// reads beyond the pixels. Vectors also contain results for these positions, which are dropped when the vectors are
-// stored. For kernel files only (see cpu/isa.h).
+// A pixel of y has the position of its first tap in s, and the order of pixels is the same as in y. Between them are
+// additional columns and rows, which only the other taps read. Vectors also contain results for these positions, which
+// are dropped when the vectors are stored. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -43,25 +43,25 @@ struct Strip {
       plane *= size[i];
       words *= phases[i];
     }
-    // An odd number of vectors, so that the words of one pixel are spread over all sets of the cache.
+    // An odd number of vectors spreads the words of a pixel over all sets of the cache.
     words = round_up(words * plane, L) | L;
   }
 
-  // The number of positions of s from the first to the last pixel of y, including both.
+  // Returns the number of positions of s from the first to the last pixel of y, including both.
   int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
-  // The offset of the words of tap (d, h, w).
+  // Returns the offset of the words of tap (d, h, w).
   int64_t offset(const ConvolutionProblem& p, const ConvolutionProblem::Axes& tap) const {
-    int64_t phase = 0, place = 0;
+    int64_t phase = 0, position = 0;
     for (size_t i = 0; i < 3; ++i) {
       const int64_t at = tap[i] * p.dilation[i];
       phase = phase * phases[i] + at % p.stride[i];
-      place = place * size[i] + at / p.stride[i];
+      position = position * size[i] + at / p.stride[i];
     }
-    return phase * plane + place;
+    return phase * plane + position;
   }
 };
 
-// The division of y into strips: the s of a strip fits in the caches.
+// The division of y into strips whose s fits in the caches.
 struct Strips {
   size_t axis;   // the first axis with more than one element
   int64_t most;  // most elements of this axis in a strip
@@ -88,22 +88,23 @@ struct Strips {
 struct Sharing {
   int64_t workers, images;
 
-  // The number of parts, at most `most`, of each of the `items` items of an image: about four parts for each thread.
+  // Returns the number of parts, at most `most`, into which each of the `items` items of an image is divided: about
+  // four parts for each thread.
   int64_t parts(int64_t items, int64_t most) const {
     return workers == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * workers, items * images), 1, most);
   }
 };
 
-// Whether the last channel has no partner and is multiplied by two taps of a row at a time. Its words then hold two
-// adjacent columns of the window.
+// Whether the number of channels is odd and the words of the last channel have two adjacent columns of the window: each
+// step then multiplies two taps of a row.
 template <class E>
 bool pairs_columns(const ConvolutionProblem& p) {
   return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
 }
 
-// Returns the first tap of each word in a row of the window. `last`: for the last pair of channels, which may be a
-// single one. For a single channel with an odd number of columns, the last two words share a column, because a word
-// beyond the window could hold an infinity, which a zero weight would turn into NaN.
+// Returns the first column of each word in a row of the window. `last`: for the last word of channels, which may have a
+// single channel. For a single channel with an odd number of columns, the last two words share a column: a word that
+// reaches beyond the window could hold an infinity, which a zero weight would turn into NaN.
 template <class E>
 std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   std::vector<int64_t> columns;
@@ -114,6 +115,7 @@ std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
   return columns;
 }
 
+// Returns the number of words for the channels of a group.
 template <class E>
 int64_t pairs_of(const ConvolutionProblem& p) {
   return ceil_div(p.C, E::kDepth);
@@ -125,12 +127,11 @@ int64_t steps_of(const ConvolutionProblem& p) {
   return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
 }
 
-// The offsets of a pixel's words of all steps, relative to its word of the first step.
+// The offset of the word that a pixel reads in each step, relative to the pixel's position in s.
 struct Steps {
   const int64_t* offsets;
   int64_t count;
-  // Vectors that end beyond the first `there` words of s would read beyond its memory, so they use the offsets
-  // `at_end`.
+  // Vectors that end beyond the first `there` words of s would read beyond its memory. They use the offsets `at_end`.
   int64_t there = std::numeric_limits<int64_t>::max();
   const int64_t* at_end = nullptr;
 
@@ -196,7 +197,7 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
 }
 
 // Moves the elements of v that are pixels of y to the front, in order.
-inline Vec chosen(Vec v, const Pixels& pixels) {
+inline Vec compressed(Vec v, const Pixels& pixels) {
   return pixels.count == L ? v : move_to_front(v, pixels.mask);
 }
 
@@ -226,17 +227,17 @@ inline void store_words(Word* to, Words words, int64_t n) {
 #endif
 }
 
-// The location of a word's second element, if it exists, relative to the first one: `distance` elements further in x,
-// and `columns` columns further in the row.
+// The location of a word's second element, if it has one, relative to the first: `distance` elements further in x,
+// which is `columns` columns further in the row.
 struct Second {
   bool there;
   int64_t distance, columns;
 };
 
-// Packs a channel at x and the second elements of its words.
+// Packs the words whose first elements are the channel at x.
 template <class E, class T>
-void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
-  const auto place = [&](size_t axis, int64_t phase, int64_t i) {
+void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
+  const auto x_index = [&](size_t axis, int64_t phase, int64_t i) {
     return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad[axis];
   };
   const int64_t columns = strip.size[2], stride = p.stride[2];
@@ -245,7 +246,7 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Seco
                   phase_d = phase / strip.phases[2] / strip.phases[1];
     for (int64_t d = 0; d < strip.size[0]; ++d) {
       for (int64_t h = 0; h < strip.size[1]; ++h, s += columns) {
-        const int64_t id = place(0, phase_d, d), ih = place(1, phase_h, h);
+        const int64_t id = x_index(0, phase_d, d), ih = x_index(1, phase_h, h);
         if (id < 0 || id >= p.in[0] || ih < 0 || ih >= p.in[1]) {
           std::memset(s, 0, static_cast<size_t>(columns) * sizeof(Word));
           continue;
@@ -253,17 +254,17 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Seco
         const T* row = x + (id * p.in[1] + ih) * p.in[2];
         const T* next = row + second.distance;
         for (int64_t c = 0; c < columns; c += L) {
-          const int64_t at = place(2, phase_w, c), beyond = at + second.columns;
+          const int64_t at = x_index(2, phase_w, c), beyond = at + second.columns;
           if (stride <= 2 && at >= 0 && beyond + stride * L <= p.in[2] && c + L <= columns) {
             // The next channels of x are far away: hardware prefetching does not reach them.
             __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
             if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
-            const auto numbers = [stride](const T* from) {
+            const auto load_row = [stride](const T* from) {
               const Vec first = load_as_float(from);
               return stride == 1 ? first : shuffle(first, load_as_float(from + L), EveryOther<0>());
             };
-            const Vec low = numbers(row + at);
-            const Vec high = E::kDepth > 1 && second.there ? numbers(next + at) : Vec{};
+            const Vec low = load_row(row + at);
+            const Vec high = E::kDepth > 1 && second.there ? load_row(next + at) : Vec{};
             *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
             continue;
           }

@@ -11,8 +11,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// The order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then those of the next
-// tap, because the distance between the words of adjacent pairs is constant.
+// Returns the order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then all pairs of
+// the next tap. Within a tap, the distance between the words of adjacent pairs is constant.
 inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   const int64_t steps = steps_of<Bfloat16Pairs>(p), taps = pairs_columns<Bfloat16Pairs>(p) ? 1 : p.taps();
   std::vector<int64_t> order;
@@ -23,11 +23,11 @@ inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   return order;
 }
 
-// Words of a group's weights, in blocks of two tiles of channels: [block][group of 16 steps][tile].
+// Returns the words of a group's weights, in blocks of two tiles of channels: [block][16 steps][tile].
 inline int64_t tiled_group_words(const ConvolutionProblem& p) {
   return round_up(p.M, kTileSide) * round_up(steps_of<Bfloat16Pairs>(p), kTileSide);
 }
-// The offset of the words of a channel in tile k, which has 16 steps.
+// Returns the offset of the words of a channel in tile k, which has 16 steps.
 inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64_t k) {
   const int64_t first = channel / kBlockRows * kBlockRows,
                 steps = round_up(steps_of<Bfloat16Pairs>(p), kTileSide);
@@ -35,11 +35,11 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
   return first * steps + (k * tiles * kTileSide + channel - first) * kTileSide;
 }
 
-// Words of workspace for all threads, in addition to s.
+// Returns the words of workspace for the gathered tiles of all threads.
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers);
 
-std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
-                             const std::vector<int64_t>& order, bool in_place);
+std::vector<TileSource> tile_sources(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                                     const std::vector<int64_t>& order, bool in_place);
 
 // Returns the loop that multiplies a packed strip of an image. If x is read in place, s points into x, and nothing may
 // be read beyond the last pair of channels of x. `gathered` has conv_tiles_words words. F is a Finish. p and the

@@ -1,6 +1,7 @@
-// Groups of several channels as an implicit GEMM in AMX tiles: output channels are the rows, pixels the columns. The
-// words of 16 adjacent pairs of channels at one tap are loaded as a tile directly from s (strips.h). Other runs of 16
-// steps, with several taps or too few channels, are gathered first, for one panel of pixels at a time.
+// Convolutions with several channels in each group as an implicit GEMM in AMX tiles: the rows are output channels and
+// the columns are pixels. 16 steps that are adjacent pairs of channels at one tap form a tile in s (strips.h), which is
+// loaded directly. Other groups of 16 steps, with several taps or too few channels, are gathered first, for one panel
+// of pixels at a time.
 #include <type_traits>
 #include <utility>
 
@@ -12,21 +13,22 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-constexpr int64_t kPassBytes = 512 << 10;  // bytes of weights that are multiplied by a strip together
+constexpr int64_t kPassBytes =
+    512 << 10;  // bytes of weights of the channel blocks that a work item multiplies
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
-// The tiles of columns of a strip.
+// The B operand of multiply_block: tiles of steps and pixels.
 struct Columns {
-  const Place* places;
+  const TileSource* sources;
   const Word *s, *gathered;
   const Word* at(int64_t k, int64_t i) const {
-    return (places[k].gathered ? gathered : s) + places[k].offset + i * kTileSide;
+    return (sources[k].gathered ? gathered : s) + sources[k].offset + i * kTileSide;
   }
-  int64_t bytes(int64_t k) const { return places[k].row * static_cast<int64_t>(sizeof(Word)); }
+  int64_t bytes(int64_t k) const { return sources[k].row * static_cast<int64_t>(sizeof(Word)); }
 };
 
-// Whether the 16 steps from `first` on are adjacent pairs of channels of one tap, at equal distances.
-bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
+// Whether the 16 steps from `first` on are adjacent pairs of channels of one tap, whose words have a constant stride.
+bool has_constant_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
   if (pairs_columns<Bfloat16Pairs>(p) || first + kTileSide > steps ||
       (in_place && first + kTileSide == steps))
     return false;
@@ -34,13 +36,12 @@ bool has_even_stride(const ConvolutionProblem& p, int64_t steps, int64_t first, 
   return first / pairs == (first + kTileSide - 1) / pairs;
 }
 
-// Gathers the tiles without an even stride, for `vectors` vectors of pixels. from: the words of these pixels at the
-// first step.
-void gather(const std::vector<Place>& places, const int64_t* offsets, const std::vector<int64_t>& order,
+// Gathers the tiles without a constant stride, for `vectors` vectors of pixels from position `from` of s on.
+void gather(const std::vector<TileSource>& sources, const int64_t* offsets, const std::vector<int64_t>& order,
             const Word* from, int64_t vectors, Word* to) {
   const auto steps = static_cast<int64_t>(order.size());
-  for (size_t k = 0; k < places.size(); ++k) {
-    if (!places[k].gathered) continue;
+  for (size_t k = 0; k < sources.size(); ++k) {
+    if (!sources[k].gathered) continue;
     for (int64_t i = 0; i < kTileSide; ++i, to += kPanelWidth) {
       const int64_t step = static_cast<int64_t>(k) * kTileSide + i;
       const Word* words = step < steps ? from + offsets[order[static_cast<size_t>(step)]] : nullptr;
@@ -54,22 +55,22 @@ void gather(const std::vector<Place>& places, const int64_t* offsets, const std:
 
 }  // namespace
 
-std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
-                             const std::vector<int64_t>& order, bool in_place) {
+std::vector<TileSource> tile_sources(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                                     const std::vector<int64_t>& order, bool in_place) {
   const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
   const auto steps = static_cast<int64_t>(order.size());
-  std::vector<Place> places;
-  places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
+  std::vector<TileSource> sources;
+  sources.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
-    if (has_even_stride(p, steps, first, in_place)) {
-      places.push_back({at(first), at(first + 1) - at(first), false});
+    if (has_constant_stride(p, steps, first, in_place)) {
+      sources.push_back({at(first), at(first + 1) - at(first), false});
     } else {
-      places.push_back({gathered, kPanelWidth, true});
+      sources.push_back({gathered, kPanelWidth, true});
       gathered += kGatheredWords;
     }
   }
-  return places;
+  return sources;
 }
 
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
@@ -77,7 +78,7 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
     // An upper bound for all strips, because it is not known yet whether x is read in place.
-    gathered += has_even_stride(p, steps, first, true) ? 0 : kGatheredWords;
+    gathered += has_constant_stride(p, steps, first, true) ? 0 : kGatheredWords;
   }
   return workers * gathered;
 }
@@ -85,7 +86,7 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t workers) {
 template <class F>
 Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered) {
-  const auto tiles = static_cast<int64_t>(schedule.places.size()),
+  const auto tiles = static_cast<int64_t>(schedule.tile_sources.size()),
              vectors = static_cast<int64_t>(schedule.pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
   const int64_t slot = conv_tiles_words(p, 1);
@@ -105,8 +106,9 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
     alignas(64) float o[kBlockRows * kPanelWidth];
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
-      gather(schedule.places, steps.until((j + kPanel) * L), schedule.order, packed + j * L, here, mine);
-      const Columns columns = {schedule.places.data(), packed + j * L, mine};
+      gather(schedule.tile_sources, steps.until((j + kPanel) * L), schedule.order, packed + j * L, here,
+             mine);
+      const Columns columns = {schedule.tile_sources.data(), packed + j * L, mine};
       for (int64_t block = pass * together; block < end; ++block) {
         const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
         const int64_t high = ceil_div(rows, kTileSide);
@@ -114,7 +116,7 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
         finish.fetch(rows);
         const Tiles weights = {group + m * tiles * kTileSide, high * kTileWords, kTileWords, kTileSide};
         multiply_block(high, here, weights, columns, tiles, o, here * L);
-        finish.end(rows, here, o, false);
+        finish.finish_sums(rows, here, o, false);
       }
     }
   };

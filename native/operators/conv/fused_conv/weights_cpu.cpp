@@ -1,6 +1,6 @@
-// The layouts of FusedConv's weights: blocks of channels for vectors of pixels, panels of channels for vectors of
-// channels, or tiles (tiles.h).
-#include "operators/conv/fused_conv/product_cpu.h"
+// The packed weights of FusedConv's GEMM: blocks of channels for vectors of pixels, panels of channels for vectors of
+// channels, or AMX tiles (tiles.h).
+#include "operators/conv/fused_conv/gemm_cpu.h"
 #include "operators/conv/fused_conv/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -18,10 +18,10 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
   const int64_t channels = p.C, outputs = p.M, taps = p.taps();
   const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
   const bool tiled = vectors == FusedConvVectors::kTiles;
-  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // index of each step in tiles
+  std::vector<int64_t> tiled_index(static_cast<size_t>(tiled ? steps : 0));  // index of each step in tiles
   if (tiled) {
-    int64_t place = 0;
-    for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
+    int64_t index = 0;
+    for (const int64_t step : order_of_steps(p)) tiled_index[static_cast<size_t>(step)] = index++;
   }
   for (int64_t m = 0; m < p.y_channels(); ++m) {
     // The channel's word of the first step, and the stride of the steps if it is constant.
@@ -41,8 +41,8 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
     }
     const T* in = w + m * channels * taps;
     const auto put = [&](Vec low, Vec high) {
-      const int64_t place = tiled ? places[static_cast<size_t>(step)] : 0;
-      to[tiled ? tiled_channel(p, i, place / kTileSide) + place % kTileSide : step * distance] =
+      const int64_t index = tiled ? tiled_index[static_cast<size_t>(step)] : 0;
+      to[tiled ? tiled_channel(p, i, index / kTileSide) + index % kTileSide : step * distance] =
           E::join(low, high)[0];
       ++step;
     };
@@ -51,8 +51,8 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
       const bool both = E::kDepth > 1 && c + 1 < channels;
       const int64_t width = p.kernel[2];
       if (!both && pairs_columns<E>(p)) {
-        // Both words with a shared column have half of its weight, which is exact. With the whole weight in one word
-        // and 0 in the other, an infinity in this column would become NaN.
+        // Two words share a column, and each has half of its weight, which is exact. If one word had the weight and the
+        // other had 0, an infinity in this column would become NaN.
         const int64_t shared = width % 2 != 0 ? width - 2 : width;
         const auto part = [&](int64_t tap, int64_t w) {
           return weight(c, tap) * (w == shared ? 0.5f : 1.0f);
@@ -69,19 +69,19 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
 
 }  // namespace
 
-size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
+size_t conv_gemm_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
   const int64_t words =
       p.bfloat16 ? group_words<Bfloat16Pairs>(p, vectors) : group_words<Float32>(p, vectors);
   return static_cast<size_t>(p.groups * words) * sizeof(Word);
 }
 
 template <class T>
-void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+void conv_gemm_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
   auto* words = static_cast<Word*>(weights);
   if (p.bfloat16) return prepare_groups<Bfloat16Pairs>(p, vectors, w, words);
   prepare_groups<Float32>(p, vectors, w, words);
 }
 
-GRAPHOPT_INSTANTIATE(conv_product_prepare)
+GRAPHOPT_INSTANTIATE(conv_gemm_prepare)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

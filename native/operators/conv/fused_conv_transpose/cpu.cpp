@@ -1,13 +1,13 @@
-// Elements of y whose positions, counted with the padding, are equal modulo the stride form a phase of y. A phase is a
+// A phase of y has the elements whose positions, counted with the padding, are equal modulo the stride. It is a
 // convolution of x, with stride 1, by the taps k for which k * dilation has the same remainder modulo the stride.
 //
 //   y[q * stride + remainder - pad] = sum of x[q - distance] * w[k], where distance * stride + remainder = k * dilation
 //
-// All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
-// (fused_conv/strips.h). The rows of a matrix multiplication are the phases of some channels of y; its columns are the
-// pixels of the grid. Phases with the same distances share a multiplication: without dilation, those are all phases if
-// the kernel is a multiple of the stride. Only phases of the same set (phases_cpu.h) are computed together: all phases
-// if there are at most kMostPhases, else those of one row of y. The sums of adjacent phases are interleaved in the
+// All phases share one grid of positions q. x is packed once for all distances, in strips of the grid
+// (fused_conv/strips.h). A phase set (phases_cpu.h) is computed together: all phases if there are at most kMostPhases,
+// otherwise the phases of one row of y. The phases of a set with the same distances share a GEMM: its rows are the
+// phases of some channels of y, and its columns are the pixels of the grid. Without dilation, all phases of a set share
+// one GEMM if the kernel size is a multiple of the stride. The sums of adjacent phases are interleaved in the
 // first-level cache and stored as rows of y.
 #include <vector>
 
@@ -22,35 +22,36 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kStepsTogether = 128;  // the words of x for this many steps fit in the first-level cache
-constexpr int64_t kPrefetchSteps = 16;   // steps from a prefetch to its use
+constexpr int64_t kStepsTogether =
+    128;  // the words of x for this number of steps fit in the first-level cache
+constexpr int64_t kPrefetchSteps = 16;  // steps from a prefetch to its use
 
-// A strip of x, and the tables that the GEMMs of all threads share while they process it.
-struct Piece {
+// A strip of x, and the tables of its GEMMs.
+struct StripTables {
   Strip strip;
-  bool grid_is_x;                  // the grid is x itself: gather() packs it
+  bool grid_is_x;                  // the grid is x itself: pack_panels() packs it, otherwise pack_strip()
   std::vector<Segments> segments;  // for each PhaseSet
-  std::vector<std::vector<std::vector<int64_t>>>
-      offsets;  // [set][product][step], and kPrefetchSteps more steps
+  std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][GEMM][step], and kPrefetchSteps more steps
 
-  Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
+  StripTables(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan,
+              const Strip& of)
       : strip(of), grid_is_x(is_grid_x(grid)) {
-    std::vector<int64_t> places;  // offset in a channel for each distance
+    std::vector<int64_t> channel_offsets;  // offset in a channel for each distance
     for (const ConvolutionProblem::Axes& distance : plan.distances) {
-      ConvolutionProblem::Axes place;
-      for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
-      places.push_back(strip.offset(grid, place));
+      ConvolutionProblem::Axes tap;
+      for (size_t i = 0; i < 3; ++i) tap[i] = grid.kernel[i] - 1 - distance[i];
+      channel_offsets.push_back(strip.offset(grid, tap));
     }
     for (const PhaseSet& set : plan.sets) {
       segments.emplace_back(p, plan, set, of);
       auto& own = offsets.emplace_back();
-      for (const PhaseProduct& product : set.products) {
+      for (const PhaseGemm& gemm : set.gemms) {
         auto& steps = own.emplace_back();
-        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kPrefetchSteps);
+        steps.reserve(static_cast<size_t>(grid.C) * gemm.distances.size() + kPrefetchSteps);
         for (int64_t c = 0; c < grid.C; ++c) {
-          for (const int64_t distance : product.distances) {
+          for (const int64_t distance : gemm.distances) {
             steps.push_back(grid_is_x ? c * kPanelWidth
-                                      : c * strip.words + places[static_cast<size_t>(distance)]);
+                                      : c * strip.words + channel_offsets[static_cast<size_t>(distance)]);
           }
         }
         steps.resize(steps.size() + kPrefetchSteps, steps.empty() ? 0 : steps.back());
@@ -61,23 +62,24 @@ struct Piece {
   int64_t panels() const { return ceil_div(strip.span(), kPanelWidth); }
 };
 
-// The packed x of the GEMMs: the panels of each group, or the strip.
-struct Source {
+// The packed x: panels of pixels (pack_panels) or a strip (pack_strip).
+struct PackedX {
   const Word* x;
   int64_t group, panel;  // strides in words
 };
 // The packed x and the loop that packs it.
-struct PackedSource {
-  Source source;
+struct PackedInput {
+  PackedX source;
   Loop pack_channels;
 };
 
-// Packs x in panels of pixels. A panel has the words of all channels next to each other, because each bundle of output
+// Packs x in panels of pixels. The words of all channels are contiguous in a panel, because each bundle of output
 // channels reads the panel again.
 template <class T>
-PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
-  const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
-  const ConvolutionProblem::Axes& first = piece.strip.first;
+PackedInput pack_panels(const ConvolutionProblem& p, const StripTables& tables, const T* image,
+                        Word* gathered) {
+  const int64_t panels = tables.panels(), pixels = tables.strip.span(), size = p.C * kPanelWidth;
+  const ConvolutionProblem::Axes& first = tables.strip.first;
   const T* from = image + (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
   const auto pack_channels = [=, &p](int64_t channel, size_t) {
     const T* plane = from + channel * p.in_size();
@@ -93,12 +95,13 @@ PackedSource gather(const ConvolutionProblem& p, const Piece& piece, const T* im
 }
 
 template <class T>
-PackedSource pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
-  const auto pack_channels = [=, &grid, &piece](int64_t c, size_t) {
-    pack_pair<Float32>(grid, piece.strip, image + c * grid.in_size(), Second{},
-                       packed + c * piece.strip.words);
+PackedInput pack_strip(const ConvolutionProblem& grid, const StripTables& tables, const T* image,
+                       Word* packed) {
+  const auto pack_channels = [=, &grid, &tables](int64_t c, size_t) {
+    pack_words<Float32>(grid, tables.strip, image + c * grid.in_size(), Second{},
+                        packed + c * tables.strip.words);
   };
-  return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), pack_channels}};
+  return {{packed, grid.C * tables.strip.words, kPanelWidth}, {grid.x_channels(), pack_channels}};
 }
 
 // Prefetches words at irregular offsets, which hardware prefetching cannot predict.
@@ -109,7 +112,7 @@ struct PrefetchedTable : Table {
   }
 };
 
-// Adds the sums of some steps to the sums of the previous steps.
+// Adds the sums of some steps to the sums of the previous steps at o. `first`: there are no previous steps.
 struct Add {
   bool first;
   Vec begin(int64_t) const { return Vec{}; }
@@ -125,15 +128,15 @@ struct Add {
   }
 };
 
-// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors * L]. Processing kStepsTogether steps
-// for all rows at a time keeps x in the first-level cache.
-void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBundle& bundle, const Word* x,
-                     const Word* w, int64_t vectors, float* sums) {
+// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors * L]. All rows process kStepsTogether
+// steps before the next steps, which keeps x in the first-level cache.
+void multiply_bundle(const PhasePlan& plan, const StripTables& tables, const ChannelBundle& bundle,
+                     const Word* x, const Word* w, int64_t vectors, float* sums) {
   const PhaseSet& set = plan.sets[bundle.set];
-  for (size_t i = 0; i < set.products.size(); ++i) {
-    const int64_t* offsets = piece.offsets[bundle.set][i].data();
-    const int64_t steps = static_cast<int64_t>(piece.offsets[bundle.set][i].size()) - kPrefetchSteps,
-                  rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
+  for (size_t i = 0; i < set.gemms.size(); ++i) {
+    const int64_t* offsets = tables.offsets[bundle.set][i].data();
+    const int64_t steps = static_cast<int64_t>(tables.offsets[bundle.set][i].size()) - kPrefetchSteps,
+                  rows = bundle.channels * static_cast<int64_t>(set.gemms[i].taps.size()),
                   blocks = phase_blocks(rows);
     for (int64_t step = 0; step == 0 || step < steps; step += kStepsTogether) {
       const int64_t depth = std::min(kStepsTogether, steps - step);
@@ -141,7 +144,7 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
         const int64_t first = rows * block / blocks, here = rows * (block + 1) / blocks - first;
         const Word* words = w + first * steps + step * here;
         float* o = sums + first * vectors * L;
-        if (piece.grid_is_x) {
+        if (tables.grid_is_x) {
           const Table table = {offsets + step};
           pick_multiply<Float32, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         } else {
@@ -158,21 +161,22 @@ void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBun
 
 // Stores the rows of y from the sums of a bundle.
 template <class T>
-void finish_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
+void finish_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const StripTables& tables,
                    const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
-                   const FinishedImage<T>& epilogue, const TransposeScratch& scratch) {
-  const Segments& segments = piece.segments[bundle.set];
+                   const ImageEpilogue<T>& epilogue, const TransposeScratch& scratch) {
+  const Segments& segments = tables.segments[bundle.set];
   const std::vector<PhaseRow>& rows = plan.sets[bundle.set].rows;
   const int64_t width = vectors * L, distance = bundle.channels * width;
   for (size_t j = 0; j < rows.size(); ++j) {
     const PhaseRow& row = rows[j];
     const Segment *begin = segments.begin(panel, static_cast<int64_t>(j)),
                   *end = segments.end(panel, static_cast<int64_t>(j));
-    const bool in_pairs = plan.whole && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
+    const bool stores_directly =
+        plan.has_all_columns && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
     for (int64_t i = 0; i < bundle.channels; ++i) {
-      const FinishedChannel<T> channel = epilogue.of(g * p.M + bundle.first + i);
+      const ChannelEpilogue<T> channel = epilogue.of(g * p.M + bundle.first + i);
       const float* sums = scratch.sums + i * width;
-      if (in_pairs && channel.bounds.enough) {
+      if (stores_directly && channel.bounds.enough) {
         const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
         for (int64_t k = 0; k < width; k += L) {
           const Vec a = load_aligned(even + k), b = load_aligned(odd + k);
@@ -190,29 +194,27 @@ void finish_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Pie
 }
 
 template <class T>
-Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
-                    const Source& source, const Word* weights, const FinishedImage<T>& epilogue,
+Loop multiply_strip(const ConvolutionProblem& p, const PhasePlan& plan, const StripTables& tables,
+                    const PackedX& source, const Word* weights, const ImageEpilogue<T>& epilogue,
                     const std::vector<TransposeScratch>& memory) {
   const auto bundles = static_cast<int64_t>(plan.bundles.size()),
              workers = static_cast<int64_t>(memory.size());
-  const int64_t panels = piece.panels(), all_vectors = ceil_div(piece.strip.span(), L);
+  const int64_t panels = tables.panels(), all_vectors = ceil_div(tables.strip.span(), L);
   const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * workers), p.groups * bundles, workers,
                                             [&](int64_t n) { return ceil_div(panels, n); });
-  const auto multiply = [=, &p, &plan, &piece, &memory](int64_t item, size_t worker) {
+  const auto multiply = [=, &p, &plan, &tables, &memory](int64_t item, size_t worker) {
     const int64_t part = item % parts, g = item / parts / bundles;
     const ChannelBundle& bundle = plan.bundles[static_cast<size_t>(item / parts % bundles)];
     const Word* w = weights + g * p.M * p.C * p.taps() + bundle.weights;
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
       const Word* x = source.x + g * source.group + panel * source.panel;
-      multiply_bundle(plan, piece, bundle, x, w, vectors, memory[worker].sums);
-      finish_bundle(p, plan, piece, bundle, g, panel, vectors, epilogue, memory[worker]);
+      multiply_bundle(plan, tables, bundle, x, w, vectors, memory[worker].sums);
+      finish_bundle(p, plan, tables, bundle, g, panel, vectors, epilogue, memory[worker]);
     }
   };
   return {p.groups * bundles * parts, multiply};
 }
-
-// --- Memory
 
 Strips strips_of(const ConvolutionProblem& grid, size_t workers) {
   return Strips(grid, kStripBytes * static_cast<int64_t>(workers), grid.x_channels(), 1);
@@ -251,15 +253,15 @@ void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyAlgorithm, co
   auto* to = static_cast<Word*>(weights);
   for (int64_t g = 0; g < p.groups; ++g) {
     for (const ChannelBundle& bundle : plan.bundles) {
-      for (const PhaseProduct& product : plan.sets[bundle.set].products) {
-        const int64_t rows = bundle.channels * static_cast<int64_t>(product.taps.size()),
+      for (const PhaseGemm& gemm : plan.sets[bundle.set].gemms) {
+        const int64_t rows = bundle.channels * static_cast<int64_t>(gemm.taps.size()),
                       blocks = phase_blocks(rows);
         for (int64_t block = 0; block < blocks; ++block) {
           for (int64_t c = 0; c < p.C; ++c) {
-            for (size_t tap = 0; tap < product.distances.size(); ++tap) {
+            for (size_t tap = 0; tap < gemm.distances.size(); ++tap) {
               for (int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
                 const int64_t m = bundle.first + row % bundle.channels;
-                const auto& taps = product.taps[static_cast<size_t>(row / bundle.channels)];
+                const auto& taps = gemm.taps[static_cast<size_t>(row / bundle.channels)];
                 const T weight = w[((g * p.C + c) * p.M + m) * p.taps() + taps[tap]];
                 *to++ = Float32::join(splat(static_cast<float>(weight)), Vec{})[0];
               }
@@ -293,19 +295,19 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyAlgorithm, const T* x
   Word* packed = take_strip(grid, strips, workspace);
   const std::vector<TransposeScratch> scratch = take_scratch(plan, parallel.workers(), workspace);
   for (int64_t n = 0; n < p.N; ++n) {
-    const FinishedImage<T> epilogue(p, b, r, slopes, y, n);
-    if (!plan.covers) finish_without_sums(p, epilogue, parallel);
+    const ImageEpilogue<T> epilogue(p, b, r, slopes, y, n);
+    if (!plan.covers_y) finish_without_sums(p, epilogue, parallel);
   }
   for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
-    const Piece piece(p, grid, plan, strips.at(grid, begin));
+    const StripTables tables(p, grid, plan, strips.at(grid, begin));
     std::vector<Loop> loops;  // the loops of each image in turn
     for (int64_t n = 0; n < p.N; ++n) {
       const T* image = x + n * p.x_channels() * p.in_size();
-      PackedSource packed_source =
-          piece.grid_is_x ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
-      loops.push_back(std::move(packed_source.pack_channels));
-      loops.push_back(multiply_piece(p, plan, piece, packed_source.source, words,
-                                     FinishedImage<T>(p, b, r, slopes, y, n), scratch));
+      PackedInput input =
+          tables.grid_is_x ? pack_panels(p, tables, image, packed) : pack_strip(grid, tables, image, packed);
+      loops.push_back(std::move(input.pack_channels));
+      loops.push_back(multiply_strip(p, plan, tables, input.source, words,
+                                     ImageEpilogue<T>(p, b, r, slopes, y, n), scratch));
     }
     parallel_loops(parallel, loops);
   }

@@ -1,5 +1,5 @@
-// Bias, residual and activation of a transposed convolution, and the interleaving of its phases in rows of y.
-// For kernel files only (see cpu/isa.h).
+// The epilogue of a transposed convolution, and the interleaving of its phases in rows of y. For kernel files only (see
+// cpu/isa.h).
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Stores the first n < L elements, with one store for each bit that is set in n.
+// Stores the first n < L elements, with one store of 8, 4, 2 or 1 elements for each bit that is set in n.
 inline void store_few(float* to, Vec v, int64_t n) {
   alignas(64) float elements[L];
   store_aligned(elements, v);
@@ -34,14 +34,14 @@ inline void store_few(half* to, Vec v, int64_t n) { store_part(to, v, n, false);
 
 // y = act(sums + bias + residual) of a channel of an image.
 template <class T>
-struct FinishedChannel {
+struct ChannelEpilogue {
   Activation act;
   Bounds bounds;
   Vec bias;
   const T* residual;
   T* y;
 
-  // Finishes n elements from `at` on. `buffer` holds n floats and one vector.
+  // Computes n elements of y from `at` on. `buffer` has room for n floats and one vector.
   void finish(int64_t at, const float* sums, int64_t n, float* buffer) const {
     T* to = y + at;
     if (!bounds.enough) {
@@ -55,7 +55,7 @@ struct FinishedChannel {
     if (i < n) store_few(to + i, bounds(summed(sums + i, at + i, n - i)), n - i);
   }
 
-  // Finishes and stores a full vector. Requires bounds.enough: `bounds` is the entire activation.
+  // Computes and stores a full vector of y. Requires bounds.enough: `bounds` is the entire activation.
   void put(int64_t at, Vec v) const {
     v += bias;
     if (residual != nullptr) v += load_as_float(residual + at);
@@ -71,12 +71,12 @@ struct FinishedChannel {
 
 // The epilogue of all channels of an image.
 template <class T>
-struct FinishedImage {
+struct ImageEpilogue {
   const ConvolutionProblem& p;
   const T *bias, *residual, *slopes;
   T* y;
 
-  FinishedImage(const ConvolutionProblem& problem, const T* b, const T* r, const T* channel_slopes, T* to,
+  ImageEpilogue(const ConvolutionProblem& problem, const T* b, const T* r, const T* channel_slopes, T* to,
                 int64_t n)
       : p(problem), bias(b), residual(r), slopes(channel_slopes), y(to) {
     const int64_t image = n * p.y_channels() * p.out_size();
@@ -84,7 +84,7 @@ struct FinishedImage {
     if (residual != nullptr) residual += image;
   }
 
-  FinishedChannel<T> of(int64_t channel) const {
+  ChannelEpilogue<T> of(int64_t channel) const {
     const int64_t first = channel * p.out_size();
     Bounds bounds(p.act);
     if (slopes != nullptr) bounds.slope = static_cast<float>(slopes[channel]);
@@ -93,7 +93,7 @@ struct FinishedImage {
   }
 };
 
-// Reads and writes whole vectors: n is rounded up to a multiple of L.
+// Interleaves n elements of `even` and `odd`. Reads and writes entire vectors: n is rounded up to a multiple of L.
 inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += L) {
     const Vec a = load(even + i), b = load(odd + i);
@@ -130,14 +130,13 @@ inline const float* interleave_phases(const PhaseRow& row, const float* sums, in
   return from;
 }
 
-// Computes y from sums of zero, which is the result for elements without taps. The caller overwrites the other
-// elements.
+// Sets all elements of y to the result for sums of zero. The caller overwrites the elements that have taps.
 template <class T>
-void finish_without_sums(const ConvolutionProblem& p, const FinishedImage<T>& epilogue, Parallel& parallel) {
+void finish_without_sums(const ConvolutionProblem& p, const ImageEpilogue<T>& epilogue, Parallel& parallel) {
   parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {
     alignas(64) const float sums[kBlock + L] = {};
     alignas(64) float buffer[kBlock + L];
-    const FinishedChannel<T> finished = epilogue.of(channel);
+    const ChannelEpilogue<T> finished = epilogue.of(channel);
     for (int64_t at = 0; at < p.out_size(); at += kBlock) {
       finished.finish(at, sums, std::min(kBlock, p.out_size() - at), buffer);
     }

@@ -23,13 +23,13 @@ void FusedConvTransposeOp::set_channels(ConvolutionProblem& p, const Shape& w) c
 void FusedConvTransposeOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
   const size_t axes = strides_.size();
   p.N = std::max<int64_t>(x[0], 0);
-  double whole = static_cast<double>(group_) * (static_cast<double>(p.C) + static_cast<double>(p.M));
+  double unpadded = static_cast<double>(group_) * (static_cast<double>(p.C) + static_cast<double>(p.M));
   for (size_t i = 0; i < axes; ++i) {
     const auto in = static_cast<double>(std::max<int64_t>(x[2 + i], 1));
     const double window = static_cast<double>(p.kernel[3 - axes + i]) * static_cast<double>(dilations_[i]);
-    whole *= in * static_cast<double>(strides_[i]) + window + static_cast<double>(output_padding_[i]);
+    unpadded *= in * static_cast<double>(strides_[i]) + window + static_cast<double>(output_padding_[i]);
   }
-  throw_if(whole > 0x1p40, "Y of X ", x, " is too large before its pads are removed");
+  throw_if(unpadded > 0x1p40, "Y of X ", x, " is too large before its pads are removed");
   for (size_t i = 0; i < axes; ++i) {
     const size_t axis = 3 - axes + i;
     p.in[axis] = std::max<int64_t>(x[2 + i], 0);
@@ -45,7 +45,7 @@ ConvolutionProblem FusedConvTransposeOp::problem(const Shapes& inputs) const {
   throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " requires ", p.x_channels());
   set_sizes(p, x);
   for (const int64_t out : p.out) {
-    throw_if(out < 0, "the pads remove more than X ", x, " gives");
+    throw_if(out < 0, "the pads are larger than the result for X ", x);
   }
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);
@@ -60,9 +60,10 @@ void FusedConvTransposeOp::infer(const ShapeInference& node) const {
   const size_t axes = x.size() - 2;
   const auto strides = find_sizes(node, "strides", axes, 1),
              dilations = find_sizes(node, "dilations", axes, 1), pads = find_sizes(node, "pads", 2 * axes, 0),
-             more = find_sizes(node, "output_padding", axes, 0);
+             output_padding = find_sizes(node, "output_padding", axes, 0);
   const auto group = node.find_int("group");
-  if (!strides || !dilations || !pads || !more || !group || *group < 1 || *group > INT32_MAX) return;
+  if (!strides || !dilations || !pads || !output_padding || !group || *group < 1 || *group > INT32_MAX)
+    return;
   const auto small = [](const Dim& d) { return d.known() && d.value <= INT32_MAX; };
   if (!small(w[1])) return;
   SymbolicShape y = {x[0], Dim{w[1].value * *group, ""}};
@@ -70,8 +71,8 @@ void FusedConvTransposeOp::infer(const ShapeInference& node) const {
     const Dim &in = x[2 + i], &kernel = w[2 + i];
     if (!small(kernel) || kernel.value < 1 || (in.known() ? !small(in) : in.symbol.empty())) return;
     const int64_t stride = (*strides)[i];
-    const int64_t growth =
-        (kernel.value - 1) * (*dilations)[i] + 1 - stride + (*more)[i] - (*pads)[i] - (*pads)[axes + i];
+    const int64_t growth = (kernel.value - 1) * (*dilations)[i] + 1 - stride + (*output_padding)[i] -
+                           (*pads)[i] - (*pads)[axes + i];
     if (in.known()) {
       if (in.value * stride + growth < 0) return;
       y.push_back(Dim{in.value * stride + growth, ""});

@@ -1,5 +1,5 @@
-// The phases of a transposed convolution, and the grid of positions that they share (defined in cpu.cpp).
-// For kernel files only (see cpu/isa.h).
+// The phases of a transposed convolution, and the grid of positions that they share (see cpu.cpp). For kernel files
+// only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kMostPhases = 16;      // most phases, over all axes, that are computed together
 constexpr int64_t kMostBundleRows = 64;  // most rows of a bundle with several channels
-constexpr int64_t kFullRows = 4;         // fewest rows of a block that keep the multipliers busy
+constexpr int64_t kFullRows = 4;         // a block of fewer rows takes as long as one of this number
 
 // The taps along an axis that contribute to elements of y with this remainder. `distances`: for each tap, the distance
 // in x[q - distance] for y[q * stride + remainder - pad] (cpu.cpp).
@@ -40,7 +40,7 @@ inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis
 }
 
 // Phases with the same distances: rows of one GEMM.
-struct PhaseProduct {
+struct PhaseGemm {
   std::vector<int64_t> distances;          // [tap], indices into the distances of the plan
   std::vector<std::vector<int64_t>> taps;  // [phase][tap], indices into the kernel
 };
@@ -51,9 +51,9 @@ struct PhaseRow {
   std::vector<int64_t> phases;  // in the order of their remainders
 };
 
-// Phases that are computed together, numbered GEMM by GEMM.
+// Phases that are computed together. The indices of a GEMM's phases are consecutive.
 struct PhaseSet {
-  std::vector<PhaseProduct> products;
+  std::vector<PhaseGemm> gemms;
   std::vector<PhaseRow> rows;
   int64_t phases = 0, taps = 0;
 };
@@ -69,8 +69,8 @@ inline int64_t phase_blocks(int64_t rows) { return ceil_div(rows, kMaxRows); }
 
 struct PhasePlan {
   std::vector<int64_t> remainders;                  // of the phases along the last axis
-  bool whole;                                       // all remainders of the last axis have taps
-  bool covers;                                      // each element of y has taps
+  bool has_all_columns;                             // all remainders of the last axis have taps
+  bool covers_y;                                    // each element of y has taps
   std::vector<ConvolutionProblem::Axes> distances;  // all distances of the phases
   std::vector<PhaseSet> sets;
   std::vector<ChannelBundle> bundles;
@@ -82,8 +82,8 @@ struct PhasePlan {
     const auto all = [&p](const std::vector<AxisPhase>& phases, size_t axis) {
       return static_cast<int64_t>(phases.size()) == p.stride[axis];
     };
-    whole = all(w, 2);
-    covers = whole && all(d, 0) && all(h, 1);
+    has_all_columns = all(w, 2);
+    covers_y = has_all_columns && all(d, 0) && all(h, 1);
     const bool together = static_cast<int64_t>(d.size() * h.size() * w.size()) <= kMostPhases;
     if (together) sets.emplace_back();
     for (const AxisPhase& depth : d) {
@@ -95,7 +95,7 @@ struct PhasePlan {
     int64_t weights = 0;
     for (size_t i = 0; i < sets.size(); ++i) {
       number_phases(sets[i]);
-      const int64_t parts = ceil_div(p.M, channels_together(p, sets[i]));
+      const int64_t parts = ceil_div(p.M, channels_of_bundle(p, sets[i]));
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t first = p.M * part / parts, channels = p.M * (part + 1) / parts - first;
         bundles.push_back({i, first, channels, weights});
@@ -106,9 +106,9 @@ struct PhasePlan {
   }
 
  private:
-  // Until all phases of a set are known, rows identify a phase by kProductOf times the index of its GEMM, plus its
-  // index in that GEMM.
-  static constexpr int64_t kProductOf = int64_t{1} << 32;
+  // Until all phases of a set are known, rows identify a phase by kGemmIndex times the index of its GEMM plus the index
+  // of the phase in this GEMM.
+  static constexpr int64_t kGemmIndex = int64_t{1} << 32;
 
   void add_row(const ConvolutionProblem& p, PhaseSet& set, const AxisPhase& depth, const AxisPhase& height,
                const std::vector<AxisPhase>& columns) {
@@ -123,12 +123,12 @@ struct PhasePlan {
           }
         }
       }
-      const auto same = std::find_if(set.products.begin(), set.products.end(),
-                                     [&](const PhaseProduct& product) { return product.distances == own; });
-      const auto product = same - set.products.begin();
-      if (same == set.products.end()) set.products.push_back({std::move(own), {}});
-      auto& phases = set.products[static_cast<size_t>(product)].taps;
-      row.phases.push_back(product * kProductOf + static_cast<int64_t>(phases.size()));
+      const auto same = std::find_if(set.gemms.begin(), set.gemms.end(),
+                                     [&](const PhaseGemm& gemm) { return gemm.distances == own; });
+      const auto index = same - set.gemms.begin();
+      if (same == set.gemms.end()) set.gemms.push_back({std::move(own), {}});
+      auto& phases = set.gemms[static_cast<size_t>(index)].taps;
+      row.phases.push_back(index * kGemmIndex + static_cast<int64_t>(phases.size()));
       set.taps += static_cast<int64_t>(taps.size());
       phases.push_back(std::move(taps));
     }
@@ -136,35 +136,34 @@ struct PhasePlan {
   }
 
   int64_t distance_at(const ConvolutionProblem::Axes& distance) {
-    const auto [at, added] = places_.emplace(distance, static_cast<int64_t>(distances.size()));
+    const auto [at, added] = distance_index_.emplace(distance, static_cast<int64_t>(distances.size()));
     if (added) distances.push_back(distance);
     return at->second;
   }
 
   static void number_phases(PhaseSet& set) {
     std::vector<int64_t> first;
-    for (const PhaseProduct& product : set.products) {
+    for (const PhaseGemm& gemm : set.gemms) {
       first.push_back(set.phases);
-      set.phases += static_cast<int64_t>(product.taps.size());
+      set.phases += static_cast<int64_t>(gemm.taps.size());
     }
     for (PhaseRow& row : set.rows) {
       for (int64_t& phase : row.phases)
-        phase = first[static_cast<size_t>(phase / kProductOf)] + phase % kProductOf;
+        phase = first[static_cast<size_t>(phase / kGemmIndex)] + phase % kGemmIndex;
     }
   }
 
-  // The number of channels of a bundle that minimizes the cost: each block should be full, and each bundle reads x
-  // again.
-  static int64_t channels_together(const ConvolutionProblem& p, const PhaseSet& set) {
+  // Returns the number of channels of a bundle with the lowest cost. Partly filled blocks waste time, and each bundle
+  // reads x again.
+  static int64_t channels_of_bundle(const ConvolutionProblem& p, const PhaseSet& set) {
     int64_t best = 1;
     double lowest = 0;
     for (int64_t channels = 1; channels <= std::min<int64_t>(p.M, kMaxRows); ++channels) {
       if (channels > 1 && channels * set.phases > kMostBundleRows) break;
       int64_t cost = 0, most = 0;
-      for (const PhaseProduct& product : set.products) {
-        const auto taps = static_cast<int64_t>(product.distances.size());
-        const int64_t rows = channels * static_cast<int64_t>(product.taps.size()),
-                      blocks = phase_blocks(rows);
+      for (const PhaseGemm& gemm : set.gemms) {
+        const auto taps = static_cast<int64_t>(gemm.distances.size());
+        const int64_t rows = channels * static_cast<int64_t>(gemm.taps.size()), blocks = phase_blocks(rows);
         cost += (std::max(rows, blocks * kFullRows) + blocks) * taps;
         most = std::max(most, taps);
       }
@@ -174,7 +173,7 @@ struct PhasePlan {
     return best;
   }
 
-  std::map<ConvolutionProblem::Axes, int64_t> places_;  // index of each distance
+  std::map<ConvolutionProblem::Axes, int64_t> distance_index_;  // index of each distance
 };
 
 // Returns the convolution that reads x for all phases: its window has a tap for each distance, the farthest one first.
@@ -191,7 +190,7 @@ inline ConvolutionProblem grid_of(const ConvolutionProblem& p) {
   return grid;
 }
 
-// Whether the grid is x itself: there is one distance, and no padding.
+// Whether the grid is x itself: the only distance is 0, and there is no padding.
 inline bool is_grid_x(const ConvolutionProblem& grid) {
   bool same = true;
   for (size_t i = 0; i < 3; ++i) {

@@ -1,5 +1,4 @@
-// The sums of a strip that are contiguous in a row of y.
-// For kernel files only (see cpu/isa.h).
+// The sums of a strip that are contiguous in a row of y. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -10,13 +9,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Sums of a row of phases that are contiguous in a row of y: their first index, their count, and their offset in the
-// plane.
+// `count` interleaved sums of a row of phases, from index `from` on, whose elements of y are contiguous from offset
+// `at` of a plane on.
 struct Segment {
   int64_t from, count, at;
 };
 
-// The segments of a strip for a set.
+// The segments of a strip for a phase set.
 class Segments {
  public:
   Segments(const ConvolutionProblem& p, const PhasePlan& plan, const PhaseSet& set, const Strip& strip)
@@ -59,7 +58,7 @@ class Segments {
   // Adds the segments of `count` sums from `from` on; the first one belongs to column w of a row of y.
   void add_run(const ConvolutionProblem& p, const PhasePlan& plan, int64_t from, int64_t count, int64_t w,
                int64_t row) {
-    if (plan.whole) {
+    if (plan.has_all_columns) {
       const int64_t begin = std::max<int64_t>(-w, 0), end = std::min(count, p.out[2] - w);
       if (begin < end) segments_.push_back({from + begin, end - begin, row + w + begin});
       return;

@@ -1,12 +1,12 @@
-// Computes some rows of y at a time: the intermediate results remain in the second-level cache.
+// InvertedResidual computes some rows of y at a time: the intermediate results remain in the second-level cache.
 //
 //   s [vectors of M][rows][columns][L]   the first convolution's result, with the window's padding
 //   d [vectors of M][pixels][L]          the second convolution's result
 //
-// Vectors hold channels, because 7x7 and 14x14 planes would leave vectors of pixels partly empty. The matrix
-// multiplications broadcast one pixel of a channel: the first reads it from the planes of x, the second from d. s is a
-// ring buffer of rows. Several threads compute all rows of y at a time, in bands. A band that does not continue the
-// previous band of its thread first recomputes the rows of s that its windows share with the band before it.
+// Vectors hold channels, because 7x7 and 14x14 planes would leave vectors of pixels partly empty. The pointwise
+// convolutions broadcast one pixel of a channel: the first reads it from the planes of x, the last from d. s is a ring
+// buffer of rows. Several threads compute all rows of y at a time, divided into bands. If a thread does not process
+// adjacent bands in order, it recomputes the rows of s that the windows of two bands share.
 #include <array>
 #include <cstring>
 #include <vector>
@@ -32,20 +32,20 @@ struct RowsOfImage {
   int64_t first, rows;  // rows of y
 
   int64_t pixels() const { return rows * p.out[1]; }
-  // Returns the same rows of the n-th image after this one.
+  // Returns the same rows, n images further.
   RowsOfImage of_image(int64_t n) const {
     RowsOfImage block = *this;
     block.x += n * p.C * p.in_size();
     if (p.has_residual) block.r += n * p.O * p.out_size();
     block.y += n * p.O * p.out_size();
-    block.d += n * plan.d_numbers(p);
+    block.d += n * plan.d_floats(p);
     return block;
   }
-  // The address of row h of x in a plane of s. h counts from the first padding row.
+  // Returns the address of row h in a plane of s. h counts from the first padding row.
   float* row_of(float* s, int64_t h) const { return s + h % plan.height * plan.width * L; }
 
-  // Computes rows [begin, end) of one panel of the first convolution and stores them to s. The rows count from the
-  // first padding row.
+  // Computes rows [begin, end) of one panel of the first convolution and stores them to s. begin and end count from the
+  // first padding row. Prefetches `lines` cache lines of d at `results`.
   template <int kVectors>
   void expand(int64_t panel, int64_t begin, int64_t end, float* to, const float* results,
               int64_t lines) const {
@@ -65,7 +65,7 @@ struct RowsOfImage {
     const int64_t prefetch_bytes = ceil_div(kVectors * L * 4, std::max<int64_t>(tiles, 1));
     int64_t row = from, column = 0;
     float* o = row_of(to, row + p.pad[0]) + p.pad[1] * L;
-    Shares tile_pixels(count, tiles), fetched(lines, tiles);
+    BalancedParts tile_pixels(count, tiles), fetched(lines, tiles);
     const float* pixel = x + from * columns;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       for (int64_t line = fetched.next(); line > 0; --line, results += L) {
@@ -154,8 +154,8 @@ struct RowsOfImage {
         for (int64_t k = 0; k < height; ++k) lines[k] += columns * stride;
       };
       int64_t c = 0;
-      for (; c + kTogether <= p.out[1]; c += kTogether, next(kTogether)) {
-        window_at<kTogether, kKernel, kStride>(lines, weights, bias, act, to + c * L);
+      for (; c + kWindowPixels <= p.out[1]; c += kWindowPixels, next(kWindowPixels)) {
+        window_at<kWindowPixels, kKernel, kStride>(lines, weights, bias, act, to + c * L);
       }
       for (; c < p.out[1]; ++c, next(1))
         window_at<1, kKernel, kStride>(lines, weights, bias, act, to + c * L);
@@ -181,11 +181,11 @@ struct RowsOfImage {
     }
   }
 
-  // Computes the first two convolutions for a panel of M and a band of rows. `continues`: the band starts where the
-  // rows in `memory` ended.
+  // Computes the first two convolutions for a panel of M and a band of rows. `continues`: s at `memory` has the last
+  // rows of the previous band.
   void hidden(int64_t panel, int64_t band, bool continues, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
-    int64_t begin = rows * band / plan.bands, done = 0;  // rows of x that are in s
+    int64_t begin = rows * band / plan.bands, done = 0;  // rows up to `done` are in s
     if (continues) done = (first + begin - 1) * p.stride[0] + p.kernel[0];
     for (int64_t end; begin < last; begin = end) {
       end = std::min(last, begin + plan.step);
@@ -204,7 +204,8 @@ struct RowsOfImage {
     }
   }
 
-  // Computes the third convolution for some pixels and a panel of O to rows of `o`.
+  // Computes the third convolution for `count` pixels from `at` on and a panel of O, and stores it to `o`
+  // [pixels][panel].
   template <int kVectors, bool kHalf>
   void project(int64_t at, int64_t count, int64_t panel, float* o) const {
     const float* weights = w.project + panel * kPanelWidth * p.M;
@@ -282,8 +283,8 @@ template <class T>
 size_t inverted_residual_workspace(const InvertedResidualProblem& p, size_t workers) {
   const InvertedResidualPlan plan(p, static_cast<int64_t>(workers));
   Workspace memory(nullptr);
-  memory.take<float>(plan.s_numbers(p));
-  memory.take<float>(plan.images * plan.d_numbers(p));
+  memory.take<float>(plan.s_floats(p));
+  memory.take<float>(plan.images * plan.d_floats(p));
   return memory.bytes();
 }
 
@@ -293,12 +294,12 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   if (p.N * p.O * p.out_size() == 0) return;
   const InvertedResidualPlan plan(p, static_cast<int64_t>(parallel.workers()));
   Workspace memory(workspace), packed(const_cast<void*>(weights));
-  auto* s = memory.take<float>(plan.s_numbers(p));
-  auto* d = memory.take<float>(plan.images * plan.d_numbers(p));
+  auto* s = memory.take<float>(plan.s_floats(p));
+  auto* d = memory.take<float>(plan.images * plan.d_floats(p));
   const PackedWeights w(p, packed);
   std::vector<BandState> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
-  // If W3 does not fit into the cache beside d, it is read once for all pixels.
+  // If d and W3 do not fit into the cache together, each panel of W3 is read once for all pixels.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
   int64_t items = 0;  // number of items in the previous loops
@@ -319,13 +320,15 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
       const int64_t hidden = plan.panels * plan.bands;  // items of an image
       loops.push_back({images * hidden, [&, block, items, hidden](int64_t item, size_t worker) {
                          const int64_t panel = item % hidden / plan.bands,
-                                       slot = plan.whole(p) ? static_cast<int64_t>(worker) : panel;
+                                       slot =
+                                           plan.computes_all_rows(p) ? static_cast<int64_t>(worker) : panel;
                          float* const mine = s + slot * kPanel * plan.plane;
                          BandState& state = slots[static_cast<size_t>(slot)];
                          if (!state.cleared) block.clear_sides(mine);
                          const int64_t band = item % plan.bands;
-                         const bool continues =
-                             plan.whole(p) ? band > 0 && items + item == state.next : block.first > 0;
+                         const bool continues = plan.computes_all_rows(p)
+                                                    ? band > 0 && items + item == state.next
+                                                    : block.first > 0;
                          block.of_image(item / hidden).hidden(panel, band, continues, mine);
                          state = {items + item + 1, true};
                        }});

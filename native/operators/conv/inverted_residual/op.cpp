@@ -51,7 +51,7 @@ InvertedResidualProblem InvertedResidualOp::problem(const Shapes& inputs) const 
   InvertedResidualProblem p = of_weights(weights);
   const Shape& x = inputs[0];
   throw_if(x.rank() != 4, "X must have rank 4, got ", x);
-  throw_if(x[1] != p.C, "the channels of X ", x, " and W1 ", inputs[1], " do not fit");
+  throw_if(x[1] != p.C, "X ", x, " and W1 ", inputs[1], " have different numbers of channels");
   p.N = x[0];
   double padded = static_cast<double>(p.C + p.M + p.O);
   for (size_t i = 0; i < 2; ++i) {
@@ -96,22 +96,22 @@ class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
 
   void prepare(const Node& node) override {
     std::vector<Shape> shapes;
-    std::vector<float> numbers;
+    std::vector<float> values;
     std::array<size_t, InvertedResidualOp::kWeights> begins{};
     for (size_t i = 0; i < begins.size(); ++i) {
       const auto w = node.constant(1 + i);
       if (!w) return;
-      begins[i] = numbers.size();
+      begins[i] = values.size();
       const auto* first = w->as<const float>();
-      numbers.insert(numbers.end(), first, first + w->shape.elements());
+      values.insert(values.end(), first, first + w->shape.elements());
       shapes.push_back(w->shape);
     }
     const InvertedResidualProblem p = op_.of_weights(shapes);
     packed_ = cpu::WeightCache::process().get(
-        "inverted residual of " + shapes[0].text() + shapes[2].text() + shapes[4].text(), numbers.data(),
-        numbers.size() * sizeof(float), cpu::inverted_residual_weights<float>(p), [&](void* packed) {
+        "inverted residual of " + shapes[0].text() + shapes[2].text() + shapes[4].text(), values.data(),
+        values.size() * sizeof(float), cpu::inverted_residual_weights<float>(p), [&](void* packed) {
           cpu::InvertedResidualWeights<float> from;
-          for (size_t i = 0; i < begins.size(); ++i) from[i] = numbers.data() + begins[i];
+          for (size_t i = 0; i < begins.size(); ++i) from[i] = values.data() + begins[i];
           cpu::inverted_residual_prepare(p, from, packed);
         });
   }

@@ -36,7 +36,7 @@ class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> 
   static std::vector<InvertedResidualOp> all();
   std::vector<Operand> inputs() const override;
   void read(const Node& node) override;
-  // Returns the problem for weights with these shapes, W1 first, without N, `in` and `out`. Throws Error.
+  // Returns the problem without N, `in` and `out` for the shapes of W1, B1, ..., B3. Throws Error if they do not match.
   Problem of_weights(const std::vector<Shape>& weights) const;
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
@@ -55,7 +55,7 @@ namespace graphopt::cpu {
 template <class T>
 using InvertedResidualWeights = std::array<const T*, InvertedResidualOp::kWeights>;
 
-// Bytes of the packed weights, which depend on C, M, O and the size of the window.
+// Returns the bytes of the packed weights, which depend on C, M, O and the size of the window.
 GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_weights, (const InvertedResidualProblem& p), (p))
 // Packs the weights; the result starts at a cache line.
 GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,

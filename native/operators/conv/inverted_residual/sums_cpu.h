@@ -1,5 +1,5 @@
-// Register tiles of an inverted residual: accumulators of up to kMaxRows pixels and one panel of output channels.
-// For kernel files only (see cpu/isa.h).
+// Register tiles of InvertedResidual: accumulators of up to kMaxRows pixels and one panel of output channels. For
+// kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using Half = Vec;
 inline Half half_of(Vec v) { return v; }
 #endif
 
-// Accumulators of kRows pixels and kVectors vectors of channels. With kHalf, the last vector has only its first half.
+// Accumulators of kRows pixels and kVectors vectors of channels. With kHalf, the last one is half a vector.
 template <int kRows, int kVectors, bool kHalf>
 struct PixelSums {
   static constexpr int kFull = kVectors - (kHalf ? 1 : 0);
@@ -64,9 +64,9 @@ struct PixelSums {
 
 // Divides `all` items into parts whose sizes differ by at most one. next() returns the size of the next part, without
 // a division.
-class Shares {
+class BalancedParts {
  public:
-  Shares(int64_t all, int64_t parts)
+  BalancedParts(int64_t all, int64_t parts)
       : parts_(std::max<int64_t>(parts, 1)), quotient_(all / parts_), remainder_(all % parts_) {}
   int64_t next() {
     carry_ += remainder_;
@@ -79,7 +79,7 @@ class Shares {
   int64_t parts_, quotient_, remainder_, carry_ = 0;
 };
 
-// Calls f(Rows<n>()) with n = rows, from 1 to kMaxRows: the number of rows becomes a compile-time constant.
+// Calls f(Rows<n>()) with n = rows, in [1, kMaxRows]: the number of rows becomes a compile-time constant.
 template <int kRows>
 using Rows = std::integral_constant<int, kRows>;
 template <int kRows = kMaxRows, class F>

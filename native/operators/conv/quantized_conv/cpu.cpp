@@ -1,9 +1,9 @@
-// A convolution of bytes as a matrix multiplication without a copy of the windows: with channels last, the elements of
-// one row of a window are adjacent in X. The columns of a tile are channels of Y, its rows are adjacent pixels of Y,
-// whose windows are a fixed number of elements apart.
+// An int8 convolution as a GEMM without im2col: in channels last, the elements of one row of a window are adjacent in
+// X. The columns of a register tile are channels of Y. Its rows are adjacent pixels of Y, whose windows have a constant
+// stride.
 //
-// X is copied if it has padding, if its bytes are signed, or if a row of a window is not a multiple of a word. The copy
-// has the zero point in its padding, so the sums need one correction for each channel:
+// X is copied if it has padding, if its bytes are signed, or if a row of a window is not a multiple of a word. The
+// padding of the copy has the zero point. Each channel then has one correction for all pixels:
 //   sum (x - x_zero) w = sum x w - x_zero sum w
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ using Problem = ConvolutionProblem;
 
 bool is_depthwise(const Problem& p) { return p.groups > 1; }
 
-// --- Word formats: kInWord elements of X, which have the type Value, and their weights in 32 bits
+// --- Word formats: 32-bit words of kInWord elements of X of type Value, and of their weights
 
 struct FourBytes {
   using Value = uint8_t;
@@ -58,7 +58,7 @@ auto with_format(const F& f) {
 
 // --- Weights
 
-// The parts of a window with adjacent elements in X.
+// The division of a window into segments, whose elements are adjacent in X.
 struct Segments {
   int64_t rows, columns;  // of the window
   int64_t elements;       // of one segment
@@ -77,7 +77,7 @@ struct Segments {
   }
 };
 
-// The number of columns with padding. The sums of their weights are stored behind the packed words.
+// Returns the number of columns, including padding. The sums of their weights follow the packed words.
 int64_t padded_columns(const Problem& p) {
   return is_depthwise(p) ? round_up(p.groups, kSpan) : round_up(p.M, kPanelWidth);
 }
@@ -135,7 +135,7 @@ struct Images {
     copied = padded || is_signed || sizeof(*x) > 1 || Segments(p).elements % E::kInWord != 0;
     if (!copied) H = p.H(), W = p.W();
   }
-  // The elements of the copy, with those that the last word reads behind it.
+  // Returns the elements of the copy, including padding that the last word reads.
   int64_t elements(const Problem& p) const { return copied ? p.N * H * W * p.C + E::kInWord : 0; }
 };
 
@@ -163,7 +163,7 @@ void copy_row(const Problem& p, const ConvQuantization& q, const Images<E>& imag
   std::fill_n(to, (images.W - before - count) * p.C, zero);
 }
 
-// Makes the bytes of all of X unsigned.
+// Adds 128 to n int8 elements of X, which makes them uint8.
 void flip_bytes(const uint8_t* x, int64_t n, uint8_t* to) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<uint8_t>(x[i] ^ 128);
@@ -199,7 +199,7 @@ struct MultiplyTile {
       const int64_t steps = tile.segments.template steps<E>(), pixel = tile.pixel;
       for (int64_t row = 0; row < tile.segments.rows; ++row) {
         for (int64_t column = 0; column < tile.segments.columns; ++column) {
-          // Three rows share a pointer, because there are too few registers for one each.
+          // Three rows share a pointer, because there are too few registers for one pointer for each row.
           const typename E::Value* s[ceil_div(kRows, 3)];
 #pragma GCC unroll 5
           for (int i = 0; i < kRows; i += 3) {
@@ -245,8 +245,8 @@ struct MultiplyTile {
   };
 };
 
-// The tiles of Y. The windows of adjacent pixels of a line are a fixed number of elements apart. A line is a row of Y,
-// or all pixels if the window is one pixel.
+// The tiles of Y. A line is a row of Y, or all pixels if the window is one pixel. The windows of a line have a constant
+// stride.
 struct Tiles {
   int64_t lines, pixels;  // of each line
   int64_t per_line;
@@ -287,7 +287,7 @@ void multiply(const Problem& p, const Images<E>& images, const Tiles& tiles, int
 
 // --- A call
 
-// The arrays of a call.
+// The workspace of a call.
 struct Scratch {
   int32_t* offsets;
   float *factors, *addends;
@@ -323,7 +323,7 @@ struct Scratch {
   }
 };
 
-// Adds a loop over items of `size` of `count`.
+// Returns a loop that calls run(i) for i in [0, count), `size` times in each item.
 template <class F>
 Loop blocks(int64_t count, int64_t size, const F& run) {
   return {ceil_div(count, size), [=](int64_t item, size_t) {
@@ -331,7 +331,7 @@ Loop blocks(int64_t count, int64_t size, const F& run) {
           }};
 }
 
-constexpr int64_t kItemBytes = 1 << 14;  // of X or Y in a work item that only moves or filters bytes
+constexpr int64_t kItemBytes = 1 << 14;  // bytes of X or Y in a work item that copies, or computes depthwise
 
 template <class E>
 void run_depthwise(const Problem& p, const ConvQuantization& q, const uint8_t* x, const Word* w,
@@ -375,7 +375,7 @@ void run_panels(const Problem& p, const ConvQuantization& q, const uint8_t* x, c
   } else if constexpr (sizeof(typename E::Value) == 1) {
     images.x = x;
   }
-  // All panels multiply a chunk of tiles. The windows of a chunk fit in the second-level cache.
+  // A work item multiplies a chunk of tiles by one panel. The windows of a chunk fit in the second-level cache.
   const Tiles tiles(p);
   const int64_t panels = ceil_div(p.M, kPanelWidth), workers = static_cast<int64_t>(parallel.workers());
   const int64_t bytes = p.N * images.H * images.W * p.C * static_cast<int64_t>(sizeof(typename E::Value));

@@ -1,7 +1,7 @@
-// Depthwise convolution of bytes with channels last. For kernel files only (see cpu/isa.h).
+// Depthwise convolution of bytes in channels last. For kernel files only (see cpu/isa.h).
 //
-// A word has the bytes of four rows of the window in one column, for one channel. The words of a column of X are made
-// once by interleaving rows, and serve all columns of the window. A block has kSpan channels in four vectors.
+// A word has four bytes of a channel: one column of four rows. Interleaving rows of X produces the words of a column,
+// which are used for all columns of the window. A block has kSpan channels in four vectors.
 #pragma once
 
 #include "cpu/microkernels/byte_gemm.h"
@@ -10,21 +10,22 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Returns the first channel of a block. The last block ends with the last channel, so only the block of fewer than kSpan
-// channels is incomplete.
+// Returns the first channel of a block. The last block ends with the last channel and may overlap the previous block:
+// all blocks are complete if there are at least kSpan channels.
 inline int64_t first_channel(const ConvolutionProblem& p, int64_t block) {
   return std::max<int64_t>(std::min(block * kSpan, p.groups - kSpan), 0);
 }
 
-// A row of zero points replaces rows of X in the padding. Blocks may read behind it.
+// Returns the bytes of the row of zero points that replaces rows of X in the padding. Blocks may read beyond the row.
 inline int64_t depthwise_row_bytes(const ConvolutionProblem& p) { return p.W() * p.groups + kSpan; }
 
 // The rows of X that a row of Y reads.
 struct DepthwiseRow {
   const ConvolutionProblem& p;
   const uint8_t* padding;
-  std::vector<const uint8_t*> rows;  // a multiple of kBytes; rows behind the window have weights of zero
-  bool ends = false;                 // a vector of bytes from the last pixel of a row on exceeds X
+  std::vector<const uint8_t*>
+      rows;                // their number is a multiple of kBytes; rows below the window have zero weights
+  bool exceeds_x = false;  // a vector of bytes from the last pixel of a row on exceeds X
 
   // `line` is the index of the row of Y in all images.
   DepthwiseRow(const ConvolutionProblem& problem, const uint8_t* x, const uint8_t* padding_row, int64_t line)
@@ -37,19 +38,19 @@ struct DepthwiseRow {
       const int64_t at = first + i * p.dilation[1];
       if (at < 0 || at >= p.H()) continue;
       rows[static_cast<size_t>(i)] = x + (image * p.H() + at) * row;
-      ends = ends || (p.N * p.H() - image * p.H() - at) * row < row - p.groups + kSpan;
+      exceeds_x = exceeds_x || (p.N * p.H() - image * p.H() - at) * row < row - p.groups + kSpan;
     }
   }
-  // Returns whether blocks of `here` channels can be loaded as a whole for these columns of X.
+  // Returns whether these columns of X are inside X, and blocks of `here` channels can be loaded as full vectors.
   bool is_inside(int64_t column, int64_t columns, int64_t here) const {
-    return column >= 0 && column + columns <= p.W() && (here == kSpan || !ends);
+    return column >= 0 && column + columns <= p.W() && (here == kSpan || !exceeds_x);
   }
   // Returns `here` channels from `channel` on, of one column of one row.
   template <bool kInside>
   ByteVec load(const uint8_t* row, int64_t column, int64_t channel, int64_t here) const {
     const uint8_t* at = row + column * p.groups + channel;
     if (!kInside && (column < 0 || column >= p.W())) at = padding;
-    if (kInside || here == kSpan || !ends) return *reinterpret_cast<const UnalignedByteVec*>(at);
+    if (kInside || here == kSpan || !exceeds_x) return *reinterpret_cast<const UnalignedByteVec*>(at);
     alignas(64) uint8_t part[kSpan] = {};
     std::memcpy(part, at, static_cast<size_t>(here));
     return *reinterpret_cast<const UnalignedByteVec*>(part);
@@ -57,7 +58,7 @@ struct DepthwiseRow {
 };
 
 inline int64_t depthwise_groups(const ConvolutionProblem& p) { return ceil_div(p.kernel[1], kBytes); }
-// The words of the weights of one block: [column of the window][group of four rows][plane][part].
+// Returns the words of the weights of one block: [column of the window][group of four rows][plane][part].
 template <class E>
 int64_t depthwise_block_words(const ConvolutionProblem& p) {
   return p.kernel[2] * depthwise_groups(p) * kPlanes * E::kParts * L;
@@ -89,8 +90,8 @@ void pack_depthwise(const ConvolutionProblem& p, const int8_t* w, Word* words) {
   }
 }
 
-// Computes kPixels adjacent pixels of one block of channels. kStride and kColumns are those of the window; kColumns is 0
-// for any window and dilation, with one pixel.
+// Computes kPixels adjacent pixels of one block of channels. The window has stride kStride and kColumns columns, or any
+// stride, columns and dilation if kColumns is 0 (then kPixels is 1).
 template <class E, int kPixels, int kStride, int kColumns, bool kInside>
 void depthwise_pixels(const DepthwiseRow& row, const Requantization& requantize, const Word* w, int64_t x,
                       int64_t block, int64_t here, uint8_t* y) {

@@ -62,7 +62,7 @@ ConvolutionProblem QuantizedConvOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[kX], &w = inputs[kW];
   Problem p = window_problem(w);
   throw_if(x.rank() != 4 || x[3] != p.x_channels(), "X ", x, " and W ", w, " in ", group_,
-           " groups do not fit");
+           " groups have different numbers of channels");
   for (const size_t i : {kXScale, kXZero, kYScale, kYZero}) {
     throw_if(inputs[i].elements() != 1, "scale or zero point of X or Y ", inputs[i],
              " must have one element");
@@ -114,10 +114,10 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
     const auto w = node.constant(kW);
     if (!w || w->type != ElementType::kInt8 || w->shape.rank() != 4) return;
     const Problem p = op_.window_problem(w->shape);
-    const bool joined = p.dilation[2] == 1;
+    const bool contiguous = p.dilation[2] == 1;
     packed_ = cpu::WeightCache::process().get(
-        std::string("bytes of ") + std::to_string(p.groups) + " groups, " + (joined ? "joined" : "separate") +
-            " columns of int8" + w->shape.text(),
+        std::string("bytes of ") + std::to_string(p.groups) + " groups, " +
+            (contiguous ? "joined" : "separate") + " columns of int8" + w->shape.text(),
         w->data, w->bytes(), cpu::quantized_conv_weights<uint8_t>(p),
         [&](void* packed) { cpu::quantized_conv_prepare<uint8_t>(p, w->as<const int8_t>(), packed); });
   }
@@ -146,7 +146,7 @@ class QuantizedConvCpu final : public CpuKernel<QuantizedConvOp> {
                     cpu::quantized_conv_workspace<uint8_t>(p, false)) +
            (packed_ ? 0 : in_workspace(p));
   }
-  // Returns the bytes of weights packed in the workspace, rounded up to a cache line.
+  // Returns the bytes of packed weights in the workspace, rounded up to a cache line.
   static size_t in_workspace(const Problem& p) {
     return (cpu::quantized_conv_weights<uint8_t>(p) + 63) / 64 * 64;
   }

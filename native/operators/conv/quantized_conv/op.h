@@ -1,4 +1,4 @@
-// QuantizedConv[act]: a convolution of 8-bit integers with channels last, with requantization and activation. CPU only.
+// QuantizedConv[act]: a convolution of 8-bit integers in channels last, with requantization and activation. CPU only.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,7 @@ namespace graphopt {
 
 // Inputs: X int8 or uint8 [N, H, W, C]; its scale (float) and zero point (X's type), each with one element; the weight
 // int8 [M, C / group, KH, KW] and its scales float [M]; the scale and zero point of Y; the bias int32 [M], whose scale
-// is the product of those of X and W. Y [N, OH, OW, M] has X's type. There is one group, or one for each channel with
-// M = C.
+// is x_scale w_scale. Y [N, OH, OW, M] has X's type. There is one group, or one group for each channel with M = C.
 class QuantizedConvOp final : public Operator<ConvolutionProblem> {
  public:
   explicit QuantizedConvOp(ActivationKind kind) { act_.kind = kind; }
@@ -27,7 +26,7 @@ class QuantizedConvOp final : public Operator<ConvolutionProblem> {
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
-  // Returns the problem without N, `in` and `out`, which packed weights do not depend on.
+  // Returns the problem without N, `in` and `out`. It determines the packed weights.
   Problem window_problem(const Shape& w) const;
 
  private:
@@ -40,8 +39,7 @@ class QuantizedConvOp final : public Operator<ConvolutionProblem> {
 
 namespace graphopt::cpu {
 
-// The scales and zero points of a convolution. The zero points are those of the unsigned bytes: 128 is added to those
-// of int8.
+// The scales and zero points of a convolution. int8 elements and zero points are processed as uint8, with 128 added.
 struct ConvQuantization {
   bool is_signed;  // X and Y are int8
   int32_t x_zero, y_zero;

@@ -1,4 +1,4 @@
-// Requantization: 32-bit sums of products become bytes of Y. For kernel files only (see cpu/isa.h).
+// Requantization of int32 sums to bytes of Y. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 constexpr float kNear = 0x1.8p23f;
 
 // The parameters of the columns of Y, in the order of the packed weights, and the limits of all results.
-//   y = round(clamp((sum + offset) factor + addend)) + zero
+//   y = round(clamp((sum + offset) factor + addend, least, most)) + zero
 struct Requantization {
   const int32_t* offsets;  // - x_zero sum(w)
   const float *factors, *addends;
@@ -21,8 +21,8 @@ struct Requantization {
   int32_t zero;       // of Y's type
 };
 
-// The same for one vector of columns, in registers. A store of bytes may change any memory, so a loop that stores would
-// load the parameters again.
+// The same for one vector of columns, in registers. A store of bytes may alias the parameters: without this copy, a
+// loop that stores bytes would load them again.
 struct VectorRequantization {
   Vec factor, addend, least, most;
   IntVec zero;
@@ -33,14 +33,14 @@ struct VectorRequantization {
         least(splat(r.least)),
         most(splat(r.most)),
         zero(IntVec{} + r.zero) {}
-  // Returns integers with the bytes of Y as low bytes.
+  // Returns integers whose low bytes are the bytes of Y.
   IntVec operator()(Words sum) const {
     const Vec v = __builtin_convertvector((IntVec)sum, Vec) * factor + addend;
     return (IntVec)(smaller(larger(v, least), most) + kNear) + zero;
   }
 };
 
-// The limits of rounded results before the zero point is added: those of a byte and of the activation.
+// The limits of rounded results before the zero point is added: the range of a byte, and the activation.
 struct Limits {
   float least, most;
 

@@ -1,5 +1,4 @@
-// The algorithms of a 3x3 convolution: their transforms, weights and tiles.
-// For kernel files only (see cpu/isa.h).
+// The algorithms of a 3x3 convolution: transforms, packed weights and tiles. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -16,6 +15,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)
 constexpr double kB = 1.41421356237309504880;  // sqrt(2)
 
+// The im2col GEMM: its tile is one pixel, and it transforms nothing.
 struct Direct {
   using Transforms = Direct;
   static constexpr int kTile = 1;
@@ -44,7 +44,8 @@ struct F4x4 {
   using Transforms = F4x4;  // input and output transforms, which F4x4Rows shares
   static constexpr int kTile = 4;
   static constexpr int kAlpha = 6;
-  // The row of a point p is (1, p, p^2) divided by the product of its differences to the other finite points.
+  // The row of an interpolation point p is (1, p, p^2), divided by the product of the differences of p to the other
+  // finite points.
   static constexpr double kG[6][3] = {
       {1, 0, 0},
       {-2.0 / 3, -2.0 / 3 * kA, -1.0 / 3},
@@ -76,11 +77,12 @@ struct F4x4 {
   }
 };
 
-// Stores weights that are transformed along one axis: 18 values for each 9 weights. Each run transforms the other axis.
+// Stores half-transformed weights: each 3x3 filter, transformed along one axis, has 6 x 3 values. Each run transforms
+// the other axis.
 struct F4x4Rows : F4x4 {};
 
 template <class A>
-constexpr bool kKeepsRows = std::is_same_v<A, F4x4Rows>;
+constexpr bool kHalfTransformed = std::is_same_v<A, F4x4Rows>;
 
 // Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride, or for F4x4Rows to
 // [row][k][3] with stride k_stride.
@@ -97,7 +99,7 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
           rows[i][j] = A::kG[i][0] * g[j] + A::kG[i][1] * g[3 + j] + A::kG[i][2] * g[6 + j];
         }
       }
-      if constexpr (kKeepsRows<A>) {
+      if constexpr (kHalfTransformed<A>) {
         for (int i = 0; i < A::kAlpha; ++i) {
           for (int j = 0; j < 3; ++j) u[((i * C + c) * 3 + j) * k_stride] = static_cast<float>(rows[i][j]);
         }
@@ -119,16 +121,17 @@ int64_t depth(const ConvolutionProblem& p) {
   return A::kAlpha == 1 ? 9 * p.C : p.C;
 }
 
+// Elements of a transformed tile, which are called points.
 template <class A>
 constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
 
-// The number of stored weights for each pair of channels.
+// Stored weights for each pair of an input and an output channel.
 template <class A>
-constexpr int64_t kKept = kKeepsRows<A> ? A::kAlpha * 3 : kPoints<A>;
+constexpr int64_t kStoredWeights = kHalfTransformed<A> ? A::kAlpha * 3 : kPoints<A>;
 
 template <class A>
 size_t weight_bytes(const ConvolutionProblem& p) {
-  return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kKept<A>) * sizeof(float);
+  return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kStoredWeights<A>) * sizeof(float);
 }
 
 template <class A, class T>
@@ -139,7 +142,8 @@ void prepare(const ConvolutionProblem& p, const T* w, float* u) {
   for (int64_t m = 0; m < p.M; ++m) {
     const int64_t first = m / (kPanel * L) * (kPanel * L);
     const int64_t panel = std::min(kPanel * L, padded_m - first);
-    transform_weights<A>(w + m * p.C * 9, p.C, u + first * K * kKept<A> + (m - first), K * panel, panel);
+    transform_weights<A>(w + m * p.C * 9, p.C, u + first * K * kStoredWeights<A> + (m - first), K * panel,
+                         panel);
   }
 }
 
@@ -160,20 +164,21 @@ Geometry geometry(const ConvolutionProblem& p) {
   return g;
 }
 
-// Floats between the points of v for `tiles` tiles: an odd number of cache lines, which maps the points to different
-// sets of a cache.
+// Returns the stride of the points of v for `tiles` tiles, in floats: an odd number of cache lines, which maps the
+// points to different sets of a cache.
 inline int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 
-// Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.
+// Divides tiles [begin, end) into runs of at most `limit` tiles in a row. Calls fn(image, row, column, count, offset)
+// for each run; the first tile of the run has index begin + offset.
 template <class F>
 void for_each_run(const Geometry& g, int64_t begin, int64_t end, int64_t limit, F&& fn) {
   for (int64_t t = begin; t < end;) {
     const int64_t row = t / g.tiles_x, tx = t % g.tiles_x;
-    const int64_t whole = std::min(end - t, g.tiles_x - tx);
-    for (int64_t from = 0; from < whole; from += limit) {
-      fn(row / g.tiles_y, row % g.tiles_y, tx + from, std::min(limit, whole - from), t + from - begin);
+    const int64_t in_row = std::min(end - t, g.tiles_x - tx);
+    for (int64_t from = 0; from < in_row; from += limit) {
+      fn(row / g.tiles_y, row % g.tiles_y, tx + from, std::min(limit, in_row - from), t + from - begin);
     }
-    t += whole;
+    t += in_row;
   }
 }
 

@@ -21,14 +21,14 @@ struct WinogradFilterArgs : Arguments<2, 40> {
   Divisor columns;
 };
 
-// The tiles of a launch: `count` tiles from `first` on, counted over images, then rows, then columns of tiles.
+// The tiles of a launch: `count` tiles from index `first` on. Tiles are ordered by image, row, column.
 struct Tiles {
   uint32_t first, count;
   Divisor per_image, across;
 };
 
-// X [N, C, H, W] -> V [t, C, stride]. One work-item for each channel c and tile p, p fastest; `stride` >= tiles.count
-// is a multiple of 4, and columns without a tile become 0.
+// X [N, C, H, W] -> V [t, C, stride]. One work-item for each channel and tile; adjacent work-items have adjacent tiles.
+// `stride` >= tiles.count is a multiple of 4, and columns without a tile become 0.
 struct WinogradInputArgs : Arguments<2, 80> {
   In x;
   Out v;
@@ -38,21 +38,21 @@ struct WinogradInputArgs : Arguments<2, 80> {
 };
 
 // Z = U^T V at one of the t positions (block_z). U [t, rows, columns], V [t, C, stride], Z [t, M, stride].
-struct WinogradProductArgs : Arguments<3, 48> {
+struct WinogradGemmArgs : Arguments<3, 48> {
   In u, v;
   Out z;
   int32_t M, C, rows, columns, stride;
 };
 
-// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each channel m and tile p, p
-// fastest.
+// Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each channel and tile;
+// adjacent work-items have adjacent tiles.
 struct WinogradOutputArgs : Arguments<4, 104> {
   In z, bias, residual;  // residual may be null
   Out y;
   int32_t M, OH, OW;
   Tiles tiles;
   Divisor stride;
-  int32_t vectors;  // OW is a multiple of kOut = 4, and the addresses of Y and residual of 16
+  int32_t vectors;  // OW is a multiple of kOut = 4, and Y and residual are aligned to 16 bytes
   Activation act;
 };
 
@@ -64,9 +64,8 @@ struct ImplicitFilterArgs : Arguments<2, 40> {
   Divisor columns;
 };
 
-// Y = act(U^T patches + bias + residual). Each column is one output pixel. `pixels` pixels are counted over images,
-// rows and columns.
-struct ImplicitProductArgs : Arguments<5, 112> {
+// Y = act(U^T patches + bias + residual). Each column is one of the `pixels` output pixels of all images.
+struct ImplicitGemmArgs : Arguments<5, 112> {
   In u, x, bias, residual;  // residual may be null
   Out y;
   int32_t M;

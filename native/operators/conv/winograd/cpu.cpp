@@ -1,13 +1,14 @@
 // 3x3 convolution: gathers or Winograd-transforms the input, multiplies, transforms the output, and applies the
 // epilogue.
 //
-// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the direct
-// algorithm. Every algorithm is kAlpha^2 independent GEMMs [tiles, K] x [K, M], with kAlpha = MT + 2 and K = C for
-// Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number of floats in a vector:
+// A tile is MT x MT output pixels for Winograd's F(MT x MT, 3x3), and one pixel for the direct algorithm. Every
+// algorithm consists of kAlpha^2 independent GEMMs [tiles, K] x [K, M], one for each point (element of a transformed
+// tile). For Winograd, kAlpha = MT + 2 and K = C; for the direct algorithm, kAlpha = 1 and K = 9 C. All arrays are
+// blocked by L, the number of floats in a vector:
 //
 //   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
 //   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
-//     [M / panel][kAlpha][K][3][panel] if only rows are transformed: half as many values
+//     [M / panel][kAlpha][K][3][panel] weights, half-transformed: half as many values
 //   o [kAlpha^2][tiles][panel]         one panel of sums, read back from the second-level cache
 #include "operators/conv/winograd/cpu.h"
 
@@ -28,7 +29,7 @@ size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t wor
   Workspace workspace(nullptr);
   schedule.take_v(workspace);
   schedule.take_o(workspace);
-  schedule.take_points(workspace);
+  schedule.take_transformed(workspace);
   return workspace.bytes();
 }
 
@@ -42,7 +43,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   Workspace workspace(memory);
   float* v = schedule.take_v(workspace);
   float* o = schedule.take_o(workspace);
-  float* points = schedule.take_points(workspace);
+  float* transformed = schedule.take_transformed(workspace);
 
   const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
     if constexpr (A::kAlpha == 1) {
@@ -51,11 +52,11 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
       transform_input<typename A::Transforms>(p, g, x, begin, end, kb, v);
     }
   };
-  const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
-                           float* o, float* points) {
+  const auto multiply = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
+                            float* o, float* transformed) {
     const int64_t count = end - begin, xi_stride = (count * kPanel | 1) * L;
     multiply_points<A>(p, g, weights, {v, count, panel, panel_end}, o, schedule.o_floats(count), xi_stride,
-                       points);
+                       transformed);
     for (int64_t i = panel; i < panel_end; ++i) {
       transform_output<typename A::Transforms>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride,
                                                begin, end, i * kPanel * L, panel_vectors(p.M, i), out);
@@ -65,8 +66,8 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
 #endif
   };
 
-  const auto points_of = [&](size_t worker) {
-    return points + static_cast<int64_t>(worker) * schedule.points_floats();
+  const auto transformed_of = [&](size_t worker) {
+    return transformed + static_cast<int64_t>(worker) * schedule.transformed_floats();
   };
   const int64_t v_part = schedule.v_floats(schedule.largest);
   const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;
@@ -79,7 +80,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
       float* my_o = o + static_cast<int64_t>(worker) * o_part;
       for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
       for (int64_t panel = 0; panel < panels; ++panel)
-        product(my_v, begin, end, panel, panel + 1, my_o, points_of(worker));
+        multiply(my_v, begin, end, panel, panel + 1, my_o, transformed_of(worker));
     });
     return;
   }
@@ -98,9 +99,9 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
                      }});
     loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t worker) {
                        const int64_t piece = item % pieces, panel = item / pieces * group;
-                       product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
-                               std::min(panel + group, panels), o + static_cast<int64_t>(worker) * o_part,
-                               points_of(worker));
+                       multiply(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
+                                std::min(panel + group, panels), o + static_cast<int64_t>(worker) * o_part,
+                                transformed_of(worker));
                      }});
   }
   parallel_loops(parallel, loops);
@@ -108,7 +109,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
 
 bool has_no_result(const ConvolutionProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
 
-// Calls fn with the algorithm as a type.
+// Calls fn with an object of the algorithm's type.
 template <class F>
 auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
   switch (algorithm) {

@@ -1,5 +1,4 @@
-// Register tiles of Winograd's matrix multiplications, and the multiplication by weights that are transformed along
-// rows only.
+// Register tiles of Winograd's matrix multiplications, and the multiplication by half-transformed weights.
 #include "operators/conv/winograd/gemm_cpu.h"
 
 #include <algorithm>
@@ -7,9 +6,9 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L]; a is blocked: [k / L][kRows][L], blocks a_stride
-// apart. If `adds`, adds the product to o. Prefetches operands of later calls into the second-level cache: next_a,
-// which has the shape of a, and for each k kVectors vectors at next_u, which then advances by next_step floats.
+// o [kRows][kVectors L] = a [kRows][k] u [k][kVectors L], or o + a u if `adds`. a is blocked: [k / L][kRows][L], with
+// a_stride floats between blocks. Prefetches operands of later calls into the second-level cache: next_a, which has the
+// shape of a, and next_u: kVectors vectors for each k, with a stride of next_step floats.
 template <int kVectors>
 struct MultiplyTiles {
   template <int kRows>
@@ -54,10 +53,10 @@ struct MultiplyTiles {
   };
 };
 
-// Transforms a row of weights g [count][3][width] to its points [6][count][width].
+// Transforms a row of half-transformed weights g [count][3][width] to its points [6][count][width].
 void transform_row(const float* g, int64_t count, int64_t width, float* to) {
   constexpr auto entry = [](int point, int tap) { return static_cast<float>(F4x4::kG[point][tap]); };
-  const int64_t point = row_point(count * width), next = 3 * count * width;
+  const int64_t point = point_stride(count * width), next = 3 * count * width;
   for (int64_t k = 0; k < count; ++k, g += 3 * width, to += width) {
     for (int64_t i = 0; i < width; i += L) {
       Vec tap[3];
@@ -66,7 +65,7 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
         tap[j] = load_aligned(g + j * width + i);
         __builtin_prefetch(g + next + j * width + i, 0, 2);
       }
-      // Points with equal squares differ in the sign of the middle tap.
+      // Interpolation points p and -p differ only in the sign of the middle tap.
       const Vec even_a = entry(1, 0) * tap[0] + entry(1, 2) * tap[2], odd_a = entry(1, 1) * tap[1];
       const Vec even_b = entry(3, 0) * tap[0] + entry(3, 2) * tap[2], odd_b = entry(3, 1) * tap[1];
       const Vec points[] = {tap[0], even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, tap[2]};
@@ -81,7 +80,7 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
-  // The first pieces share the prefetching, which is too much for a single one.
+  // The prefetches are too many for one piece. The first `parts` pieces share them.
   const int64_t parts = std::min(pieces, vectors);
   const int64_t step = vectors / parts * L;
   for (int64_t i = 0; i < pieces; ++i) {
@@ -93,18 +92,18 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
   }
 }
 
-void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
-                      float* points, float* o, int64_t xi_stride) {
+void multiply_half_transformed(const Geometry& g, const float* v, int64_t count, const float* w,
+                               int64_t vectors, float* transformed, float* o, int64_t xi_stride) {
   const int64_t width = vectors * L, next_v = v_stride(g, count);
   // At least one block, which sets the sums to zero if there are no channels.
   const int64_t blocks = std::max<int64_t>(ceil_div(g.k, kRowChannels), 1);
   for (int64_t row = 0; row < F4x4::kAlpha; ++row) {
     for (int64_t k = 0; k < blocks * kRowChannels; k += kRowChannels) {
       const int64_t here = std::min(kRowChannels, g.k - k);
-      transform_row(w + (row * g.k + k) * 3 * width, here, width, points);
+      transform_row(w + (row * g.k + k) * 3 * width, here, width, transformed);
       for (int64_t i = 0; i < F4x4::kAlpha; ++i) {
         const int64_t xi = row * F4x4::kAlpha + i;
-        const float *block = v + xi * next_v + k * count, *u = points + i * row_point(here * width);
+        const float *block = v + xi * next_v + k * count, *u = transformed + i * point_stride(here * width);
         multiply_panel(block, count, u, here, vectors, o + xi * xi_stride,
                        i + 1 < F4x4::kAlpha ? block + next_v : block, u, k > 0);
       }

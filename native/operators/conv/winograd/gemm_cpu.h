@@ -5,20 +5,21 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kRowChannels = 64;  // channels per transformed block: its points fit in a first-level cache
+// Input channels whose half-transformed weights are transformed at a time: the results fit in a first-level cache.
+constexpr int64_t kRowChannels = 64;
 
-// The stride of the points in floats: an odd number of cache lines, as for v.
-inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineFloats) | 1) * kLineFloats; }
+// Returns the stride of points of `floats` floats each: an odd number of cache lines, as for v.
+inline int64_t point_stride(int64_t floats) { return (ceil_div(floats, kLineFloats) | 1) * kLineFloats; }
 
 // Computes o [rows][panel] for one point: `rows` tiles times one panel of weights, added to o if `adds`. Prefetches
 // next_v and next_u, the operands of the next call.
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds = false);
 
-// Computes o of a panel from weights that are transformed along rows, some channels at a time. `points`: memory for the
-// completely transformed weights.
-void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
-                      float* points, float* o, int64_t xi_stride);
+// Computes o of a panel from half-transformed weights, kRowChannels channels at a time. `transformed`: memory for the
+// completely transformed weights of these channels.
+void multiply_half_transformed(const Geometry& g, const float* v, int64_t count, const float* w,
+                               int64_t vectors, float* transformed, float* o, int64_t xi_stride);
 
 // Transformed tiles, and the panels of output channels that they are multiplied by.
 struct TilesByPanels {
@@ -26,16 +27,17 @@ struct TilesByPanels {
   int64_t count, panel, end;
 };
 
-// Multiplies the tiles by each panel of `of`. In o, the results of consecutive panels are o_stride floats apart, and
-// those of consecutive points xi_stride. `points`: as in multiply_by_rows.
+// Multiplies the tiles by each panel of `of`. In o, the strides of panels and points are o_stride and xi_stride floats.
+// `transformed`: as in multiply_half_transformed.
 template <class A>
 void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
                      const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,
-                     [[maybe_unused]] float* points) {
-  const auto panel_of = [&](int64_t i) { return weights + i * kPanel * L * g.k * kKept<A>; };
-  if constexpr (kKeepsRows<A>) {
+                     [[maybe_unused]] float* transformed) {
+  const auto panel_of = [&](int64_t i) { return weights + i * kPanel * L * g.k * kStoredWeights<A>; };
+  if constexpr (kHalfTransformed<A>) {
     for (int64_t i = of.panel; i < of.end; ++i, o += o_stride) {
-      multiply_by_rows(g, of.v, of.count, panel_of(i), panel_vectors(p.M, i), points, o, xi_stride);
+      multiply_half_transformed(g, of.v, of.count, panel_of(i), panel_vectors(p.M, i), transformed, o,
+                                xi_stride);
     }
   } else {
     const int64_t next = v_stride(g, of.count);

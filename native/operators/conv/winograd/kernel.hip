@@ -6,11 +6,11 @@
 //   input transform   V [t, C, P]   from X
 //   GEMMs             Z [t, M, P] = U [t, C, M]^T V   on float32 matrix units if available
 //   output transform  Y = act(A^T Z A + bias + residual)
-// U is computed from W once for each weight. The GEMMs need t / (9 m^2) of the FLOPs of the direct convolution (1 / 4
-// for m = 4, 1 / 2.25 for m = 2) and are compute-bound. The transforms are memory-bound: V has t / m^2 floats for each
-// element of X, and Z as many for each element of Y. Measured on an H200 in float32 (docs/measurements/gpu_h200.md):
-// 2.9 times as fast as cuDNN (geometric mean of 13 shapes), and up to 138 TFLOP/s, counted in FLOPs of the direct
-// convolution.
+// U is computed once if W is constant. The GEMMs need t / (9 m^2) of the FLOPs of the direct convolution (1 / 4 for
+// m = 4, 1 / 2.25 for m = 2) and are compute-bound. The transforms are memory-bound: V has t / m^2 floats for each
+// element of X, and Z has t / m^2 floats for each element of Y. On an H200 in float32 (docs/measurements/gpu_h200.md),
+// the kernels are 2.9 times as fast as cuDNN (geometric mean of 13 shapes) and reach 138 TFLOP/s, counted in FLOPs of
+// the direct convolution.
 //
 // The other algorithm of this file is the implicit GEMM: Y = W [M, 9 C] x patches [9 C, pixels], with patches gathered
 // into LDS. choose_conv in operators/conv/winograd/plan.cpp selects the algorithm with the lowest estimated time.
@@ -21,7 +21,8 @@
 
 namespace graphopt::hip {
 
-// The one-dimensional transforms B^T d, G g and A^T z of F(4, 3) (points 0, 1, -1, 2, -2) and of F(2, 3).
+// The one-dimensional transforms B^T d, G g and A^T z of F(4, 3) (interpolation points 0, 1, -1, 2, -2, infinity) and
+// of F(2, 3).
 template <int kOut>
 struct Winograd;
 
@@ -173,7 +174,7 @@ DEVICE void winograd_input(const WinogradInputArgs& args) {
 }
 
 template <class Gemm>
-DEVICE void winograd_product(const WinogradProductArgs& args) {
+DEVICE void winograd_gemm(const WinogradGemmArgs& args) {
   SHARED(lds, typename Gemm::Lds);
   const float *u = args.u, *v = args.v;
   float* z = args.z;
@@ -277,7 +278,7 @@ DEVICE void implicit_filter(const ImplicitFilterArgs& args) {
 }
 
 template <class Gemm, class T>
-DEVICE void implicit_product(const ImplicitProductArgs& args) {
+DEVICE void implicit_gemm(const ImplicitGemmArgs& args) {
   SHARED(lds, typename Gemm::Lds);
   const float* u = args.u;
   const T *x = args.x, *bias = args.bias, *residual = args.residual;
@@ -358,10 +359,10 @@ FLOAT_KERNELS(winograd_output_f2, (winograd_output<T, 2>), kWinogradThreads, Win
 FLOAT_KERNELS(implicit_filter, implicit_filter<T>, kWinogradThreads, ImplicitFilterArgs, w, u)
 
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define PRODUCT_KERNELS(name, type, groups, ...)                                                             \
-  KERNEL_OF(winograd_product_##name##_f32, winograd_product<Sgemm<GemmTile::k##name##_##type>>,              \
-            LaunchBounds(Sgemm<GemmTile::k##name##_##type>::kThreads, groups), WinogradProductArgs, u, v, z) \
-  FLOAT_KERNELS(implicit_product_##name, (implicit_product<Sgemm<GemmTile::k##name##_##type>, T>),           \
-                Sgemm<GemmTile::k##name##_##type>::kThreads, ImplicitProductArgs, u, x, bias, residual, y)
-GEMM_VECTOR_TILES(PRODUCT_KERNELS)
-GEMM_VECTOR_F16_TILES(PRODUCT_KERNELS)
+#define GEMM_KERNELS(name, type, groups, ...)                                                             \
+  KERNEL_OF(winograd_gemm_##name##_f32, winograd_gemm<Sgemm<GemmTile::k##name##_##type>>,                 \
+            LaunchBounds(Sgemm<GemmTile::k##name##_##type>::kThreads, groups), WinogradGemmArgs, u, v, z) \
+  FLOAT_KERNELS(implicit_gemm_##name, (implicit_gemm<Sgemm<GemmTile::k##name##_##type>, T>),              \
+                Sgemm<GemmTile::k##name##_##type>::kThreads, ImplicitGemmArgs, u, x, bias, residual, y)
+GEMM_VECTOR_TILES(GEMM_KERNELS)
+GEMM_VECTOR_F16_TILES(GEMM_KERNELS)

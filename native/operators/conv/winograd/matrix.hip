@@ -5,8 +5,9 @@
 // of 32 channels of a tap is then 64 contiguous bytes of each pixel, and all copies to LDS move 16 bytes without checks
 // of the image's bounds. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
-// 18 N OH OW C M FLOPs for (2 H W C + 2 OH OW M) N bytes and twice the packed X: compute-bound from about 64 channels
-// on; 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch: operators/conv/winograd/plan.cpp.
+// The kernels need 18 N OH OW C M FLOPs, for (2 H W C + 2 OH OW M) N bytes and twice the packed X. They are
+// compute-bound from about 64 channels on, and reach 200 of the 725 TFLOP/s of a large GEMM on an H200. Launch:
+// operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
 #include "gemm/loaders/packs.h"
@@ -60,25 +61,24 @@ DEVICE void matrix_pack(const MatrixPackArgs& args) {
 }
 
 // Copies U and the patches to LDS, one GEMM step at a time.
-template <class Product>
+template <class Gemm>
 struct MatrixOperands {
-  typename Product::Lds& lds;
+  typename Gemm::Lds& lds;
   const half_t *a, *packed;
   uint32_t line;
   int row, column, channels, depth;
-  uint32_t b[Product::kPacksB];
+  uint32_t b[Gemm::kPacksB];
   // The position of the next step: this work-item's packs begin at index `k` of the GEMM, which is channel `channel` of
   // tap `tap`.
   int k, channel, tap = 0;
-  PacksToLds<kCopiesToLds, Product::kPacksA> packs_a;
-  PacksToLds<kCopiesToLds, Product::kPacksB> packs_b;
+  PacksToLds<kCopiesToLds, Gemm::kPacksA> packs_a;
+  PacksToLds<kCopiesToLds, Gemm::kPacksB> packs_b;
 
-  DEVICE MatrixOperands(const MatrixProductArgs& args, int first_m, uint32_t first_n,
-                        typename Product::Lds& to)
+  DEVICE MatrixOperands(const MatrixGemmArgs& args, int first_m, uint32_t first_n, typename Gemm::Lds& to)
       : lds(to),
         line(args.line),
-        row(thread_x() / Product::kAcross),
-        column(thread_x() % Product::kAcross * 8),
+        row(thread_x() / Gemm::kAcross),
+        column(thread_x() % Gemm::kAcross * 8),
         channels(args.channels),
         depth(9 * args.channels),
         k(column),
@@ -86,8 +86,8 @@ struct MatrixOperands {
     const half_t* u = args.u;
     a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
     packed = args.packed;
-    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-      uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
+    UNROLL for (int i = 0; i < Gemm::kPacksB; ++i) {
+      uint32_t n = first_n + static_cast<uint32_t>(i * Gemm::kRowsAtOnce + row);
       n = n < args.pixels ? n : args.pixels - 1;  // the sums of pixels beyond the last one are not stored
       const uint32_t at = divide(n, args.per_image), rest = n - at * args.per_image.d,
                      h = divide(rest, args.across);
@@ -101,52 +101,52 @@ struct MatrixOperands {
       ++tap;
     }
     // The last step may have half the depth.
-    const bool inside = Product::kDepth == kMatrixConvChannels || k < depth;
+    const bool inside = Gemm::kDepth == kMatrixConvChannels || k < depth;
     const int r = tap / 3;
     const uint32_t patch =
         static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel);
     const half_t* const at = a + (inside ? k : 0);
     const half_t* const at_tap = packed + (inside ? patch : 0);
-    k += Product::kDepth;
-    channel += Product::kDepth;
-    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
-      const half_t* from = at + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(depth);
-      packs_a.begin(i, &lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
+    k += Gemm::kDepth;
+    channel += Gemm::kDepth;
+    UNROLL for (int i = 0; i < Gemm::kPacksA; ++i) {
+      const half_t* from = at + static_cast<size_t>(i * Gemm::kRowsAtOnce) * static_cast<size_t>(depth);
+      packs_a.begin(i, &lds.a[buffer][i * Gemm::kRowsAtOnce + row][column], from, inside);
     }
-    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-      packs_b.begin(i, &lds.b[buffer][i * Product::kRowsAtOnce + row][column], at_tap + b[i], inside);
+    UNROLL for (int i = 0; i < Gemm::kPacksB; ++i) {
+      packs_b.begin(i, &lds.b[buffer][i * Gemm::kRowsAtOnce + row][column], at_tap + b[i], inside);
     }
   }
 
   DEVICE void finish(int buffer) {
     if constexpr (kCopiesToLds) wait_for_copies();
-    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
-      packs_a.finish(i, &lds.a[buffer][i * Product::kRowsAtOnce + row][column]);
+    UNROLL for (int i = 0; i < Gemm::kPacksA; ++i) {
+      packs_a.finish(i, &lds.a[buffer][i * Gemm::kRowsAtOnce + row][column]);
     }
-    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-      packs_b.finish(i, &lds.b[buffer][i * Product::kRowsAtOnce + row][column]);
+    UNROLL for (int i = 0; i < Gemm::kPacksB; ++i) {
+      packs_b.finish(i, &lds.b[buffer][i * Gemm::kRowsAtOnce + row][column]);
     }
   }
 };
 
-template <class Product>
-DEVICE void matrix_product(const MatrixProductArgs& args) {
-  LARGE_SHARED(lds, typename Product::Lds);
+template <class Gemm>
+DEVICE void matrix_gemm(const MatrixGemmArgs& args) {
+  LARGE_SHARED(lds, typename Gemm::Lds);
   const half_t *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
   const int32_t M = args.M;
   const uint32_t pixels = args.pixels;
   const Divisor& per_image = args.per_image;
-  using Instruction = typename Product::Instruction;
-  const int first_m = block_y() * Product::kM;
-  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
-  MatrixOperands<Product> operands(args, first_m, first_n, lds);
-  Product product;
-  product.run(
+  using Instruction = typename Gemm::Instruction;
+  const int first_m = block_y() * Gemm::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Gemm::kN;
+  MatrixOperands<Gemm> operands(args, first_m, first_n, lds);
+  Gemm gemm;
+  gemm.run(
       lds, operands.depth, [&](int, int buffer) { operands.begin(buffer); },
       [&](int buffer) { operands.finish(buffer); });
 
-  product.for_each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
+  gemm.for_each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
     size_t at[Instruction::kSums];
     bool inside[Instruction::kSums];
     UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
@@ -178,11 +178,10 @@ KERNEL_OF(matrix_filter_f16, matrix_filter, kMatrixConvThreads, MatrixFilterArgs
 KERNEL_OF(matrix_pack_f16, matrix_pack, kMatrixConvThreads, MatrixPackArgs, x, packed)
 
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define MATRIX_PRODUCT(name, type, groups, ...)                                                \
-  KERNEL_OF(matrix_product_##name##_f16,                                                       \
-            (matrix_product<HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>>),               \
-            LaunchBounds(HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>::kThreads, groups), \
-            MatrixProductArgs, u, packed, bias, residual, y)
-GEMM_STRIDED_TILES(MATRIX_PRODUCT)
+#define MATRIX_GEMM(name, type, groups, ...)                                                            \
+  KERNEL_OF(matrix_gemm_##name##_f16, (matrix_gemm<HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>>), \
+            LaunchBounds(HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>::kThreads, groups),          \
+            MatrixGemmArgs, u, packed, bias, residual, y)
+GEMM_STRIDED_TILES(MATRIX_GEMM)
 
 #endif

@@ -1,4 +1,4 @@
-// Arguments of the matrix_filter_*, matrix_pack_* and matrix_product_* kernels.
+// Arguments of the matrix_filter_*, matrix_pack_* and matrix_gemm_* kernels.
 #pragma once
 
 #include "device/args.h"
@@ -19,7 +19,8 @@ struct MatrixFilterArgs : Arguments<2, 40> {
   Divisor channels;
 };
 
-// X [N, C, H, W] -> P [N, PH, PW, Cp]. One work-item for each pixel and 16 channels, pixels fastest.
+// X [N, C, H, W] -> P [N, PH, PW, Cp]. One work-item for each pixel and 16 channels; adjacent work-items have adjacent
+// pixels.
 struct MatrixPackArgs : Arguments<2, 80> {
   In x;
   Out packed;
@@ -28,9 +29,9 @@ struct MatrixPackArgs : Arguments<2, 80> {
   Divisor pixels, across, parts;
 };
 
-// P [N, PH, PW, Cp] with `image` elements in an image and `line` elements in a row. `pixels` pixels of Y are counted
-// over images, rows and columns. The number of rows of U is a multiple of the tile's rows.
-struct MatrixProductArgs : Arguments<5, 96> {
+// P [N, PH, PW, Cp] has `image` elements in an image and `line` elements in a row. Y has `pixels` pixels in all images.
+// The number of rows of U is a multiple of the tile's rows.
+struct MatrixGemmArgs : Arguments<5, 96> {
   In u, packed, bias, residual;  // residual may be null
   Out y;
   int32_t M, channels;

@@ -74,17 +74,17 @@ struct CpuWork {
 };
 
 // With few channels, the transforms cost more time than the GEMMs save. F(2x2) is the only Winograd algorithm for
-// float16; its transforms read and write twice as much for each pixel as those of F(4x4).
+// float16; for each pixel, it transforms twice as many elements as F(4x4).
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
 double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {
   return static_cast<double>((tile + 2) * (tile + 2)) * static_cast<double>(p.C * p.M) * sizeof(float);
 }
 
-// Returns the number of multiplications divided by C M. Every point of the transform multiplies all tiles by all
-// weights. With few tiles, a point takes as long as reading its weights: as 8 tiles, or with AVX-512 as 20 tiles if the
-// weights exceed a last-level cache (docs/measurements/winograd_cpu.md).
-double product_cost(const ConvolutionProblem& p, int64_t tile) {
+// Returns the estimated cost of the GEMMs: their number of multiplications, divided by C M. Each point of a transformed
+// tile has one GEMM. With few tiles, reading the weights takes most of the time. A GEMM then costs as much as for 8
+// tiles, or with AVX-512 as for 20 tiles if the weights exceed a last-level cache (docs/measurements/winograd_cpu.md).
+double gemm_cost(const ConvolutionProblem& p, int64_t tile) {
   constexpr double kLastLevelCache = 12 << 20;
   const auto points = static_cast<double>((tile + 2) * (tile + 2));
   const int64_t tiles =
@@ -93,24 +93,25 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
   return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
-// Transformed weights are four times as large as the original weights: with many of them, a network would take more
-// than twice as much memory as in ONNX Runtime. Storing half-transformed weights, half as many, costs a twentieth to a
-// sixth of the time (docs/measurements/winograd_cpu.md).
-constexpr double kMostKept = 24 << 20;  // bytes of completely transformed weights
+// Completely transformed weights are four times as large as the original weights. A network with many of them would
+// take more than twice as much memory as in ONNX Runtime. Half-transformed weights are half as large, and cost a
+// twentieth to a sixth of the run time (docs/measurements/winograd_cpu.md).
+constexpr double kMostTransformed = 24 << 20;  // the most bytes of completely transformed weights for a node
 
 const char* refuse_f4x4_rows(CpuWork& work) {
   if (work.half) return "the rounding error is too large for float16";
   if (has_few_channels(work)) return "too few channels to pay for the transforms";
   if (work.p.H() == 0 || work.p.W() == 0) return nullptr;
-  // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it is preferred if the costs are nearly
-  // equal.
-  return product_cost(work.p, 4) < 0.9 * product_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
+  // F(2x2) has less than half the weights of F(4x4) and a smaller error. It is therefore preferred if the costs are
+  // nearly equal.
+  return gemm_cost(work.p, 4) < 0.9 * gemm_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
 }
 
 const char* refuse_f4x4(CpuWork& work) {
   if (const char* why = refuse_f4x4_rows(work)) return why;
-  return transformed_bytes(work.p, 4) > kMostKept ? "the transformed weights would need too much memory"
-                                                  : nullptr;
+  return transformed_bytes(work.p, 4) > kMostTransformed
+             ? "the transformed weights would need too much memory"
+             : nullptr;
 }
 
 const char* refuse_f2x2(CpuWork& work) {
@@ -237,7 +238,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     return *best;
   }
 
-  // Returns the algorithms that may be fastest for the known part of the shape; a dim of 0 is unknown.
+  // Returns the algorithms that may be fastest. Unknown dims of p are 0.
   std::set<ConvAlgorithm> algorithms(ConvolutionProblem p) const {
     if (p.H() == 0 || p.W() == 0) {
       if (gpu::has_matrix_conv(half_, device_.facts())) {

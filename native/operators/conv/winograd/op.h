@@ -11,8 +11,8 @@
 
 namespace graphopt {
 
-// `pads` are [top, left, bottom, right]. Sizes of X may be 0 if unknown. Sizes of Y are negative if the padded X is
-// smaller than the window.
+// Returns the problem of a 3x3 convolution. `pads` are [top, left, bottom, right]. Unknown sizes of X are 0. Sizes of Y
+// are negative if the padded X is smaller than the window.
 inline ConvolutionProblem convolution_3x3(int64_t N, int64_t C, int64_t H, int64_t W, int64_t M,
                                           const std::vector<int64_t>& pads) {
   ConvolutionProblem p;

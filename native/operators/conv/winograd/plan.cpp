@@ -13,14 +13,14 @@ namespace {
 
 constexpr double kLaunchSeconds = 2e-6;
 
-// The kernel name of a transform: of the filter, the input or the output.
+// Returns the kernel name of a transform; `what` is "filter", "input" or "output".
 const char* transform(const char* what, ConvAlgorithm algorithm, bool half) {
   const char* points = algorithm == ConvAlgorithm::kWinograd4 ? "_f4" : "_f2";
   return float_kernel(kernel_name({"winograd_", what, points}), half);
 }
 
-// The matrix of prepared weights, padded with zeros: depth (C or 9 C) x M in float32, or M x depth in float16 for
-// kMatrix.
+// The matrices of prepared weights, padded with zeros: [depth, M] in float32, or [M, depth] in float16 for kMatrix.
+// depth is C for Winograd and 9 C otherwise.
 struct WeightShape {
   int64_t rows, columns, positions;
 };
@@ -32,7 +32,7 @@ WeightShape weight_shape(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
     return {round_up(p.M, 128), 9 * round_up(p.C, hip::kMatrixConvChannels), 1};
   const bool implicit = algorithm == ConvAlgorithm::kImplicit;
   const int64_t side = out_of(algorithm) + 2;
-  // A multiple of 128 if the large tile is worth its padding.
+  // 128 is the height of the large tile. With at most 64 filters, half of it would be padding.
   const int64_t columns = p.M > 64 ? round_up(p.M, 128) : 64;
   return {round_up(implicit ? 9 * p.C : p.C, hip::kVectorDepth), columns, implicit ? 1 : side * side};
 }
@@ -46,13 +46,13 @@ TileGrid tile_grid(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   return {down, across, p.N * down * across};
 }
 
-double product_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_t M, int64_t columns,
-                       int64_t depth, int64_t positions) {
+double gemm_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_t M, int64_t columns,
+                    int64_t depth, int64_t positions) {
   const int64_t groups = divide_up(M, tile.shape.m) * divide_up(columns, tile.shape.n) * positions;
-  // Two work-groups share a compute unit; a single one does not keep its pipelines busy.
+  // Two work-groups share a compute unit: one work-group does not keep its pipelines busy.
   const double slots = 2.0 * d.compute_units;
-  const double rounds = std::ceil(static_cast<double>(groups) / slots);
-  const double occupied = groups <= d.compute_units ? 0.6 : rounds;
+  const double waves = std::ceil(static_cast<double>(groups) / slots);
+  const double occupied = groups <= d.compute_units ? 0.6 : waves;
   const double group_flops =
       2.0 * static_cast<double>(tile.shape.m * tile.shape.n) * static_cast<double>(depth);
   return occupied * 2.0 * group_flops / (tile.fraction_of_peak * d.flops_per_clock * d.clock_hz);
@@ -89,8 +89,8 @@ double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const h
          bytes / (0.7 * d.bytes_per_second);
 }
 
-// Returns the number of tiles in a chunk: as many as fit into a workspace of 256 MiB, but at least 512. On an H200,
-// chunks that fit into its 50 MiB of cache lose more by the additional launches than they gain (measured).
+// Returns the number of tiles in a chunk: as many as fit into a workspace of 256 MiB, but at least 512. Chunks that fit
+// into the L2 cache need more launches, and were slower on an H200 with 50 MiB of L2 cache.
 int64_t chunk_tiles(const ConvolutionProblem& p, ConvAlgorithm algorithm, int64_t tiles) {
   const int64_t side = out_of(algorithm) + 2;
   const int64_t chunk = std::max<int64_t>((int64_t{256} << 20) / (side * side * (p.C + p.M) * 4), 512);
@@ -123,23 +123,23 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   pack.across = make_divisor(x.W);
   pack.parts = make_divisor(x.C / 16);
   plan.launch_items("matrix_pack_f16", parts, hip::kMatrixConvThreads, pack);
-  hip::MatrixProductArgs product = {};
-  product.u = weights();
-  product.packed = workspace(0);
-  product.bias = input(2);
-  product.residual = p.has_residual ? input(3) : no_buffer();
-  product.y = output(0);
-  product.M = to_i31(p.M);
-  product.channels = static_cast<int32_t>(x.C);
-  product.line = to_u31(x.W * x.C);
-  product.image = image;
-  product.pixels = pixels;
-  product.per_image = make_divisor(p.OH() * p.OW());
-  product.across = make_divisor(p.OW());
-  product.act = p.act;
-  Launch& launch = plan.launch(kernel_name({"matrix_product_", row.name, "_f16"}),
+  hip::MatrixGemmArgs gemm = {};
+  gemm.u = weights();
+  gemm.packed = workspace(0);
+  gemm.bias = input(2);
+  gemm.residual = p.has_residual ? input(3) : no_buffer();
+  gemm.y = output(0);
+  gemm.M = to_i31(p.M);
+  gemm.channels = static_cast<int32_t>(x.C);
+  gemm.line = to_u31(x.W * x.C);
+  gemm.image = image;
+  gemm.pixels = pixels;
+  gemm.per_image = make_divisor(p.OH() * p.OW());
+  gemm.across = make_divisor(p.OW());
+  gemm.act = p.act;
+  Launch& launch = plan.launch(kernel_name({"matrix_gemm_", row.name, "_f16"}),
                                {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m))},
-                               static_cast<uint32_t>(tile.threads(arch.wave)), product);
+                               static_cast<uint32_t>(tile.threads(arch.wave)), gemm);
   // On NVIDIA GPUs the launch requests the memory of LARGE_SHARED (device/platform.h).
   if (arch.matrix == hip::Matrix::kMma) launch.lds = static_cast<uint32_t>(tile.lds_bytes(false));
   return plan;
@@ -173,7 +173,7 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
     ConvChoice choice{algorithm, tile.tile, 0, 0};
     if (algorithm == ConvAlgorithm::kImplicit) {
       choice.seconds =
-          kLaunchSeconds + product_seconds(device, tile, p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
+          kLaunchSeconds + gemm_seconds(device, tile, p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
     } else {
       const TileGrid tiles = tile_grid(p, algorithm);
       choice.chunk = chunk_tiles(p, algorithm, tiles.count);
@@ -184,7 +184,7 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
           4.0 * static_cast<double>(side * side * p.C * p.M);
       choice.seconds =
           static_cast<double>(chunks) *
-              (3 * kLaunchSeconds + product_seconds(device, tile, p.M, choice.chunk, p.C, side * side)) +
+              (3 * kLaunchSeconds + gemm_seconds(device, tile, p.M, choice.chunk, p.C, side * side)) +
           bytes / (0.7 * device.bytes_per_second);
     }
     if (choice.seconds < best.seconds) best = choice;
@@ -244,7 +244,7 @@ Buffer residual_of(const ConvolutionProblem& p) { return p.has_residual ? input(
 
 Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShape& w,
                         const hip::VectorTile& tile) {
-  hip::ImplicitProductArgs args = {};
+  hip::ImplicitGemmArgs args = {};
   args.u = weights();
   args.x = input(0);
   args.bias = input(2);
@@ -258,7 +258,7 @@ Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShap
   args.per_image = make_divisor(p.OH() * p.OW());
   args.across = make_divisor(p.OW());
   args.act = p.act;
-  return one_launch(float_kernel(kernel_name({"implicit_product_", tile.name}), half),
+  return one_launch(float_kernel(kernel_name({"implicit_gemm_", tile.name}), half),
                     Grid{to_u31(divide_up(args.pixels, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m))},
                     static_cast<uint32_t>(tile.shape.threads()), args);
 }
@@ -274,19 +274,19 @@ void launch_tiles(Plan& plan, const ConvolutionProblem& p, ConvAlgorithm algorit
   in.tiles = tiles;
   in.stride = make_divisor(stride);
   plan.launch_items(transform("input", algorithm, half), to_u31(p.C * stride), hip::kWinogradThreads, in);
-  hip::WinogradProductArgs product = {};
-  product.u = weights();
-  product.v = workspace(0);
-  product.z = workspace(1);
-  product.M = to_i31(p.M);
-  product.C = to_i31(p.C);
-  product.rows = static_cast<int32_t>(w.rows);
-  product.columns = static_cast<int32_t>(w.columns);
-  product.stride = static_cast<int32_t>(stride);
-  plan.launch(kernel_name({"winograd_product_", tile.name, "_f32"}),
+  hip::WinogradGemmArgs gemm = {};
+  gemm.u = weights();
+  gemm.v = workspace(0);
+  gemm.z = workspace(1);
+  gemm.M = to_i31(p.M);
+  gemm.C = to_i31(p.C);
+  gemm.rows = static_cast<int32_t>(w.rows);
+  gemm.columns = static_cast<int32_t>(w.columns);
+  gemm.stride = static_cast<int32_t>(stride);
+  plan.launch(kernel_name({"winograd_gemm_", tile.name, "_f32"}),
               {to_u31(divide_up(stride, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m)),
                static_cast<uint32_t>(w.positions)},
-              static_cast<uint32_t>(tile.shape.threads()), product);
+              static_cast<uint32_t>(tile.shape.threads()), gemm);
   hip::WinogradOutputArgs out = {};
   out.z = workspace(1);
   out.bias = input(2);

@@ -1,4 +1,4 @@
-// How WinogradConv[Add][act] runs on a GPU: operators/conv/winograd/kernel.hip, operators/conv/winograd/matrix.hip.
+// Launch plans of WinogradConv[Add][act] for the GPU kernels in kernel.hip and matrix.hip.
 #pragma once
 
 #include "device/launch.h"
@@ -7,17 +7,19 @@
 
 namespace graphopt::gpu {
 
-// kMatrix: float16 on the matrix units.
+// kWinograd4 and kWinograd2: F(4x4, 3x3) and F(2x2, 3x3). kImplicit: implicit GEMM in float32 arithmetic. kMatrix:
+// implicit GEMM in float16 on the matrix units.
 enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit, kMatrix };
 struct ConvChoice {
   ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
-  GemmTile tile = GemmTile::k64x128_f16;  // of hip::kStridedTiles for kMatrix, else of hip::kVectorTiles
+  GemmTile tile = GemmTile::k64x128_f16;  // of hip::kStridedTiles for kMatrix, otherwise of hip::kVectorTiles
   int64_t chunk = 0;   // Winograd: tiles in a chunk, a multiple of 4 unless there is one chunk
   double seconds = 0;  // estimate
 };
 
-// Returns the choice with the lowest estimated time: GEMMs by the device's arithmetic rate, transforms by the bytes
-// moved, and a constant for each launch. Throws std::invalid_argument if a tensor is too large.
+// Returns the choice with the lowest estimated time. The estimate adds the GEMMs (by the device's arithmetic rate), the
+// transforms (by the bytes moved) and a constant for each launch. Throws std::invalid_argument if a tensor is too
+// large.
 ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device);
 
 // Whether the device supports kMatrix.
@@ -27,7 +29,8 @@ bool has_matrix_conv(bool half, const DeviceFacts& device);
 ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
                        ConvAlgorithm algorithm);
 
-// Transforms input 1 (W) into the weights buffer of `weights` bytes. Depends on C, M and the algorithm only.
+// Transforms input 1 (W) into the weights buffer; Plan::weights is its size in bytes. The plan depends on C, M and the
+// algorithm only.
 Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
 
 // Inputs X, W, B and optional R; output Y; reads the prepared weights. `aligned`: all pointers are multiples of 16.

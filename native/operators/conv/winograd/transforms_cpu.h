@@ -1,5 +1,4 @@
-// Transforms of tiles: the input transform, and the output transform with the epilogue.
-// For kernel files only (see cpu/isa.h).
+// The input transform, and the output transform with the epilogue. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +15,7 @@ void transform_input(const ConvolutionProblem& p, const Geometry& g, const T* x,
                      int64_t kb, float* v) {
   constexpr int kAlpha = A::kAlpha;
   constexpr int64_t kColumns = 4;                          // vectors of input columns at a time
-  constexpr int64_t kRun = (kColumns * L - 2) / A::kTile;  // tiles that they cover
+  constexpr int64_t kRun = (kColumns * L - 2) / A::kTile;  // tiles of these columns
   alignas(64) float by_channel[kAlpha][L * L];             // [row][channel][column]
   alignas(64) float by_column[kAlpha][kColumns * L * L];   // [row][column][channel]
   const int64_t channels = std::min(L, p.C - kb * L);
@@ -122,9 +121,9 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
   }
 }
 
-// Applies bias, residual and activation to n contiguous elements of channel m, and stores them to y at `at`. x is
-// overwritten, and must be readable for L floats beyond these elements. Storing all elements together writes most cache
-// lines of y once and entirely.
+// Applies bias, residual and activation to the n contiguous elements x of channel m, and stores them to y at `at`.
+// Overwrites x, which must be readable for L floats beyond these elements. Storing all elements together writes most
+// cache lines of y once and entirely.
 template <class T>
 void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m, float* x, int64_t at,
             int64_t n) {

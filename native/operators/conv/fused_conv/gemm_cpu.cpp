@@ -1,9 +1,9 @@
-// Groups with several input or output channels, as an implicit GEMM. A step of the GEMM is one tap of the window for
-// one word of channels: a pair in bfloat16, else a single channel. Each step reads the words of the pixels at an offset
-// in s (strips.h). Output channels are the rows, which gives the result the layout of y. If y has few pixels, vectors
-// of pixels would be partly empty. Then the pixels are the rows, whose words may be gathered first, and the channels
-// form the vectors. With AMX, all bfloat16 convolutions run in tiles (tiles_cpu.cpp).
-#include "operators/conv/fused_conv/product_cpu.h"
+// Convolutions with several input or output channels in each group, as an implicit GEMM. A step of the GEMM is one tap
+// of the window for one word: two channels in bfloat16, or one in float32. Each step reads the words of the pixels at
+// an offset in s (strips.h). The rows of the GEMM are output channels and the columns are pixels, as in y. If y has few
+// pixels, vectors of pixels would be partly empty. The rows are then pixels, whose words may be gathered first, and the
+// columns are channels. With AMX, all bfloat16 convolutions run in AMX tiles (tiles_cpu.cpp).
+#include "operators/conv/fused_conv/gemm_cpu.h"
 
 #include <memory>
 #include <optional>
@@ -18,39 +18,41 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kGroupBytes = 256 << 10;  // bytes of weights that are multiplied by a strip together
+constexpr int64_t kGroupBytes =
+    256 << 10;  // bytes of weights of the channel blocks that a work item multiplies
 // Half a second-level cache: the other half is for panels of weights.
 constexpr int64_t kGatheredBytes = 512 << 10;
-constexpr int64_t kKeptBytes = 128 << 10;  // the largest schedule that is kept for the next run
-constexpr double kFull = 0.9;  // used fraction of vectors of pixels; below it, vectors of channels are faster
+constexpr int64_t kCachedBytes = 128 << 10;  // the largest schedule that is cached for the next run
+constexpr double kFull =
+    0.9;  // fraction of used elements below which vectors of pixels are slower than of channels
 
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t workers) {
   return Strips(p, kStripBytes * workers, p.groups * pairs_of<E>(p), 1);
 }
 
-// Number of words of s for a strip.
+// Returns the number of words of s for a strip.
 template <class E>
 int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
   return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
 }
 
-// The number of images that are multiplied in one call of the thread pool: several if a strip is an entire image and
-// smaller than the caches.
+// Returns the number of images that are multiplied in one call of the thread pool: several if a strip is an entire
+// image and smaller than the caches.
 template <class E>
 int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t workers) {
   if (workers == 1 || strips.most < p.out[strips.axis]) return 1;
   return std::clamp<int64_t>(kStripBytes * workers / (4 * strip_words<E>(p, strips)), 1, p.N);
 }
 
-// Number of gathered words of a block of pixels.
+// Returns the number of gathered words of a block of pixels.
 template <class E>
 int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
 // Whether the words of pixels are gathered if pixels are the rows of the GEMM. If the gathered words would exceed
-// kGatheredBytes and a row of y fills blocks well, each block has pixels of one row instead, whose words are adjacent
+// kGatheredBytes and a row of y fills blocks well, each block instead has pixels of one row, whose words are adjacent
 // in s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
@@ -87,8 +89,8 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// The number of gathered words: those of a strip of all images that are multiplied together, or of the AMX tiles of all
-// threads. Zero if words are read from s.
+// The number of gathered words: for a strip of all images that are multiplied together, or for the AMX tiles of all
+// threads. Zero if words are read from s. `of_image`: the gathered words of one image.
 struct Gathered {
   int64_t words = 0, of_image = 0;
 };
@@ -103,33 +105,33 @@ Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, c
   return {images_at_once<E>(p, strips, workers) * words, words};
 }
 
-// Data that is shared by all runs with the same shape and number of threads.
-struct ProductSchedule final : ConvSchedule {
+// Tables that all runs with the same shape and number of threads share.
+struct GemmSchedule final : ConvSchedule {
   Strips strips;
   int64_t images;      // images that are multiplied together
-  int64_t words_of_s;  // words of s for each of them
+  int64_t words_of_s;  // words of s for each image
   Gathered gathered;
-  bool in_place;
-  std::vector<StripSchedule> kept = {};  // all strips, or none
+  bool in_place;                           // x is read in place (reads_in_place)
+  std::vector<StripSchedule> cached = {};  // all strips, or none
 
   template <class E>
-  static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers);
-  // Stores the schedules of strips for the next run if they take little memory.
+  static GemmSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers);
+  // Caches the schedules of all strips for the next run if they take little memory.
   template <class E>
-  void keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
+  void cache_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
   template <class E>
   StripSchedule of_strip(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t begin) const;
 
  private:
-  ProductSchedule(const Strips& all, int64_t together, int64_t words, Gathered words_of_pixels, bool of_x)
+  GemmSchedule(const Strips& all, int64_t together, int64_t words, Gathered words_of_pixels, bool of_x)
       : strips(all), images(together), words_of_s(words), gathered(words_of_pixels), in_place(of_x) {}
 };
 
-// The workspace of a run: s of each image, and the gathered words, null if there are none.
+// The workspace of a run: s of each image, and the gathered words (null if there are none).
 struct Memory {
   Word *s, *gathered;
 
-  Memory(const ProductSchedule& schedule, Workspace& workspace)
+  Memory(const GemmSchedule& schedule, Workspace& workspace)
       : s(workspace.take<Word>(schedule.images * schedule.words_of_s)),
         gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
@@ -149,8 +151,8 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
     const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
     const Word* group = w + g * outputs * steps.count;
     const Panels part_of_strip = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts};
-    // Each block of channels processes all panels before the next block. The output rows of a block are separate
-    // regions of memory, and each is then written sequentially.
+    // A block of channels processes all panels before the next block starts: each output channel is then written
+    // sequentially.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
@@ -182,7 +184,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
     const int64_t* at = steps.until(here.first + L);
     for (int64_t step = 0; step < steps.count; ++step) {
       const Vec words = load(reinterpret_cast<const float*>(from + at[step]));
-      store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
+      store(reinterpret_cast<float*>(to), compressed(words, here.pixels));
       to += here.pixels.count;
     }
   };
@@ -214,7 +216,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
         multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, each);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
-      image.at(g * outputs + m, &here).end_block(channels, vectors, o);
+      image.at(g * outputs + m, &here).finish_block(channels, vectors, o);
     }
   };
   std::vector<Loop> loops;
@@ -223,7 +225,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
   return loops;
 }
 
-// Runs the loops of several images with equal numbers of items: the first loop of all images, then the second one.
+// Runs the loops of several images with equal numbers of items: first loop 0 of all images, then loop 1, and so on.
 void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
   std::vector<Loop> loops = std::move(images[0]);
   for (size_t i = 0; i < loops.size() && images.size() > 1; ++i) {
@@ -239,55 +241,55 @@ void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
 }
 
 // Whether the words of a strip are read from x in place: the convolution is pointwise and x is NCHW2c. Vectors that
-// reach beyond a pair of channels then read words of the next pair; the end of the last pair is copied.
+// reach beyond a pair of channels then read words of the next pair. The end of the last pair is copied to s.
 bool reads_in_place(const ConvolutionProblem& p) {
-  bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
+  bool same = p.x_nchw2c && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
   for (size_t i = 0; i < 3; ++i) {
     same = same && p.kernel[i] == 1 && p.stride[i] == 1 && p.pad[i] == 0 && p.in[i] == p.out[i];
   }
   return same;
 }
 
-// The strip of an image: its begin, the offsets of each step, and the loop that packs it.
+// The strip of an image: its first word, the offset of each step, and the loop that packs it.
 struct StripOfImage {
   const Word* begins;
   Steps steps;
   Loop pack;
 };
 
-// The strip of an image that is read from x in place. Copies the last words of x to s and pads them, because vectors
-// read beyond the end.
-StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule, int64_t place,
-                            const void* x, int64_t n, Word* s) {
+// Returns the strip of an image that is read from x in place. Copies the last words of x to s and pads them, because
+// vectors read beyond the end.
+StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule, int64_t slot, const void* x,
+                            int64_t n, Word* s) {
   const ConvolutionProblem::Axes& first = schedule.strip.first;
   const int64_t begin = (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
   const Word* begins = static_cast<const Word*>(x) + n * pairs_of<Bfloat16Pairs>(p) * p.in_size() + begin;
   const int64_t there = p.in_size() - begin, copied = std::min(kPanelWidth, there);
   std::copy_n(begins + schedule.offsets.back() + there - copied, copied, s);
   std::fill_n(s + copied, kPanelWidth, Word{});
-  std::vector<int64_t>& at_end = schedule.at_end[static_cast<size_t>(place)];
+  std::vector<int64_t>& at_end = schedule.at_end[static_cast<size_t>(slot)];
   const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
   at_end.back() = distance / static_cast<intptr_t>(sizeof(Word)) - (there - copied);
   const auto steps = static_cast<int64_t>(at_end.size());
   return {begins, {schedule.offsets.data(), steps, there, at_end.data()}, {0, {}}};
 }
 
-// x: elements of T, or words in the NCHW2c bf16 layout.
+// Returns the strip of an image that is packed to s. x: elements of T, or words in the NCHW2c bf16 layout.
 template <class E, class T>
 StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& schedule, const void* x,
                           int64_t n, Word* s) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const auto pack = [=, &p, &strip = schedule.strip](int64_t item, size_t) {
     Word* packed = s + item * strip.words;
-    if (p.pairs) {
+    if (p.x_nchw2c) {
       const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
-      return pack_pair<Float32>(p, strip, words, Second{}, packed);
+      return pack_words<Float32>(p, strip, words, Second{}, packed);
     }
     const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
     const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
     const bool both = pair * E::kDepth + 1 < channels;
     const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
-    pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
+    pack_words<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
   };
   const auto steps = static_cast<int64_t>(schedule.offsets.size());
   return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
@@ -316,8 +318,8 @@ std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors v
 }
 
 template <class E>
-StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVectors vectors,
-                                        int64_t begin) const {
+StripSchedule GemmSchedule::of_strip(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                     int64_t begin) const {
   StripSchedule of = {strips.at(p, begin), {}};
   if (in_place) {
     for (int64_t pair = 0; pair < pairs_of<E>(p); ++pair) of.offsets.push_back(pair * p.in_size());
@@ -333,32 +335,32 @@ StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVe
   if constexpr (kHasTiles && std::is_same_v<E, Bfloat16Pairs>) {
     if (vectors == FusedConvVectors::kTiles) {
       of.order = order_of_steps(p);
-      of.places = places_of(p, of.offsets, of.order, in_place);
+      of.tile_sources = tile_sources(p, of.offsets, of.order, in_place);
     }
   }
   return of;
 }
 
 template <class E>
-ProductSchedule ProductSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers) {
+GemmSchedule GemmSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t workers) {
   const Strips strips = strips_of<E>(p, workers);
   return {strips, images_at_once<E>(p, strips, workers), strip_words<E>(p, strips),
           gathered_words<E>(p, vectors, strips, workers), reads_in_place(p)};
 }
 
 template <class E>
-void ProductSchedule::keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors) {
+void GemmSchedule::cache_strips(const ConvolutionProblem& p, FusedConvVectors vectors) {
   int64_t bytes = 0;
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
-    kept.push_back(of_strip<E>(p, vectors, begin));
-    bytes += kept.back().bytes();
-    if (bytes > kKeptBytes) return kept.clear();
+    cached.push_back(of_strip<E>(p, vectors, begin));
+    bytes += cached.back().bytes();
+    if (bytes > kCachedBytes) return cached.clear();
   }
 }
 
-// x: elements of T, or words in the NCHW2c bf16 layout.
-template <class E, bool kTwo, class T>
-void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, ProductSchedule& schedule,
+// Computes the convolution. x: elements of T, or words in the NCHW2c bf16 layout.
+template <class E, bool kTwoChannels, class T>
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, GemmSchedule& schedule,
                      const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,
                      Parallel& parallel, void* memory) {
   const auto workers = static_cast<int64_t>(parallel.workers());
@@ -367,20 +369,20 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
   const int64_t at_once = schedule.images, most = schedule.strips.most;
   for (int64_t begin = 0; begin < p.out[schedule.strips.axis]; begin += most) {
     std::optional<StripSchedule> made;
-    if (schedule.kept.empty()) made = schedule.of_strip<E>(p, vectors, begin);
-    StripSchedule& strip = made ? *made : schedule.kept[static_cast<size_t>(begin / most)];
+    if (schedule.cached.empty()) made = schedule.of_strip<E>(p, vectors, begin);
+    StripSchedule& strip = made ? *made : schedule.cached[static_cast<size_t>(begin / most)];
     std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
-      const int64_t place = n % at_once;  // index among the images that are multiplied together
-      const Sharing sharing = {workers, std::min(at_once, p.N - n + place)};
-      Word* const s = taken.s + place * schedule.words_of_s;
+      const int64_t slot = n % at_once;  // index among the images that are multiplied together
+      const Sharing sharing = {workers, std::min(at_once, p.N - n + slot)};
+      Word* const s = taken.s + slot * schedule.words_of_s;
       Word* const gathered =
-          taken.gathered == nullptr ? nullptr : taken.gathered + place * schedule.gathered.of_image;
-      const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
-      StripOfImage image = schedule.in_place ? strip_in_place(p, strip, place, x, n, s)
-                                             : packed_strip<E, T>(p, strip, x, n, s);
+          taken.gathered == nullptr ? nullptr : taken.gathered + slot * schedule.gathered.of_image;
+      const Finish<T, kTwoChannels> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
+      StripOfImage image =
+          schedule.in_place ? strip_in_place(p, strip, slot, x, n, s) : packed_strip<E, T>(p, strip, x, n, s);
       images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, finish, sharing, gathered));
-      if (place + 1 == at_once || n + 1 == p.N) {
+      if (slot + 1 == at_once || n + 1 == p.N) {
         run_together(parallel, std::move(images));
         images.clear();
       }
@@ -388,15 +390,15 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
   }
 }
 
-ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
+GemmSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
   const auto count = static_cast<int64_t>(workers);
-  return p.bfloat16 ? ProductSchedule::of<Bfloat16Pairs>(p, vectors, count)
-                    : ProductSchedule::of<Float32>(p, vectors, count);
+  return p.bfloat16 ? GemmSchedule::of<Bfloat16Pairs>(p, vectors, count)
+                    : GemmSchedule::of<Float32>(p, vectors, count);
 }
 
 }  // namespace
 
-FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
+FusedConvVectors conv_gemm_vectors(const ConvolutionProblem& p) {
   if (p.bfloat16 && with_tiles()) return FusedConvVectors::kTiles;
   if (p.in_size() == 0 || p.out_size() <= 0 || p.M < 2 * L) return FusedConvVectors::kPixels;
   const int64_t span = Strip(p, 0, 0, p.out[0]).span();
@@ -404,29 +406,30 @@ FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
   return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
 }
 
-size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
+size_t conv_gemm_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t workers) {
   Workspace workspace(nullptr);
   const Memory taken(schedule_of(p, vectors, workers), workspace);
   return workspace.bytes();
 }
 
-std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
-                                                    size_t workers) {
-  auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, workers));
-  p.bfloat16 ? schedule->keep_strips<Bfloat16Pairs>(p, vectors) : schedule->keep_strips<Float32>(p, vectors);
+std::unique_ptr<ConvSchedule> conv_gemm_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                                 size_t workers) {
+  auto schedule = std::make_unique<GemmSchedule>(schedule_of(p, vectors, workers));
+  p.bfloat16 ? schedule->cache_strips<Bfloat16Pairs>(p, vectors)
+             : schedule->cache_strips<Float32>(p, vectors);
   return schedule;
 }
 
 template <class T>
-void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
-                  const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,
-                  Parallel& parallel, void* workspace) {
+void conv_gemm(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule, const void* x,
+               const void* weights, const T* b, Residual<T> residual, Outputs<T> to, Parallel& parallel,
+               void* workspace) {
   const auto* w = static_cast<const Word*>(weights);
-  std::optional<ProductSchedule> made;
+  std::optional<GemmSchedule> made;
   if (schedule == nullptr) made = schedule_of(p, vectors, parallel.workers());
-  ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
+  GemmSchedule& of = made ? *made : static_cast<GemmSchedule&>(*schedule);
   if constexpr (std::is_same_v<T, float>) {
-    if (to.pairs != nullptr || residual.pairs != nullptr) {
+    if (to.nchw2c != nullptr || residual.nchw2c != nullptr) {
       return multiply_groups<Bfloat16Pairs, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
     }
     if (p.bfloat16) {
@@ -437,6 +440,6 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
   multiply_groups<Float32, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
-GRAPHOPT_INSTANTIATE(conv_product)
+GRAPHOPT_INSTANTIATE(conv_gemm)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA
