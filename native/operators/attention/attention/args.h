@@ -14,15 +14,15 @@ struct AttentionStrides {
 struct AttentionSizes {
   uint32_t rows;  // query rows of all query heads that share a key/value head
   int32_t S, T, D, Dv;
-  // Keys of a work-group, a multiple of the block size. With lengths, a power of two: a work-group has a multiple of it
-  // (KeyRange).
+  // Keys of a work-group; a multiple of the block size except for fused_attention_few_*. With kAttentionLengths it is a
+  // power of two, and a work-group has a multiple of it (KeyRange).
   int32_t split_keys;
   int32_t left, right;  // window: keys that a query sees before and after its position
 };
 
 enum AttentionFlags : int32_t {
   kAttentionCausal = 1,
-  kAttentionGuard = 2,
+  kAttentionGuard = 2,  // NaN probabilities become 0
   // Keys that causality or a window hides are not read: their probability is 0 for every mask.
   kAttentionSkips = 4,
   kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, offsets in a block also fit in 32 bits
@@ -34,14 +34,14 @@ enum AttentionFlags : int32_t {
   kAttentionMask = 512,
   kAttentionSoftcap = 1024,
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
-  // fused_attention_values_* has run. Without this flag and with kAttentionGuard, a work-group with a NaN softmax
-  // searches V itself.
+  // fused_attention_values_* has searched V for non-finite values. With kAttentionGuard and without this flag, a
+  // work-group with a NaN softmax searches V itself.
   kAttentionFound = 4096,
   kAttentionWindow = 8192,
-  // The number of keys differs between batch elements, whose keys and queries end at the same position. A query that
+  // The number of keys differs between batch elements. The last query has the position of the last key. A query that
   // sees no key gives zeros.
   kAttentionLengths = 1 << 14,
-  kAttentionBeginsAtFirstKey = 1 << 15,  // with lengths: query 0 has the position of key 0
+  kAttentionBeginsAtFirstKey = 1 << 15,  // with kAttentionLengths: query 0 has the position of key 0
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
@@ -67,8 +67,8 @@ struct AttentionLayout {
   AttentionScores scores;
 };
 
-// With kAttentionLengths there is neither a mask nor a search for non-finite values, and their slots have the arrays
-// `last_keys` and `sinks`: two more slots would take four scalar registers, of which gfx90a has none left.
+// With kAttentionLengths there is neither a mask nor a search for non-finite values. The slots `mask` and `found` then
+// have the arrays last_keys and sinks: two more slots would take four scalar registers, which gfx90a does not have.
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias;  // bias may be null
   Constant mask;           // or last_keys: int32_t [B], the last key of each batch element. Null if unused
@@ -87,7 +87,7 @@ struct AttentionArgs : Arguments<9, 336> {
 
 // The probabilities of fused_attention_*_f16 are scaled by 2^kAttentionRaised (softmax.h).
 constexpr float kAttentionRaised = 10.0f;
-constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys in the scores of a work-item
+constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys whose scores a work-item has
 
 constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts
@@ -97,7 +97,7 @@ constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attent
 constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
-// Merges the splits: a work-group for each row.
+// Merges the splits. Each row has a work-group.
 struct AttentionCombineArgs : Arguments<6, 176> {
   In partial, statistics, found, last_keys, sinks;
   Out o;
@@ -106,12 +106,11 @@ struct AttentionCombineArgs : Arguments<6, 176> {
   Divisor rows, queries, heads, splits;
   int32_t block_rows, head_size;
   float exponent;
-  float raised;  // the base-2 logarithm of the factor of all sums (softmax.h)
+  float raised;  // all sums are scaled by 2^raised (softmax.h)
   int32_t flags;
 };
 
-// Number of keys for which one work-group of fused_attention_values_* checks the values.
-constexpr int kAttentionValueKeys = 512;
+constexpr int kAttentionValueKeys = 512;  // keys whose values a work-group of fused_attention_values_* checks
 
 // Finds, for each column of V and each part of kAttentionValueKeys keys, the last key with a non-finite value, or -1. A
 // work-group processes one part; `across` work-items, a power of two, read the packs of a row.

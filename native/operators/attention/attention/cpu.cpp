@@ -6,14 +6,14 @@
 // thread's scratch memory and multiplied by all rows of the item, one tile of rows at a time:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
-// When the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
+// If the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
 // In bfloat16 the operands of the multiplications are words of two values (cpu/microkernels/gemm.h), adjacent along
-// D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With AMX the multiplications run
-// in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded with zeros to full tiles.
+// D in Q and K, and along the keys in p and V. The sum of p adds the unrounded values. With AMX, the multiplications
+// run in AMX tiles (cpu/microkernels/tiles.h), and the words along D and the keys are padded with zeros to full tiles.
 //
-// The steps are in scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks);
-// tiling_cpu.h defines the tiling. No result depends on the number of threads.
+// scores_cpu.h computes the scores and softmax_cpu.h the softmax. This file computes p V and merges the results of
+// several chunks. tiling_cpu.h defines the tiling. No result depends on the number of threads.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -35,7 +35,7 @@ struct Attention {
   const T *k, *v;
   T* o;
 
-  // Processes one block for `rows` rows of the item, from row i0 on.
+  // Processes a block of keys for `rows` rows of the item, from row i0 on.
   void tile(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, int64_t head, int64_t r0, int64_t i0,
             int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
@@ -109,7 +109,7 @@ struct Attention {
     }
   }
 
-  // The same for bfloat16 words; `steps` is the number of words along the keys.
+  // The same for bfloat16 words; `steps`: the number of words along the keys.
   void add_pairs(const AttentionScratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
     if constexpr (kHasTiles) {
       if (plan.in_tiles) {
@@ -125,8 +125,8 @@ struct Attention {
     add_values(w, rows, steps, fresh, words(w.v), plan.value_width, out);
   }
 
-  // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1). Stores them to o if all keys are in one block,
-  // else their unnormalised sums to w.result.
+  // Computes rows [r0, r0 + rows) of a key/value head for keys [t0, t1). Stores the result to o if all keys are in one
+  // block; otherwise stores unnormalised sums to w.result.
   void item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
     std::fill_n(w.result.poison, plan.value_width, 0.0f);
@@ -163,8 +163,8 @@ struct Attention {
     Row row = scores.row_at(head, r0);
     for (int64_t i = 0; i < rows; ++i, scores.advance(row)) {
       T* y = o + b * p.o.b + row.h * p.o.h + row.s * p.o.row;
-      // The sum is NaN if a score is NaN or +inf, and 0 if all scores are -inf. The plain softmax then gives only NaN.
-      // The guard replaces these probabilities by 0, so O is a sum of 0 * V.
+      // The sum is NaN if a score is NaN or +inf, and 0 if all scores are -inf. All probabilities are then NaN. The
+      // guard replaces them by 0, and O is the sum of 0 * V.
       if (p.guard && !(r.sum[i] > 0.0f)) {
         store_row(r.poison, 1.0f, p.Dv, y, p.o.col);
       } else {
@@ -173,7 +173,7 @@ struct Attention {
     }
   }
 
-  // Merges the chunks' partial results into the first.
+  // Merges the partial results of all chunks into the first one.
   void merge(PartialResult* parts, int64_t rows) const {
     const float infinity = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < rows; ++i) {
@@ -225,7 +225,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   }
   const AttentionTiling plan(p, static_cast<int64_t>(parallel.workers()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, {p, plan, q, bias, mask}, k, v, o};
-  const int64_t groups = plan.items / plan.chunks;  // groups of items that differ only in their keys
+  const int64_t groups = plan.items / plan.chunks;  // groups of items with the same rows and different keys
   const auto workers = static_cast<size_t>(plan.workers);
   Workspace whole(workspace);
   const AttentionMemory memory = take_memory(plan, whole);
@@ -264,7 +264,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  // A plan for one worker runs on this thread, except if it has several items and the pool has only one worker.
+  // With one worker, the calling thread computes all items, except if there are several and the pool has one worker.
   if (workers <= 1 && (plan.items <= 1 || parallel.workers() > 1)) {
     work(0);
   } else {

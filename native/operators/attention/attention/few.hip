@@ -1,11 +1,11 @@
-// FusedAttention for few query rows for each key/value head, as when a decoder adds one token:
-// O = softmax(softcap(scale Q K^T)) V without bias, mask or causality. A window needs a single query.
+// FusedAttention for at most kAttentionFewRows query rows for each key/value head, for example when a decoder adds one
+// token: O = softmax(softcap(scale Q K^T)) V without bias, mask or causality. A window is supported for one query.
 //
 // Memory-bound: K and V are read once, 16 bytes per work-item, several keys at a time. A group of kLanes adjacent
 // work-items loads one row of K; it processes every kGroups-th key with a separate online softmax (FewSoftmax). The
 // results of the groups are merged within each wave, then between waves through LDS. Devices with direct copies from
-// memory to LDS load the next kStages - 1 iterations into LDS while they compute the current one: registers for so many
-// iterations would leave too few waves on a compute unit. The keys are split among work-groups, and
+// memory to LDS load the next kStages - 1 iterations into LDS during the current one: if they were loaded into
+// registers, too few waves would fit on a compute unit. The keys are split among work-groups, and
 // fused_attention_combine_* merges the results. Launch: operators/attention/attention/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "operators/attention/attention/operands.h"
@@ -14,7 +14,7 @@ namespace graphopt::hip {
 
 // Keys that a group loads in one iteration; the loads do not depend on each other.
 constexpr int kKeysAtOnce = kAttentionFewKeys;
-// The CPU emulates this path only for tests.
+// The emulator has this path, too, for tests.
 constexpr bool kFewAhead = kCopiesToLds || (kOnCpu && kWave == 32);
 constexpr int kStages = kCopiesToLds ? kAttentionFewStages : 2;
 
@@ -34,7 +34,7 @@ struct FewRows {
   static_assert(!kCopiesToLds || sizeof(Lds) == kAttentionFewLds, "the plan requests as much");
 };
 
-// Loads K and V of one group, kKeysAtOnce keys in each iteration. `d` is the work-item's first element of a head.
+// Loads K and V of one group, kKeysAtOnce keys in each iteration. d: the work-item's first element of a head.
 template <class T, int kHead, int kRows>
 struct FewKeys {
   using Few = FewRows<T, kHead, kRows>;
@@ -102,21 +102,22 @@ struct FewKeys {
   }
 };
 
-// Online softmax of kRows rows over the keys of a group. Each work-item of a group has a part of the score of every row
-// and key. It then adds up the parts of kOwn scores of one row, and computes the exponentials of these scores.
+// Online softmax of kRows rows over the keys of a group. Each work-item of a group first has partial sums of the scores
+// of all rows and keys. It then receives the total of kOwn scores of one row and computes their exponentials.
 template <class T, int kHead, int kRows>
 struct FewSoftmax {
   static constexpr int kSize = Pack<T>::kSize, kLanes = FewRows<T, kHead, kRows>::kLanes;
   static constexpr int kScores = kRows * kKeysAtOnce;  // row-major
   static constexpr int kOwn = kScores > kLanes ? kScores / kLanes : 1;
-  static constexpr int kOwners = kScores / kOwn;  // the other work-items of a group have the same scores
+  static constexpr int kOwners = kScores / kOwn;  // groups with more work-items have copies of the scores
   static_assert(kRows <= kLanes, "all own scores are in one row");
 
   float q[kRows][kSize], o[kRows][kSize] = {};
   float highest = -infinity();  // score of this work-item's row
   float sum = 0;                // over this work-item's scores
 
-  // Returns the work-item of a group that owns a score. The lowest bit of its index is the highest one of the score's.
+  // Returns the work-item of a group that owns a score. The bits of its index are the high bits of the score's index,
+  // in reverse order.
   DEVICE static constexpr int owner(int score) {
     int lane = 0;
     for (int mask = 1, bit = kScores / 2; mask < kOwners; mask *= 2, bit /= 2)
@@ -132,8 +133,8 @@ struct FewSoftmax {
     return score;
   }
 
-  // Adds up the parts of all scores of a group; scores[0] to scores[kOwn - 1] become the own scores. In each step, a
-  // work-item hands half of the scores to its partner and receives the other half.
+  // Adds up the partial sums of all scores of a group; scores[0] to scores[kOwn - 1] become the own scores. In each
+  // step, a work-item sends half of its partial sums to its partner and receives the partner's sums for the other half.
   template <int kMask = 1>
   DEVICE static void add_parts(float (&scores)[kScores]) {
     if constexpr (kMask < kOwners) {
@@ -226,7 +227,7 @@ struct FewSoftmax {
   }
 };
 
-// The work of a work-group: all query rows of one batch element and one head of K and V, over a part of the keys.
+// The work of a work-group: all query rows of one batch element and one key/value head, for one split of the keys.
 struct FewPlace {
   const AttentionLayout& layout;
   uint32_t id, batch, head, first_head;  // first_head: first head of Q
@@ -254,7 +255,7 @@ struct FewPlace {
   }
 };
 
-// Adds up the waves' results in LDS. Stores the sums to O, or as partial results for fused_attention_combine_*.
+// Merges the waves' results in LDS. Stores O, or partial results for fused_attention_combine_*.
 template <class T, int kHead, int kRows>
 DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
                       const typename FewRows<T, kHead, kRows>::Merge& waves) {
@@ -294,7 +295,7 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
   }
 }
 
-// kRows: 1, or kAttentionFewRows for any number of rows.
+// kRows: 1 for one row, or kAttentionFewRows for up to this number of rows.
 template <class T, int kHead, int kRows>
 DEVICE void attention_few(const AttentionArgs& args) {
   using Few = FewRows<T, kHead, kRows>;

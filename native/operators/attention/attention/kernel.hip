@@ -8,24 +8,24 @@
 // Each wave owns its rows, so only K and V pass through LDS between waves. On the matrix units p is kept in registers
 // (gemm/pipelines/instruction.h); on the vector unit it passes through LDS of the wave. The next block of K or V is
 // loaded into registers or (kCopiesToLds) LDS during the multiplication of the current one. On NVIDIA's matrix units,
-// without bias, mask, window and softcap, the next blocks of both K and V are loaded during the multiplications of the
-// current ones (kAhead). With kAhead, two teams of waves can share the keys of the same rows: one team multiplies while
-// the other computes exponentials.
+// without bias, mask, window and softcap, K and V are double-buffered in LDS (kAhead). Two groups of waves can then
+// share the keys of the same rows (ping-pong scheduling): one group multiplies while the other computes exponentials.
 //
 // Files: loading.h assigns rows and keys to work-groups and loads Q, K and V into LDS. matrix_form.h and vector_form.h
-// multiply on the two kinds of units; P is one of these classes, which have the same members, and P::row and P::each
-// map a work-item to its elements. softmax.h has the steps between the two GEMMs. This file has the loop over the
-// keys, the output and the table of kernels.
+// have the GEMMs for the matrix units and for the vector unit. Their classes have the same members; P is one of them.
+// P::row and P::each map a work-item to its elements. softmax.h has the steps between the two GEMMs. This file has the
+// loop over the keys, the output and the table of kernels.
 //
-// 4 S T D FLOPs per head (half for causal) for (2 S + 2 T) D elements: compute-bound beyond a few hundred keys.
-// Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 725 TFLOP/s of a large GEMM,
-// float32 42 of 51. If there are fewer work-groups than the device needs, the keys are split among work-groups and
-// fused_attention_combine_* merges their results.
+// The kernel needs 4 S T D FLOPs per head (half for causal) for (2 S + 2 T) D elements, and is compute-bound beyond a
+// few hundred keys. On an H200 (docs/measurements/gpu_attention_h200.md) float16 reaches 376 of the 725 TFLOP/s of a
+// large GEMM, and float32 42 of 51. If there are fewer work-groups than the device needs, the keys are split among
+// work-groups and fused_attention_combine_* merges their results.
 //
-// A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. In two cases the kernel does not read
-// such keys: if causality or a window hides them, and if the softmax of a row is NaN, so that the guard replaces the
-// row by 0 V. In the first case, and if the keys are split, fused_attention_values_* first finds the non-finite values.
-// In the second case, a work-group with such a row searches V. Launch: operators/attention/attention/plan.cpp.
+// A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. In two cases the kernel adds 0 V for
+// keys that it has not read. First, causality or a window hides the keys. Second, the softmax of a row is NaN, and the
+// guard replaces the row by 0 V. In the first case, and if the keys are split, fused_attention_values_* finds the
+// non-finite values in advance. In the second case, a work-group with such a row searches V. Launch:
+// operators/attention/attention/plan.cpp.
 #include "device/platform.h"
 #include "operators/attention/attention/args.h"
 #include "operators/attention/attention/loading.h"
@@ -43,8 +43,8 @@ DEVICE bool is_finite(T x) {
   return to_float(x) * 0.0f == 0.0f;
 }
 
-// Returns the last key with a non-finite value in column d, or -1. Returns the largest int if one of the first
-// `unread` parts has such a key.
+// Returns the last key with a non-finite value in column d, or -1. Returns the largest int if one of the first `unread`
+// parts, which no work-group reads, has such a key.
 DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread) {
   int last = -1;
   for (int part = 0; part < parts; ++part) {
@@ -54,9 +54,9 @@ DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread
   return last;
 }
 
-// Returns the first of the keys at the end that contribute 0 V to O without being read. This is `seen` (at least 1) if
-// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V:
-// the guard replaces a NaN softmax (its sum is NaN or 0), or the query sees no key.
+// Returns the first key from which on the keys contribute 0 V to O without being read. This is `seen` (at least 1) if
+// causality or a window hides the keys from `seen` on, and `keys` if all keys are read. Returns 0 if O is only 0 V: the
+// guard replaces a NaN softmax (its sum is NaN or 0), or the query sees no key.
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;
   if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
@@ -86,7 +86,7 @@ DEVICE bool searches_values(int32_t flags) {
   return (flags & (kAttentionGuard | kAttentionFound | kAttentionLengths)) == kAttentionGuard;
 }
 
-// Sets `last` to 0 for the columns of V with non-finite values. Only rows with a NaN softmax read this value.
+// Sets lds.last to 0 for the columns of V with non-finite values. Only rows with a NaN softmax read it.
 template <class T, class P>
 DEVICE void search_values(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionSizes& sizes = place.layout.sizes;
@@ -187,7 +187,8 @@ DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& pla
   }
 }
 
-// kPlain: scores are scale Q K^T with scale > 0, with or without causality.
+// Processes the keys of a work-group; each block of K and V has one buffer in LDS. kPlain: scores are scale Q K^T with
+// scale > 0, with or without causality.
 template <class T, class P, bool kPlain>
 DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                              P& products, AttentionSoftmax<P>& softmax) {
@@ -221,7 +222,7 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     const int thread = kWave == 64 ? thread_x() : opaque(thread_x());
     const int next = t + P::kKeys;
     lds_barrier();
-    typename P::Staged staged;  // kept from block to block, it would be copied
+    typename P::Staged staged;  // declared outside of the loop, it would be copied in each iteration
     keys.begin_values(staged, t, thread);
     StagedMask<P> mask;
     if constexpr (!kPlain) mask.load(place, lds.extras.mask, t);
@@ -245,7 +246,7 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
   }
 }
 
-// A barrier of the work-items that share blocks of keys: a team, or the work-group.
+// A barrier of the work-items that share blocks of keys: a wave group, or the work-group.
 template <class P>
 DEVICE void team_barrier() {
   if constexpr (P::kTeams > 1) {
@@ -255,8 +256,8 @@ DEVICE void team_barrier() {
   }
 }
 
-// The same as multiply_in_turn for devices with direct copies from memory to LDS, if rows of K and V are entire
-// vectors. K and V are double-buffered, and each block needs one barrier.
+// The same with double-buffered K and V, for devices with direct copies from memory to LDS and rows of K and V that are
+// entire vectors. Each block needs one barrier.
 template <class T, class P>
 DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
                            P& products, AttentionSoftmax<P>& softmax) {
@@ -291,7 +292,8 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
   wait_for_copies();  // copies of the block after the last one: the caller may reuse this LDS
 }
 
-// Adds the two teams' partial sums. Each team keeps half of the rows and receives the other team's sums for these rows.
+// Adds the partial sums of the two wave groups. Each group keeps half of the rows and receives the other group's sums
+// for these rows.
 template <class P>
 DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
   static_assert(P::kTeams == 2, "exactly one other team");
@@ -362,7 +364,7 @@ DEVICE void fused_attention(const AttentionArgs& args) {
     multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
   }
   if constexpr (kGcn || (kWave == 64 && !kPlain)) {
-    // During the loop, there are too few scalar registers to keep the place.
+    // During the loop, there are too few scalar registers for the members of `place`.
     const AttentionPlace<P> same_place(reload<true>(args).layout, args.last_keys());
     finish_attention<T, P, kPlain>(args, same_place, lds, products, softmax);
   } else {
@@ -377,13 +379,13 @@ struct CombineLds {
   float o[4 * kAttentionThreads];
 };
 
-// The merge of some splits of a row: the highest score, the sum of the probabilities and four columns of their products
-// with V, both relative to the highest score.
+// The merge of some splits of a row: the highest score, the sum of the probabilities, and four columns of p V. The last
+// two are relative to the highest score.
 struct MergedSplits {
   float highest = -infinity(), sum = 0, value[4] = {};
 
   // Merges every `down`-th split from `split` on, several at the same time. `first`: index of the row in the first
-  // split; the statistics of unused splits are undefined.
+  // split. The statistics of unused splits are undefined.
   DEVICE void add(const AttentionCombineArgs& args, const KeyRange& range, size_t first, int split, int down,
                   int column) {
     constexpr int kAtOnce = 4;

@@ -20,14 +20,14 @@ struct AttentionRow {
   int head, query;
 };
 
-// The first key that is read for a query at a position: the start of its window, rounded down to the grid of
-// fused_attention_values_*. The unread keys are then entire parts of that grid.
+// Returns the first key that is read for a query at a position: the start of its window, rounded down to a multiple of
+// kAttentionValueKeys. The unread keys are then entire parts of fused_attention_values_*.
 DEVICE int first_read(const AttentionSizes& sizes, int position, int32_t flags) {
   const int from = position - sizes.left;
   return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
 }
 
-// The work of a work-group: rows of one batch element and one head of K and V, over some of the keys.
+// The work of a work-group: rows of one batch element and one key/value head, for one split of the keys.
 template <class P>
 struct AttentionPlace {
   const AttentionLayout& layout;
@@ -42,7 +42,7 @@ struct AttentionPlace {
   int last_seen;        // the last key that a window shows to a query
   int begin, end;       // keys; at `end`, the next split begins or no row sees another key
 
-  // GCN tests the flags where they are used: a result that is kept during the loop takes two scalar registers.
+  // GCN reads the flags again at each use: a result that is kept during the loop takes two scalar registers.
   DEVICE int32_t flags() const {
     return kGcn ? same_in_wave(opaque(layout.scores.flags)) : layout.scores.flags;
   }
@@ -52,13 +52,13 @@ struct AttentionPlace {
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
   DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
-  // The index of the work-group's partial results. It is computed after the loop over the keys, which needs the
+  // Returns the index of the work-group's partial results. It is computed after the loop over the keys to save
   // registers.
   DEVICE size_t id() const {
     const int block = opaque(static_cast<int>(all_heads)) * static_cast<int>(layout.row_blocks.d) + row_block;
     return static_cast<size_t>(block) * layout.splits.d + static_cast<size_t>(split);
   }
-  // The number of leading parts of fused_attention_values_* from which no work-group with these rows reads a key.
+  // Returns n such that no work-group with these rows reads a key in the first n parts of fused_attention_values_*.
   DEVICE int unread_parts() const {
     const AttentionRow low = row_at(opaque(first_row)), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;
@@ -69,8 +69,8 @@ struct AttentionPlace {
   DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* last_keys)
       : layout(of), rows(static_cast<int>(of.sizes.rows)) {
     const AttentionSizes& sizes = layout.sizes;
-    // Consecutive work-groups are in different ranges of all work. On a device with several dies, which receive
-    // work-groups in turn, each die has one range: the work-groups of a die then share K and V in its L2 cache.
+    // Consecutive work-groups are in different ranges of the grid. A device with several dies starts consecutive
+    // work-groups on different dies. Each die then has one range, and its work-groups share K and V in its L2 cache.
     auto id = static_cast<uint32_t>(block_x());
     if (id < layout.groups_of_range * layout.ranges.d) {
       const uint32_t turn = divide(id, layout.ranges);
@@ -91,7 +91,7 @@ struct AttentionPlace {
     const AttentionRow low = row_at(first_row), high = row_at(last_row);
     const bool one_head = low.head == high.head;
     const int lowest = one_head ? low.query : 0;
-    // In vector registers on AMD: with all arguments, there are too few scalar ones.
+    // In vector registers on AMD, because there are too few scalar registers for all arguments.
     const int32_t flags = layout.scores.flags;
     const KeyRange range(sizes, flags, layout.splits, last_keys, opaque(b));
     is_used = same_in_wave(range.uses(split) ? 1 : 0) != 0;
@@ -116,7 +116,7 @@ struct AttentionKeys {
   const AttentionLayout& layout;
   typename P::Lds& lds;
   const T *keys, *values;
-  int end;  // of the keys of this work-group
+  int end;  // end of the keys of this work-group
   bool vector_k, vector_v;
 
   DEVICE AttentionKeys(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
@@ -175,8 +175,8 @@ struct AttentionKeys {
   }
 };
 
-// Copies blocks of K and V to LDS directly. K and V of a block are copied during the multiplication of the previous
-// block (P::kAhead).
+// Copies blocks of K and V to LDS directly: the next block is copied during the multiplications of the current one
+// (P::kAhead).
 template <class T, class P>
 struct AttentionBlocks {
   static constexpr int kRows = P::kTeamThreads / P::kAcross;  // distance in rows between a work-item's packs
@@ -202,10 +202,9 @@ struct AttentionBlocks {
     return place.begin + P::team() * P::kKeys + row;
   }
 
-  // Starts the copies of part `part` of `parts` of the next block into buffer `place`. Keys beyond the last one are
-  // zeros.
-  DEVICE void begin(int place, int part, int parts) {
-    T* const to = P::key_at(lds, row, d, place);
+  // Starts the copies of part `part` of `parts` of the next block to `buffer`. Keys beyond the last one are zeros.
+  DEVICE void begin(int buffer, int part, int parts) {
+    T* const to = P::key_at(lds, row, d, buffer);
     UNROLL for (int i = 0; i < P::kPacks; ++i) {
       if (i * parts / P::kPacks != part) continue;
       const bool inside = i * kRows < left;
@@ -253,9 +252,9 @@ DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P:
   }
 }
 
-// Stores in LDS the arguments that are used after Q is loaded. All work-items can read them after the next barrier.
+// Stores the arguments that are used after Q is loaded in LDS. All work-items can read them after the next barrier.
 template <class T, class P>
-DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
+DEVICE void store_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionLayout& layout = args.layout;
   const AttentionScores& settings = layout.scores;
   if (thread_x() != 0) return;

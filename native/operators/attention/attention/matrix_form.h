@@ -7,8 +7,8 @@
 
 namespace graphopt::hip {
 
-// kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero.
-// kAhead: the next block is loaded during the multiplication of the current one.
+// kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero. kAhead: K and V are
+// double-buffered in LDS.
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
           bool kAhead_, int kTeams_, int kRowParts_>
 struct MatrixAttention {
@@ -18,13 +18,13 @@ struct MatrixAttention {
   static constexpr int kBlockRows = kWaves * kWaveRows;
   static constexpr int kRowParts = kRowParts_, kPartRows = kBlockRows / kRowParts;  // shape.h
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
-  static constexpr int kSlots = kM * Instruction::kRows;  // rows of a work-item
+  static constexpr int kSlots = kM * Instruction::kRows;  // a work-item has one slot for each of its rows
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
   static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
   static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
                 "entire packs and rows");
-  // Number of adjacent keys that a work-item loads if V is transposed between memory and LDS.
+  // Number of adjacent keys that a work-item loads if V is transposed on the way to LDS.
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
 
   // The padding places adjacent rows in different banks.
@@ -36,9 +36,9 @@ struct MatrixAttention {
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
-  // Whether the waves exchange the highest scores of rows, on CDNA through LDS, only if they grow much.
+  // Whether the highest score of a row is only updated if it grows much (AttentionSoftmax::add_lazily).
   static constexpr bool kLazily = kWave == 64 && sizeof(T) == 2;
-  static_assert(kTeams == 1 || kAhead, "each team has separate buffers");
+  static_assert(kTeams == 1 || kAhead, "each wave group has separate buffers");
   static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
                                 : kQueryCount > kKeyCount + kValueCount ? kQueryCount
@@ -49,7 +49,7 @@ struct MatrixAttention {
     int32_t last[kHead];  // for each column of V, the last key with a non-finite value
     AttentionExtras<T> extras;
   };
-  // The output is assembled here.
+  // The output is assembled in this LDS.
   static constexpr int kOutputStride = kHead + kPad;
   DEVICE static T* output_at(Lds& lds) { return lds.v; }
   // Whether other waves may still use this LDS. Q in LDS and K are free since the barrier before the last
@@ -68,15 +68,14 @@ struct MatrixAttention {
   typename Instruction::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
-  // `place`: index of the buffer. With kAhead each team has two, else there is one.
+  // With kAhead each wave group has two buffers; otherwise there is one.
   DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
     return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
            key * (kHead + kPad) + d;
   }
   // V has the same layout in LDS as in memory if the instructions can load tiles from it (kLoadsRows). Otherwise V is
-  // transposed, and packs of keys are permuted so that work-items that write different rows access different banks.
-  // Each coordinate is split into tile and position in the tile, so that tile offsets are immediate operands of the
-  // load.
+  // transposed, and packs of keys are permuted: work-items that write different rows then access different banks. Each
+  // coordinate is split into tile and position in the tile: tile offsets are then immediate operands of the load.
   DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
     T* values = key_at(lds, 0, 0, place) + kKeyCount;
     if constexpr (Instruction::kLoadsRows) {
@@ -91,10 +90,10 @@ struct MatrixAttention {
     return value_at(lds, key / 16, key % 16, d / 16, d % 16);
   }
 
-  // The index of the team; 0 if the work-group has one team.
+  // Returns the index of the wave group.
   DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
   DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
-  // The row of the work-group that a slot holds.
+  // Returns the row of the work-group for a slot.
   DEVICE static int row(int slot) {
     return first_row_of_wave() + slot / Instruction::kRows * 16 + Instruction::row(slot % Instruction::kRows);
   }
@@ -116,7 +115,7 @@ struct MatrixAttention {
   // The same for one slot: value = f(key, value)
   template <class F>
   DEVICE static void each_of(Scores& scores, int slot, const F& f) {
-    // clang for AMD would keep the key of each score in a register for all blocks.
+    // Without opaque(), clang for AMD would keep the key of each score in a register for all blocks.
     const int first = kCopiesToLds ? 0 : opaque(Instruction::column(0)) - Instruction::column(0);
     UNROLL for (int n = 0; n < kN; ++n) {
       UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
@@ -154,9 +153,9 @@ struct MatrixAttention {
     }
   }
 
-  // Each of two teams keeps half of the rows. For the other half, a work-item passes its sums of p V, its highest
-  // scores and its sums of p to the work-item of the other team that has the same rows, through the LDS after Q. One
-  // access moves four elements, and adjacent work-items access different banks.
+  // Each of two wave groups keeps half of the rows. For the other half, a work-item sends its sums of p V, its highest
+  // scores and its sums of p through the LDS after Q to the work-item of the other group with the same rows. One access
+  // moves four elements, and adjacent work-items access different banks.
   static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
   static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
   DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
@@ -168,8 +167,8 @@ struct MatrixAttention {
     float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
     return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
   }
-  // Calls f(m, d, i, which) for each group of four sums, in the tiles that this work-item keeps (`kept`) or passes to
-  // the other team. `which` is the index of the first of the four among the passed sums.
+  // Calls f(m, d, i, which) for each group of four sums, in the tiles that this work-item keeps (`kept`) or sends to
+  // the other wave group. `which` is the index of the first of these four among the sent sums.
   template <class F>
   DEVICE static void each_four(bool kept, const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {
@@ -232,14 +231,14 @@ struct MatrixAttention {
   }
   DEVICE static int in_part(int row) { return kRowParts == 1 ? row : row % kPartRows; }
   DEVICE static int row_in_part(int slot) { return in_part(row(slot)); }
-  // Whether the rows of this wave are in a part of those of the work-group.
+  // Whether the rows of this wave are in a part of the work-group's rows.
   DEVICE static bool has_rows_in(int part) {
     return kRowParts == 1 || (kTeams == 1 ? wave_id() : wave_id() % kWaves) / (kWaves / kRowParts) == part;
   }
-  // Called between two barriers: after the first one all queries of a part are in LDS, and after the second one the next
-  // part, or K and V unless kQueriesInLds, may overwrite them.
   // Whether the waves keep Q in registers, which they load from LDS once.
   static constexpr bool kTakesQueries = !kQueriesInLds;
+  // Called between two barriers. After the first barrier, all queries of a part are in LDS. After the second one, they
+  // may be overwritten by the next part or, unless kQueriesInLds, by K and V.
   DEVICE void take_queries(Lds& lds, int part) {
     if constexpr (kTakesQueries) {
       if (!has_rows_in(part)) return;
@@ -253,8 +252,9 @@ struct MatrixAttention {
         [&](int r, int k) { return query_at(lds, in_part(first_row_of_wave()) + m * 16 + r, d * 16 + k); });
   }
 
-  // The first row and element that a work-item loads: kTogether adjacent rows, then kThreads / kAcross times as many
-  // rows on. Divisions are unsigned, because the compiler does not know that `thread` is not negative.
+  // Return the first row and element that a work-item loads. It loads kTogether adjacent rows, and then rows with a
+  // stride of kTogether * kThreads / kAcross. Divisions are unsigned, because the compiler does not know that `thread`
+  // is not negative.
   template <int kTogether>
   DEVICE static int staged_key(int thread) {
     return static_cast<int>(static_cast<uint32_t>(thread) / kAcross * kTogether);
@@ -262,7 +262,7 @@ struct MatrixAttention {
   DEVICE static int staged_d(int thread) {
     return static_cast<int>(static_cast<uint32_t>(thread) % kAcross * kSize);
   }
-  // Positions outside of the block are clamped: a select of zeros would wait for the load at once.
+  // Positions outside of the block are clamped: selecting zeros instead would wait for the load here.
   template <int kTogether>
   DEVICE static void load(Staged& s, const Block<T>& block, int thread) {
     const int d = min_int(staged_d(thread), block.width - kSize);
@@ -331,7 +331,7 @@ struct MatrixAttention {
   DEVICE static void store_key(Lds& lds, int key, int d, T x) { *key_at(lds, key, d) = x; }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { *value_at(lds, key, d) = x; }
 
-  // The operands of an instruction: kDeep tiles of 16 elements of the head, or of 16 keys.
+  // The operands of an instruction consist of kDeep tiles of 16 elements of the head, or of 16 keys.
   static constexpr int kDeep = Instruction::kTwoTiles ? 2 : 1;
   static_assert(kD % kDeep == 0 && kN % kDeep == 0, "entire operands");
   struct Left {
@@ -351,7 +351,7 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
     multiply_keys(lds, scores, 0, [](int) {});
   }
-  // Calls between(d) once in each of the kD parts of a head; its work overlaps with that of the matrix units.
+  // Calls between(d) once for each operand along the head; it runs while the matrix units multiply.
   template <class Between>
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
@@ -396,9 +396,9 @@ struct MatrixAttention {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
-  // kKeyTiles: number of operands of K in a step, all of the same part of a head. kLeftAhead: Q of the next part is loaded
-  // from LDS in advance; fewer tiles of K leave registers for it. kHeldTwice: a wave of RDNA 3 holds each operand twice;
-  // fewer tiles leave registers for them.
+  // kKeyTiles: number of operands of K in a step, all for the same part of a head. kLeftAhead: Q of the next part is
+  // loaded from LDS in advance, for which fewer tiles of K leave registers. kHeldTwice: a wave of RDNA 3 holds each
+  // operand twice, which also needs fewer tiles.
   static constexpr bool kHeldTwice = Instruction::kSlots == 16;
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,
@@ -414,10 +414,11 @@ struct MatrixAttention {
     }
   }
 
-  // Number of steps whose operands are in registers or loading, including the current one. CDNA has more registers, and
-  // its LDS takes longer. For heads of 64, three work-groups share a compute unit and leave fewer registers.
+  // Number of steps whose operands are in registers or being loaded, including the current step. CDNA has more
+  // registers and a higher LDS latency. For heads of 64, three work-groups share a compute unit and leave fewer
+  // registers.
   static constexpr int kStepsHeld = kWave == 64 && !Instruction::kTwoTiles && kHead > 64 ? 3 : 2;
-  // Number of operands of V in a step, all of the same keys.
+  // Number of operands of V in a step, all for the same keys.
   static constexpr int kStepTiles = kHeldTwice || kLeftAhead ? 2 : kD % 4 == 0 ? 4 : 3;
   static constexpr int kStepsD = kD / kStepTiles;
   DEVICE static void load_value_tiles(Lds& lds, int place, int step, Right (&right)[kStepTiles]) {

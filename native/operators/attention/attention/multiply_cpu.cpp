@@ -1,4 +1,4 @@
-// Attention's two matrix multiplications, in register tiles and in AMX tiles.
+// The two matrix multiplications of attention, in register tiles and in AMX tiles.
 #include "operators/attention/attention/multiply_cpu.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Operations of A B, where B has elements of type T. If T is Word, each word of A and of B holds two bfloat16 values,
-// although A has the type float.
+// Loads and multiplies elements of A and B, where B has type T. If T is Word, each word of A and of B holds two
+// bfloat16 values, although A has the type float.
 template <class T>
 struct Factors {
   static Vec spread(const float* a) { return splat(*a); }
@@ -46,7 +46,7 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, R
     }
   }
   if (result == Result::kAdd) {
-    // Add the result of the previous blocks last: a sum that starts with it would lose digits with every key.
+    // The result of the previous blocks is added last: sums that started with it would lose digits with every key.
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4

@@ -8,7 +8,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 #if defined(__AVX512F__)
-constexpr int kMaxVectors = 4;  // most vectors in a row of sums; rows_of() rows fill the registers
+constexpr int kMaxVectors = 4;  // the most vectors in a row of a register tile, which has rows_of() rows
 constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 #else
 constexpr int kMaxVectors = 2;
@@ -17,7 +17,7 @@ constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 constexpr int kMostRows = 8;
 constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
-// The destination of a matrix product P.
+// How a matrix product P = A B is stored to C.
 enum class Result {
   kStore,  // C = P
   kMost,   // C = P; `per_row` has kWidth running maxima for each row, updated with the row of P
@@ -33,9 +33,9 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
 #if defined(__AVX512F__)
 constexpr int kHalfRows = 8;
 
-// C = C * factor[row] + A B, or A B if `factor` is null, for kHalfRows rows and two and a half vectors, mainly for Dv =
-// 40. The half vectors of two rows share a vector of sums. In each row of B and of C, the last half vector repeats the
-// half vector before it.
+// C = C * factor[row] + A B, or A B if `factor` is null, for kHalfRows rows of two and a half vectors (Dv = 40). The
+// half vectors of two rows share an accumulator. In each row of B and C, the last half vector repeats the half vector
+// before it.
 template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor);

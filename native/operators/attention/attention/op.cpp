@@ -25,8 +25,8 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   return perm;
 }
 
-// An operand after its perm, as [b, h, row, col] with size 1 for missing dims. Batch dims are aligned from the right as
-// in MatMul, so the only batch dim of a rank 3 operand is h.
+// An operand with its perm applied, as [b, h, row, col]. Missing dims have size 1. Batch dims are aligned from the
+// right as in MatMul: the batch dim of an operand of rank 3 is h.
 struct Operand4 {
   int64_t b = 1, h = 1, row = 1, col = 1;
   Strides4 stride;
@@ -131,8 +131,8 @@ void FusedAttentionOp::read(const Node& node) {
            "grouped query attention needs Q, K and V of rank 4");
   if (mask_) {
     mask_value_ = node.get_float("mask_value");
-    // The function body casts the attribute to T: float's lowest value becomes -inf in float16, and a row with only
-    // masked keys gives NaN.
+    // The function body casts the attribute to T. In float16, float's lowest value becomes -inf, and a row in which all
+    // keys are masked gives NaN.
     if (node.type() == ElementType::kHalf) {
       mask_value_ = static_cast<float>(static_cast<half>(mask_value_));
     }
@@ -260,7 +260,7 @@ gpu::Plan plan_of(const AttentionProblem& p, bool half, bool aligned, const gpu:
   return gpu::fused_attention_plan(p, half, aligned, facts);
 }
 
-// Attention of ONNX. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs Y in the
+// ai.onnx Attention. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs Y in the
 // layout of Q, and present K and V.
 class Attention final : public gpu::DeviceKernel {
  public:
@@ -331,7 +331,7 @@ class Attention final : public gpu::DeviceKernel {
       (p.has_mask ? p.mask : p.bias) = broadcast_to_scores("attn_mask", mask.shape, scores, 4);
       p.guard = true;  // a query that sees no key gives zeros
     }
-    set_places(p, past);
+    set_visible_keys(p, past);
     const Ref to = set_output(call, 0, y);
     const Ref mask = call.has_input(kMask) ? Ref::input(kMask) : Ref();
     program.launch(gpu::fused_attention_plan(p, half, call.aligned(), device_.facts()),
@@ -340,7 +340,7 @@ class Attention final : public gpu::DeviceKernel {
 
   // Sets the keys that each query sees. In ONNX, query i has the position of key past + i. In an AttentionProblem, the
   // last query has the position of the last key.
-  void set_places(AttentionProblem& p, int64_t past) const {
+  void set_visible_keys(AttentionProblem& p, int64_t past) const {
     const int64_t beyond = p.T - p.S - past, all = p.S + p.T;
     if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys after the last query
       p.causal = true;
@@ -361,7 +361,7 @@ class Attention final : public gpu::DeviceKernel {
     return tokens;
   }
 
-  // Appends new tokens to `past` old ones: in the output, or in the workspace if the output is absent.
+  // Stores `past` old tokens and then the new tokens to the output, or to the workspace if the output is absent.
   Ref append(Call& call, Program& program, size_t which, Heads& heads, int64_t past, size_t output) const {
     const ElementType type = call.input(which).type;
     Shape all = heads.shape;

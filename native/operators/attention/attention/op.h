@@ -1,6 +1,6 @@
 // FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V,
 // FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, where each query sees the keys near its position, and
-// FusedAttention[Bias][Mask][Causal][Guard]Bf16, where the factors of the multiplications are rounded to bfloat16.
+// FusedAttention[Bias][Mask][Causal][Guard]Bf16, where the operands of both GEMMs are rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +43,10 @@ struct AttentionProblem {
   float mask_value = -std::numeric_limits<float>::infinity();
 
   // The members below are for the GPU only.
-  // An input has the index of the last key of each batch element; T is the most keys. A query that sees no key gives
-  // zeros.
+  // The number of keys differs between batch elements: an input has the index of the last key of each (seqlens_k of
+  // GroupQueryAttention). T is the largest number of keys. A query that sees no key gives zeros.
   bool has_lengths = false;
-  // With lengths: query i has the position of key i, else of key i + keys - S.
+  // With has_lengths: query i has the position of key i; otherwise of key i + keys - S.
   bool begins_at_first_key = false;
   bool ends_at_last_key = false;  // with a window: a query after the last key has the position of that key
   bool sink = false;              // adds exp(sink of the head) to each sum of probabilities
@@ -94,9 +94,9 @@ GRAPHOPT_BFLOAT16_KERNEL(void, fused_attention,
 namespace graphopt::gpu {
 
 // Inputs Q, K, V, then bias and mask if the problem has them; inputs 5 and 6 are last_keys and sinks; output O.
-// `aligned`: all pointers are multiples of 16. `rows` overrides the planner's variant. Throws std::invalid_argument if
-// a head has more than 256 elements, or if a dimension, the stride of a row or column, or the number of rows or
-// work-groups is 2^31 or more.
+// `aligned`: all pointers are multiples of 16. `rows` overrides the planner's choice of kernel. Throws
+// std::invalid_argument if a head has more than 256 elements, or if a dimension, the stride of a row or column, or the
+// number of rows or work-groups is 2^31 or more.
 Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                           std::optional<hip::AttentionRows> rows = {});
 

@@ -18,8 +18,8 @@ struct Block {
   const T* data;
   int32_t row, column, count, width;
 
-  // The pack at `offset` = key row + d. If the position is outside, the first pack of the block is read instead, which
-  // avoids a branch.
+  // Returns the pack at `offset` = key * row + d, or zeros if the position is outside. It then reads the first pack of
+  // the block instead, which avoids a branch.
   DEVICE Pack<T> pack(int key, int d, uint32_t offset) const {
     const bool inside = key < count && d < width;
     const auto bits = bit_cast<Bits128>(load_pack(data + (inside ? offset : 0)));
@@ -46,7 +46,7 @@ struct Block {
 // The keys of a batch element, which are split among work-groups.
 struct KeyRange {
   int count;     // number of keys
-  int position;  // of query 0: the index of the key at its place
+  int position;  // position of query 0, counted in keys
   int first;     // the first key of the first split
   int of_split;  // number of keys of a split
 
@@ -68,7 +68,7 @@ struct KeyRange {
   // Returns whether a split has keys or is the first one.
   DEVICE bool uses(int split) const { return split * of_split < max_int(length(), 1); }
 
-  // The position at the end of a query's window, without the keys after it.
+  // Returns the position of a query.
   DEVICE int position_of(int query, int32_t flags) const {
     const int at = query + position;
     return (flags & kAttentionEndsAtLastKey) != 0 ? min_int(at, count - 1) : at;
@@ -97,8 +97,8 @@ struct AttentionExtra {
     return global(data) + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. They are uniform, so the
-// compiler would otherwise keep them in scalar registers, of which there are too few during the loop.
+// Arguments of finish_scores and of the code after the loop over the keys, stored in LDS. They are uniform. The
+// compiler would otherwise keep them in scalar registers, and there are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

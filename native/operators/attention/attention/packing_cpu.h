@@ -11,7 +11,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// y = scale * x for n elements of x with a stride, padded with zeros to full vectors.
+// Computes y = scale * x for n elements of x with a stride, padded with zeros to full vectors.
 template <class T>
 inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
   int64_t i = 0;
@@ -38,13 +38,13 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
 
-// Loads kWidth elements, `stride` apart; elements from `n` on are zeros.
+// Loads kWidth elements with a stride; elements from index `n` on are zeros.
 template <class T>
 inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
   if (stride == 1) return load_range(x, 0, n);
-  alignas(64) float numbers[kWidth] = {};
-  for (int64_t i = 0; i < std::min<int64_t>(kWidth, n); ++i) numbers[i] = static_cast<float>(x[i * stride]);
-  return load_aligned(numbers);
+  alignas(64) float elements[kWidth] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(kWidth, n); ++i) elements[i] = static_cast<float>(x[i * stride]);
+  return load_aligned(elements);
 }
 
 // Transposes kWidth vectors in place: swaps off-diagonal squares of decreasing size.
@@ -60,8 +60,8 @@ inline void transpose(Vec (&r)[kWidth]) {
   if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
 }
 
-// Packs K^T in panels: panel j holds keys [j * kPanelFloats, ...) as [D, width of the panel]. The last panel has as few
-// full vectors as possible, padded with zeros.
+// Packs K^T in panels [D, width of the panel] of kPanelFloats keys. The last panel is only padded with zeros to full
+// vectors.
 template <class T>
 void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed);
 
@@ -82,11 +82,12 @@ template <class T>
 void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed);
 
-// Stores the sum of 0 * V over n keys to poison [width], and returns whether an element is NaN. Keys with probability 0
-// add this sum to O. It is NaN in columns of V with a NaN or an infinity.
+// Stores the sum of 0 * V over n keys to poison [width], and returns whether an element is NaN: the sum is NaN in
+// columns of V with a NaN or an infinity. Keys with probability 0 add this sum to O.
 template <class T>
 bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison);
 
+// The same for V as bfloat16 words.
 bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -27,8 +27,12 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 // The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;  // index of kAttentionHeads
-  bool matrix = false, copies = false, plain = false, many = false, teams = false, few = false;
+  size_t bucket = 0;                 // index of kAttentionHeads
+  bool matrix = false;               // multiplies on the matrix units
+  bool copies = false;               // the device has direct copies from memory to LDS
+  bool plain = false;                // no bias, mask, window and softcap, and scale > 0
+  bool many = false, teams = false;  // AttentionRows::kMany, kTeams
+  bool few = false;                  // fused_attention_few_*
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
@@ -60,9 +64,9 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
-// Whether two teams of waves in a work-group should divide the keys among them. One team multiplies while the other
-// computes exponentials, as two work-groups on a compute unit do. Teams are therefore faster if a compute unit has only
-// one work-group and each team has several blocks of keys.
+// Whether two groups of waves in a work-group should divide the keys between them (kTeams). One group multiplies while
+// the other computes exponentials, like two work-groups on a compute unit. This is faster if a compute unit has only
+// one work-group and each wave group has several blocks of keys.
 bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
                    int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
@@ -87,7 +91,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
     const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
     c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
   }
-  // The number of rows that the busiest compute unit multiplies.
+  // Returns the number of rows that the busiest compute unit multiplies.
   const auto busiest = [&](AttentionRows r) {
     const int64_t block_rows = shape_of(c, arch, half, r).block_rows();
     const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, block_rows);
@@ -156,24 +160,24 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
   return scores;
 }
 
-// The number of parts that the keys are split into, and the keys of each part. With lengths, the device computes the
-// keys of each part, a multiple of `keys`, from the number of keys, and parts may be empty.
+// The number of splits of the keys, and the keys of a split. With has_lengths, the device computes the keys of a split,
+// a multiple of `keys`, from the number of keys, and splits may be empty.
 struct Splits {
   int64_t count, keys;
 };
 
-// Returns the largest number of keys that the queries of a batch element see. Ignores a window without lengths.
+// Returns the largest number of keys that the queries of a batch element see. Without has_lengths, ignores a window.
 int64_t most_keys(const AttentionProblem& p) {
   return p.has_lengths && p.window ? std::min(p.T, std::max<int64_t>(p.left, 0) + p.S) : p.T;
 }
 
-// With few rows, reading K and V takes most of the time. Full bandwidth needs several work-groups on each compute unit,
-// each with a few hundred keys. With direct copies to LDS, one work-group on each compute unit reaches full bandwidth,
-// and more splits make the merge longer.
+// Returns the splits for fused_attention_few_*. With few rows, reading K and V takes most of the time. Full bandwidth
+// needs several work-groups on each compute unit, each with a few hundred keys. With direct copies to LDS, one
+// work-group on each compute unit reaches full bandwidth, and more splits make the merge longer.
 //
-// With lengths, a part may be as short as the keys that a work-group reads at once, because a decoder's first tokens
-// have few keys. If one compute unit processed all of them, the arithmetic of several rows would take longer than
-// reading K and V.
+// With has_lengths, a split may be as short as the keys that a work-group reads at once, because a decoder's first
+// tokens have few keys. If one compute unit processed all of them, the arithmetic of several rows would take longer
+// than reading K and V.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
   constexpr int64_t kLeastKeys = 256;
@@ -190,9 +194,9 @@ Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool ha
 }
 
 // Splits the keys if there are at most half as many work-groups as compute units. With few rows in a block, reading K
-// and V takes most of the time, and full bandwidth needs several work-groups on each compute unit: the keys are then
-// split for up to two work-groups for each compute unit. A work-group with teams fills a compute unit. Each team of a
-// split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
+// and V takes most of the time, and full bandwidth needs several work-groups on each compute unit. The keys are then
+// split if there are up to two work-groups for each compute unit. With kTeams, one work-group fills a compute unit.
+// Each wave group of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
@@ -207,11 +211,11 @@ Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t gro
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
 }
 
-// Returns the number of parts of the grid that start together: one for each die. A causal problem on one die, without
-// splits, has one for each query head, so that the longest blocks of all heads start first. A long block that starts
-// last would keep its compute unit busy after all others. K and V of the heads that are processed at the same time
-// should fit in half of the L2 cache, so large heads have fewer parts. The query heads of a group share one part if
-// the number of row blocks is not a multiple of the group.
+// Returns the number of ranges of the grid that start at the same time: one for each die. A causal problem on one die,
+// without splits, has one range for each query head: the longest blocks of all heads then start first. A long block
+// that started last would keep its compute unit busy after all others have finished. K and V of the heads that are
+// processed at the same time should fit in half of the L2 cache; large heads therefore have fewer ranges. The query
+// heads of a group share one range if the number of row blocks is not a multiple of the group.
 int64_t count_ranges(const AttentionProblem& p, int64_t row_blocks, int64_t splits, bool half,
                      const DeviceFacts& device) {
   if (device.xcds > 1 || !p.causal || splits > 1) return device.xcds;
@@ -248,7 +252,7 @@ struct Scratch {
   Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
 };
 
-// Inputs after mask.
+// Inputs 5 and 6.
 Buffer last_keys_of(const AttentionProblem& p) { return p.has_lengths ? input(5) : no_buffer(); }
 Buffer sinks_of(const AttentionProblem& p) { return p.has_sinks ? input(6) : no_buffer(); }
 

@@ -1,5 +1,5 @@
-// Scores of some query rows with a block of keys: Q K^T, bias, mask, causality and window. For kernel files only (see
-// cpu/isa.h).
+// Computes the scores of some query rows and a block of keys: Q K^T, bias, mask, causality and window. For kernel files
+// only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// x with its first `count` elements set to -infinity.
+// Returns x with its first `count` elements set to -infinity.
 inline Vec hide_first(Vec x, int64_t count) {
   const Vec hidden = splat(-std::numeric_limits<float>::infinity());
   return lane_numbers() < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
 }
 
-// The next two functions read K in place, for few query rows: K is then read only once, so packing it would double the
+// The next two functions read K in place, for few query rows: K is then read only once, and packing it would double the
 // memory traffic.
 
-// scores [n] of one row against keys that are contiguous along D. q is padded with zeros to full vectors.
+// Computes the scores [n] of one row and keys that are contiguous along D. q is padded with zeros to full vectors.
 template <class T>
 void dot_keys(const float* q, const T* k, int64_t row_stride, int64_t n, int64_t D, float* scores) {
   const int64_t whole = D / kWidth * kWidth;
@@ -71,16 +71,16 @@ void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t
   }
 }
 
-// The bfloat16 words in an array of floats. Both are read and written through vector types, which may alias.
+// Returns the bfloat16 words in an array of floats. Both are accessed through vector types, which may alias.
 inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 
-// Keys [first, first + n). A row of the item sees none, some or all of them.
+// A block of keys [first, first + n).
 template <class T>
 struct KeyBlock {
   int64_t first, n;
   const T *k, *v;  // source
   bool fresh;      // the first block of the item
-  bool poisoned;   // V has a NaN or an infinity, which reaches O even with probability 0
+  bool poisoned;   // V has a NaN or an infinity: O is NaN even with probability 0
   bool keys_packed;
 };
 
@@ -91,7 +91,7 @@ struct Scores {
   const T *q, *bias;
   const bool* mask;
 
-  // Query head and position of row r of a key/value head.
+  // Query head and query index of row r of a key/value head.
   struct Row {
     int64_t h, s;
   };
@@ -106,12 +106,12 @@ struct Scores {
   };
   Keys window_of(Row row, int64_t first, int64_t n) const {
     if (!p.window) return {0, n};
-    const int64_t place = row.s + p.T - p.S - first;
-    return {std::max<int64_t>(place - p.left, 0), std::clamp<int64_t>(place + p.right + 1, 0, n)};
+    const int64_t position = row.s + p.T - p.S - first;
+    return {std::max<int64_t>(position - p.left, 0), std::clamp<int64_t>(position + p.right + 1, 0, n)};
   }
 
-  // Applies softcap, bias, mask, causality and window to the scores of one row and keys [first, first + n). The largest
-  // element of the result is the largest score.
+  // Applies softcap, bias, mask, causality and window to the scores of one row and keys [first, first + n). Returns a
+  // vector whose largest element is the largest score.
   Vec finish_scores(const AttentionScratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
@@ -189,7 +189,7 @@ struct Scores {
     }
   }
 
-  // Returns the number of leading keys of the block that `rows` rows need. Keys that causality or a window hides from
+  // Returns n such that `rows` rows need only the first n keys of the block. Keys that causality or a window hides from
   // all rows have probability 0, except if a finite mask_value replaces their scores.
   int64_t keys_that_count(const KeyBlock<T>& block, Row row, int64_t rows, const float* highest) const {
     if ((!p.causal && !p.window) || block.poisoned) return block.n;
@@ -211,7 +211,7 @@ struct Scores {
     return unmasked || (seen == 0 && negligible) ? std::min(block.n, seen) : block.n;
   }
 
-  // w.q = scale * Q for `rows` rows.
+  // Computes w.q = scale * Q for `rows` rows.
   void load_queries(const AttentionScratch& w, int64_t b, Row row, int64_t rows) const {
     for (int64_t i = 0; i < rows; ++i, advance(row)) {
       float* x = w.q + i * plan.query_width;
@@ -228,7 +228,7 @@ struct Scores {
     }
   }
 
-  // Computes the scores of `rows` rows with the block's first n keys. Packs the keys first if necessary.
+  // Computes the scores of `rows` rows and the block's first n keys. Packs the keys first if they are not packed.
   void multiply_keys(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, Row row, int64_t rows,
                      int64_t n, bool most_known) const {
     if (!block.keys_packed) {

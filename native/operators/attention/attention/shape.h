@@ -8,36 +8,36 @@ namespace graphopt::hip {
 
 // A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head` elements.
 //
-// Matrix units: a wave holds 16-row tiles of the scores and of the output in registers, and those of the queries unless
-// they are in LDS. Each of the `teams` teams has `waves` waves, which have all rows, and the teams process the blocks
-// of keys in turn. Vector unit: the work-items of a wave form a grid of wave / 8 x 8. Each has rows / (wave / 8) rows,
-// and in each row keys / 8 scores and head / 8 outputs.
+// Matrix units: a wave holds 16-row tiles of the scores and of the output in registers, and of the queries unless they
+// are in LDS. There are `teams` wave groups of `waves` waves each. Every group has all rows, and the groups alternate
+// over the blocks of keys. Vector unit: the work-items of a wave form a grid of wave / 8 x 8. Each has rows / (wave /
+// 8) rows, and in each row keys / 8 scores and head / 8 outputs.
 struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
-  int parts = 1;  // vector unit: number of parts in which p passes through LDS
+  int parts = 1;  // vector unit: p passes through LDS in so many parts
   int teams = 1;
 
   constexpr int block_rows() const { return waves * rows; }
   constexpr int all_waves() const { return teams * waves; }
 
-  // The elements of LDS that K and V of a block take, with padding.
+  // Returns the elements of LDS that K and V of a block take, with padding.
   constexpr int keys_and_values(bool loads_rows, int element) const {
     const int pad = 16 / element, k = keys * (head + pad);
     return k + (loads_rows ? k : head * (keys + pad));
   }
-  // The parts in which Q, between memory and registers, and the output pass through the LDS of K and V.
+  // Returns the number of parts of the rows. Q and the output pass through the LDS of K and V one part at a time.
   constexpr int row_parts(bool loads_rows, bool ahead, int element) const {
     const int q = block_rows() * (head + 16 / element);
     return !ahead && !queries_in_lds && q > keys_and_values(loads_rows, element) ? 2 : 1;
   }
 
-  // The bytes of LDS that AttentionExtras takes.
-  static constexpr int kExtraBytes = 128;
+  static constexpr int kExtraBytes = 128;  // bytes of LDS that AttentionExtras takes
 
-  // The bytes of LDS of a work-group; the kernel checks that they match its buffers. loads_rows: V has the same layout
-  // in LDS as in memory (instruction.h). ahead: K and V are double-buffered for each team, and Q is stored separately.
+  // Returns the bytes of LDS of a work-group; the kernel checks that they match its buffers. loads_rows: V has the same
+  // layout in LDS as in memory (instruction.h). ahead: K and V are double-buffered for each wave group, and Q is stored
+  // separately.
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
@@ -51,18 +51,18 @@ struct AttentionShape {
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
 // Variants of a work-group. kMany: more rows, which multiply faster. kFew: fewer rows, which make more work-groups.
-// kTeams: two teams of waves, so that one work-group fills a compute unit like two work-groups without teams.
+// kTeams: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany.
 enum class AttentionRows { kFew, kMany, kTeams };
 
-// Whether kMany exists. A work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in
-// kMany, and an operand that it reads from LDS is used in twice as many multiplications. copies: memory can be copied
-// to LDS directly (kCopiesToLds). element: bytes of T. The kernels of the vector unit are float32 only. In waves of 64
-// with 256 registers (kGcn), heads of 128 elements would need scratch memory.
+// Whether kMany exists. In kMany, a work-item of the vector unit or a wave of NVIDIA's matrix units has twice as many
+// rows, and uses an operand from LDS in twice as many multiplications. copies: memory can be copied to LDS directly
+// (kCopiesToLds). element: bytes of T. On the vector unit, only float32 has kMany. In waves of 64 with 256 registers
+// (kGcn), heads of 128 elements would need scratch memory.
 constexpr bool attention_has_many(bool matrix, int wave, bool copies, int head, bool plain, int element) {
   return matrix ? copies && plain && head == 64 : element == 4 && head <= (wave == 64 ? 64 : 128);
 }
 
-// Whether kTeams exists. It needs direct copies to LDS, because each team double-buffers K and V in LDS.
+// Whether kTeams exists. It needs direct copies to LDS, because each wave group double-buffers K and V in LDS.
 constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix && copies && plain && head <= 128 && element == 2;
 }

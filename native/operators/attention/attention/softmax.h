@@ -6,14 +6,14 @@
 
 namespace graphopt::hip {
 
-// The mask of the rows of a work-item at the keys of a block, loaded during the multiplication by K. The bias would take
-// twice as many registers.
+// The mask elements of a work-item for a block of keys, loaded during the multiplication by K. The bias is not loaded
+// in advance, because it would take twice as many registers.
 template <class P>
 struct StagedMask {
   static constexpr int kTogether = P::kKeysTogether;
   Few<uint8_t, kTogether> group[P::kSlots][P::kKeyGroups];
 
-  // Whether the block from key t on is loaded: it has only keys of this work-group, so no index is clamped.
+  // Whether the block from key t on is loaded: all its keys belong to this work-group, and no index is clamped.
   DEVICE static bool is_used(const AttentionPlace<P>& place, int t) {
     return P::kMaskAhead && (place.layout.scores.flags & kAttentionVectorMask) != 0 &&
            t + P::kKeys <= place.end;
@@ -29,7 +29,7 @@ struct StagedMask {
       });
     }
   }
-  // The element at a key in the order of P::each_of.
+  // Returns whether the mask keeps key i of a slot, in the order of P::each_of.
   DEVICE bool keeps(int slot, int i) const { return group[slot][i / kTogether].v[i % kTogether] != 0; }
 };
 
@@ -86,7 +86,7 @@ DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& p
   }
 }
 
-// The same for plain kernels: their scores are the unscaled elements of Q K^T, because `exponent` includes the scale.
+// The same for plain kernels, whose scores are the unscaled elements of Q K^T: `exponent` includes the scale.
 template <class P>
 DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
   const int next = t + P::kKeys;
@@ -98,17 +98,17 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
   }
 }
 
-// Returns 2^(exponent (score - shift)). In float16 scores are far from overflow, and the rounding of shift * exponent
-// is the same for the entire row, so a fused multiply-add can save an instruction. In float32 the products could
-// overflow: mask_value may be the lowest finite number.
+// Returns 2^(exponent (score - shift)). In float16, scores are far from overflow, and the rounding of shift * exponent
+// is the same for the entire row: a fused multiply-add saves an instruction. In float32 the products could overflow,
+// because mask_value may be the lowest finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
   return exp2_fast((score - shift) * exponent);
 }
 
-// Returns the unnormalised probability, which p V and the sum use, scaled by 2^kAttentionRaised in float16. The factor
-// cancels in O. The largest value, 1,024, is far from overflow, and the value for a score 16 below the highest one is
+// Returns the unnormalised probability for p V and the sum. In float16 it is scaled by 2^kAttentionRaised, which
+// cancels in O. The largest value, 1,024, is far from overflow, and the value for a score 16 below the highest score is
 // not yet subnormal. Subnormals have few bits, and the matrix units of gfx90a flush them to zero.
 template <class T>
 DEVICE float probability(float score, float shift, float exponent) {
@@ -162,10 +162,10 @@ struct AttentionSoftmax {
   }
 
   // The same, but the highest score of a row is only updated if a probability of the wave would exceed 2^kSlack. The
-  // choice of the subtracted score cancels in O, and scaled probabilities in float16 are at most 2^(10 + kSlack)
-  // (probability()). On CDNA, the work-items of a row exchange their highest scores through LDS, which takes long, and
-  // therefore only for an update. The outputs are scaled in any case: if only an update scales them, the compiler copies
-  // them in all other blocks.
+  // subtracted score cancels in O, and scaled probabilities in float16 are at most 2^(10 + kSlack) (probability()). On
+  // CDNA, the work-items of a row exchange their highest scores through LDS, which takes long. They therefore do so
+  // only for an update. On CDNA, the outputs are scaled in any case: if only an update scaled them, the compiler would
+  // copy them in all other blocks.
   template <class T>
   DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
     constexpr float kSlack = 5.0f;

@@ -10,8 +10,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// results[i] = reduce(vector_of(i)) for i in [0, rows). results holds entire vectors, padded with `none`, the neutral
-// element.
+// Computes results[i] = reduce(vector_of(i)) for i in [0, rows). `results` is padded to full vectors with `none`, the
+// neutral element.
 template <class Op, class F>
 inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vector_of) {
   for (int64_t first = 0; first < rows; first += kGroup) {

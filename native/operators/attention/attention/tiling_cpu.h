@@ -12,20 +12,20 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kTileRows = 48;                // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;             // rows of a tile if its scores fit in the first-level cache
-constexpr int64_t kScoreFloats = 12 * 1024;      // the most scores in a tile of kMaxTileRows rows
-constexpr int64_t kFewRows = 4;                  // with at most this many rows, K and V are read in place
-constexpr int64_t kLeastItemRows = 96;           // an item of fewer rows spends too much of its time packing
-constexpr int64_t kItemFloats = 128 * 1024;      // elements of Q and O in an item, which packs its keys once
-constexpr int64_t kBlockFloats = 64 * 1024;      // elements of K and V in a block, for the second-level cache
-constexpr int64_t kBlockKeys = 512;              // the most keys of a block
-constexpr int64_t kChunkKeys = 1024;             // the fewest keys of an item, if the keys are split
-constexpr int64_t kEnoughItems = 16;             // with this many items, the keys are not split
-constexpr int64_t kItemsPerWorker = 3;           // balances the load of the threads
-constexpr int64_t kProductsPerWorker = 400'000;  // multiplications; with fewer, another thread is slower
+constexpr int64_t kTileRows = 48;     // a multiple of every rows_of() and of kWidth
+constexpr int64_t kMaxTileRows = 96;  // the same if the scores of the tile fit in the first-level cache
+constexpr int64_t kScoreFloats = 12 * 1024;  // the most scores in a tile of kMaxTileRows rows
+constexpr int64_t kFewRows = 4;              // with at most this many rows, K and V are read in place
+constexpr int64_t kLeastItemRows = 96;       // in an item of fewer rows, packing takes too much of the time
+constexpr int64_t kItemFloats = 128 * 1024;  // elements of Q and O in an item, which packs its keys once
+constexpr int64_t kBlockFloats = 64 * 1024;  // elements of K and V in a block, for the second-level cache
+constexpr int64_t kBlockKeys = 512;          // the most keys of a block
+constexpr int64_t kChunkKeys = 1024;         // the fewest keys of an item, if the keys are split
+constexpr int64_t kEnoughItems = 16;         // with this many items, the keys are not split
+constexpr int64_t kItemsPerWorker = 3;       // balances the load of the threads
+constexpr int64_t kProductsPerWorker = 400'000;  // multiplications; with fewer, one thread less is faster
 
-// The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
+// The tiling of a problem. The rows of an item depend on the number of threads. This changes no result, because rows
 // are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.
 struct AttentionTiling {
   int64_t workers;
@@ -47,7 +47,7 @@ struct AttentionTiling {
   bool in_tiles;
   bool final_products;  // the softmax reads Q K^T unchanged
   bool half_vector;     // the last panel of values is two and a half vectors
-  bool one_block;       // a block has all keys, so the result of a tile is final
+  bool one_block;       // one block has all keys: the result of a tile is final
 
   AttentionTiling(const AttentionProblem& p, int64_t most_workers, bool is_float) {
     rows = p.group * p.S;
@@ -86,7 +86,7 @@ struct AttentionTiling {
   }
 };
 
-// The result of an item: unnormalised output, highest score, sum, and the poison of all its values.
+// The result of an item: unnormalised output, highest scores, sums of probabilities, and the sum of 0 * V (poison).
 struct PartialResult {
   float *o, *highest, *sum, *poison;
 };

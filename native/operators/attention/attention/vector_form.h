@@ -1,4 +1,4 @@
-// The counterpart of matrix_form.h for the vector unit, which multiplies types that the matrix units do not support.
+// The counterpart of matrix_form.h for the vector unit, for types that the matrix units do not support.
 #pragma once
 
 #include "device/platform.h"
@@ -30,8 +30,9 @@ struct VectorAttention {
   static constexpr bool kDirectQueries = kCopiesToLds && sizeof(T) == 4;
   static constexpr bool kDirectKeys = kDirectQueries, kDirectValues = kDirectQueries;
 
-  // Q and K are transposed: one row for each element of the head. Groups of 8 keys or query rows are permuted, because
-  // work-items that write different rows then access different banks. p has one row for each key, permuted by p_at().
+  // Q and K are transposed: they have one row for each element of the head. Groups of 8 keys or query rows are
+  // permuted: work-items that write different rows then access different banks. p has one row for each key, permuted by
+  // p_at().
   struct Lds {
     alignas(16) float query[kHead][kBlockRows];
     alignas(16) float key[kHead][kKeys];
@@ -56,9 +57,9 @@ struct VectorAttention {
   };
   float output[kSlots][kOutputs] = {};
 
-  // Lanes that differ only in bit 0 of their index differ in `across`; lanes that differ only in bit 1 differ in
-  // `down`. An NVIDIA GPU reads 16 bytes for 16 lanes in a cycle, instead of for 8, if the lanes that differ in bit 0,
-  // or those that differ in bit 1, read the same address.
+  // Lanes that differ only in bit 0 of their index differ in across(); lanes that differ only in bit 1 differ in
+  // down(). An NVIDIA GPU reads 16 bytes for 8 lanes in a cycle, but for 16 lanes if lanes that differ only in bit 0,
+  // or only in bit 1, read the same address.
   DEVICE static int down() { return (lane_id() >> 1 & 1) | lane_id() / 16 * 2; }
   DEVICE static int across() { return (lane_id() & 5) | (lane_id() >> 2 & 2); }
   DEVICE static int row(int slot) { return wave_id() * kWaveRows + down() * kSlots + slot; }
@@ -233,8 +234,8 @@ struct VectorAttention {
     }
   }
 
-  // p holds one part of the scores: row 8 i + item has score i of the part, from the work-items with across() == item.
-  // Groups of four query rows are permuted by `item`, because the work-items then write to different banks.
+  // Returns the address of p for a row of LDS: row 8 i + item has score i of a part, from the work-items with across()
+  // == item. Groups of four query rows are permuted by `item`: the work-items then write to different banks.
   DEVICE static float* p_at(Lds& lds, int i, int item, int slot) {
     constexpr int kFours = kSlots / 4;
     const int four = (down() * kFours + slot / 4) ^ (item * kFours / 2 % (kDown * kFours));

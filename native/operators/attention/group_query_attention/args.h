@@ -7,15 +7,15 @@ namespace graphopt::hip {
 
 constexpr int kGqaThreads = 256;
 
-// The rows of Q, K or V of the new tokens: element h of head n of token t of the batch is at offset + t row + n H + h.
+// Layout of Q, K or V of the new tokens: element h of head n of token t of the batch is at offset + t row + n H + h.
 struct GqaRows {
   int32_t row, offset;
 };
 
 // Writes the heads of new tokens, after normalization and rotation: queries to `queries` [B, S, N, H], keys and values
-// to the cache [B, G, length, H]. Token s of sequence b has position `begin` + s, which is also its place in the
-// cache. begin is 0 in the first call, else last_keys[b] + 1 - S. With a weight, a head x is normalized to weight x /
-// sqrt(mean(x^2) + epsilon) before the rotation.
+// to the cache [B, G, length, H]. Token s of sequence b has position `begin` + s, which is also its row in the cache.
+// begin is 0 in the first call; otherwise it is last_keys[b] + 1 - S. With a weight, a head x is normalized to
+// weight x / sqrt(mean(x^2) + epsilon) before the rotation.
 struct GqaNewArgs : Arguments<12, 200> {
   In q, k, v;
   In cos, sin;                  // [positions, half]; null: no rotation
@@ -23,7 +23,7 @@ struct GqaNewArgs : Arguments<12, 200> {
   In q_weight, k_weight;        // [H]; null: no normalization
   Out queries, keys, values;    // queries: null if the launch has no query heads
   uint32_t total;               // elements of all heads
-  Divisor head, heads, tokens;  // H; query heads (N or none) and 2 G; S
+  Divisor head, heads, tokens;  // H; query_heads + 2 G; S
   GqaRows rows_of_q, rows_of_k, rows_of_v;
   int32_t query_heads, key_heads;  // N or 0; G
   int32_t length;
@@ -33,7 +33,7 @@ struct GqaNewArgs : Arguments<12, 200> {
   float q_epsilon, k_epsilon;
 };
 
-// Fills the cache Y [B, G, length, H] except for the new tokens: with past tokens before them and zeros after them.
+// Fills the cache Y [B, G, length, H] around the new tokens: past tokens before them, zeros after them.
 struct GqaPastArgs : Arguments<3, 80> {
   In past;       // [B, G, past_length, H] or null
   In last_keys;  // int32_t [B]
@@ -44,18 +44,18 @@ struct GqaPastArgs : Arguments<3, 80> {
   int32_t first;  // 1 in the first call
 };
 
-// Copies the tokens of a windowed cache (sliding_window_cache) to a buffer that has more rows, for the new tokens. With
-// `evicts`, copies the last tokens of the buffer back to the cache. The cache has C rows for a window of W tokens. When
-// it is full, it evicts the first C - W + 1 tokens at once.
+// Copies the tokens of a windowed cache (sliding_window_cache) to a buffer that has S more rows for the new tokens.
+// With `evicts`, copies the last tokens of the buffer back to the cache. The cache has C rows for a window of W tokens.
+// When it is full, it evicts the first C - W + 1 tokens at once.
 struct GqaWindowArgs : Arguments<5, 128> {
   In x;                           // [B, G, x_rows, H]
   In last_keys;                   // int32_t [B]
   Out y;                          // [B, G, y_rows, H]
-  Out ends;                       // int32_t [B], the last row of each sequence in the buffer; null if evicts
+  Out last_rows;                  // int32_t [B], the last row of each sequence in the buffer; null if evicts
   Out ids;                        // int64_t [B, S], the positions of the new tokens; may be null
   uint32_t total;                 // elements of C rows of all heads
   Divisor head, capacity, heads;  // H, C, G
-  Divisor tokens, step;           // S; tokens that are evicted at once
+  Divisor tokens, step;           // S; C - W + 1
   int32_t batch;
   int32_t x_rows, y_rows;
   int32_t first;  // 1 in the first call

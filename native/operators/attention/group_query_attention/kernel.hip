@@ -1,11 +1,10 @@
-// GroupQueryAttention: the cache of keys and values. The attention over it is fused_attention_*
-// (operators/attention/attention).
+// The key/value cache of GroupQueryAttention. fused_attention_* (operators/attention/attention) reads the cache.
 //
 // gqa_new_* writes the new tokens: it normalizes and rotates queries and keys. Each work-item sums the squares of its
 // entire head, although the work-items of a head compute the same sum: for one new token, a separate launch would take
 // longer. gqa_past_* copies the past tokens from another buffer. gqa_window_* copies the tokens of a windowed cache.
-// Both are memory-bound; the kernels *_together move 16 bytes in each work-item. gqa_int8_* and gqa_float8_* fill a
-// quantized cache and dequantize it. All arithmetic is float32.
+// Both are memory-bound. In the *_together kernels, each work-item processes 16 bytes. gqa_int8_* and gqa_float8_* fill
+// a quantized cache and dequantize it. All arithmetic is float32.
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/rotary.h"
 #include "operators/attention/group_query_attention/args.h"
@@ -27,18 +26,19 @@ struct GqaHead {
     if (weight == nullptr) return;
     float squares = 0.0f;
     for (int h = 0; h < H; h += kWidth) {
-      const auto some = to_floats(load_vec<kWidth>(x + h));
-      UNROLL for (int w = 0; w < kWidth; ++w) squares = fused_multiply_add(some.v[w], some.v[w], squares);
+      const auto elements = to_floats(load_vec<kWidth>(x + h));
+      UNROLL for (int w = 0; w < kWidth; ++w) squares =
+          fused_multiply_add(elements.v[w], elements.v[w], squares);
     }
     factor = rsqrt_exact(squares / static_cast<float>(H) + epsilon);
   }
 
   DEVICE Vec<float, kWidth> at(uint32_t h) const {
-    auto some = to_floats(load_vec<kWidth>(x + h));
-    if (weight == nullptr) return some;
+    auto elements = to_floats(load_vec<kWidth>(x + h));
+    if (weight == nullptr) return elements;
     const auto weights = to_floats(load_vec<kWidth>(weight + h));
-    UNROLL for (int w = 0; w < kWidth; ++w) some.v[w] *= factor * weights.v[w];
-    return some;
+    UNROLL for (int w = 0; w < kWidth; ++w) elements.v[w] *= factor * weights.v[w];
+    return elements;
   }
 };
 
@@ -62,7 +62,7 @@ DEVICE void gqa_new(const GqaNewArgs& args) {
   const bool is_query = n < query_heads, is_value = n >= query_heads + key_heads;
   const uint32_t of = is_query   ? n
                       : is_value ? n - query_heads - key_heads
-                                 : n - query_heads;  // head of its kind
+                                 : n - query_heads;  // index among the heads of Q, K or V
   const GqaRows rows = is_query ? args.rows_of_q : is_value ? args.rows_of_v : args.rows_of_k;
   const T* x = (is_query   ? q
                 : is_value ? v
@@ -122,7 +122,7 @@ DEVICE void gqa_past(const GqaPastArgs& args) {
   store_vec(y + i, x);
 }
 
-// Returns the number of tokens that a windowed cache holds after this number of tokens.
+// Returns the number of tokens in a windowed cache after `tokens` tokens of a sequence.
 DEVICE int held_after(int tokens, const GqaWindowArgs& args) {
   const auto capacity = static_cast<int>(args.capacity.d);
   if (tokens <= capacity) return tokens;
@@ -135,15 +135,15 @@ DEVICE void gqa_window(const GqaWindowArgs& args) {
   const T* x = args.x;
   const int32_t* last_keys = args.last_keys;
   T* y = args.y;
-  int32_t* ends = args.ends;
+  int32_t* last_rows = args.last_rows;
   int64_t* ids = args.ids;
   const auto S = static_cast<int>(args.tokens.d);
-  const uint32_t token = work_item(kGqaThreads),
-                 i = token * kWidth;  // a new token, and an element of the cache
+  // The index of a new token, and of the work-item's first element of the cache.
+  const uint32_t token = work_item(kGqaThreads), i = token * kWidth;
   const uint32_t sequence = divide(token, args.tokens);
-  if (ends != nullptr && sequence < static_cast<uint32_t>(args.batch)) {
+  if (last_rows != nullptr && sequence < static_cast<uint32_t>(args.batch)) {
     const int begin = begin_of(last_keys, sequence, S, args.first);
-    ends[sequence] = args.first != 0 ? last_keys[sequence] : held_after(begin, args) + S - 1;
+    last_rows[sequence] = args.first != 0 ? last_keys[sequence] : held_after(begin, args) + S - 1;
     if (ids != nullptr) ids[token] = begin + static_cast<int>(token - sequence * args.tokens.d);
   }
   if (i >= args.total) return;
@@ -158,15 +158,15 @@ DEVICE void gqa_window(const GqaWindowArgs& args) {
     held = min_int(held_after(tokens, args), end);
     from = end - held;
   }
-  Vec<T, kWidth> some = {};
+  Vec<T, kWidth> elements = {};
   if (place < held) {
     const size_t line = static_cast<size_t>(row) * static_cast<size_t>(args.x_rows) +
                         static_cast<size_t>(from) + static_cast<size_t>(place);
-    some = load_vec<kWidth>(x + line * args.head.d + at);
+    elements = load_vec<kWidth>(x + line * args.head.d + at);
   }
   const size_t line =
       static_cast<size_t>(row) * static_cast<size_t>(args.y_rows) + static_cast<size_t>(place);
-  store_vec(y + line * args.head.d + at, some);
+  store_vec(y + line * args.head.d + at, elements);
 }
 
 template <class T, class Code>
@@ -206,9 +206,9 @@ FLOAT_KERNELS(gqa_new_together, (gqa_new<T, Pack<T>::kSize>), kGqaThreads, GqaNe
               last_keys, ids, q_weight, k_weight, queries, keys, values)
 FLOAT_KERNELS(gqa_past, (gqa_past<T, 1>), kGqaThreads, GqaPastArgs, past, last_keys, y)
 FLOAT_KERNELS(gqa_past_together, (gqa_past<T, Pack<T>::kSize>), kGqaThreads, GqaPastArgs, past, last_keys, y)
-FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, last_keys, y, ends, ids)
+FLOAT_KERNELS(gqa_window, (gqa_window<T, 1>), kGqaThreads, GqaWindowArgs, x, last_keys, y, last_rows, ids)
 FLOAT_KERNELS(gqa_window_together, (gqa_window<T, Pack<T>::kSize>), kGqaThreads, GqaWindowArgs, x, last_keys,
-              y, ends, ids)
+              y, last_rows, ids)
 FLOAT_KERNELS(gqa_int8, (gqa_quantized<T, Int8>), kGqaThreads, GqaQuantizedArgs, past, last_keys, scale, x, y,
               z)
 FLOAT_KERNELS(gqa_float8, (gqa_quantized<T, Float8>), kGqaThreads, GqaQuantizedArgs, past, last_keys, scale,

@@ -1,4 +1,4 @@
-// GroupQueryAttention of ONNX Runtime.
+// com.microsoft GroupQueryAttention.
 #include "operators/attention/group_query_attention/op.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
     const Shape& past = call.input(kPastKey).shape;
     throw_if(past.rank() != 4 || past[0] != p.B || past[1] != p.G || past[3] != p.H ||
                  call.input(kPastValue).shape != past,
-             "the cache ", past, " does not match the other inputs");
+             "the cache ", past, " must be [batch, kv_num_heads, tokens, head size]");
     p.past_length = past[2];
   }
   const std::vector<int64_t> total = call.integers(kTotal);
@@ -70,7 +70,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
   if (rotates) {
     const Shape& cos = call.input(kCos).shape;
     throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "cos_cache and sin_cache ",
-             cos, " do not fit");
+             cos, " must be equal matrices of at most half the head size");
     p.positions = cos[0];
     p.half = cos[1];
     p.has_ids = call.has_input(kIds);
@@ -99,7 +99,7 @@ GqaProblem problem(const Call& call, GqaProblem p, bool rotates, bool is_windowe
   return p;
 }
 
-// The inputs and the output of the keys' or the values' cache.
+// Input indices and output of the cache of keys, or of the cache of values.
 struct Cache {
   size_t past, scale;
   Ref present;
@@ -143,16 +143,16 @@ Planner plan_group_query_attention(const Node& node) {
       return program.reserve(cache.elements() * bytes_of(type));
     };
     Ref last_keys = Ref::input(kLastKeys), ids = given(kIds);
-    // New tokens are written to the cache. With a quantized cache they are written to the workspace, which then gets
-    // the dequantized cache. With a windowed cache they follow its tokens in the workspace.
+    // New tokens are written to the cache, or to the workspace if the cache is quantized or windowed. The workspace
+    // then also receives the dequantized cache, or has the cached tokens before the new ones.
     const Cache caches[] = {{kPastKey, kKeyScale, present(1)}, {kPastValue, kValueScale, present(2)}};
     Ref written[2];
     for (size_t i = 0; i < 2; ++i) {
       const Cache& to = caches[i];
-      const bool elsewhere = quantized || is_windowed;
+      const bool in_workspace = quantized || is_windowed;
       written[i] =
-          elsewhere ? program.reserve(p.B * p.G * p.length * p.H * bytes_of(query.type)) : to.present;
-      if (elsewhere) continue;
+          in_workspace ? program.reserve(p.B * p.G * p.length * p.H * bytes_of(query.type)) : to.present;
+      if (in_workspace) continue;
       const gpu::Plan plan = gpu::gqa_past_plan(p, half, call.aligned());
       if (p.length == p.past_length) {
         program.launch_unless_in_place(plan, {given(to.past), last_keys}, {to.present});
@@ -237,14 +237,14 @@ std::string refuse_gqa(const Node& node) {
   for (const size_t i : {size_t{kKeyScale}, size_t{kValueScale}}) {
     if (node.has_input(i) != quantized)
       return "scales without a quantized cache, or a quantized cache without scales";
-    if (quantized && node.inputs[i].type != ElementType::kFloat) return "only scales of float";
+    if (quantized && node.inputs[i].type != ElementType::kFloat) return "the scales are not float";
   }
   if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm))
     return "normalization of only queries or only keys";
   if (node.inputs.size() > kKeyNorm + 1 && node.has_input(kKeyNorm + 1))
     return "lengths of new tokens as an input";
   const auto has_output = [&](size_t i) { return node.outputs.size() > i && node.outputs[i].present; };
-  if (has_output(3)) return "only the first three outputs";
+  if (has_output(3)) return "the output output_qk is not supported";
   if (node.outputs.size() > 1 && !(has_output(1) && has_output(2)))
     return "only one of present_key and present_value";
   if (!node.has_input(kLastKeys) || node.inputs[kLastKeys].type != ElementType::kInt32)

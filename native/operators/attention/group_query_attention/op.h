@@ -8,8 +8,8 @@ namespace graphopt::gpu {
 
 struct GqaProblem {
   int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // batch, new tokens, query heads, key heads, size of a head
-  int64_t length = 1;                         // tokens in the cache that is written
-  int64_t past_length = 0;                    // tokens in the cache that is read
+  int64_t length = 1;                         // rows of a head in the cache that is written
+  int64_t past_length = 0;                    // rows of a head in the cache that is read
   // Rows of a windowed cache; 0: the cache holds all tokens. With a windowed cache, `length` is the size of a buffer
   // that holds the tokens of the cache and the new ones.
   int64_t capacity = 0;
@@ -18,7 +18,7 @@ struct GqaProblem {
   bool causal = true, smooth = false, interleaved = false;
   int64_t half = 0, positions = 0;  // sizes of the cos and sin caches; 0: no rotary embedding
   bool has_ids = false;
-  int64_t window = 0;
+  int64_t window = 0;  // keys that a query sees up to its own; 0: all
   float scale = 1, softcap = 0;
   bool norms = false;  // heads of queries and keys are normalized
   float q_epsilon = 0, k_epsilon = 0;
@@ -31,10 +31,11 @@ struct GqaProblem {
 
 // Writes the new tokens: inputs query, key, value, cos, sin, last_keys, ids, and the weights of query and key; outputs
 // queries [B, S, N, H] if p.changes_queries(), and the caches of keys and of values. `aligned`: all pointers are
-// multiples of 16. Throws std::invalid_argument.
+// multiples of 16. All plans throw std::invalid_argument if a size is 2^31 or more.
 Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned);
 
-// Fills the rest of a cache in another buffer than the past tokens: inputs past, last_keys; output the cache.
+// Copies the past tokens to a cache in another buffer and sets the rows after the new tokens to zero: inputs past,
+// last_keys; output the cache.
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 
 // Copies the tokens of a windowed cache to the buffer; if `evicts`, copies the last tokens of the buffer to the cache.
@@ -42,9 +43,9 @@ Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned);
 // buffer, int32 [B], and, if p.half > 0, the positions of the new tokens, int64 [B, S].
 Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts);
 
-// Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, last_keys, scales (one, or one for each
-// head and element if `channels`), and [B, G, length, H] with the new tokens. Outputs: the cache, and its values,
-// which may replace input 3.
+// Fills a cache of int8 or float8e4m3fn, and dequantizes it. Inputs: past, last_keys, scales [1] or, if `channels`,
+// [G, H], and [B, G, length, H] with the new tokens. Outputs: the cache, and the dequantized cache, which may be the
+// memory of input 3.
 Plan gqa_quantized_plan(const GqaProblem& p, bool half, bool channels, bool is_float8);
 
 // Returns the attention over the cache. Q is [B, S, N, H] if p.changes_queries(), else the query of the node.

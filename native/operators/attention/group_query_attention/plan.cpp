@@ -6,14 +6,14 @@
 namespace graphopt::gpu {
 namespace {
 
-// Elements of a pack of 16 bytes.
+// Returns the number of elements in 16 bytes.
 int64_t pack_of(bool half) { return half ? 8 : 4; }
 
 const char* kernel_of(const char* name, bool together, bool half) {
   return kernel_name({name, together ? "_together" : "", half ? "_f16" : "_f32"});
 }
 
-// Sets the sizes of a cache of `total` elements: the members that hip::GqaPastArgs and hip::GqaInt8Args share.
+// Sets the sizes of a cache of `total` elements: the members that hip::GqaPastArgs and hip::GqaQuantizedArgs share.
 template <class Args>
 void set_cache_sizes(const GqaProblem& p, int64_t total, Args& args) {
   args.total = to_u31(total);
@@ -71,7 +71,7 @@ Plan gqa_new_plan(const GqaProblem& p, bool half, bool aligned) {
 
 Plan gqa_past_plan(const GqaProblem& p, bool half, bool aligned) {
   const int64_t total = p.B * p.G * p.length * p.H;
-  // The new tokens of the first call fill such a cache.
+  // If length is S, the new tokens of the first call fill the cache.
   if (total == 0 || (p.first && p.length == p.S)) return {};
   hip::GqaPastArgs args = {};
   args.past = p.past_length > 0 ? input(0) : no_buffer();
@@ -90,7 +90,7 @@ Plan gqa_window_plan(const GqaProblem& p, bool half, bool aligned, bool evicts) 
   args.x = input(0);
   args.last_keys = input(1);
   args.y = output(0);
-  args.ends = evicts ? no_buffer() : output(1);
+  args.last_rows = evicts ? no_buffer() : output(1);
   args.ids = evicts || p.half == 0 ? no_buffer() : output(2);
   args.total = to_u31(total);
   args.head = make_divisor(p.H);
@@ -147,7 +147,7 @@ AttentionProblem gqa_attention(const GqaProblem& p) {
   a.softcap = p.softcap;
   a.has_lengths = true;
   a.begins_at_first_key = p.first;
-  // A single query sees all keys, and those before its window.
+  // Causality hides no key from a single query, which is the last token. A window is causal by its right side.
   a.window = p.window > 0;
   a.causal = p.causal && !a.window && p.S > 1;
   if (a.window) {

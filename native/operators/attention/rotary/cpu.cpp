@@ -15,7 +15,7 @@ float* take_rows(const FusedRotaryProblem& p, size_t workers, Workspace& workspa
   return workspace.take<float>(std::is_same_v<T, float> ? 0 : static_cast<int64_t>(workers) * 4 * p.D);
 }
 
-void turn_halves(const float* x, const float* cos, const float* sin, float* y, int64_t half) {
+void rotate_halves(const float* x, const float* cos, const float* sin, float* y, int64_t half) {
 #pragma omp simd
   for (int64_t i = 0; i < half; ++i) {
     y[i] = x[i] * cos[i] - x[half + i] * sin[i];
@@ -23,7 +23,7 @@ void turn_halves(const float* x, const float* cos, const float* sin, float* y, i
   }
 }
 
-void turn_neighbours(const float* x, const float* cos, const float* sin, float* y, int64_t pairs) {
+void rotate_adjacent(const float* x, const float* cos, const float* sin, float* y, int64_t pairs) {
 #pragma omp simd
   for (int64_t i = 0; i < pairs; ++i) {
     y[2 * i] = x[2 * i] * cos[2 * i] - x[2 * i + 1] * sin[2 * i];
@@ -53,14 +53,14 @@ void fused_rotary(const FusedRotaryProblem& p, const T* x, const T* cos, const T
       return std::is_same_v<T, float> ? nullptr : buffers + (static_cast<int64_t>(worker) * 4 + which) * D;
     };
     for (int64_t row = item * rows_at_once; row < std::min(rows, (item + 1) * rows_at_once); ++row) {
-      const int64_t i2 = row % p.n[2], across = row / p.n[2], i1 = across % p.n[1], i0 = across / p.n[1];
-      const auto floats = [&](const T* of, const std::array<int64_t, 3>& steps, int64_t which) {
-        const T* from = of + i0 * steps[0] + i1 * steps[1] + i2 * steps[2];
+      const int64_t i2 = row % p.n[2], outer = row / p.n[2], i1 = outer % p.n[1], i0 = outer / p.n[1];
+      const auto floats = [&](const T* data, const std::array<int64_t, 3>& strides, int64_t which) {
+        const T* from = data + i0 * strides[0] + i1 * strides[1] + i2 * strides[2];
         return as_float(from, buffer(which), static_cast<size_t>(D));
       };
       const float *a = floats(x, p.x, 0), *c = floats(cos, p.cos, 1), *s = floats(sin, p.sin, 2);
       float* to = target(y + row * D, buffer(3));
-      (p.interleaved ? turn_neighbours : turn_halves)(a, c, s, to, D / 2);
+      (p.interleaved ? rotate_adjacent : rotate_halves)(a, c, s, to, D / 2);
       store(y + row * D, to, static_cast<size_t>(D));
     }
   });

@@ -1,12 +1,12 @@
 // RotaryEmbedding and FusedRotary[Interleaved]. Memory-bound: a work-item rotates one element, or kRotaryTogether
-// adjacent ones. Each element of X is read twice, for itself and as the pair partner of another element; the second
-// read hits the GPU's cache. A position out of range gives zeros; on other devices it can raise an error.
+// adjacent ones. Each element of X is read twice: for its own rotation and for that of its pair partner. The second
+// read hits the GPU's cache. A position out of range gives zeros; ONNX Runtime's CPU kernel can raise an error.
 #include "blocks/gpu/rotary.h"
 #include "operators/attention/rotary/args.h"
 
 namespace graphopt::hip {
 
-// Returns the elements of a head from index `at` on after the rotation.
+// Returns kWidth rotated elements of a head, from index `at` on.
 template <class T, int kWidth>
 DEVICE Vec<T, kWidth> rotated_at(const T* x, uint32_t at, uint32_t half, bool beside,
                                  const Vec<T, kWidth>& cos, const Vec<T, kWidth>& sin) {
@@ -23,14 +23,14 @@ DEVICE void rotary(const RotaryArgs& args) {
   const uint32_t i = work_item(kRotaryThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
-  const uint32_t across = divide(vector, args.columns), column = vector - across * args.columns.d;
-  const uint32_t b = divide(across, args.rows), row = across - b * args.rows.d;
-  const bool inside = args.tokens_inside != 0, beside = args.interleaved != 0;
-  const uint32_t token = inside ? column : row, tokens = inside ? args.columns.d : args.rows.d;
-  const size_t number = static_cast<size_t>(b) * tokens + token;
-  const int64_t position = ids == nullptr     ? static_cast<int64_t>(number)
+  const uint32_t outer = divide(vector, args.columns), column = vector - outer * args.columns.d;
+  const uint32_t b = divide(outer, args.rows), row = outer - b * args.rows.d;
+  const bool of_columns = args.columns_are_tokens != 0, beside = args.interleaved != 0;
+  const uint32_t token = of_columns ? column : row, tokens = of_columns ? args.columns.d : args.rows.d;
+  const size_t index = static_cast<size_t>(b) * tokens + token;
+  const int64_t position = ids == nullptr     ? static_cast<int64_t>(index)
                            : args.one_id != 0 ? ids[0] + token
-                                              : ids[number];
+                                              : ids[index];
   const auto half = static_cast<uint32_t>(args.half);
   Vec<T, kWidth> out;
   if (position < 0 || position >= args.positions) {
@@ -52,12 +52,12 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const uint32_t i = work_item(kRotaryThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t row = divide(i, args.D), at = i - row * args.D.d;
-  const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
-  const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
-  const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
-  store_vec(y + i, rotated_at(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
-                              load_vec<kWidth>(cos + of(args.cos_steps) + at),
-                              load_vec<kWidth>(sin + of(args.sin_steps) + at)));
+  const uint32_t outer = divide(row, args.n2), i2 = row - outer * args.n2.d;
+  const uint32_t i0 = divide(outer, args.n1), i1 = outer - i0 * args.n1.d;
+  const auto offset = [&](const uint32_t (&s)[3]) { return i0 * s[0] + i1 * s[1] + i2 * s[2]; };
+  store_vec(y + i, rotated_at(x + offset(args.x_strides), at, args.D.d / 2, args.interleaved != 0,
+                              load_vec<kWidth>(cos + offset(args.cos_strides) + at),
+                              load_vec<kWidth>(sin + offset(args.sin_strides) + at)));
 }
 
 }  // namespace graphopt::hip

@@ -46,17 +46,17 @@ FusedRotaryProblem FusedRotaryOp::problem(const Shapes& inputs) const {
     p.n[3 - outer + i] = y[i];
     p.x[3 - outer + i] = x_strides[static_cast<size_t>(perm_[i])];
   }
-  const auto steps = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& step) {
+  const auto set_strides = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& strides) {
     const auto refuse = [&] { throw Error(name, " ", angles, " does not match ", y); };
     if (angles.rank() < 1 || angles.rank() > y.rank() || angles[angles.rank() - 1] != p.D) refuse();
     for (size_t i = 0; i + 1 < angles.rank(); ++i) {
       const size_t axis = y.rank() - angles.rank() + i;
       if (angles[i] != 1 && angles[i] != y[axis]) refuse();
-      step[3 - outer + axis] = angles[i] == 1 ? 0 : angles.elements(i + 1);
+      strides[3 - outer + axis] = angles[i] == 1 ? 0 : angles.elements(i + 1);
     }
   };
-  steps("cos", inputs[1], p.cos);
-  steps("sin", inputs[2], p.sin);
+  set_strides("cos", inputs[1], p.cos);
+  set_strides("sin", inputs[2], p.sin);
   return p;
 }
 
@@ -74,7 +74,8 @@ template <class T>
 using FusedRotaryKernel =
     CpuKernelOf<FusedRotaryOp, T, 3, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
 
-// Input indices of the caches and the ids. ONNX's ids are optional: without them the caches have a row for each token.
+// Input indices of position_ids and of the caches. In ONNX position_ids is optional: without it, the caches have a row
+// for each token.
 struct RotaryInputs {
   size_t ids, cos, sin;
   bool needs_ids;

@@ -14,13 +14,13 @@
 
 namespace graphopt {
 
-// Y = X cos + rotated(X) sin. Y [n0, n1, n2, D]; missing axes of X come first and have size 1.
+// Y = X cos + rotated(X) sin. Y [n[0], n[1], n[2], D]; X, cos and sin are padded to rank 4 with leading axes of size 1.
 struct FusedRotaryProblem {
   std::array<int64_t, 3> n = {1, 1, 1};
   std::array<int64_t, 3> x = {}, cos = {}, sin = {};  // strides in elements; 0: broadcast
   int64_t x_offset = 0;                               // the first element; on a GPU X can be a slice
   int64_t D = 0;
-  bool interleaved = false;  // the two elements of a pair are adjacent, else D / 2 apart
+  bool interleaved = false;  // the two elements of a pair are adjacent; otherwise D / 2 apart
 
   int64_t rows() const { return n[0] * n[1] * n[2]; }
 };
@@ -63,13 +63,14 @@ namespace graphopt::gpu {
 // pointers are multiples of 16.
 Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned);
 
-// X [B, S, N, H], or [B, N, S, H] with heads_first; cos and sin [positions, half].
+// X [B, S, N, H], or [B, N, S, H] with heads_first; cos and sin [positions, half]. The first 2 half elements of a head
+// are rotated. one_id: ids has the position of token 0 of all sequences.
 struct RotaryProblem {
   int64_t B = 1, S = 1, N = 1, H = 1, half = 1, positions = 1;
   bool heads_first = false, one_id = false, interleaved = false, has_ids = true;
 };
 
-// Inputs x, ids, cos, sin; output y. Throws std::invalid_argument.
+// Inputs X, ids, cos, sin; output Y. Throws std::invalid_argument if a size is 2^31 or more.
 Plan rotary_plan(const RotaryProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu
