@@ -171,7 +171,7 @@ EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t r
   return guarded([&] {
     const LinearProblem p = {rows, K, N, residual != 0, activation(kind, a, b)};
     if (fused != 0) return linear_plan(p, half != 0, true, *device);
-    Plan plan = linear_rest_plan(p, half != 0, true);
+    Plan plan = linear_epilogue_plan(p, half != 0, true);
     for (Launch& launch : plan.launches) {
       Buffer product = launch.slot(0);
       product.role = Role::kInput;
@@ -393,8 +393,8 @@ EXPORT Plan* graphopt_integer_elementwise_plan(const DeviceFacts*, int64_t bytes
 
 // `sizes`: outer, size, inner, and the indices of a block; 0 for one scale for each index, -1 for a single
 // scale.
-EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half, int zero, int back,
-                                    int zero_first, const int64_t* sizes) {
+EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t quantized, int half, int zero,
+                                    int dequantizes, int zero_first, const int64_t* sizes) {
   return guarded([&] {
     QuantizeProblem p;
     p.outer = sizes[0];
@@ -402,10 +402,10 @@ EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half
     p.inner = sizes[2];
     p.scales = sizes[3] < 0 ? Scales::kOne : sizes[3] == 0 ? Scales::kAxis : Scales::kBlocks;
     if (sizes[3] > 0) p.block = sizes[3];
-    p.number = static_cast<ElementType>(number);
+    p.quantized = static_cast<ElementType>(quantized);
     p.half = half != 0;
     p.zero = zero != 0;
-    p.back = back != 0;
+    p.dequantizes = dequantizes != 0;
     p.zero_first = zero_first != 0;
     return quantize_plan(p, true);
   });

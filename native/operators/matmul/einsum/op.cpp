@@ -1,6 +1,5 @@
-// Einsum of one or two tensors: labels that are summed and that only one operand has are reduced first. The
-// remaining labels form a matrix multiplication, a transpose, or both. For float, float16 and integers of 32 and
-// 64 bits.
+// Einsum of one or two tensors of float, float16 or 32-bit or 64-bit integers. If only one operand has a label and the
+// output lacks it, the operand is first summed over it. A GEMM and a transpose then compute the result.
 #include "operators/movement/movement/op.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 namespace graphopt {
 namespace {
 
-// Letters; values from kEllipsis on are axes of an ellipsis, last axis first.
+// Labels of axes: letters; from kEllipsis on, the axes of an ellipsis, counted from the last one.
 using Labels = std::vector<int>;
 constexpr int kEllipsis = 256;
 
@@ -99,16 +98,16 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   return e;
 }
 
-// A tensor and the stride of each of its labels, 0 for a broadcast label.
+// A tensor and the stride of each of its labels; 0 for a broadcast label.
 struct View {
   Ref memory;
   std::map<int, int64_t> strides;
 };
 
 // Plans one call.
-class Sums {
+class EinsumPlanner {
  public:
-  Sums(const Call& call, Program& program, const GemmChoice& choice)
+  EinsumPlanner(const Call& call, Program& program, const GemmChoice& choice)
       : call_(call), program_(program), choice_(choice), type_(call.inputs[0].type) {}
 
   void add(const Labels& term, const Shape& shape) {
@@ -134,7 +133,7 @@ class Sums {
     return v;
   }
 
-  // Returns the sum over the labels that are not in `kept`.
+  // Returns the tensor, summed over all labels that are not in `kept`.
   View reduced(const View& v, const Labels& kept) {
     Labels remaining, summed;
     for (const auto& [label, stride] : v.strides)
@@ -166,7 +165,7 @@ class Sums {
     return v;
   }
 
-  // Returns true if the labels have this order in memory, without gaps.
+  // Returns whether the labels have this order in memory, without gaps.
   bool has_order(const View& v, const Labels& order) const {
     const View wanted = contiguous(order, v.memory);
     return std::all_of(order.begin(), order.end(), [&](int label) {
@@ -192,7 +191,7 @@ class Sums {
     return to;
   }
 
-  void one(const View& v, const Labels& output, Ref y) {
+  void plan_unary(const View& v, const Labels& output, Ref y) {
     Labels summed;
     for (const auto& [label, stride] : v.strides) {
       if (!contains(output, label)) summed.push_back(label);
@@ -204,7 +203,7 @@ class Sums {
     }
   }
 
-  void two(const View& a, const View& b, const Labels& output, Ref y) {
+  void plan_binary(const View& a, const View& b, const Labels& output, Ref y) {
     Labels batch, M, N, K;
     for (const int label : output) {
       const bool in_a = a.strides.count(label) > 0, in_b = b.strides.count(label) > 0;
@@ -213,7 +212,7 @@ class Sums {
     for (const auto& [label, stride] : a.strides) {
       if (!contains(output, label)) K.push_back(label);
     }
-    const auto joined = [&batch](const Labels& x, const Labels& z) {
+    const auto with_batch = [&batch](const Labels& x, const Labels& z) {
       Labels all = batch;
       all.insert(all.end(), x.begin(), x.end());
       all.insert(all.end(), z.begin(), z.end());
@@ -223,24 +222,24 @@ class Sums {
     p.M = elements(M);
     p.N = elements(N);
     p.K = elements(K);
-    p.transpose_a = !has_order(a, joined(M, K)) && has_order(a, joined(K, M));
-    p.transpose_b = !has_order(b, joined(K, N)) && has_order(b, joined(N, K));
+    p.transpose_a = !has_order(a, with_batch(M, K)) && has_order(a, with_batch(K, M));
+    p.transpose_b = !has_order(b, with_batch(K, N)) && has_order(b, with_batch(N, K));
     if (const int64_t n = elements(batch); n != 1) {
       p.batch = Shape{n};
       p.a_batch = {p.M * p.K};
       p.b_batch = {p.K * p.N};
     }
-    const Ref left = in_order(a, p.transpose_a ? joined(K, M) : joined(M, K)),
-              right = in_order(b, p.transpose_b ? joined(N, K) : joined(K, N));
-    const Labels made = joined(M, N);
-    const bool direct = has_order(contiguous(made, y), output);
-    const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
+    const Ref left = in_order(a, p.transpose_a ? with_batch(K, M) : with_batch(M, K)),
+              right = in_order(b, p.transpose_b ? with_batch(N, K) : with_batch(K, N));
+    const Labels gemm_labels = with_batch(M, N);
+    const bool direct = has_order(contiguous(gemm_labels, y), output);
+    const Ref to = direct ? y : program_.reserve(elements(gemm_labels) * bytes_of(type_));
     if (is_integer(type_)) {
       multiply_integers(p, left, right, to);
     } else {
       choice_.plan({{std::move(p), type_ == ElementType::kHalf, call_, program_}, left, right, to});
     }
-    if (!direct) copy(contiguous(made, to), output, y);
+    if (!direct) copy(contiguous(gemm_labels, to), output, y);
   }
 
  private:
@@ -253,19 +252,19 @@ class Sums {
     }
     // M = N = 1: multiplies elementwise, then sums over K.
     const int64_t sums = p.batch.elements();
-    gpu::IntegerElementwiseProblem product;
-    product.op = hip::IntegerOp::kMul;
-    product.binary = true;
-    product.bytes = bytes_of(type_);
-    product.a = product.b = product.y = Shape{sums * p.K};
-    const Ref made = p.K == 1 ? to : program_.reserve(sums * p.K * product.bytes);
-    program_.launch(gpu::integer_elementwise_plan(product, call_.aligned()), {left, right}, {made});
+    gpu::IntegerElementwiseProblem multiply;
+    multiply.op = hip::IntegerOp::kMul;
+    multiply.binary = true;
+    multiply.bytes = bytes_of(type_);
+    multiply.a = multiply.b = multiply.y = Shape{sums * p.K};
+    const Ref product = p.K == 1 ? to : program_.reserve(sums * p.K * multiply.bytes);
+    program_.launch(gpu::integer_elementwise_plan(multiply, call_.aligned()), {left, right}, {product});
     if (p.K == 1) return;
     gpu::ReduceProblem sum;
     sum.x = Shape{sums, p.K};
     sum.reduced = {false, true};
     sum.type = type_;
-    program_.launch(gpu::reduce_plan(sum, call_.aligned()), {made}, {to});
+    program_.launch(gpu::reduce_plan(sum, call_.aligned()), {product}, {to});
   }
 
   const Call& call_;
@@ -281,24 +280,25 @@ Planner plan_einsum(const Node& node) {
         std::vector<size_t> ranks;
         for (const Tensor& x : call.inputs) ranks.push_back(x.shape.rank());
         const Equation e = read_equation(equation, ranks);
-        Sums sums(call, program, choice);
-        for (size_t i = 0; i < e.terms.size(); ++i) sums.add(e.terms[i], call.inputs[i].shape);
+        EinsumPlanner planner(call, program, choice);
+        for (size_t i = 0; i < e.terms.size(); ++i) planner.add(e.terms[i], call.inputs[i].shape);
         Shape shape(e.output.size());
-        for (size_t d = 0; d < shape.rank(); ++d) shape[d] = sums.size(e.output[d]);
+        for (size_t d = 0; d < shape.rank(); ++d) shape[d] = planner.size(e.output[d]);
         const Ref y = set_output(call, 0, shape);
         if (shape.elements() == 0) return;
-        const View a = sums.view(e.terms[0], 0);
+        const View a = planner.view(e.terms[0], 0);
         if (e.terms.size() == 1) {
-          sums.one(a, e.output, y);
+          planner.plan_unary(a, e.output, y);
           return;
         }
-        const View b = sums.view(e.terms[1], 1);
-        const auto of_others = [&e](const Labels& other) {
+        const View b = planner.view(e.terms[1], 1);
+        const auto labels_to_keep = [&e](const Labels& other) {
           Labels kept = e.output;
           kept.insert(kept.end(), other.begin(), other.end());
           return kept;
         };
-        sums.two(sums.reduced(a, of_others(e.terms[1])), sums.reduced(b, of_others(e.terms[0])), e.output, y);
+        planner.plan_binary(planner.reduced(a, labels_to_keep(e.terms[1])),
+                            planner.reduced(b, labels_to_keep(e.terms[0])), e.output, y);
       };
 }
 
@@ -315,10 +315,10 @@ std::string refuse_einsum(const Node& node) {
     return error.what();
   }
   const ElementType type = node.inputs.front().type;
-  const bool whole =
+  const bool integers =
       is_integer(type) && bytes_of(type) >= 4 &&
       std::all_of(node.inputs.begin(), node.inputs.end(), [type](const Value& x) { return x.type == type; });
-  return whole ? "" : refuse_mixed_floats(node);
+  return integers ? "" : refuse_mixed_floats(node);
 }
 
 }  // namespace

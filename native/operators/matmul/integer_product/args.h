@@ -42,10 +42,10 @@ struct IntegerWindowArgs : Arguments<6, 200> {
   Divisor taps, taps_b, taps_c;            // taps of a window, and of its second and third axis
 };
 
-// Copies the lines of matrices of any strides to rows of `row` bytes and inverts bits. A line has K elements for each
-// tap; in a row, zeros follow the elements of each tap. packed: [matrices, lines, row]; sums: [matrices, lines], the
-// sums of the signed elements of packed. One of both may be null. The grid has a work-group for each kIntegerTile lines
-// of a matrix.
+// Copies the lines of matrices with any strides to rows of `row` bytes, and inverts bits. A line has K elements for
+// each tap; in a row, the elements of each tap are padded with zeros. packed: [matrices, lines, row]; sums: [matrices,
+// lines], the sums of the signed elements of packed. packed or sums may be null. The grid has a work-group for each
+// kIntegerTile lines of a matrix.
 struct IntegerLinesArgs : Arguments<3, 80> {
   In x;
   Out packed, sums;
@@ -59,8 +59,8 @@ struct IntegerLinesArgs : Arguments<3, 80> {
 constexpr int kIntegerBlock = 16;  // bytes
 
 // Converts images to blocks of stride_h x stride_w pixels with at most kIntegerBlock bytes. packed: [images, rows,
-// columns, kIntegerBlock], the pixels of a block with C channels each; pixels outside of X are equal to its zero point. A
-// work-item writes a block.
+// columns, kIntegerBlock], the pixels of a block with C channels each; pixels outside of X are equal to its zero point.
+// A work-item writes a block.
 struct IntegerBlocksArgs : Arguments<3, 88> {
   In x, columns;
   Out packed;
@@ -87,8 +87,8 @@ struct IntegerColumnsArgs : Arguments<9, 136> {
 
 // In the arguments of int8 kernels, residual and table may be null. A residual has the shape and type of Y.
 
-// Y [z, M, N] = the int8 GEMM of a [.., M, K] and packed b [.., N, K], with K in pairs of elements and row-major
-// operands of whole packs. a_batch and b_batch are strides in matrices. The grid has `down` rows of `across` tiles.
+// Y [z, M, N] = the int8 GEMM of a [.., M, K] and packed b [.., N, K]. K counts pairs of elements, and rows of a and b
+// consist of packs. a_batch and b_batch are strides in matrices. The grid has `down` rows of `across` tiles.
 struct IntegerGemmArgs : Arguments<8, 248> {
   In a, b, columns, row_sums, residual, table;  // row_sums: [.., M] or null if b has no zero points
   Out y;
@@ -101,8 +101,8 @@ struct IntegerGemmArgs : Arguments<8, 248> {
   IntegerEpilogue epilogue;
 };
 
-// Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C], with C and K in pairs of
-// elements and C in whole packs. The other members are those of ConvLastArgs and of IntegerGemmArgs.
+// Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C]. C and K count pairs of
+// elements, and C is a multiple of a pack. ConvLastArgs and IntegerGemmArgs describe the other members.
 struct IntegerConvArgs : Arguments<7, 240> {
   In x, w, columns, residual, table;
   Out y, partial;
@@ -119,7 +119,7 @@ constexpr int kIntegerDirectThreads = 128;
 constexpr int kIntegerDirectTiles = 2;  // tiles of 16 pixels that a wave of integer_conv_direct computes
 
 constexpr int kIntegerDepthwiseThreads = 128;
-// Adjacent pixels in a row of Y that a work-item computes, with any window and with a square one.
+// Adjacent pixels in a row of Y that a work-item computes: for any window, and for a square window.
 constexpr int kIntegerDepthwiseStrip = 4, kIntegerDepthwiseSquareStrip = 2;
 
 // x [N, H, W, channels], w [taps, row], y [N, OH, OW, channels]. A work-item computes kIntegerPack channels of a strip

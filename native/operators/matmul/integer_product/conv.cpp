@@ -17,7 +17,7 @@ void swap_axes(const Call& call, Program& program, const Shape& shape, int64_t b
                  {to});
 }
 
-// Return the shape of any rank with its channels moved.
+// These functions convert shapes of any rank between channels first and channels last.
 Shape channels_first(const Shape& last) {
   Shape first = last;
   for (size_t d = 2; d < last.rank(); ++d) first[d] = last[d - 1];
@@ -39,7 +39,7 @@ IntegerConv::IntegerConv(const Node& node, gpu::Device& device, Operands in, boo
       groups_(node.get_int("group", 1)),
       last_(last || node.get_bool("channels_last")),
       last_filters_(last),
-      // Attributes of nodes that the provider makes (runtime/provider/quantized_groups.h).
+      // The provider sets these attributes (runtime/provider/quantized_groups.h).
       sum_{static_cast<hip::IntegerResidual>(node.get_int("sum_kind", 0)), node.get_float("sum_left", 0),
            node.get_float("sum_right", 0), node.get_float("sum_shift", 0), node.get_float("sum_least", 0)} {}
 
@@ -60,7 +60,7 @@ void IntegerConv::prepare(const Node& node) {
     return prepare_right(node, lines, nullptr, filters);
   }
   if (s[0] != groups_ || s[1] != 1) return;
-  // A row for each tap, with an element of each channel.
+  // Each tap has a row with one element of each channel.
   gpu::IntegerLines rows;
   rows.lines = lines.taps;
   rows.K = lines.lines;
@@ -69,7 +69,7 @@ void IntegerConv::prepare(const Node& node) {
 }
 
 std::vector<uint8_t> IntegerConv::filters_of_blocks(const Tensor& w, const Shape& s) {
-  // The padding that auto_pad sets depends on the size of X.
+  // With auto_pad SAME, the padding depends on the size of X.
   if (s.rank() != kLayoutRank || (window_.auto_pad() != "NOTSET" && window_.auto_pad() != "VALID")) return {};
   const Shape image = {1, s[1], window_.span(0, s[2]), window_.span(1, s[3])};
   ConvolutionProblem p;
@@ -124,7 +124,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
     program.copy(to, from, bytes);
     return to;
   };
-  // Without a copy of X with padded channels.
+  // The direct kernel reads X without padded channels.
   const bool direct =
       last_ && !depthwise && C % 16 == hip::kIntegerPack && gpu::has_integer_conv_direct(device_.facts());
   Ref x = aligned(in_[kA]), residual = aligned(in_[kResidual]);

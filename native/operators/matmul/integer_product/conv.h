@@ -11,7 +11,7 @@ namespace graphopt::integer_product {
 // A is X and B is W.
 class IntegerConv final : public IntegerMatMul {
  public:
-  // `last`: X, Y and W are in channels last. With the attribute channels_last only X and Y are.
+  // `last`: X, Y and W are in channels last. With the attribute channels_last, only X and Y are in channels last.
   IntegerConv(const Node& node, gpu::Device& device, Operands in, bool last = false);
 
   void prepare(const Node& node) override;
@@ -23,8 +23,8 @@ class IntegerConv final : public IntegerMatMul {
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
-  // Returns the filters for a convolution over blocks; none if X has too many channels. `w`, `s`: the filters, and their
-  // shape in channels first.
+  // Returns the filters for a convolution over blocks; none if X has too many channels. `w`, `s`: the filters, and
+  // their shape in channels first.
   std::vector<uint8_t> filters_of_blocks(const Tensor& w, const Shape& s);
 
   // Plans a convolution in channels first. Tensors in channels last are transposed.
@@ -36,7 +36,7 @@ class IntegerConv final : public IntegerMatMul {
   Window window_;
   int64_t groups_;
   bool last_, last_filters_;
-  bool has_blocks_ = false;  // the packed filters are those of a convolution over blocks
+  bool has_blocks_ = false;  // the packed filters are for a convolution over blocks
   hip::IntegerSum sum_;      // of Y and the residual
 };
 

@@ -1,9 +1,10 @@
 // Convolutions of int8 elements in channels last.
 //
-// integer_conv_*: implicit GEMMs on the matrix units, like conv_last_* in float16 (operators/conv/convolution/channels_last.hip)
-// with the operands and the epilogue of gemm.hip. Compute-bound. integer_depthwise*: one filter for each channel, on the
-// vector unit. Bound by memory: x is read once (overlaps of windows come from the cache) and y is written once, 8 bytes
-// for each work-item and instruction. Launch: plan.cpp.
+// integer_conv_*: implicit GEMMs on the matrix units, like the float16 kernels of
+// operators/conv/convolution/channels_last.hip, with the operands and the epilogue of gemm.hip. Compute-bound.
+// integer_depthwise*: one filter for each channel, on the vector unit. Memory-bound: x is read once (overlaps of
+// windows come from the cache) and y is written once; each instruction of a work-item accesses 8 bytes. Launch:
+// plan.cpp.
 #include "blocks/gpu/bytes.h"
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
@@ -18,7 +19,7 @@ namespace graphopt::hip {
 template <GemmTile kTile>
 using IntegerGemm = AlignedGemm<kTile, false, Int8Pair>;
 
-// The arguments as Im2col reads them.
+// The members that Im2col reads.
 struct IntegerPatches {
   In x;
   const IntegerColumnsHeader* header;
@@ -115,7 +116,7 @@ struct DepthwisePlace {
   }
 };
 
-// Any window, tap by tap.
+// Supports any window, tap by tap.
 DEVICE void depthwise_any(const IntegerDepthwiseArgs& args) {
   const ConvWindow& p = args.window;
   const uint32_t i = work_item(kIntegerDepthwiseThreads);
@@ -138,9 +139,9 @@ DEVICE void depthwise_any(const IntegerDepthwiseArgs& args) {
   place.store(sums);
 }
 
-// A square window with equal strides and without dilation. The bytes of four adjacent pixels are transposed to a word for
-// each channel, and so are those of the taps: one instruction multiplies four taps. All outputs of the strip use the same
-// words of pixels, with shifted taps.
+// Supports square windows with equal strides and without dilation. Four adjacent pixels are transposed to a word for
+// each channel, and so are four adjacent taps: one instruction multiplies four taps. All outputs of the strip use the
+// same words of pixels, with shifted taps.
 template <int kSide, int kStride>
 DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
   constexpr int kStrip = kIntegerDepthwiseSquareStrip, kColumns = (kStrip - 1) * kStride + kSide;
@@ -181,7 +182,7 @@ DEVICE void depthwise_square(const IntegerDepthwiseArgs& args) {
   if constexpr (kSide == 3) {
     UNROLL for (int r = 0; r < kSide; ++r) add_row(r);
   } else {
-    // Unrolled, the loads of all rows would take too many registers.
+    // Loading all rows at once would take too many registers.
     NO_UNROLL for (int r = 0; r < kSide; ++r) add_row(r);
   }
   place.store(sums);

@@ -1,6 +1,7 @@
-// Convolutions of int8 elements in channels last with operands in registers: each wave loads the elements that its matrix
-// instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Without LDS and barriers, a
-// work-group starts and ends faster than the tiles of conv.hip, which is most of the time if K is small. Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
+// Convolutions of int8 elements in channels last with operands in registers: each wave loads the elements that its
+// matrix instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Without LDS and
+// barriers, a work-group starts and ends faster than the tiles of conv.hip; if K is small, this is most of their time.
+// Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
 #include "gemm/pipelines/instruction.h"
@@ -9,8 +10,8 @@
 
 namespace graphopt::hip {
 
-// The order of the filters in the 16 columns of a matrix instruction: a work-item accumulates kIntegerPack adjacent filters
-// of a row.
+// The order of the filters in the 16 columns of a matrix instruction: a work-item accumulates kIntegerPack adjacent
+// filters of a row.
 struct DirectColumns {
   using Instruction = hip::Instruction<Int8Pair>;
   static constexpr int kInRow = Instruction::kSums / Instruction::kRows;  // sums of a row in a work-item
@@ -29,8 +30,8 @@ struct DirectColumns {
   DEVICE static int first() { return Instruction::column(0) / kRun % kLanes * kIntegerPack; }
 };
 
-// A pixel of Y: the pixel of X at its first tap, which may be outside, and the taps that are inside. Bit r of `taps`: row r
-// of the taps is inside; bit 16 + s: column s is.
+// A pixel of Y: the pixel of X at its first tap, which may be outside of X. Bit r of `taps`: row r of the taps is
+// inside of X; bit 16 + s: column s is inside of X.
 struct DirectPixel {
   int at;
   uint32_t taps;
@@ -201,7 +202,7 @@ struct DirectConv {
 
 using namespace graphopt::hip;
 
-// Not on AMD, where it has not been measured.
+// Not compiled for AMD, where it has not been measured.
 #if GRAPHOPT_MATRIX_F16 && !defined(__AMDGCN__)
 KERNEL(integer_conv_direct, kIntegerDirectThreads, IntegerConvArgs, x, w, columns, residual, table, y,
        partial) {

@@ -1,11 +1,11 @@
-// Integer GEMMs and convolutions on the vector unit; gemm.hip has those of 8-bit elements on the matrix units. GEMMs
-// and convolutions of 8-bit elements with zero points sum in int32. GEMMs of 16-bit elements sum in 32 bits, and those
-// of 32-bit and 64-bit elements in the width of the elements, with wrap-around. scale_products dequantizes the sums, or
-// requantizes them to 8 bits.
+// Integer GEMMs and convolutions on the vector unit. GEMMs and convolutions of 8-bit elements with zero points sum in
+// int32; gemm.hip and conv.hip compute them on the matrix units. GEMMs of 16-bit elements sum in 32 bits. GEMMs of
+// 32-bit and 64-bit elements sum in the width of the elements, with wrap-around. scale_products dequantizes the sums,
+// or requantizes them to 8 bits.
 //
-// 2 M N K operations for (M K + K N + M N) elements: compute-bound, on the vector unit. A work-item sums 4 x 4 elements
-// of Y. An 8-bit element minus its zero point has 9 bits. It is stored in LDS with 16 bits, because multiplications of
-// 16-bit integers are fast.
+// 2 M N K operations for M K + K N + M N elements: compute-bound. A work-item computes 4 x 4 elements of Y. An 8-bit
+// element minus its zero point has 9 bits. It is stored in LDS with 16 bits, because multiplications of 16-bit integers
+// are fast.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/walk.h"
@@ -14,8 +14,8 @@
 
 namespace graphopt::hip {
 
-// The elements of both operands for a step along K. Adjacent rows or columns are contiguous and are read with
-// one access.
+// The elements of both operands for a step along K. Adjacent rows or columns are contiguous and are read with one
+// access.
 template <class T>
 struct alignas(16) IntegerLds {
   T left[kIntegerDepth][kIntegerTile], right[kIntegerDepth][kIntegerTile];

@@ -1,6 +1,6 @@
-// Prepares the operands of int8 GEMMs (gemm.hip): copies and sums of their lines, and operands of the epilogue.
+// Prepares the operands of int8 GEMMs (gemm.hip): copies and sums of their lines, and the operands of the epilogue.
 //
-// Bound by memory: each byte is read once and written once. Constant weights are copied once.
+// Memory-bound: each byte is read once and written once. Constant weights are copied once for all runs.
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/matmul/integer_product/args.h"
@@ -20,7 +20,7 @@ DEVICE int32_t sum_of_bytes(uint32_t x) {
   return sum;
 }
 
-// Returns the zero point of a signed or converted element.
+// Returns the zero point of signed elements, or of unsigned elements minus 128.
 DEVICE int32_t signed_zero(const uint8_t* zero, int i, bool is_signed) {
   const int32_t value = zero == nullptr ? 0 : byte_value(zero[i], is_signed);
   return is_signed ? value : value - 128;
@@ -131,7 +131,7 @@ KERNEL(integer_columns, kIntegerThreads, IntegerColumnsArgs, sums, bias, left_ze
   if (n < args.N) {
     zero = signed_zero(right_zero, n * args.right_zero_step, args.right_signed != 0);
     const int32_t sum = sums[matrix * static_cast<size_t>(args.N) + static_cast<size_t>(n)];
-    // Unsigned, because sums of products wrap around.
+    // Unsigned arithmetic, because the sums wrap around.
     offset = static_cast<int32_t>(static_cast<uint32_t>(zero_of_left) *
                                   (static_cast<uint32_t>(args.K * zero) - static_cast<uint32_t>(sum)));
     const int at = n * args.bias_step;

@@ -40,7 +40,7 @@ IntegerMatMul::IntegerMatMul(const Node& node, gpu::Device& device, Operands in)
       alpha_(node.get_float("alpha", 1.0f)),
       transpose_a_(node.get_bool("transA")),
       transpose_b_(node.get_bool("transB")) {
-  // Attributes of nodes that the provider makes (runtime/provider/quantized_groups.h).
+  // The provider sets these attributes (runtime/provider/quantized_groups.h).
   act_.kind = static_cast<ActivationKind>(node.get_int("activation", 0));
   act_.a = node.get_float("activation_a", 0.0f);
   act_.b = node.get_float("activation_b", 0.0f);
@@ -129,7 +129,7 @@ void IntegerMatMul::plan_on_matrix_units(const Call& call, Program& program, gpu
   const Right right = plan_right(call, program, columns, left.scale, left.zero);
   const bool is_unsigned = right.columns_problem.left == ElementType::kUint8;
   rows.is_signed = !is_unsigned;
-  // Rows of whole packs need no copy.
+  // Rows that consist of packs need no copy.
   const bool packs = !transpose_a_ && p.K % 16 == 0;
   const Ref a = packs ? left.a : program.reserve(rows.packed_bytes());
   const Ref sums = right.has_zeros ? program.reserve(rows.sum_bytes()) : Ref();

@@ -1,4 +1,4 @@
-// The kernel of integer matrix multiplications, which op.cpp registers. Convolutions derive from it (conv.h).
+// The kernel of integer matrix multiplications, which op.cpp registers. IntegerConv (conv.h) derives from it.
 #pragma once
 
 #include <initializer_list>
@@ -14,26 +14,26 @@ constexpr size_t kNone = SIZE_MAX;
 
 enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kResidual, kTable, kRoles };
 enum class Kind {
-  kProduct,
-  kOfFloats,        // A is float and is quantized first
-  kWithBiasOfSums,  // the bias is int32 like the sums
+  kIntegers,
+  kDynamic,      // A is float and is quantized first
+  kIntegerBias,  // the bias is int32, like the sums
 };
 
 // The roles of an operator's inputs, in their order.
 class Operands {
  public:
-  constexpr Operands(std::initializer_list<Role> order, Kind kind = Kind::kProduct) : kind_(kind) {
-    for (size_t& place : place_) place = kNone;
+  constexpr Operands(std::initializer_list<Role> order, Kind kind = Kind::kIntegers) : kind_(kind) {
+    for (size_t& index : index_) index = kNone;
     size_t i = 0;
-    for (const Role role : order) place_[role] = i++;
+    for (const Role role : order) index_[role] = i++;
   }
-  // Returns the input's index; kNone if the operator has no such input.
-  constexpr size_t operator[](Role role) const { return place_[role]; }
-  constexpr bool dynamic() const { return kind_ == Kind::kOfFloats; }
-  constexpr bool has_integer_bias() const { return kind_ == Kind::kWithBiasOfSums; }
+  // Returns the index of the input; kNone if the operator has no such input.
+  constexpr size_t operator[](Role role) const { return index_[role]; }
+  constexpr bool dynamic() const { return kind_ == Kind::kDynamic; }
+  constexpr bool has_integer_bias() const { return kind_ == Kind::kIntegerBias; }
 
  private:
-  size_t place_[kRoles] = {};
+  size_t index_[kRoles] = {};
   Kind kind_;
 };
 
@@ -44,7 +44,7 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what);
 // Throws Error unless the input has one element.
 void require_one(const Call& call, size_t i, const char* what);
 
-// Returns whether zero points of packed elements, which are signed, may differ from 0.
+// Returns whether a zero point may differ from 0 after the conversion of uint8 elements to int8.
 bool has_zero_points(gpu::Device& device, const Node& node, size_t zero, ElementType type);
 
 // Integer matrix multiplication; the result is int32 or scaled.
@@ -58,18 +58,18 @@ class IntegerMatMul : public gpu::DeviceKernel {
   // The right operand of an int8 GEMM and the operands of its epilogue, in the layout of the kernels.
   struct Right {
     Ref lines, columns;
-    bool has_zeros;  // whether zero points of packed elements may differ from 0
+    bool has_zeros;  // whether a zero point may differ from 0 (has_zero_points)
     gpu::IntegerColumnsProblem columns_problem;
   };
 
-  // Prepares constant inputs. `lines`: those of B. `packed`: other lines that are packed instead; `bytes`: packed lines.
-  // The sums are always those of `lines`.
+  // Prepares constant inputs. `lines` describes B, and its sums are stored. The packed lines are `bytes` if not empty,
+  // otherwise `packed` if not null, otherwise `lines`.
   void prepare_right(const Node& node, gpu::IntegerLines lines, const gpu::IntegerLines* packed = nullptr,
                      const std::vector<uint8_t>& bytes = {});
 
   bool is_prepared() const { return lines_ != nullptr; }
 
-  // Adds the steps that prepare the inputs that are not constant. `scale`, `zero`: those of A.
+  // Adds launches that prepare the inputs that are not constant. `scale`, `zero`: scale and zero point of A.
   Right plan_right(const Call& call, Program& program, gpu::IntegerLines lines, Ref scale, Ref zero) const;
 
   struct Scaled {
@@ -94,7 +94,7 @@ class IntegerMatMul : public gpu::DeviceKernel {
   Activation act_;
   std::shared_ptr<void> lines_, columns_;  // of constant inputs; lines_: packed lines of B, then their sums
   int64_t sums_at_ = 0;                    // offset of the sums in lines_
-  bool has_zeros_ = true;                  // of lines_
+  bool has_zeros_ = true;                  // Right::has_zeros for lines_
 };
 
 }  // namespace graphopt::integer_product

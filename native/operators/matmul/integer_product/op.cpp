@@ -1,4 +1,4 @@
-// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's GEMMs of 8-bit and 16-bit integers.
+// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and the GEMMs of com.microsoft for 8-bit and 16-bit integers.
 #include <algorithm>
 
 #include "gemm/loaders/im2col_args.h"
@@ -18,11 +18,11 @@ constexpr Operands kMatMulInteger16({kA, kB});
 constexpr Operands kQLinearMatMul({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero});
 constexpr Operands kQLinearConv({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero, kBias, kResidual,
                                  kTable},
-                                Kind::kWithBiasOfSums);
+                                Kind::kIntegerBias);
 constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYScale, kYZero},
-                          Kind::kWithBiasOfSums);
+                          Kind::kIntegerBias);
 constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
-constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
+constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kDynamic);
 
 std::string refuse_integers(const Node& node, const Operands& in) {
   const ElementType a = node.inputs[in[kA]].type, b = node.inputs[in[kB]].type;
@@ -48,8 +48,8 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   return "";
 }
 
-// The kernels on the matrix units and those of depthwise convolutions have the residual and the table of the nodes that
-// the provider makes (runtime/provider/quantized_groups.h).
+// The provider adds the inputs residual and table (runtime/provider/quantized_groups.h). The kernels on the matrix
+// units and the depthwise kernels support them.
 std::string refuse_convolution(const Node& node) {
   const Operands& in = kQLinearConv;
   if (node.has_input(in[kResidual]) || node.has_input(in[kTable])) {
@@ -71,7 +71,7 @@ std::string refuse_wide(const Node& node) {
   return "";
 }
 
-// Channels last is the layout of the kernels on the matrix units.
+// The kernels on the matrix units and the depthwise kernels need channels last.
 Layout layout_of(const Node& node, const Operands& in) {
   const auto& w = node.inputs[in[kB]].shape;
   const int64_t groups = node.get_int("group", 1);

@@ -25,11 +25,11 @@ struct IntegerProblem {
   int64_t bias_m = 1, bias_n = 0;  // strides of the bias over rows and columns
 };
 
-// Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, else the type of L. Ignores the
-// problem's alpha and beta. Throws std::invalid_argument if a size is too large.
+// Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, otherwise the type of L. Ignores p.alpha
+// and p.beta. Throws std::invalid_argument if a size is too large.
 Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers);
 
-// The same with filters as L and windows of images as R; the bias has one element for each filter. Y is int32.
+// Computes a convolution with W as L and X as R; the bias has one element for each filter. Y is int32.
 Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& integers);
 
 // --- On the matrix units
@@ -39,7 +39,7 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
 struct IntegerLines {
   int64_t matrices = 1, lines = 1, K = 1, taps = 1;
   bool across = false, taps_first = false;
-  bool is_signed = false;  // otherwise packed elements are those of the input minus 128
+  bool is_signed = false;  // otherwise 128 is subtracted from the packed elements
 
   // Returns the elements of a packed line: the taps, each with K elements and zeros up to a multiple of 16.
   int64_t row() const { return taps * round_up(K, 16); }
@@ -48,7 +48,7 @@ struct IntegerLines {
 };
 
 // Input: the matrices. Outputs: packed lines of signed elements [matrices, lines, taps, padded K], and the sum of each
-// line (int32_t). One of both may be null.
+// line (int32_t). One of the outputs may be null.
 Plan integer_lines_plan(const IntegerLines& p);
 
 // The operands of the epilogue of an int8 GEMM with `columns` columns and K products.
@@ -88,9 +88,9 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// Returns the same convolution over blocks of stride x stride pixels, with the channels of a block and the stride 1;
-// nothing if a block has more than 16 channels or a single pixel. A convolution of few channels multiplies fewer zeros
-// this way: packs have 16 channels.
+// Returns the equivalent convolution over blocks of stride x stride pixels, whose channels are those of all pixels of a
+// block and whose stride is 1 (space to depth). Returns no value if a block has more than 16 channels or one pixel.
+// Packs have 16 channels: with few channels in X, a convolution over blocks multiplies fewer zeros.
 std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p);
 
 // Returns the packed filters of over_blocks(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
@@ -101,26 +101,27 @@ std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const u
 Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 
 // Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan, the
-// residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are multiples of 16. Throws
-// std::invalid_argument if a size is too large.
+// residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are
+// multiples of 16. Throws std::invalid_argument if a size is too large.
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
-// The same with operands in registers (direct.hip). `is_packed`: the channels of X are padded to a multiple of 16,
-// otherwise they are a multiple of 8. Throws std::invalid_argument also if has_integer_conv_direct is false.
+// The same by the kernel with operands in registers (direct.hip). `is_packed`: the channels of X are padded to a
+// multiple of 16; otherwise their number is a multiple of 8. Throws std::invalid_argument also if
+// has_integer_conv_direct is false.
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                               const DeviceFacts& device, bool is_packed);
 // Returns whether the device has this kernel.
 bool has_integer_conv_direct(const DeviceFacts& device);
 
-// The same with one filter for each channel. The packed filters are [taps, channels], and the channels are a multiple
-// of kIntegerPack.
+// A depthwise convolution with one filter for each channel. The packed filters are [taps, channels], and the number of
+// channels is a multiple of kIntegerPack.
 const char* refuse_integer_depthwise(const ConvolutionProblem& p);
 Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns);
 
 struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;
-  bool left_many = false, right_many = false;  // a scale for each row, for each column; else one for all
+  bool left_many = false, right_many = false;  // a scale for each row, for each column; otherwise one for all
   bool has_bias = false;                       // float [N]
   std::optional<ElementType> quantized;        // the 8-bit type of Y; empty: float
   bool has_zero = false;                       // Y has a zero point

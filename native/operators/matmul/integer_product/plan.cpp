@@ -174,8 +174,8 @@ void fill_epilogue(Args& args, const IntegerColumnsProblem& p) {
   args.epilogue = epilogue_of(p, p.left == ElementType::kUint8);
 }
 
-// Fills in the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch
-// adds the partial sums; `sum` has the row sums and the batch.
+// Sets the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch adds
+// the partial sums; `sum` has the row sums and the batch.
 template <class Args>
 void launch_integer(Plan& plan, const char* prefix, const AlignedTiling& tiling, int64_t batch,
                     const DeviceFacts& device, Args& args, hip::IntegerSumArgs sum) {
@@ -255,7 +255,7 @@ const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& 
 
 namespace {
 
-// Fills in the arguments of a convolution that do not depend on the tiling.
+// Sets the arguments of a convolution that do not depend on the tiling.
 hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                                int64_t pixel) {
   const int64_t C = round_up(p.C, 16) / 2;  // pairs of elements
@@ -290,7 +290,7 @@ struct DirectShape {
         columns(arch.matrix == hip::Matrix::kMma ? 32 : arch.wave / 2) {}
 };
 
-// Estimates the clocks of direct.hip on an H200: the latency of the loads, and the bytes that the L2 delivers.
+// Estimates the clocks of direct.hip on an H200 from the latency of the loads and the bytes read from L2.
 double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& device) {
   constexpr double kFixed = 2500, kWaveStart = 1500, kStep = 450, kStepBytes = 64, kL2BytesAClock = 2500;
   constexpr double kWavesOfUnit = 12;
@@ -307,7 +307,7 @@ double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& devi
   return kFixed + std::max(rounds * (kWaveStart + kStep * K / kStepBytes), bytes / kL2BytesAClock);
 }
 
-// The direct kernel is chosen if its estimate is below this fraction of the tile's.
+// The direct kernel is chosen if its estimate is below this fraction of the tile's estimate.
 constexpr double kDirectGain = 0.7;
 
 }  // namespace
@@ -348,7 +348,7 @@ Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsP
 
 namespace {
 
-// Returns how far the taps of an axis move in their blocks if the padding consists of whole blocks.
+// Returns the offset of the first tap of an axis in its block, if the padding is rounded up to whole blocks.
 int64_t shift_of(const ConvolutionProblem& p, size_t axis) {
   return round_up(p.pad[axis], p.stride[axis]) - p.pad[axis];
 }

@@ -6,13 +6,13 @@
 
 namespace graphopt::hip {
 
-constexpr int kLinearThreads = 256;  // 16 bytes each
+constexpr int kLinearThreads = 256;  // a work-item processes 16 bytes
 
 struct LinearArgs : Arguments<4, 64> {
-  In product;
+  In gemm;  // X W
   Constant bias;
   In residual;     // may be null
-  Out y;           // may be `product`
+  Out y;           // may be `gemm`
   uint32_t total;  // elements, in rows of `columns`
   Divisor columns;
   int32_t vectors;  // all pointers and rows are multiples of 16 bytes

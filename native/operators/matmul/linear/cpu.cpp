@@ -1,6 +1,7 @@
 // Computes X W with W packed in panels. X is packed in blocks of rows, which remain in the second-level cache while
 // they are multiplied by all panels. Bias, residual and activation are applied while a result is in the first-level
-// cache. Large problems in float32 use Strassen's algorithm, with seven eighths of the multiplications (strassen.h).
+// cache. Large problems in float32 use Strassen's algorithm, which needs seven eighths of the multiplications
+// (strassen.h).
 #include "operators/matmul/linear/cpu.h"
 
 #include <vector>
@@ -37,7 +38,7 @@ void prepare(const LinearProblem& p, const T* w, Word* panels) {
   }
 }
 
-// The packed X: blocks of at most kMaxRows rows. As many blocks are packed at a time as fit in a cache.
+// The packed X: blocks of at most kMaxRows rows. The blocks that are packed at a time fit in a cache.
 struct Blocks {
   int64_t steps;
   int64_t slot;  // words of a block
@@ -100,9 +101,9 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   parallel_loops(parallel, loops);
 }
 
-// Computes a single row in float32, which is bound by reading the weights. Several panels are read at a time, with
-// all their sums in registers. With one panel at a time, loads would wait for memory, and each addition for the
-// preceding one.
+// Computes one row in float32. Reading the weights takes most of the time. Several panels are read at a time, and all
+// their sums are in registers. With one panel at a time, loads would wait for memory, and each addition would wait for
+// the previous one.
 template <class T>
 void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
              Parallel& parallel, void* memory) {
@@ -110,12 +111,12 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
   Workspace workspace(memory);
   Word* s = blocks_of<Float32>(p).take(workspace);
   pack_rows<Float32>(x, p.K, 1, p.K, s);
-  const int64_t panels = ceil_div(p.N, kPanelWidth), whole = p.N / kPanelWidth;
+  const int64_t panels = ceil_div(p.N, kPanelWidth), full_panels = p.N / kPanelWidth;
   const auto* elements = reinterpret_cast<const float*>(s);
   parallel_for(parallel, ceil_div(panels, kPanelsAtOnce), [&](int64_t item, size_t) {
     const int64_t begin = item * kPanelsAtOnce, end = std::min(panels, begin + kPanelsAtOnce);
     alignas(64) float o[kPanelsAtOnce * kPanelWidth];
-    if (end <= whole && end - begin == kPanelsAtOnce) {
+    if (end <= full_panels && end - begin == kPanelsAtOnce) {
       Vec sums[kPanelsAtOnce][kPanel] = {};
       const auto* v = reinterpret_cast<const float*>(panel_at(w, p.K, begin));
       for (int64_t k = 0; k < p.K; ++k, v += kPanelWidth) {
@@ -147,7 +148,7 @@ void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, cons
 
 template <class T>
 size_t linear_weights(const LinearProblem& p, OnlyAlgorithm) {
-  const int64_t words = panels_words(weight_steps(p), p.N) + (fits_halves(p) ? norm_words(p) : 0);
+  const int64_t words = panels_words(weight_steps(p), p.N) + (fits_strassen(p) ? norm_words(p) : 0);
   return static_cast<size_t>(words) * sizeof(Word);
 }
 
@@ -156,7 +157,7 @@ void linear_prepare(const LinearProblem& p, OnlyAlgorithm, const T* w, void* wei
   auto* panels = static_cast<Word*>(weights);
   if (p.bfloat16) return prepare<Bfloat16Pairs>(p, w, panels);
   prepare<Float32>(p, w, panels);
-  if (fits_halves(p)) prepare_norms(p, panels);
+  if (fits_strassen(p)) prepare_norms(p, panels);
 }
 
 template <class T>
@@ -164,10 +165,10 @@ size_t linear_workspace(const LinearProblem& p, OnlyAlgorithm, size_t workers) {
   if constexpr (kHasTiles) {
     if (p.bfloat16 && with_tiles()) return linear_tiles_workspace(p);
   }
-  Workspace workspace(nullptr), halves(nullptr);
+  Workspace workspace(nullptr), strassen(nullptr);
   (p.bfloat16 ? blocks_of<Bfloat16Pairs>(p) : blocks_of<Float32>(p)).take(workspace);
-  if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(workers), halves);
-  return std::max(workspace.bytes(), halves.bytes());
+  if (uses_strassen(p)) take_memory(strassen_tiling(p), static_cast<int64_t>(workers), strassen);
+  return std::max(workspace.bytes(), strassen.bytes());
 }
 
 template <class T>
@@ -180,9 +181,9 @@ void linear(const LinearProblem& p, OnlyAlgorithm, const T* x, const void* weigh
   }
   if (p.bfloat16) return run<Bfloat16Pairs>(p, x, panels, b, r, y, parallel, workspace);
   if (p.rows == 1) return run_row(p, x, panels, b, r, y, parallel, workspace);
-  if (!by_halves(p)) return run<Float32>(p, x, panels, b, r, y, parallel, workspace);
-  const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);
-  halves.run([&](int64_t row, int64_t rows) {
+  if (!uses_strassen(p)) return run<Float32>(p, x, panels, b, r, y, parallel, workspace);
+  const StrassenGemm<T> strassen(p, x, panels, b, r, y, parallel, workspace);
+  strassen.run([&](int64_t row, int64_t rows) {
     LinearProblem part = p;
     part.rows = rows;
     const int64_t at = row * p.N;

@@ -1,7 +1,7 @@
-// The epilogue of Linear[Add][act] after a library's GEMM: y = act(product + bias[n] + r), n along the last axis.
+// The epilogue of Linear[Add][act] after a library's GEMM: y = act(X W + bias[n] + r), n along the last axis.
 //
-// Memory-bound: the product and R are read once and Y is written once, 16 bytes for each work-item. More bytes would
-// leave too few work-groups for the layers of one image or sentence. The product may be stored in Y. Launch:
+// Memory-bound: X W and R are read once and Y is written once, 16 bytes for each work-item. More bytes would leave too
+// few work-groups for the layers of one image or sentence. X W may be stored in Y. Launch:
 // operators/matmul/linear/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
@@ -11,7 +11,7 @@ namespace graphopt::hip {
 
 template <class T>
 DEVICE void linear(const LinearArgs& args) {
-  const T *product = args.product, *bias = args.bias, *residual = args.residual;
+  const T *gemm = args.gemm, *bias = args.bias, *residual = args.residual;
   T* y = args.y;
   const Divisor& columns = args.columns;
   constexpr int kSize = Pack<T>::kSize;
@@ -21,7 +21,7 @@ DEVICE void linear(const LinearArgs& args) {
   if (args.vectors != 0) {
     const uint32_t i = begin + static_cast<uint32_t>(thread_x()) * kSize;
     if (i >= args.total) return;
-    const Pack<T> in = load_pack(product + i), shift = load_pack(bias + column_of(i));
+    const Pack<T> in = load_pack(gemm + i), shift = load_pack(bias + column_of(i));
     float value[kSize];
     UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in.v[j]) + to_float(shift.v[j]);
     if (residual != nullptr) {
@@ -38,7 +38,7 @@ DEVICE void linear(const LinearArgs& args) {
   const uint32_t end =
       args.total - begin < kLinearThreads * kSize ? args.total : begin + kLinearThreads * kSize;
   for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kLinearThreads) {
-    float value[1] = {to_float(product[i]) + to_float(bias[column_of(i)])};
+    float value[1] = {to_float(gemm[i]) + to_float(bias[column_of(i)])};
     if (residual != nullptr) value[0] += to_float(residual[i]);
     activate(args.act, value);
     y[i] = from_float<T>(value[0]);
@@ -49,4 +49,4 @@ DEVICE void linear(const LinearArgs& args) {
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(linear, linear<T>, kLinearThreads, LinearArgs, product, bias, residual, y)
+FLOAT_KERNELS(linear, linear<T>, kLinearThreads, LinearArgs, gemm, bias, residual, y)

@@ -6,12 +6,12 @@
 
 namespace graphopt {
 
-// Inputs and output of a layer.
+// Inputs and output of one Linear node.
 struct LinearRefs {
   Ref x, w, b, r, y;
 };
 
-// `refuse` and `plan` of an implementation (implementations.h) that computes `p`.
+// The functions `refuse` and `plan` of an Implementation (operators/implementations.h) that computes `p`.
 const char* refuse_blas_lt(const Call& call, gpu::Device& device, const LinearProblem& p, bool half,
                            size_t& library_bytes);
 void plan_blas_lt(const Call& call, Program& program, const LinearProblem& p, bool half,

@@ -35,7 +35,7 @@ LinearProblem LinearOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   throw_if(x.rank() < 1, "X must have rank 1 or more");
   LinearProblem p = static_problem(x, w);
-  throw_if(x[x.rank() - 1] != p.K, "X ", x, " and W ", w, " do not fit");
+  throw_if(x[x.rank() - 1] != p.K, "the last axis of X ", x, " differs from the first axis of W ", w);
   require_shape("b", inputs[2], {p.N});
   require_residual(inputs, "Y", output(inputs));
   p.rows = x.elements(0, x.rank() - 1);
@@ -106,7 +106,7 @@ void plan_epilogue_of(LinearWork& work, const LinearProblem& p, const LinearRefs
   plan_blas_lt(work.call, work.program, p, work.half, layer, work.library_workspace());
 }
 
-LinearProblem one_of(LinearProblem p) {
+LinearProblem single_layer(LinearProblem p) {
   p.layers = 1;
   p.w_step = p.b_step = p.y_step = 0;
   return p;
@@ -118,9 +118,9 @@ const char* refuse_all_at_once(LinearWork& work) {
 }
 void plan_all_at_once(LinearWork& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
 
-const char* refuse_epilogue(LinearWork& work) { return refuse_epilogue_of(work, one_of(work.p)); }
+const char* refuse_epilogue(LinearWork& work) { return refuse_epilogue_of(work, single_layer(work.p)); }
 void plan_epilogue(LinearWork& work) {
-  for (const LinearRefs& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
+  for (const LinearRefs& layer : work.layers) plan_epilogue_of(work, single_layer(work.p), layer);
 }
 
 const char* refuse_library(LinearWork& work) {
@@ -132,11 +132,11 @@ void plan_library(LinearWork& work) {
   for (const LinearRefs& layer : work.layers) {
     work.program.call(
         [handle = gpu::blas(work.device(), work.call.libraries).on(work.call.stream).handle,
-         product = gpu::linear_gemm(work.p), half = work.half](const Program::Addresses& at) {
-          return handle->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0]);
+         gemm = gpu::linear_gemm(work.p), half = work.half](const Program::Addresses& at) {
+          return handle->gemm(gemm, half, at.inputs[0], at.inputs[1], at.outputs[0]);
         },
         {layer.x, layer.w}, {layer.y});
-    work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()),
+    work.program.launch(gpu::linear_epilogue_plan(work.p, work.half, work.call.aligned()),
                         {layer.x, layer.w, layer.b, layer.r}, {layer.y});
   }
 }
@@ -150,7 +150,7 @@ void plan_built_in_for(LinearWork& work, const LinearProblem& p, const LinearRef
                       {layer.x, layer.w, layer.b, layer.r}, {layer.y});
 }
 void plan_built_in(LinearWork& work) {
-  for (const LinearRefs& layer : work.layers) plan_built_in_for(work, one_of(work.p), layer);
+  for (const LinearRefs& layer : work.layers) plan_built_in_for(work, single_layer(work.p), layer);
 }
 
 // One GEMM for all layers can have tiles for all compute units when the GEMM of a single layer has too few.
@@ -224,10 +224,10 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     program.implementation = choice_.plan(kLayers, work, call);
   }
 
-  // Returns the distance in elements between consecutive inputs from `first` on, if each begins at the first
-  // multiple of kSiblingAlignment after the previous one; else 0. Another common distance is rejected because it
-  // would depend on the free memory of the device. In addition, cuBLASLt's kernels compute the address of a bias in
-  // 32 bits: they read a wrong address if two biases are more than 2 GiB apart.
+  // Returns the stride in elements of consecutive inputs from `first` on, if each begins at the first multiple of
+  // kSiblingAlignment after the previous one; otherwise 0. Another constant stride is rejected because it would depend
+  // on the free memory of the device. In addition, cuBLASLt's kernels compute the offset of a bias in 32 bits: they
+  // read a wrong address if two biases are more than 2 GiB apart.
   int64_t step(const Call& call, size_t first) const {
     const Tensor& one = call.input(first);
     const int64_t element = static_cast<int64_t>(bytes_of(one.type));

@@ -22,7 +22,7 @@ class LinearOp final : public WeightedOperator<LinearProblem> {
   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
   Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
-  // Without Strassen's algorithm the rounding of a row does not depend on other rows.
+  // Without Strassen's algorithm, the rounding of a row does not depend on other rows.
   LinearOp& use_strassen(bool use) {
     strassen_ = use;
     return *this;
@@ -45,9 +45,9 @@ namespace graphopt::gpu {
 // Inputs X, W, b, R if any; output Y.
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
-// linear_gemm returns the GEMM X W for the vendor's library. linear_rest_plan plans the epilogue after it:
-// inputs X, W, b, R if any; output Y, which already holds X W.
+// linear_gemm returns the GEMM X W for the vendor's library. linear_epilogue_plan plans the epilogue after it: inputs
+// X, W, b, R if any; output Y, which already holds X W.
 GemmProblem linear_gemm(const LinearProblem& p);
-Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned);
+Plan linear_epilogue_plan(const LinearProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

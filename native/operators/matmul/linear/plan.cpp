@@ -6,30 +6,30 @@
 namespace graphopt::gpu {
 
 GemmProblem linear_gemm(const LinearProblem& p) {
-  GemmProblem product;
-  product.M = p.rows;
-  product.N = p.N;
-  product.K = p.K;
-  product.transpose_b = p.transposed;
-  return product;
+  GemmProblem gemm;
+  gemm.M = p.rows;
+  gemm.N = p.N;
+  gemm.K = p.K;
+  gemm.transpose_b = p.transposed;
+  return gemm;
 }
 
 Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  GemmProblem product = linear_gemm(p);
-  product.has_bias = true;
-  product.has_residual = p.has_residual;
-  product.beta = p.has_residual ? 1.0f : 0.0f;
-  product.act = p.act;
+  GemmProblem gemm = linear_gemm(p);
+  gemm.has_bias = true;
+  gemm.has_residual = p.has_residual;
+  gemm.beta = p.has_residual ? 1.0f : 0.0f;
+  gemm.act = p.act;
   if (p.layers > 1) {
-    product.batch = {p.layers};
-    product.a_batch = {0};
-    product.b_batch = {p.w_step};
-    product.bias_step = p.b_step;
+    gemm.batch = {p.layers};
+    gemm.a_batch = {0};
+    gemm.b_batch = {p.w_step};
+    gemm.bias_step = p.b_step;
   }
-  return gemm_plan(product, half, aligned, device);
+  return gemm_plan(gemm, half, aligned, device);
 }
 
-Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
+Plan linear_epilogue_plan(const LinearProblem& p, bool half, bool aligned) {
   constexpr int64_t kBytes = hip::kLinearThreads * 16;
   Plan plan;
   const int64_t element = half ? 2 : 4;
@@ -45,7 +45,7 @@ Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
     };
     const auto grid = static_cast<uint32_t>(divide_up(total * element, kBytes));
     hip::LinearArgs args = {};
-    args.product = part(output(0));
+    args.gemm = part(output(0));
     args.bias = input(2);
     args.residual = p.has_residual ? part(input(3)) : no_buffer();
     args.y = part(output(0));

@@ -11,7 +11,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 size_t linear_tiles_workspace(const LinearProblem& p);
 
-// w consists of panels. Their number of steps is a multiple of that of a tile.
+// w: panels whose steps are padded to full tiles.
 template <class T>
 void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
                      Parallel& parallel, void* memory);

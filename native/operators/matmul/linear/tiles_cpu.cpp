@@ -1,6 +1,5 @@
-// Computes X W with AMX tiles. X is rounded to bfloat16 and packed into tiles, block by block. The blocks remain in
-// the second-level cache while they are multiplied by the panels of W. A packed panel already has the layout of a
-// row of tiles.
+// Computes X W with AMX tiles. X is rounded to bfloat16 and packed into tiles, block by block. The blocks remain in the
+// second-level cache while they are multiplied by the panels of W. A packed panel of W is a row of tiles.
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
@@ -12,11 +11,11 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-// X in blocks of two tiles of rows: [block][16 steps][tile]. As many blocks are packed at a time as fit in a cache.
+// X in blocks of two tiles of rows: [block][16 steps][tile]. The blocks that are packed at a time fit in a cache.
 struct Blocks {
-  int64_t tiles;  // number of tiles along K
-  int64_t slot;   // words of a block
-  int64_t count, most;
+  int64_t tiles;        // number of tiles along K
+  int64_t slot;         // words of a block
+  int64_t count, most;  // blocks; blocks at a time
 
   explicit Blocks(const LinearProblem& p)
       : tiles(ceil_div(p.K, kTileSide * Bfloat16Pairs::kDepth)),

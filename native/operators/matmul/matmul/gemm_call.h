@@ -1,4 +1,4 @@
-// A GEMM of two tensors, for MatMul and other operators that begin with a GEMM.
+// The GEMM of two tensors, for MatMul and other operators that contain a GEMM.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace graphopt {
 
-// A GEMM Y = A B that is being planned. Planning may move the problem `p` out of it.
+// A GEMM Y = A B that is being planned. The plan_* functions may move the problem `p` out of it.
 struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };

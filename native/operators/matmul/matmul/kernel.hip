@@ -1,12 +1,12 @@
 // Y = act(alpha A B + bias + beta R) for batches of matrices of any shape. This kernel runs if the vendor's
 // library is not available.
 //
-// 2 M N K FLOPs for (M K + K N + M N) elements: compute-bound from about 128 rows on. A step of both operands is loaded
-// 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows are not aligned to 16
-// bytes. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h). float32, and float16 on targets without
-// matrix units, is multiplied by gemm/pipelines/vector.h, on the matrix units of CDNA or on the vector unit. Sums are
-// float32. If there are fewer work-groups than the device needs, K is split and
-// gemm/splits.hip adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
+// The kernel needs 2 M N K FLOPs for M K + K N + M N elements, and is compute-bound from about 128 rows on. A step of
+// both operands is loaded 16 bytes at a time for row-major and column-major matrices, or one element at a time if rows
+// are not aligned to 16 bytes. float16 runs on the matrix units (gemm/pipelines/matrix.h). float32, and float16 on
+// targets without matrix units, run in gemm/pipelines/vector.h, which uses CDNA's matrix units for float32, or the
+// vector unit. Sums are float32. If there are fewer work-groups than the device needs, K is split and gemm/splits.hip
+// adds the partial sums. scripts/gpu_bench.py compares the kernel with cuBLAS. Launch:
 // operators/matmul/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -19,10 +19,11 @@
 
 namespace graphopt::hip {
 
-// block_z counts the splits of all matrices of Y. With more than one split the plain sums are stored to `partial`.
-template <class Product, class T>
+// block_z counts the splits of all matrices of Y. With more than one split, the sums are stored to `partial` without
+// the epilogue.
+template <class Gemm, class T>
 DEVICE void gemm(const GemmArgs& args) {
-  SHARED(lds, typename Product::Lds);
+  SHARED(lds, typename Gemm::Lds);
   const T *a = args.a, *b = args.b;
   const int32_t M = args.M, N = args.N;
   const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
@@ -30,16 +31,16 @@ DEVICE void gemm(const GemmArgs& args) {
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.count);
   const int first_k = static_cast<int>(part - z * splits.count.d) * splits.depth;
   const int depth = min_int(splits.depth, args.K - first_k);
-  const int first_m = block_y() * Product::kM, first_n = block_x() * Product::kN;
+  const int first_m = block_y() * Gemm::kM, first_n = block_x() * Gemm::kN;
   const auto offset = [&](const OperandLayout& layout, int line) {
     return static_cast<ptrdiff_t>(line) * layout.line + static_cast<ptrdiff_t>(first_k) * layout.k;
   };
-  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> left(
+  OperandPart<T, Gemm::kM, Gemm::kDepth, Gemm::kThreads, Gemm::kByLine> left(
       a + offset_of(z, args.batch, args.a_batch) + offset(a_layout, first_m), a_layout, M - first_m, depth);
-  OperandPart<T, Product::kN, Product::kDepth, Product::kThreads, Product::kByLine> right(
+  OperandPart<T, Gemm::kN, Gemm::kDepth, Gemm::kThreads, Gemm::kByLine> right(
       b + offset_of(z, args.batch, args.b_batch) + offset(b_layout, first_n), b_layout, N - first_n, depth);
-  Product product;
-  product.run(
+  Gemm tile;
+  tile.run(
       lds, depth,
       [&](int k, int) {
         left.load(k);
@@ -49,7 +50,7 @@ DEVICE void gemm(const GemmArgs& args) {
         left.store(lds.a[buffer]);
         right.store(lds.b[buffer]);
       });
-  product.template for_each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
+  tile.template for_each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
     m += first_m;
     n += first_n;
     if (m >= M || n >= N) return;

@@ -1,4 +1,4 @@
-// MatMul and Gemm: the vendor's library if it is installed, else the built-in kernel.
+// MatMul and Gemm, computed by the vendor's library if it is installed, otherwise by the built-in kernel.
 #include "operators/elementwise/elementwise/op.h"
 
 #include "device/libraries/libraries.h"
@@ -108,8 +108,8 @@ Planner plan_gemm(const Node& node) {
     p.M = a.shape[attributes.transpose_a ? 1 : 0];
     p.K = a.shape[attributes.transpose_a ? 0 : 1];
     p.N = b.shape[attributes.transpose_b ? 0 : 1];
-    throw_if(b.shape[attributes.transpose_b ? 1 : 0] != p.K, "A ", a.shape, " and B ", b.shape,
-             " do not fit");
+    throw_if(b.shape[attributes.transpose_b ? 1 : 0] != p.K, "the inner dimensions of A ", a.shape, " and B ",
+             b.shape, " differ");
     p.alpha = attributes.alpha;
     const Shape shape = {p.M, p.N};
     const Ref y = set_output(call, 0, shape);

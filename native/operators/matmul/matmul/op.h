@@ -9,8 +9,8 @@
 
 namespace graphopt::gpu {
 
-// Inputs A, B, optional bias, optional R (always input 3); output Y. `aligned`: all pointers are multiples of 16.
-// `wanted` overrides the planner's tile if the device has it. Throws std::invalid_argument if a size is
+// Inputs A, B, optional bias (input 2), optional R (input 3); output Y. `aligned`: all pointers are multiples of 16.
+// `wanted` overrides the planner's tile if the device has a kernel for it. Throws std::invalid_argument if a size is
 // too large.
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);

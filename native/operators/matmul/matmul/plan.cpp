@@ -11,13 +11,12 @@ namespace {
 
 constexpr int64_t kMinDepth = 128;  // smallest depth of a split: a multiple of all steps and of a pack
 
-// Returns the number of work-groups that share the K of a tile, such that each compute unit has at most one
-// of them.
+// Returns the number of splits of K: the largest with which each compute unit has at most one work-group.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kMinDepth, kMaxSplits}));
 }
 
-// Returns true if the rows of both operands consist of complete packs, and the rows of A are along K.
+// Returns whether the rows of both operands consist of complete packs and A is not transposed.
 bool is_aligned(const GemmProblem& p) {
   constexpr int64_t kPack = 8;
   bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);

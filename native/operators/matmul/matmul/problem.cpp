@@ -22,8 +22,8 @@ std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
 }  // namespace
 
 MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
-  // A vector is a matrix with one row or column, and the result does not have that axis. The transpose of a
-  // vector is the vector itself.
+  // A vector is a matrix with one row or column, and the result does not have this axis. The transpose of a vector is
+  // the vector itself.
   const bool row = a.rank() == 1, column = b.rank() == 1;
   throw_if(a.rank() == 0 || b.rank() == 0, "A and B must have rank 1 or more");
   Shape as = row ? Shape{1, a[0]} : a, bs = column ? Shape{b[0], 1} : b;
@@ -35,7 +35,7 @@ MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool tr
   p.M = as[as.rank() - 2];
   p.K = as[as.rank() - 1];
   p.N = bs[bs.rank() - 1];
-  throw_if(bs[bs.rank() - 2] != p.K, "A ", a, " and B ", b, " do not fit");
+  throw_if(bs[bs.rank() - 2] != p.K, "the inner dimensions of A ", a, " and B ", b, " differ");
   const Shape a_batch = leading(as), b_batch = leading(bs);
   p.batch = gpu::broadcast_shape(a_batch, b_batch);
   Shape y(p.batch.rank() + (row ? 0 : 1) + (column ? 0 : 1));
@@ -46,7 +46,7 @@ MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool tr
   p.a_batch = scaled(gpu::broadcast(a_batch, p.batch), p.M * p.K);
   p.b_batch = scaled(gpu::broadcast(b_batch, p.batch), p.K * p.N);
   if (b_batch.elements() == 1 && !p.transpose_a &&
-      a_batch.elements() == p.batch.elements()) {  // a single B: all rows in one GEMM
+      a_batch.elements() == p.batch.elements()) {  // one matrix B: one GEMM computes all rows
     p.M *= a_batch.elements();
     p.batch = Shape();
     p.a_batch.clear();

@@ -20,7 +20,7 @@ struct GemmProblem {
   // The vendors' libraries (device/libraries/libraries.h) ignore the members below.
   bool has_bias = false;      // [N]
   int64_t bias_step = 0;      // stride of the bias over matrices, in elements
-  bool has_residual = false;  // R is an input, else the previous content of Y
+  bool has_residual = false;  // R is an input; otherwise R is the previous content of Y
   Activation act;
 };
 

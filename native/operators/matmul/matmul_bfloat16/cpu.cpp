@@ -1,7 +1,7 @@
-// Computes A B with factors rounded to bfloat16. Each call packs both factors, for as many matrices at a time as fit
-// in the second-level caches: B into panels, and A into blocks of rows, which are multiplied by each panel. If one
-// matrix does not fit, its B is packed at once and its A in parts. With AMX (cpu/microkernels/tiles.h) blocks consist
-// of tiles.
+// Computes A B with A and B rounded to bfloat16. Each call packs both operands: B into panels, and A into blocks of
+// rows, which are multiplied by each panel. Several matrices are packed at a time if they fit in the second-level
+// caches. If one matrix does not fit, its B is packed at once and its A in parts. With AMX (cpu/microkernels/tiles.h),
+// blocks consist of tiles.
 #include <algorithm>
 #include <vector>
 
@@ -66,8 +66,8 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Packs columns of contiguous elements; each column begins `next` elements after the previous one. Writes one
-// vector for each step; vectors are `width` words apart.
+// Packs columns of contiguous elements, which have a stride of `next` elements. Writes one vector for each step, with a
+// stride of `width` words.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word packed[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Bfloat16Pairs::kDepth) {
@@ -102,7 +102,7 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
   std::fill(to + filled * width, to + steps * width, Word{0});
 }
 
-// Packed blocks of one matrix A, its packed B, and Y from the first row of these blocks on.
+// The multiplication of packed blocks of a matrix A by its packed B. y: the first row of these blocks.
 struct Work {
   const MatMulBfloat16Problem& p;
   const Plan& plan;
@@ -175,7 +175,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
   const Plan plan(p, static_cast<int64_t>(parallel.workers()));
   Workspace workspace(memory);
   const Packed packed(plan, workspace);
-  // Matrix first + i, with its blocks from `block` on.
+  // Returns the work for matrix first + i and its blocks from `block` on.
   const auto work_of = [&](int64_t first, int64_t block, int64_t i) {
     const int64_t row = block * plan.block_rows;
     return Work{p,

@@ -16,7 +16,7 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   return perm;
 }
 
-// An operand after the permutation of its axes, with its strides.
+// The shape and strides of an operand whose axes are permuted.
 struct Permuted {
   Shape shape, step;
   // Size and stride of the i-th axis from the right.
@@ -46,9 +46,8 @@ BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
   return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
 }
 
-// Returns true if all matrices form one GEMM: there is a single B, and the rows of A have a constant stride
-// over the batch.
-bool is_one_product(const MatMulBfloat16Problem& p) {
+// Returns whether all matrices form one GEMM: there is one B, and the rows of A have a constant stride over the batch.
+bool is_one_gemm(const MatMulBfloat16Problem& p) {
   int64_t distance = p.M * p.a_row;
   for (size_t i = p.batch.rank(); i-- > 0;) {
     if (p.b_batch[i] != 0) return false;
@@ -75,7 +74,7 @@ void MatMulBfloat16Op::read(const Node& node) {
 
 MatMulBfloat16Problem MatMulBfloat16Op::problem(const Shapes& inputs) const {
   const Permuted a = permuted("A", inputs[0], a_perm_), b = permuted("B", inputs[1], b_perm_);
-  throw_if(a.size(0) != b.size(1), "A ", a.shape, " and B ", b.shape, " do not fit");
+  throw_if(a.size(0) != b.size(1), "the inner dimensions of A ", a.shape, " and B ", b.shape, " differ");
   MatMulBfloat16Problem p;
   p.M = a.size(1);
   p.K = a.size(0);
@@ -92,7 +91,7 @@ MatMulBfloat16Problem MatMulBfloat16Op::problem(const Shapes& inputs) const {
     p.a_batch.push_back(axis.a);
     p.b_batch.push_back(axis.b);
   }
-  if (is_one_product(p)) {
+  if (is_one_gemm(p)) {
     p.M *= p.batch.elements();
     p.batch = Shape();
     p.a_batch.clear();

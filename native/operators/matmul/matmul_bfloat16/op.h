@@ -10,15 +10,14 @@
 
 namespace graphopt {
 
-// Y [batch.., M, N] of A [.., M, K] and B [.., K, N]. The attributes a_perm and b_perm are folded into strides,
-// in elements.
+// A [.., M, K], B [.., K, N], Y [batch.., M, N]. The strides, in elements, include the attributes a_perm and b_perm.
 struct MatMulBfloat16Problem {
   int64_t M = 0, K = 0, N = 0;
   Shape batch;
-  std::vector<int64_t> a_batch, b_batch;  // strides along each axis of the batch; 0 where broadcast.
-  int64_t a_row = 0;                      // Stride between rows of A; the elements of a row are contiguous.
-  bool b_transposed = false;              // The columns of B are contiguous, else its rows.
-  int64_t b_next = 0;                     // Stride between rows of B, or between columns if transposed.
+  std::vector<int64_t> a_batch, b_batch;  // strides along the batch axes; 0 for a broadcast axis
+  int64_t a_row = 0;                      // stride of the rows of A; the elements of a row are contiguous
+  bool b_transposed = false;              // columns of B are contiguous; otherwise rows are
+  int64_t b_next = 0;                     // stride of the rows of B, or of the columns if transposed
   float alpha = 1.0f;
 };
 

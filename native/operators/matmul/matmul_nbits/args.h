@@ -1,6 +1,6 @@
 // Arguments of the matmul_nbits_* kernels. A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and
-// zero points [N, blocks]. Zero points are packed rows of bytes like B, or elements of A's type. Without zero points,
-// which are then 2^(bits - 1), the slot `points` has any memory.
+// zero points [N, blocks]. Zero points are packed in rows of bytes like B, or have A's type. If they are omitted, they
+// are 2^(bits - 1) and `points` may be any memory.
 #pragma once
 
 #include "device/args.h"
@@ -11,12 +11,11 @@ namespace graphopt::hip {
 
 // On the vector unit (kernel.hip): matmul_nbits_* for any layout, matmul_nbits_packs_* for rows of packs of 16 bytes.
 constexpr int kNBitsThreads = 128;
-// Rows and columns of Y that a wave computes: few for decoding, where a single row reads all weights, and many
-// for prompts.
+// Rows and columns of Y that a wave computes: few for decoding, where A has one row, and many for prompts.
 constexpr int kNBitsFewRows = 1, kNBitsFewColumns = 2;
 constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
-// Also of dequantize_nbits_*, which reads neither A nor the bias; Y is then B [N, K] dequantized.
+// dequantize_nbits_* has the same arguments but reads neither A nor the bias: its Y is B [N, K] dequantized.
 struct NBitsArgs : Arguments<7, 120> {
   In a;
   Constant b, scales, points;
@@ -28,10 +27,10 @@ struct NBitsArgs : Arguments<7, 120> {
   int32_t packs;  // rows of Y consist of packs of 16 bytes; only for dequantize_nbits_*
 };
 
-// Few rows on the matrix units (rows.hip): a work-group computes all rows of `tiles` tiles of 16 columns, and its `waves`
-// waves split K.
+// Few rows on the matrix units (rows.hip): a work-group computes all rows of `tiles` tiles of 16 columns, and its
+// `waves` waves split K.
 constexpr int kNBitsTileRows = 16;
-// kBlocks: the number of blocks in 16 bytes of weights. More constants and elements of A need more registers.
+// kBlocks: the number of blocks in 16 bytes of weights. Other cases need more registers for scales and elements of A.
 template <int kBits, int kBlocks>
 constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
 
@@ -44,7 +43,7 @@ struct NBitsRowsArgs : Arguments<6, 112> {
   int32_t M, N, K, waves, tiles;
 };
 
-// Many rows: a GEMM of aligned tiles (gemm.hip). The grid has `down` rows of `across` tiles.
+// Many rows: a GEMM (gemm.hip). The grid has `down` rows of `across` tiles.
 struct NBitsGemmArgs : Arguments<8, size_with_epilogue(148)> {
   In a;
   Constant b, scales, points;

@@ -1,5 +1,5 @@
 // MatMulNBits for many rows: a float16 GEMM on the matrix units (gemm/pipelines/matrix.h), whose loader dequantizes the
-// weights on the way to LDS (gemm/loaders/packed.h). Compute-bound from about 128 rows on.
+// weights and stores them to LDS (gemm/loaders/packed.h). Compute-bound from about 128 rows on.
 #include "device/platform.h"
 #include "gemm/epilogue.h"
 #include "gemm/kernels.h"

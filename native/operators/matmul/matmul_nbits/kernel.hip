@@ -1,10 +1,11 @@
-// MatMulNBits: Y = A dequantize(B)^T + bias on the vector unit, for float32, g_idx, targets without matrix units, and rows
-// that are not aligned to 16 bytes (see rows.hip and gemm.hip for the others). For many rows also dequantize(B) alone,
-// which the GEMM kernels then multiply (op.cpp).
+// MatMulNBits: Y = A dequantize(B)^T + bias on the vector unit, for float32, g_idx, targets without matrix units, and
+// rows that are not aligned to 16 bytes. In other cases rows.hip and gemm.hip run. For many rows, dequantize_nbits_*
+// only dequantizes B, and a GEMM kernel multiplies the result (op.cpp).
 //
-// A wave computes kRows rows of kColumns columns. Its work-items read 16 bytes of B in turn, or 4 bytes if rows are not
-// aligned, dequantize each element once for all rows, and sum in float32. With one row the kernel is memory-bound: it
-// reads B once and little else. With many rows, an element of A is loaded once for all columns of the wave.
+// A wave computes kRows rows of kColumns columns. Adjacent work-items read adjacent 16 bytes of B, or 4 bytes if rows
+// are not aligned. They dequantize each element once for all rows, and sum in float32. With one row the kernel is
+// memory-bound: most of its memory traffic is reading B once. With many rows, an element of A is loaded once for all
+// columns of the wave.
 #include "device/platform.h"
 #include "operators/matmul/matmul_nbits/args.h"
 
@@ -22,7 +23,7 @@ DEVICE float point_of(const NBitsArgs& args, int n, int block) {
   return static_cast<float>((row[bit / 8] >> (bit % 8)) & ((1 << args.bits) - 1));
 }
 
-// kWords words of a row of B: all of one block if kWords is 1.
+// kWords words of a row of B. A word has elements of one block.
 template <int kWords>
 struct alignas(4 * kWords) NBitsWords {
   uint32_t v[kWords];
@@ -57,7 +58,7 @@ struct NBitsColumns {
   }
 };
 
-// kWords: 4 for packs, which also needs K and A in units of four elements and no g_idx; 1 for any layout.
+// kWords: 4 for rows of packs without g_idx, where K is a multiple of 4 and A is aligned to four elements; 1 otherwise.
 template <class T, int kBits, int kWords, int kRows, int kColumns>
 DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   using Words = NBitsWords<kWords>;
@@ -72,7 +73,7 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   NBitsColumns<T, kColumns> columns = {args, first_n, {}, {}};
   a += static_cast<size_t>(first_m) * static_cast<size_t>(K);
   const int last_row = args.M - 1 - first_m;
-  // Offsets of 32 bits from the first row take fewer registers than addresses.
+  // 32-bit offsets from the first row take fewer registers than addresses.
   const auto at = [&](int r, int k) { return static_cast<uint32_t>(min_int(r, last_row) * K + k); };
   float sum[kRows][kColumns] = {};
   for (int pack = lane_id(); pack < packs; pack += kWave) {
@@ -141,7 +142,7 @@ DEVICE void matmul_nbits(const NBitsArgs& args) {
   }
 }
 
-// A work-group dequantizes a row of B. Work-items write 16 bytes in turn.
+// A work-group dequantizes a row of B. Adjacent work-items write adjacent 16 bytes.
 template <class T>
 DEVICE void dequantize_nbits(const NBitsArgs& args) {
   constexpr int kSize = Pack<T>::kSize;

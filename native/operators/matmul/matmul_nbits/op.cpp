@@ -1,4 +1,4 @@
-// MatMulNBits of ONNX Runtime.
+// com.microsoft MatMulNBits.
 #include "operators/matmul/matmul_nbits/op.h"
 
 #include "operators/kernel_bases.h"
@@ -7,7 +7,7 @@
 namespace graphopt {
 namespace {
 
-// Inputs A, B, scales, zero points, the block of each k, bias.
+// Inputs A, B, scales, zero_points, g_idx (the block of each k), bias.
 Planner plan_mat_mul_nbits(const Node& node) {
   gpu::NBitsProblem of_node;
   of_node.K = node.get_int("K");
@@ -50,13 +50,13 @@ Planner plan_mat_mul_nbits(const Node& node) {
       program.launch(gpu::dequantize_nbits_plan(p, half, call.aligned()),
                      {Ref(), Ref::input(1), Ref::input(2), input_or_none(call, 3), input_or_none(call, 4)},
                      {weights});
-      gpu::GemmProblem product;
-      product.M = p.M;
-      product.N = p.N;
-      product.K = p.K;
-      product.transpose_b = true;
-      product.has_bias = p.has_bias;
-      program.launch(gpu::gemm_plan(product, half, call.aligned(), device),
+      gpu::GemmProblem gemm;
+      gemm.M = p.M;
+      gemm.N = p.N;
+      gemm.K = p.K;
+      gemm.transpose_b = true;
+      gemm.has_bias = p.has_bias;
+      program.launch(gpu::gemm_plan(gemm, half, call.aligned(), device),
                      {Ref::input(0), weights, input_or_none(call, 5)}, {out});
       return;
     }

@@ -18,7 +18,7 @@ void fill(Args& args, const NBitsProblem& p, bool half) {
   args.points = p.has_points ? input(3) : input(2);
   args.bias = p.has_bias ? input(5) : no_buffer();
   args.y = output(0);
-  // In float16: -1024 is 0xe400, and 1024 plus a small integer is 0x6400 with its bits.
+  // In float16, -1024 is 0xe400, and 1024 + n for a small integer n is 0x6400 | n.
   const hip::PointFormat point = point_bits >= 16 ? hip::PointFormat{0xffff, 0, 0xe400e400}
                                  : point_bits > 0 ? hip::PointFormat{(1u << p.bits) - 1, 0x6400, 0}
                                                   : hip::PointFormat{0, 0x6400 | 1u << (p.bits - 1), 0};
@@ -41,7 +41,7 @@ hip::NBitsArgs vector_args(const NBitsProblem& p, bool half) {
   return args;
 }
 
-// Returns true if rows of B consist of packs of 16 bytes.
+// Returns whether rows of B consist of packs of 16 bytes.
 bool has_packs(const NBitsProblem& p) { return divide_up(p.K, p.size) * p.size * p.bits / 8 % 16 == 0; }
 
 // Plans a kernel on the vector unit.
@@ -66,16 +66,16 @@ Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
   return plan;
 }
 
-// Returns whether the kernels on the matrix units support the layout: rows of A and B that consist of packs of 16 bytes,
-// and rows of B of less than 2^23 bytes (PackedLines::after).
+// Returns whether the kernels on the matrix units support the layout: rows of A and B consist of packs of 16 bytes, and
+// rows of B have less than 2^23 bytes (PackedLines::after).
 bool is_aligned(const NBitsProblem& p) {
   constexpr int64_t kMaxRowBytes = 1 << 23;
   const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;
   return !p.has_groups && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
-// Returns the number of blocks in 16 bytes of weights, or 0 if blocks do not begin at multiples of 16 bytes or of a
-// fraction of them.
+// Returns the number of blocks in 16 bytes of weights (1 if a block has several times 16 bytes), or 0 if 16 bytes may
+// have a part of a block.
 int64_t blocks_in_pack(const NBitsProblem& p) {
   const int64_t elements = 128 / p.bits;
   if (p.size % elements == 0) return 1;
@@ -87,8 +87,8 @@ struct RowsGrid {
   int64_t waves = 1, tiles = 1, groups = 1;
 };
 
-// Selects the number of waves of a work-group, which split K, and its tiles of columns. The time is estimated as the most
-// tiles that a wave streams for its slices of K. `sums`: bytes of LDS for a wave and a tile.
+// Selects the number of waves of a work-group, which split K, and its number of tiles of columns. The estimated time is
+// the largest number of tiles and slices of K that a wave streams. `sums`: bytes of LDS for a wave and a tile.
 RowsGrid choose_rows_grid(const NBitsProblem& p, int64_t slices, int64_t max_waves, int64_t sums,
                           const DeviceFacts& device) {
   constexpr int64_t kItemsOnUnit = 512;  // work-items that have enough registers, and enough loads in flight
@@ -133,7 +133,7 @@ Plan rows_plan(const NBitsProblem& p, const DeviceFacts& device) {
   const std::string layout = std::to_string(kernel.bits) + "x" + std::to_string(kernel.blocks);
   const char* const name =
       kernel_name({eight ? "matmul_nbits_eight_rows_" : "matmul_nbits_rows_", layout, "_f16"});
-  // As in rows.hip: the bytes of the sums of a wave and a tile, and the indices k of a slice.
+  // As in rows.hip: the bytes of the sums of a wave and a tile, and the length of a slice of K.
   const bool two_loads = p.bits > 2 && (eight || architecture(device.arch).matrix != hip::Matrix::kMma);
   const int64_t sums = eight ? 512 : 1024, slice = 512 / p.bits * (two_loads ? 2 : 1);
   const RowsGrid grid =
@@ -158,7 +158,7 @@ Plan gemm_plan(const NBitsProblem& p, const AlignedTiling& tiling, const DeviceF
   return plan;
 }
 
-// Plans a kernel on the matrix units; nothing if there is none for the problem.
+// Plans a kernel on the matrix units. Returns no value if there is none for the problem.
 std::optional<Plan> matrix_plan(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device,
                                 std::optional<GemmTile> wanted) {
   const hip::Matrix matrix = architecture(device.arch).matrix;
@@ -181,8 +181,8 @@ Plan matmul_nbits_plan(const NBitsProblem& p, bool half, bool aligned, const Dev
 }
 
 bool wants_dequantized(const NBitsProblem& p, bool half, bool aligned, const DeviceFacts& device) {
-  // The vector unit dequantizes B again for each tile of rows. From this number of rows on, its time exceeds that of
-  // writing and reading B once, estimated from multiply-adds and bytes.
+  // The vector unit dequantizes B again for each tile of rows. From this number of rows on, this takes longer than
+  // writing and reading the dequantized B once, as estimated from multiply-adds and bytes.
   constexpr int64_t kLeastRows = 33;
   constexpr int64_t kMostBytes = int64_t{512} << 20;
   return p.M >= kLeastRows && p.K > 0 && p.N * p.K * (half ? 2 : 4) <= kMostBytes &&

@@ -1,11 +1,11 @@
 // MatMulNBits for few rows on the matrix units, in float16.
 //
-// Memory-bound: the packed weights are read once, 16 bytes of a column at a time, whatever the number of rows. A wave
-// keeps the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
-// work-items load weights of their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
-// registers, and multiply them by the elements of A at the same indices k. The weights are on the left because NVIDIA's
-// instruction then takes the elements of A from the registers that they were loaded to. The matrix units multiply 16
-// rows in the time of one. The waves of a work-group have different slices of K and add up their sums in LDS.
+// Memory-bound: the packed weights are read once for any number of rows, 16 bytes of a column at a time. A wave keeps
+// the elements of A of a slice of K in registers and streams the columns of its work-group, 16 at a time. Its
+// work-items load weights for their lines of the left operand (gemm/pipelines/instruction.h), dequantize them in
+// registers, and multiply them by the elements of A at the same indices k. With the weights as the left operand,
+// NVIDIA's instruction reads the elements of A from the registers to which they were loaded. The matrix units multiply
+// 16 rows in the time of one. The waves of a work-group have different slices of K and add up their sums in LDS.
 #include "blocks/gpu/packed_weights.h"
 #include "device/platform.h"
 #include "gemm/loaders/packed.h"
@@ -14,8 +14,8 @@
 
 namespace graphopt::hip {
 
-// kBlocks: the number of blocks in 16 bytes of weights. kRows: the most rows of A; only NVIDIA's instruction multiplies 8
-// rows faster than 16.
+// kBlocks: the number of blocks in 16 bytes of weights. kRows: the most rows of A; only NVIDIA's instruction multiplies
+// 8 rows faster than 16.
 template <int kBits, int kBlocks, int kRows, class Unit = hip::Instruction<half_t>>
 class NBitsRows {
   using Instruction = Unit;
@@ -28,7 +28,7 @@ class NBitsRows {
   static constexpr int kElements = 128 / kBits;  // of 16 bytes of weights
   // Loads of 16 bytes of a line in a slice. More loads would need too many registers.
   static constexpr int kLoads = kRightLines == 1 && kElements <= 32 ? 2 : 1;
-  static constexpr int kPart = kElements * kParts;  // indices k of a wave for one load
+  static constexpr int kPart = kElements * kParts;  // length along K of one load of a wave
   static constexpr int kSlice = kPart * kLoads;
 
   struct Words {
@@ -66,7 +66,7 @@ class NBitsRows {
     Columns columns[2];
     enter_slice(k);
     load_next(columns[0]);
-    // Multiplies `now` and loads the next columns of this wave. Returns whether there are any.
+    // Multiplies `now` and loads the next columns of this wave. Returns whether there are more columns.
     const auto step = [&](const Columns& now, Columns& next) {
       if (tile == 0) load_right(k);
       next_k = lines_.after(some_of(now), next_k);
@@ -115,7 +115,7 @@ class NBitsRows {
   DEVICE static int own(int k, int load) { return k + load * kPart + Instruction::part() * kElements; }
   DEVICE static int of_block(int k, int block) { return k + kElements / kBlocks * block; }
 
-  // Computes the places of the slice from index k on.
+  // Computes the addresses of the slice from index k on.
   DEVICE void enter_slice(int first_k) {
     weights_ = lines_.template weights_at<Bits128>(own(first_k, 0));
     apart_ = static_cast<int>(lines_.template weights_at<Bits128>(own(first_k, kLoads - 1)) - weights_);
@@ -133,7 +133,7 @@ class NBitsRows {
       }
     }
   }
-  // Returns bits of all that load() has loaded.
+  // Returns a value that depends on all loads of load().
   DEVICE static uint32_t some_of(const Columns& columns) {
     uint32_t some = 0;
     UNROLL for (int i = 0; i < kLoads; ++i) {
@@ -166,7 +166,7 @@ class NBitsRows {
     }
   }
 
-  // Adds the products of a tile of columns and the rows of A to the sums; with the first slice, stores them.
+  // Multiplies a tile of columns by the rows of A and adds the result to the sums in LDS. The first slice stores it.
   DEVICE void multiply(const Columns& columns, int k, int tile) {
     typename Instruction::Sum sum = {};
     UNROLL for (int i = 0; i < kLoads; ++i) {

@@ -1,7 +1,7 @@
-// Quantizes X to bytes with one scale for the whole tensor and multiplies them by W, packed as words of four bytes at
+// Quantizes X to bytes with one scale for the tensor, and multiplies it by W, which is packed as words of four bytes at
 // adjacent indices k. The range of X is computed first. Then X is quantized and packed in blocks of rows, which remain
-// in the second-level cache while they are multiplied by all panels of W. The sums are exact: no instruction in use
-// saturates. Zero points, scales, bias and activation are applied while a result is in the first-level cache.
+// in the second-level cache while they are multiplied by all panels of W. The int32 sums are exact: no instruction in
+// use saturates. Zero points, scales, bias and activation are applied while a result is in the first-level cache.
 //
 // With x' = x - x_zero and w' = w - w_zero, sum(x' w') = sum(x w) - x_zero sum(w) - w_zero sum(x) + K x_zero w_zero.
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// One work item computes the range of this many elements of X.
+// The number of elements of X whose range one work item computes.
 constexpr int64_t kRangeElements = 1 << 14;
 
 // --- Weights
@@ -28,7 +28,7 @@ int64_t padded_columns(const QuantizedLinearProblem& p) { return round_up(p.N, k
 // The packed words of W are followed by the sum of each column.
 int64_t panel_words(const QuantizedLinearProblem& p) { return steps_of(p) * padded_columns(p); }
 
-// Added to bytes of W to make them signed, modulo 256.
+// Returns the offset that makes bytes of W signed when it is added modulo 256.
 uint8_t offset_of(const WeightBytes& bytes) { return bytes.is_signed ? 0 : 128; }
 
 // --- Quantization of X
@@ -56,7 +56,7 @@ Range range_of(const float* x, int64_t n) {
   return range;
 }
 
-// Scale and zero point as ONNX Runtime's DynamicQuantizeLinear computes them.
+// The scale and the zero point, computed as in ONNX Runtime's DynamicQuantizeLinear.
 struct Quantization {
   float scale, inverse;
   int32_t zero;
@@ -74,8 +74,8 @@ struct Quantization {
   }
   // Returns x / scale, rounded to the nearest integer, ties to even, plus the zero point, in 0 .. 255.
   IntVec operator()(Vec x) const {
-    // The quotient is at most 255 in magnitude. Its product with the inverse has an error below 2^-14, which changes
-    // the nearest integer only near a tie. A division takes several times as long.
+    // x / scale is at most 255 in magnitude. x * inverse has an error below 2^-14, which changes the nearest integer
+    // only near a tie. A division takes several times as long.
     const Vec product = x * inverse;
     Vec sum = near(product);
     const Vec distance = product - (sum - kNear);
@@ -92,7 +92,7 @@ struct Quantization {
   static IntVec integers(Vec sum) { return (IntVec)sum - 0x4b400000; }
 };
 
-// The packed X: blocks of at most kMaxRows rows. As many blocks are packed at a time as fit in a cache.
+// The packed X: blocks of at most kMaxRows rows. The blocks that are packed at a time fit in a cache.
 struct Blocks {
   int64_t slot, count, most;  // words of a block; blocks; blocks at a time
   int64_t ranges;             // work items that compute the range of X
@@ -119,8 +119,8 @@ struct Packed {
         sums(workspace.take<int32_t>(blocks.most * kMaxRows)) {}
 };
 
-// Quantizes and packs rows [rows, n] as [steps][kParts][rows]. Writes up to kWidth words beyond their end, and the sum
-// of each row to `sums` unless it is null.
+// Quantizes x [rows, n] and packs it to s [steps][kParts][rows]. Writes up to kWidth words beyond the end of s. Writes
+// the sum of each quantized row to `sums` unless it is null.
 template <class E>
 void pack(const Quantization& quantize, const float* x, int64_t rows, int64_t n, Word* s, int32_t* sums) {
   constexpr int64_t kSpan = kWidth * kBytes;
@@ -196,7 +196,7 @@ struct Epilogue {
   bool has_zero_points;  // a zero point of the signed W is not 0
   const float *scales, *b;
 
-  // Computes `rows` rows of y, from column n on, from their sums o. Overwrites o. `row_sums` are those of X.
+  // Computes `rows` rows of y, from column n on, from their sums o. Overwrites o. row_sums: the sums of the rows of X.
   void store(Word* o, int64_t rows, int64_t n, const int32_t* row_sums, float* y) const {
     const bool relu = p.act.kind == ActivationKind::kRelu;
     const bool simple = relu || p.act.kind == ActivationKind::kNone;
@@ -232,13 +232,13 @@ struct Epilogue {
 
  private:
   Words zero_points_of(int64_t column, int64_t here) const {
-    Words points = {};
-    if (!has_zero_points) return points;
+    Words zero_points = {};
+    if (!has_zero_points) return zero_points;
     for (int64_t i = 0; i < std::min(L, here); ++i) {
-      const auto point = static_cast<int8_t>(bytes.zero_points[column + i] + offset_of(bytes));
-      points[i] = static_cast<Word>(static_cast<int32_t>(point));
+      const auto zero_point = static_cast<int8_t>(bytes.zero_points[column + i] + offset_of(bytes));
+      zero_points[i] = static_cast<Word>(static_cast<int32_t>(zero_point));
     }
-    return points;
+    return zero_points;
   }
   // Returns K x_zero w_zero - x_zero sum(w) for each column.
   Words correction(int64_t column, Words zero_points) const {
@@ -257,7 +257,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
   const auto workers = static_cast<int64_t>(parallel.workers());
   const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
   const bool has_zero_points = std::any_of(bytes.zero_points, bytes.zero_points + p.N,
-                                           [&](uint8_t point) { return point != offset_of(bytes); });
+                                           [&](uint8_t zero) { return zero != offset_of(bytes); });
   std::vector<Loop> loops;
   loops.push_back({blocks.ranges, [&](int64_t i, size_t) {
                      const int64_t begin = i * kRangeElements;

@@ -31,7 +31,7 @@ QuantizedLinearProblem QuantizedLinearOp::problem(const Shapes& inputs) const {
   p.K = w[0];
   p.N = w[1];
   p.act = act_;
-  throw_if(x[x.rank() - 1] != p.K, "X ", x, " and W ", w, " do not fit");
+  throw_if(x[x.rank() - 1] != p.K, "the last axis of X ", x, " differs from the first axis of W ", w);
   require_shape("w_scale", inputs[2], {p.N});
   require_shape("w_zero_point", inputs[3], {p.N});
   require_shape("b", inputs[4], {p.N});
@@ -96,7 +96,7 @@ class QuantizedLinearCpu final : public CpuKernel<QuantizedLinearOp> {
   size_t workspace(const Problem& p, size_t workers) const override {
     return cpu::quantized_linear_workspace<float>(p, workers) + (packed_ ? 0 : in_workspace(p));
   }
-  // Returns the bytes of weights packed in the workspace, rounded up to a cache line.
+  // Returns the bytes of packed weights in the workspace, rounded up to a cache line.
   static size_t in_workspace(const Problem& p) {
     return (cpu::quantized_linear_weights<float>(p) + 63) / 64 * 64;
   }

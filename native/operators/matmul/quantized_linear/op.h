@@ -14,7 +14,7 @@
 namespace graphopt {
 
 struct QuantizedLinearProblem {
-  int64_t rows = 0;  // product of all dims of X but the last
+  int64_t rows = 0;  // product of all dims of X except the last
   int64_t K = 0;     // last dim of X
   int64_t N = 0;     // last dim of Y
   Activation act;
@@ -47,7 +47,7 @@ struct WeightBytes {
   bool is_signed;
 };
 
-// T is float. The result does not depend on the number of threads. Sums wrap modulo 2^32, as those of MatMulInteger.
+// T is float. The result does not depend on the number of threads. Sums wrap modulo 2^32, as in MatMulInteger.
 // Packed weights depend on p.K, p.N, W and its type.
 GRAPHOPT_CPU_KERNEL(size_t, quantized_linear_weights, (const QuantizedLinearProblem& p), (p))
 GRAPHOPT_CPU_KERNEL(void, quantized_linear_prepare,

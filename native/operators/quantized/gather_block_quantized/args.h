@@ -5,20 +5,20 @@
 
 namespace graphopt::hip {
 
-constexpr int kGatherBlocksThreads = 256;  // with 16 bytes of y each
+constexpr int kGatherBlocksThreads = 256;  // a work-item writes 16 bytes of y
 
-// x is [outer, size, inner] for the gathering, and [.., q_size, q_inner] for the blocks along q_size. y is
-// [outer, indices, inner]. Elements of x and zero points have 2, 4 or 8 bits, low bits first.
+// x is [outer, size, inner] with the gathered axis in the middle, and [.., q_size, q_inner] with blocks along q_size. y
+// is [outer, indices, inner]. Elements of x and zero points have 2, 4 or 8 bits, low bits first.
 struct GatherBlocksArgs : Arguments<5, 152> {
   In x, index;  // index: int64_t, or int32_t if `narrow`; negative indices count from the end
   In scale;     // [.., blocks, q_inner]
-  In zero;      // like the scales, in rows of `zero_row` elements and `zero_row_bytes`; null: `default_zero`
+  In zero;      // like scale, in rows of `zero_row` elements and `zero_row_bytes` bytes; null: `default_zero`
   Out y;
   uint32_t total;
   uint32_t size, blocks, zero_row_bytes;
   Divisor inner, indices, q_inner, q_size, block, zero_row;
   int32_t bits, is_signed, default_zero, narrow;
-  int32_t packs;  // 16 bytes of y are of one block, and all pointers are multiples of 16
+  int32_t packs;  // each 16 bytes of y have one scale, and all pointers are multiples of 16
 };
 
 }  // namespace graphopt::hip

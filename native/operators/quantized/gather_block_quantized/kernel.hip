@@ -1,11 +1,12 @@
 // GatherBlockQuantized: gathers rows of quantized values and dequantizes them in float32.
 //
-// Bound by memory: a work-item writes 16 bytes. An index that is out of range gives zeros, as in ONNX Runtime.
+// Memory-bound: a work-item writes 16 bytes. An index that is out of range gives zeros, as in ONNX Runtime.
 #include "device/platform.h"
 #include "operators/quantized/gather_block_quantized/args.h"
 
 namespace graphopt::hip {
 
+// Returns the quantized value at a bit offset.
 DEVICE float code_at(const uint8_t* bytes, uint32_t bit, const GatherBlocksArgs& args) {
   const int free = 32 - args.bits;
   const uint32_t code = static_cast<uint32_t>(bytes[bit / 8]) >> (bit % 8) << free;
@@ -51,7 +52,7 @@ DEVICE void gather_block_quantized(const GatherBlocksArgs& args) {
   const uint8_t* x = args.x;
   T* y = args.y;
   const auto bits = static_cast<uint32_t>(args.bits);
-  // The elements are addressed from a byte on, because the number of bits of x may exceed 32 bits.
+  // The bit offset of an element of x may exceed 32 bits.
   const auto element = [&](int64_t source, const BlockScale<T>& block) {
     const uint64_t bit = static_cast<uint64_t>(source) * bits;
     return from_float<T>((code_at(x + bit / 8, static_cast<uint32_t>(bit % 8), args) - block.zero) *

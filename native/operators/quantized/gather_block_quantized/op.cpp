@@ -1,4 +1,4 @@
-// GatherBlockQuantized of ONNX Runtime.
+// com.microsoft GatherBlockQuantized.
 #include "operators/quantized/gather_block_quantized/op.h"
 
 #include "operators/kernel_bases.h"
@@ -7,7 +7,7 @@
 namespace graphopt {
 namespace {
 
-enum : size_t { kData, kIndices, kScales, kPoints };
+enum : size_t { kData, kIndices, kScales, kZeroPoints };
 
 // Elements of 2 and 4 bits in a uint8 tensor are packed along the last axis.
 Planner plan_gather_block_quantized(const Node& node) {
@@ -34,11 +34,11 @@ Planner plan_gather_block_quantized(const Node& node) {
     p.is_signed = data.type == ElementType::kInt4;
     p.default_zero = bytes ? 1 << (p.bits - 1) : 0;
     p.zero_row = bytes ? blocks[rank - 1] : blocks.elements();
-    p.has_zero = call.has_input(kPoints);
+    p.has_zero = call.has_input(kZeroPoints);
     if (p.has_zero) {
-      Shape points = blocks;
-      if (bytes) points[rank - 1] = (points[rank - 1] * p.bits + 7) / 8;
-      throw_if(call.input(kPoints).shape != points, "the zero points must have the shape ", points);
+      Shape zeros = blocks;
+      if (bytes) zeros[rank - 1] = (zeros[rank - 1] * p.bits + 7) / 8;
+      throw_if(call.input(kZeroPoints).shape != zeros, "the zero points must have the shape ", zeros);
     }
     p.indices = index.shape.elements();
     p.narrow = index.type == ElementType::kInt32;
@@ -46,7 +46,8 @@ Planner plan_gather_block_quantized(const Node& node) {
     const Ref y = set_output(call, 0, gathered(x, index.shape, gathered_axis), scales.type);
     program.launch(
         gpu::gather_block_quantized_plan(p, call.aligned()),
-        {Ref::input(kData), Ref::input(kIndices), Ref::input(kScales), input_or_none(call, kPoints)}, {y});
+        {Ref::input(kData), Ref::input(kIndices), Ref::input(kScales), input_or_none(call, kZeroPoints)},
+        {y});
   };
 }
 
@@ -58,7 +59,7 @@ std::string refuse_gather_block_quantized(const Node& node) {
     return std::to_string(bits) + " bits";
   if (block < 16 || block > INT32_MAX) return "a block size of " + std::to_string(block);
   if (!is_float(node.inputs[kScales].type)) return "only scales of float and float16";
-  if (node.has_input(kPoints) && node.inputs[kPoints].type != data)
+  if (node.has_input(kZeroPoints) && node.inputs[kZeroPoints].type != data)
     return "data and zero points have different types";
   return "";
 }

@@ -5,15 +5,15 @@
 
 namespace graphopt::gpu {
 
-// Gathers rows of x along an axis and dequantizes them: y = (x - zero) scale. x is [outer, size, inner] for the
-// gathering, and [q_outer, q_size, q_inner] with blocks along q_size, in elements.
+// Gathers rows of x along an axis and dequantizes them: y = (x - zero) scale. x is [outer, size, inner] with the
+// gathered axis in the middle, and [q_outer, q_size, q_inner] with blocks along q_size. All sizes are in elements.
 struct GatherBlocksProblem {
   int64_t outer = 1, size = 1, inner = 1, indices = 1;
   int64_t q_outer = 1, q_size = 1, q_inner = 1, block = 32;
   int bits = 4;
   bool is_signed = false;
   bool has_zero = false;
-  int64_t zero_row = 1;  // zero points in a row, which ends at a byte
+  int64_t zero_row = 1;  // zero points in a row; rows are padded to whole bytes
   int default_zero = 0;
   bool narrow = false;  // indices are int32_t
   bool half = false;    // scales and y are float16

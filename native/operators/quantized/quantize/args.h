@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizeThreads = 256;  // with 16 bytes of floats each
+constexpr int kQuantizeThreads = 256;  // a work-item converts 16 bytes of floats
 
 // The number of scales and zero points of x [outer, size, inner].
 enum class Scales : int32_t {
@@ -26,9 +26,9 @@ struct QuantizeArgs : Arguments<4, 96> {
   int32_t zero_first;  // the zero point is added before rounding
 };
 
-constexpr int kDynamicThreads = 64;  // only one work-item computes
+constexpr int kDynamicThreads = 64;  // one wave, of which one work-item computes
 
-// Computes the scale and the uint8 zero point for values from `least` to `most`.
+// Computes the scale and the uint8 zero point for values in [least, most].
 struct DynamicScaleArgs : Arguments<4, 32> {
   In least, most;
   Out scale, zero;

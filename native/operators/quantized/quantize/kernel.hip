@@ -1,19 +1,19 @@
 // QuantizeLinear to 4, 8 and 16 bits and DequantizeLinear from 4, 8, 16 and 32 bits, computed in float32.
 //
-// Bound by memory: a work-item accesses 16 bytes of floats with one instruction, and their quantized values
-// with another.
+// Memory-bound: a work-item accesses 16 bytes of floats with one instruction, and their quantized values with another.
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/quantized/quantize/args.h"
 
 namespace graphopt::hip {
 
+// Returns the index of the scale of element i.
 DEVICE uint32_t scale_of(const QuantizeArgs& args, uint32_t i) {
   if (args.scales == Scales::kOne) return 0;
   const uint32_t line = divide(i, args.inner), outer = divide(line, args.size);
-  const uint32_t place = line - outer * args.size.d;
-  if (args.scales == Scales::kAxis) return place;
-  return (outer * args.blocks + divide(place, args.block)) * args.inner.d + (i - line * args.inner.d);
+  const uint32_t along = line - outer * args.size.d;
+  if (args.scales == Scales::kAxis) return along;
+  return (outer * args.blocks + divide(along, args.block)) * args.inner.d + (i - line * args.inner.d);
 }
 
 template <class X, int kCount>
@@ -21,8 +21,8 @@ struct alignas(kCount * sizeof(X)) Elements {
   X v[kCount];
 };
 
-// Integers of kBits bits, signed or unsigned, as stored in memory: an X holds one of them, or two of 4 bits, the
-// first in the lower half.
+// Signed or unsigned integers of kBits bits in memory: an X holds one integer, or two of 4 bits, the first one in the
+// low bits.
 template <class X, int kBits_>
 struct Stored {
   static constexpr int kBits = kBits_;
@@ -79,7 +79,7 @@ DEVICE void quantize(const QuantizeArgs& args) {
   constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
   const uint32_t first = first_element(kSize);
   // Returns the X that holds the elements from i on. Elements beyond `total` are 0.
-  const auto joined = [&](uint32_t i, const auto& value) {
+  const auto packed = [&](uint32_t i, const auto& value) {
     uint32_t bits = 0;
     UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {
       if (i + part < args.total) bits |= quantized<To, X>(args, i + part, value(part)) << part * kBits;
@@ -91,14 +91,14 @@ DEVICE void quantize(const QuantizeArgs& args) {
     Elements<X, kOut> out;
     UNROLL for (int j = 0; j < kOut; ++j) {
       const int k = j * To::kInOne;
-      out.v[j] = joined(first + static_cast<uint32_t>(k),
+      out.v[j] = packed(first + static_cast<uint32_t>(k),
                         [&](uint32_t part) { return in.v[k + static_cast<int>(part)]; });
     }
     *reinterpret_cast<Elements<X, kOut>*>(y + first / To::kInOne) = out;
     return;
   }
   NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; i += To::kInOne) {
-    y[i / To::kInOne] = joined(i, [&](uint32_t part) { return x[i + part]; });
+    y[i / To::kInOne] = packed(i, [&](uint32_t part) { return x[i + part]; });
   }
 }
 
@@ -138,7 +138,7 @@ FLOAT_KERNELS(dequantize_b16, (dequantize<uint16_t, 16, T>), kQuantizeThreads, Q
               y)
 FLOAT_KERNELS(dequantize_i32, (dequantize<int32_t, 32, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
 
-// The range is extended to include 0, so that one of the 256 values represents 0 exactly.
+// The range is extended to include 0: one of the 256 values then represents 0 exactly.
 KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {
   const float *least = args.least, *most = args.most;
   float* scale = args.scale;

@@ -11,16 +11,16 @@ void quantize_dynamically(Program& program, const Shape& shape, bool aligned, Re
   gpu::ReduceProblem reduced;
   reduced.x = {shape.elements()};
   reduced.reduced = {true};
-  Ref ends[2];
+  Ref range[2];  // minimum, maximum
   for (const bool most : {false, true}) {
     reduced.reduction = most ? gpu::Reduction::kMax : gpu::Reduction::kMin;
-    ends[most] = program.reserve(bytes_of(ElementType::kFloat));
-    program.launch(gpu::reduce_plan(reduced, aligned), {x}, {ends[most]});
+    range[most] = program.reserve(bytes_of(ElementType::kFloat));
+    program.launch(gpu::reduce_plan(reduced, aligned), {x}, {range[most]});
   }
-  program.launch(gpu::dynamic_scale_plan(), {ends[0], ends[1]}, {scale, zero});
+  program.launch(gpu::dynamic_scale_plan(), {range[0], range[1]}, {scale, zero});
   gpu::QuantizeProblem p;
   p.size = shape.elements();
-  p.number = ElementType::kUint8;
+  p.quantized = ElementType::kUint8;
   p.zero = true;
   program.launch(gpu::quantize_plan(p, aligned), {x, scale, zero}, {y});
 }
@@ -42,15 +42,15 @@ std::string refuse_dynamic(const Node& node) {
 
 using gpu::Scales;
 
-// Scale and zero point are inputs 1 and 2.
-Planner plan_quantize(const Node& node, bool back) {
+// Scale and zero point are inputs 1 and 2. `dequantizes`: DequantizeLinear.
+Planner plan_quantize(const Node& node, bool dequantizes) {
   const int64_t given_axis = node.get_int("axis", 1), block = node.get_int("block_size", 0);
   const auto given_type = static_cast<ElementType>(node.get_int("output_dtype", 0));
   const ElementType type = given_type == ElementType::kUndefined ? ElementType::kUint8 : given_type;
   return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &scale = call.input(1);
     gpu::QuantizeProblem p;
-    p.back = back;
+    p.dequantizes = dequantizes;
     p.half = scale.type == ElementType::kHalf;
     p.zero = call.has_input(2);
     // ONNX Runtime's quantizer writes scales of shape [1] with zero points of shape [].
@@ -58,7 +58,7 @@ Planner plan_quantize(const Node& node, bool back) {
     if (p.zero) {
       const Shape& zero = call.input(2).shape;
       throw_if(zero != scale.shape && !(is_one(scale.shape) && is_one(zero)), "scale ", scale.shape,
-               " and zero point ", zero, " differ");
+               " and zero point ", zero, " have different shapes");
     }
     p.size = x.shape.elements();
     const auto split = [&] {
@@ -81,14 +81,14 @@ Planner plan_quantize(const Node& node, bool back) {
     } else if (x.shape.rank() == 0) {
       p.size = 1;
     }
-    p.number = back ? x.type : p.zero ? call.input(2).type : type;
-    const Ref y = set_output(call, 0, x.shape, back ? scale.type : p.number);
+    p.quantized = dequantizes ? x.type : p.zero ? call.input(2).type : type;
+    const Ref y = set_output(call, 0, x.shape, dequantizes ? scale.type : p.quantized);
     program.launch(gpu::quantize_plan(p, call.aligned()),
                    {Ref::input(0), Ref::input(1), Ref::input(p.zero ? 2 : 1)}, {y});
   };
 }
 
-// The types that QuantizeLinear writes.
+// Whether QuantizeLinear can write this type.
 bool is_narrow(ElementType type) { return is_packed(type) || (is_integer(type) && bytes_of(type) <= 2); }
 
 std::string refuse_block(const Node& node) {

@@ -13,12 +13,12 @@ using hip::Scales;
 struct QuantizeProblem {
   int64_t outer = 1, size = 1, inner = 1;
   Scales scales = Scales::kOne;
-  int64_t block = 1;                        // size of a block, for kBlocks
-  ElementType number = ElementType::kInt8;  // the quantized type: of 4, 8 or 16 bits, or kInt32 if `back`
-  bool half = false;                        // scales and the other tensor are float16
-  bool zero = false;                        // a zero point is given
-  bool back = false;                        // DequantizeLinear
-  bool zero_first = false;                  // the zero point is added before rounding, not after it
+  int64_t block = 1;                           // size of a block, for kBlocks
+  ElementType quantized = ElementType::kInt8;  // a type of 4, 8 or 16 bits, or kInt32 if `dequantizes`
+  bool half = false;                           // the scales and the real tensor are float16
+  bool zero = false;                           // a zero point is given
+  bool dequantizes = false;                    // DequantizeLinear
+  bool zero_first = false;                     // the zero point is added before rounding, not after it
 };
 
 // Inputs x, scale, zero point if any; output y. `aligned`: all pointers are multiples of 16. Throws

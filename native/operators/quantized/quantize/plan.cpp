@@ -5,11 +5,11 @@ namespace graphopt::gpu {
 namespace {
 
 const char* kernel_of(const QuantizeProblem& p) {
-  const char* number = is_packed(p.number)       ? "b4"
-                       : bytes_of(p.number) == 1 ? "b8"
-                       : bytes_of(p.number) == 2 ? "b16"
-                                                 : "i32";
-  return float_kernel(kernel_name({p.back ? "dequantize_" : "quantize_", number}), p.half);
+  const char* type = is_packed(p.quantized)       ? "b4"
+                     : bytes_of(p.quantized) == 1 ? "b8"
+                     : bytes_of(p.quantized) == 2 ? "b16"
+                                                  : "i32";
+  return float_kernel(kernel_name({p.dequantizes ? "dequantize_" : "quantize_", type}), p.half);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   args.size = make_divisor(p.size);
   args.block = make_divisor(p.block);
   args.blocks = to_u31(divide_up(p.size, p.block));
-  args.is_signed = p.number == ElementType::kInt4 || is_signed(p.number);
+  args.is_signed = p.quantized == ElementType::kInt4 || is_signed(p.quantized);
   args.vectors = aligned;
   args.zero_first = p.zero_first;
   return one_launch(kernel_of(p), divide_up(total, p.half ? 8 : 4), hip::kQuantizeThreads, args);

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizedThreads = 256;   // with 16 elements each
+constexpr int kQuantizedThreads = 256;   // a work-item processes 16 elements
 constexpr int kQuantizedLineItems = 32;  // work-items that share a line
 
 enum class QuantizedOp : int32_t {
@@ -47,7 +47,7 @@ constexpr int kExponentials = 256;  // one for each difference of two bytes
 struct ExponentialsArgs : Arguments<2, 24> {
   In x_scale;
   Out table;
-  double largest;  // the exponent of the first entry
+  double largest;  // table[d] = e^(largest - d scale)
 };
 
 struct QuantizedSoftmaxArgs : Arguments<5, 64> {

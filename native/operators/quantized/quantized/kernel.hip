@@ -1,7 +1,7 @@
-// Functions of quantized 8-bit values, computed in float and rounded once. For functions of one value, the 256
-// results are equal to the tables of ONNX Runtime's CPU kernels.
+// Functions of quantized 8-bit values, computed in float and rounded once. For functions of one value, the 256 results
+// are equal to the lookup tables of ONNX Runtime's CPU kernels.
 //
-// Bound by memory: a few FLOPs for each byte read and written. A work-item processes 16 elements.
+// Memory-bound: a few FLOPs for each byte read and written. A work-item processes 16 elements.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/operands.h"
 #include "blocks/gpu/quantized.h"

@@ -1,4 +1,4 @@
-// Element-wise and reduction QLinear operators of ONNX Runtime on quantized 8-bit values.
+// The element-wise and reducing QLinear* operators of com.microsoft on quantized 8-bit values.
 #include "operators/quantized/quantized/op.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 void require_one(const Call& call, const QuantizedOperand& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
-      throw Error("a scale or zero point ", call.input(i).shape, " is not one element");
+      throw Error("a scale or zero point ", call.input(i).shape, " must have one element");
     }
   }
 }
 
-// to = quantize(act(dequantize(x))).
+// Computes to = quantize(act(dequantize(x))).
 void add_activation(const Call& call, Program& program, const Activation& act, const QuantizedOperand& x,
                     const QuantizedOperand& y, Ref to) {
   require_one(call, x);
@@ -56,14 +56,13 @@ Ref rescaled(const Call& call, Program& program, const QuantizedOperand& x, cons
   return to;
 }
 
-// Transposes x, bytes of this shape, by `perm` into `to`.
+// Transposes x, which has byte elements and this shape, by `perm` into `to`.
 void add_transposition(const Call& call, Program& program, const Shape& shape,
                        const std::vector<size_t>& perm, Ref x, Ref to) {
   program.launch(gpu::strided_copy_plan(gpu::permutation(shape, perm, 1), call.aligned()), {x}, {to});
 }
 
-// The operands of operators with one input X. For Y, only scale and zero point are inputs, and kY.x is the
-// index of X.
+// The operands of operators with one input X. Only the scale and zero point of Y are inputs; kY.x is the index of X.
 constexpr QuantizedOperand kX = {0, 1, 2}, kY = {0, 3, 4};
 
 // QLinearSigmoid and QLinearLeakyRelu, which have one input.
@@ -94,7 +93,7 @@ Planner plan_quantized_binary(const Node& node, QuantizedOp op) {
   act.kind = static_cast<ActivationKind>(node.get_int("activation", 0));
   return [=](Call& call, Program& program) {
     constexpr QuantizedOperand a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
-    for (const QuantizedOperand& numbers : {a, b, c}) require_one(call, numbers);
+    for (const QuantizedOperand& operand : {a, b, c}) require_one(call, operand);
     QuantizedProblem p;
     p.op = op;
     p.act = act;
@@ -129,7 +128,7 @@ void plan_quantized_where(Call& call, Program& program) {
   program.launch(gpu::integer_elementwise_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
 }
 
-// `equal`, which the provider sets: a bit for each tensor with the scale and zero point of the output.
+// The provider sets the attribute `equal`: a bit for each input that has the scale and zero point of the output.
 Planner plan_quantized_concat(const Node& node, bool last) {
   const int64_t axis_of_node = node.get_int("axis"), equal = node.get_int("equal", 0);
   const int64_t given =
@@ -189,7 +188,7 @@ Planner plan_quantized_mean(const Node& node, bool layout_is_last) {
   };
 }
 
-// Pools in float, between a dequantization and a quantization.
+// Dequantizes, computes the average pool in float, and quantizes.
 Planner plan_quantized_average_pool(const Node& node) {
   const PoolWindows of_node(node, true);
   const bool last = node.get_bool("channels_last");
@@ -218,9 +217,9 @@ Planner plan_quantized_average_pool(const Node& node) {
     }
     const gpu::QuantizedLines lines = lines_of(call);
     gpu::QuantizeProblem p;
-    p.number = x.type;
+    p.quantized = x.type;
     p.zero = lines.x_zero;
-    p.back = true;
+    p.dequantizes = true;
     p.size = planes.elements();
     const Ref real = program.reserve(p.size * bytes_of(ElementType::kFloat));
     program.launch(gpu::quantize_plan(p, call.aligned()),
@@ -228,7 +227,7 @@ Planner plan_quantized_average_pool(const Node& node) {
     p.size = pooled.elements();
     const Ref means = program.reserve(p.size * bytes_of(ElementType::kFloat));
     program.launch(gpu::pool_plan(windows, ElementType::kFloat, call.aligned()), {real}, {means});
-    p.back = false;
+    p.dequantizes = false;
     p.zero = lines.y_zero;
     p.zero_first = true;
     const Ref to = last ? program.reserve(p.size) : y;
@@ -238,7 +237,7 @@ Planner plan_quantized_average_pool(const Node& node) {
   };
 }
 
-// Softmax over one axis, or below opset 13 over all axes from that axis on.
+// Computes Softmax over one axis or, below opset 13, over all axes from this axis on.
 Planner plan_quantized_softmax(const Node& node) {
   const bool flat = node.get_int("opset") < 13;
   const int64_t given = node.get_int("axis", flat ? 1 : -1);
@@ -258,8 +257,7 @@ Planner plan_quantized_softmax(const Node& node) {
   };
 }
 
-// Checks triples of inputs: values, scale, zero point. The last triple describes the output and repeats an
-// input as its values.
+// Checks the types of operands. The last operand describes the output, and its index x is that of an input.
 std::string refuse_triples(const Node& node, const std::vector<QuantizedOperand>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);

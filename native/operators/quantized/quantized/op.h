@@ -9,8 +9,8 @@ namespace graphopt::gpu {
 
 using hip::QuantizedOp;
 
-// y = quantize(act(op(dequantize(a), dequantize(b)))) with numpy broadcasting; kActivate and kTable have no b, kAdd has
-// only Relu, kMul and kTable have no activation.
+// y = quantize(act(op(dequantize(a), dequantize(b)))) with numpy broadcasting. kActivate and kTable have no b. The only
+// activation of kAdd is Relu; kMul and kTable have none.
 struct QuantizedProblem {
   QuantizedOp op = QuantizedOp::kActivate;
   Activation act;
@@ -19,10 +19,9 @@ struct QuantizedProblem {
   Shape a, b, y;
 };
 
-// Inputs a, its scale and zero point, b, its scale and zero point, scale and zero point of y; for kTable a and the
-// table. Output y. `aligned`:
-// all pointers are multiples of 16. Throws std::invalid_argument if a or b does not broadcast to y, if a size is too
-// large, or if too many axes cannot be merged.
+// Inputs: a, its scale and zero point, b, its scale and zero point, scale and zero point of y; for kTable, a and the
+// table. Output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument if a or b does not
+// broadcast to y, if a size is too large, or if too many axes remain after merging.
 Plan quantized_plan(const QuantizedProblem& p, bool aligned);
 
 // Lines of x [outer, size, inner] along `size`.
@@ -35,12 +34,12 @@ struct QuantizedLines {
 // Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner].
 Plan quantized_mean_plan(const QuantizedLines& p);
 
-// Inputs x, the output of quantized_exponentials_plan, scale and zero point of y; output y like x. x_zero is not
-// read, because a common offset cancels.
+// Inputs x, the output of quantized_exponentials_plan, an unused input, scale and zero point of y; output y like x. The
+// zero point of x cancels.
 Plan quantized_softmax_plan(const QuantizedLines& p);
 
-// Input: the scale of x. Output: 256 floats e^(-d scale) for the differences d of two bytes, times a factor that keeps
-// a sum of `size` of them in float's range.
+// Input: the scale of x. Output: for each difference d of two bytes, the float e^(-d scale), times a factor with which
+// a sum of `size` exponentials is in the range of float.
 Plan quantized_exponentials_plan(int64_t size);
 
 }  // namespace graphopt::gpu

@@ -78,7 +78,7 @@ Plan quantized_exponentials_plan(int64_t size) {
   hip::ExponentialsArgs args = {};
   args.x_scale = input(0);
   args.table = output(0);
-  // Computes the limit like ONNX Runtime's CPU kernel, so that results round equally.
+  // The limit is computed as in ONNX Runtime's CPU kernel, because the results must round equally.
   constexpr double kSpare = 5;
   const double limit = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
   args.largest = std::max(0.0, limit - kSpare);
