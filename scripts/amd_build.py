@@ -60,12 +60,12 @@ class Kernel:
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
 PRODUCTS = (
-    r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|(integer_)?gemm_(?!sum)|conv_|"
+    r"(winograd|implicit|matrix)_gemm|fused_attention_(plain|many|\d)|(integer_)?gemm_(?!sum)|(channels_last_)?conv_|"
     r"matmul_nbits_(rows|\d)"
 )
 # The least simulated percentage of the matrix units' peak, for the largest tiles.
 FLOORS = {
-    r"gemm_(turned_)?panels_128x128_f16|conv_(last|disjoint)_128x128_f16": 65,
+    r"gemm_(transposed_)?panels_128x128_f16|(channels_last_conv|conv_disjoint)_128x128_f16": 65,
     r"fused_attention_plain_(64|128)_f16": 50,
 }
 INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)

@@ -385,10 +385,10 @@ def convolutions_last(r: Runner, shapes: Sequence[tuple[int, ...]]) -> Iterator[
         inputs = [x, w, bias]
 
         def with_tile(tile: int, fixed: Any = fixed, inputs: Any = inputs, y: Any = y) -> Work:
-            return r.work(r.plan("conv_last", *fixed, c_int32(tile), NO), inputs, [y])
+            return r.work(r.plan("channels_last_conv", *fixed, c_int32(tile), NO), inputs, [y])
 
         peers = {"cuDNN": partial(F.conv2d, x, w, bias, stride=stride, padding=pad)}
-        plan, flops = r.plan("conv_last", *fixed, c_int32(-1), NO), 2 * n * m * out**2 * c * kernel**2
+        plan, flops = r.plan("channels_last_conv", *fixed, c_int32(-1), NO), 2 * n * m * out**2 * c * kernel**2
         name = str((n, c, h, m, kernel, stride))
         yield r.row(name, plan, inputs, [y], peers=peers, flops=flops, with_tile=with_tile)
 

@@ -1,6 +1,6 @@
 // Helpers for kernel files that instantiate a kernel for each row of a table of tiles.h. Such a file defines
 // a macro for one row and passes it to the table. The macro makes the name of the kernel, which a template cannot do:
-//   #define CONV_KERNEL(name, dense, ...) GEMM_ON_##dense(KERNEL_OF(conv_last_##name##_f16, ...))
+//   #define CONV_KERNEL(name, dense, ...) GEMM_ON_##dense(KERNEL_OF(channels_last_conv_##name##_f16, ...))
 //   GEMM_ALIGNED_TILES(CONV_KERNEL)
 #pragma once
 

@@ -42,4 +42,6 @@ def has_matrix(arch: str, half: bool) -> bool:
 
 def only_matrix(kernel: str) -> bool:
     """Whether a kernel needs matrix units. Without them its plan is refused, so no launch uses the kernel."""
-    return kernel.startswith(("matrix_", "conv_last_", "conv_disjoint_", "conv_halo", "integer_gemm_", "integer_conv_"))
+    return kernel.startswith(
+        ("matrix_", "channels_last_conv_", "conv_disjoint_", "conv_halo", "integer_gemm_", "integer_conv_")
+    )

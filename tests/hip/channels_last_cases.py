@@ -160,7 +160,7 @@ def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo
 
     def plan(harness: Harness, facts: int) -> Plan:
         last = (has, c_int32(kind), c_float(p), c_float(q), c_int32(tile), c_int(halo))
-        return harness.plan("conv_last", facts, c_int(transposed), int64s(numbers), *last)
+        return harness.plan("channels_last_conv", facts, c_int(transposed), int64s(numbers), *last)
 
     op = "ConvTranspose" if transposed else "Conv"
     return Case(name, op, inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
@@ -168,7 +168,7 @@ def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo
 
 def cases() -> Iterator[Case]:
     for tile in tiles.DENSE:
-        for table, kind in ((PRODUCTS, "conv_last"), (DISJOINT, "conv_disjoint")):
+        for table, kind in ((PRODUCTS, "channels_last_conv"), (DISJOINT, "conv_disjoint")):
             for i, sizes_ in enumerate(table):
                 yield product(f"{kind}_{tile.size}-{i}", sizes_, kind == "conv_disjoint", tile.number)
     for tile in tiles.HALO:

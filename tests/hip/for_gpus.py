@@ -61,13 +61,13 @@ def large_cases() -> Iterator[Case]:
             # Rows that attend to few keys have many times the overall RMS, and rounding errors in proportion.
             yield replace(fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p), by_row=True)
     # Keys shared by waves (split-K within a work-group), which the CPU does not support.
-    teams = 2
+    ping_pong = 2
     for i, p in enumerate((*fused_attention_cases.BY_HEAD[64], *fused_attention_cases.BY_HEAD[128],
                            *fused_attention_cases.SPLIT)):  # fmt: skip
-        yield fused_attention_cases.case(f"attention_teams_f16-{i}", np.float16, p, rows=teams)
+        yield fused_attention_cases.case(f"attention_ping_pong_f16-{i}", np.float16, p, rows=ping_pong)
     for i, p in enumerate((Problem(515, 1030, 128, heads=2, causal=True), Problem(1000, 900, 96, heads=2, causal=True),
                            Problem(300, 1000, 64, heads=2, rows_first=True))):  # fmt: skip
-        large = fused_attention_cases.case(f"attention_large_teams_f16-{i}", np.float16, p, rows=teams)
+        large = fused_attention_cases.case(f"attention_large_ping_pong_f16-{i}", np.float16, p, rows=ping_pong)
         yield replace(large, by_row=True)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):
@@ -76,10 +76,10 @@ def large_cases() -> Iterator[Case]:
 
     # The tiles that the CPU does not support.
     for tile in tiles.DENSE_COPYING:
-        for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
+        for i, product in enumerate((*product_cases.PANELS, *product_cases.TRANSPOSED)):
             yield product_cases.gemm(f"{tile.size}_gemm_panels-{i}", np.float16, product, tile.number)
         for kind, table in (
-            ("conv_last", channels_last_cases.PRODUCTS),
+            ("channels_last_conv", channels_last_cases.PRODUCTS),
             ("conv_disjoint", channels_last_cases.DISJOINT),
         ):
             for i, sizes in enumerate(table):

@@ -989,8 +989,9 @@ EXPORT Plan* graphopt_dynamic_scale_plan(const DeviceFacts*) {
 
 // `numbers`: N, C, M, then for both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a
 // residual. `halo`: uses the kernels that share pixels between taps, if the device has them.
-EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, const int64_t* numbers,
-                                     const int* has, int32_t kind, float a, float b, int32_t tile, int halo) {
+EXPORT Plan* graphopt_channels_last_conv_plan(const DeviceFacts* device, int transposed,
+                                              const int64_t* numbers, const int* has, int32_t kind, float a,
+                                              float b, int32_t tile, int halo) {
   return guarded([&] {
     ConvolutionProblem p;
     p.transposed = transposed != 0;
@@ -1002,9 +1003,9 @@ EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, 
     p.has_bias = has[0] != 0;
     p.has_residual = has[1] != 0;
     p.act = activation(kind, a, b);
-    if (const char* why = refuse_conv_last(p, *device)) throw std::invalid_argument(why);
+    if (const char* why = refuse_channels_last_conv(p, *device)) throw std::invalid_argument(why);
     const bool shares = halo != 0 && refuse_conv_halo(p, *device) == nullptr;
-    return (shares ? conv_halo_plan : conv_last_plan)(p, *device, gemm_tile(tile));
+    return (shares ? conv_halo_plan : channels_last_conv_plan)(p, *device, gemm_tile(tile));
   });
 }
 

@@ -72,7 +72,7 @@ PANELS = (
     Product(3, 24, 264, b_batch=(2,), bias=True, bias_step=24, residual=True),
     Product(33, 16, 16, b_batch=(3,), bias=True, bias_step=17),
 )
-TURNED = tuple(replace(p, N=p.N - 3 if i % 2 else p.N, transpose_b=True) for i, p in enumerate(PANELS))
+TRANSPOSED = tuple(replace(p, N=p.N - 3 if i % 2 else p.N, transpose_b=True) for i, p in enumerate(PANELS))
 
 
 def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
@@ -163,6 +163,6 @@ def cases() -> Iterator[Case]:
                 name = f"conv_{tile.size}_{suffix}-{'x'.join(map(str, sizes[:6]))}"
                 yield conv(name, dtype, sizes, i % 2 == 0, tile.number)
     for tile in tiles.DENSE:
-        for kind, products in (("panels", PANELS), ("turned", TURNED)):
+        for kind, products in (("panels", PANELS), ("transposed", TRANSPOSED)):
             for p in products:
                 yield gemm(f"gemm_{kind}_{tile.size}-{p.M}x{p.N}x{p.K}", np.float16, p, tile.number)

@@ -111,12 +111,12 @@ TEST_CASE("attention takes many rows where they fill the device") {
 
 TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   // 128 and 96 work-groups of 128 rows on 132 units.
-  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_teams_128_f16"));
-  CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_teams_96_f16"));
-  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_teams_64_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_ping_pong_128_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_ping_pong_96_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_ping_pong_64_f16"));
   // 64 work-groups: two splits give one work-group for each unit.
   const Plan split = plan_on("sm_90", problem(1, 8, 1024, 1024, 128), true);
-  CHECK(has(split, "plain_teams_128_f16"));
+  CHECK(has(split, "plain_ping_pong_128_f16"));
   CHECK(attention_of(split).grid.x == 128);
   CHECK(split.launches.size() == 2);
   // No split: two work-groups for a unit, few keys, few rows, an operation between the GEMMs, another device.
@@ -128,7 +128,7 @@ TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   AttentionProblem p = problem(1, 16, 1024, 1024, 128);
   CHECK(has(plan_on("gfx942", p, true), "plain_128_f16"));
   p.has_bias = true;
-  CHECK(!has(plan_on("sm_90", p, true), "teams"));
+  CHECK(!has(plan_on("sm_90", p, true), "ping_pong"));
 }
 
 TEST_CASE("attention copies whole vectors beside the work items") {
@@ -156,14 +156,15 @@ TEST_CASE("attention work groups cover all rows") {
       for (const bool half : {false, true}) {
         const bool matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
         const DeviceFacts facts = typical_facts(arch.name);
-        for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany, AttentionRows::kTeams}) {
+        for (const AttentionRows rows :
+             {AttentionRows::kFew, AttentionRows::kMany, AttentionRows::kPingPong}) {
           const bool copies = arch.matrix == hip::Matrix::kMma;
           const int element = half ? 2 : 4;
           const bool has_many =
               hip::attention_has_many(matrix, arch.wave, copies, static_cast<int>(D), true, element);
           if (rows == AttentionRows::kMany && !has_many) continue;
-          if (rows == AttentionRows::kTeams &&
-              !hip::attention_has_teams(matrix, copies, static_cast<int>(D), true, element))
+          if (rows == AttentionRows::kPingPong &&
+              !hip::attention_has_ping_pong(matrix, copies, static_cast<int>(D), true, element))
             continue;
           // No splits: as many heads as there are compute units.
           const AttentionProblem p = problem(1, facts.compute_units, 1000, 70, D);
@@ -230,7 +231,7 @@ TEST_CASE("a decoder's launches fill the device whatever the lengths are") {
     AttentionProblem p = problem(1, 32, 1, 131072, 128);
     p.group = 4;
     p.k = p.v = {8 * p.T * p.D, p.T * p.D, p.D, 1};
-    p.has_lengths = true;
+    p.has_seqlens_k = true;
     const Plan plan = plan_on(arch, p, true);
     CHECK(plan.launches.size() == 2);
     const Launch& launch = attention_of(plan);
@@ -250,8 +251,8 @@ TEST_CASE("attention looks for values that are not finite only where they matter
   p.guard = true;
   Plan plan = plan_on("gfx1100", p, true);
   CHECK(plan.launches.size() == 2);
-  CHECK(std::string(plan.launches[0].kernel) == "fused_attention_values_f16");
-  const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
+  CHECK(std::string(plan.launches[0].kernel) == "fused_attention_nonfinite_f16");
+  const int64_t parts = divide_up(p.T, hip::kAttentionNonfiniteKeys);
   CHECK(plan.workspace == std::vector<int64_t>({p.B * p.H * parts * p.Dv * 4}));
   CHECK(plan.launches[0].grid.x == p.B * p.H * parts);
   // The kernels with a mask search themselves, unless the keys are split.

@@ -15,7 +15,7 @@ constexpr int kHaloZeros =
 // `parts` parts (run_steps_ahead).
 constexpr int halo_chunks(int threads, int parts) { return threads < 256 || parts < 2 ? parts : 2; }
 
-// Like ConvLastArgs, for a convolution with stride 1 and with Y of the same height and width as X. A
+// Like ChannelsLastConvArgs, for a convolution with stride 1 and with Y of the same height and width as X. A
 // tap therefore reads consecutive pixels of X for consecutive pixels of Y. `rows`: number of pixels of X that
 // the taps of a tile cover. `first`: the first pixel of Y in the tiles of this launch. A step multiplies
 // one tap of one block of channels. The steps of a block are consecutive and share its pixels in LDS.

@@ -129,7 +129,7 @@ struct ConvPatches {
 
 // Copies the patches of a work-group's pixels to LDS. A work-item copies the same k indices of several pixels. With
 // half_t, elements outside X are zeros; with int8, they are copies of args.outside().
-template <class P, class Args = ConvLastArgs>
+template <class P, class Args = ChannelsLastConvArgs>
 struct Im2colRows {
   static constexpr bool kInt8 = P::Product::kInt8;
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
@@ -138,7 +138,7 @@ struct Im2colRows {
   static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
 
-  static constexpr int kNoTap = kConvLastTaps;  // no mask has this bit
+  static constexpr int kNoTap = kChannelsLastConvTaps;  // no mask has this bit
 
   const Args& args;
   const half_t* x;
@@ -220,7 +220,7 @@ struct Im2colRows {
 };
 
 // The same through registers. Consecutive steps of a tap only advance the addresses.
-template <class P, class Args = ConvLastArgs>
+template <class P, class Args = ChannelsLastConvArgs>
 struct Im2colThroughRegisters : Im2colRows<P, Args> {
   using Base = Im2colRows<P, Args>;
   static constexpr int kPacks = Base::kPacks;
@@ -255,7 +255,7 @@ struct Im2colThroughRegisters : Im2colRows<P, Args> {
   }
 };
 
-template <class P, class Args = ConvLastArgs>
+template <class P, class Args = ChannelsLastConvArgs>
 using Im2col = typename Select<P::kAsyncCopies, Im2colRows<P, Args>, Im2colThroughRegisters<P, Args>>::Type;
 
 }  // namespace graphopt::hip

@@ -1,4 +1,4 @@
-// Arguments of the kernels that load patches with im2col.h: conv_* and conv_last_*.
+// Arguments of the kernels that load patches with im2col.h: conv_* and channels_last_conv_*.
 #pragma once
 
 #include "device/args.h"
@@ -23,12 +23,12 @@ struct ConvArgs : Arguments<4, 144> {
   Divisor per_image, across, taps, kernel_w;
 };
 
-constexpr int kConvLastTaps = 15;  // maximum number of rows and of columns of a kernel
+constexpr int kChannelsLastConvTaps = 15;  // maximum number of rows and of columns of a kernel
 
 // A float16 channels-last convolution as a GEMM of patches [M, K] and filters [K, N]: M pixels of Y in all
 // images, N filters, K = taps * C. C is a multiple of 8, so packs do not cross taps. x [images, H, W, C],
 // w [N, taps, C], residual and y [M, N]. The grid has `down` rows of `across` tiles.
-struct ConvLastArgs : Arguments<6, size_with_epilogue(180)> {
+struct ChannelsLastConvArgs : Arguments<6, size_with_epilogue(180)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [splits, M, N] if splits > 1

@@ -14,8 +14,8 @@ struct AttentionStrides {
 struct AttentionSizes {
   uint32_t rows;  // query rows of all query heads that share a key/value head
   int32_t S, T, D, Dv;
-  // Keys of a work-group; a multiple of the block size except for fused_attention_few_*. With kAttentionLengths it is a
-  // power of two, and a work-group has a multiple of it (KeyRange).
+  // Keys of a work-group; a multiple of the block size except for fused_attention_few_*. With kAttentionSeqlensK it is
+  // a power of two, and a work-group has a multiple of it (KeyRange).
   int32_t split_keys;
   int32_t left, right;  // window: keys that a query sees before and after its position
 };
@@ -34,14 +34,14 @@ enum AttentionFlags : int32_t {
   kAttentionMask = 512,
   kAttentionSoftcap = 1024,
   kAttentionSplit = 2048,  // the keys are split: results go to `partial` and `statistics`
-  // fused_attention_values_* has searched V for non-finite values. With kAttentionGuard and without this flag, a
+  // fused_attention_nonfinite_* has searched V for non-finite values. With kAttentionGuard and without this flag, a
   // work-group with a NaN softmax searches V itself.
-  kAttentionFound = 4096,
+  kAttentionNonfinite = 4096,
   kAttentionWindow = 8192,
   // The number of keys differs between batch elements. The last query has the position of the last key. A query that
   // sees no key gives zeros.
-  kAttentionLengths = 1 << 14,
-  kAttentionBeginsAtFirstKey = 1 << 15,  // with kAttentionLengths: query 0 has the position of key 0
+  kAttentionSeqlensK = 1 << 14,
+  kAttentionBeginsAtFirstKey = 1 << 15,  // with kAttentionSeqlensK: query 0 has the position of key 0
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
@@ -67,21 +67,22 @@ struct AttentionLayout {
   AttentionScores scores;
 };
 
-// With kAttentionLengths there is neither a mask nor a search for non-finite values. The slots `mask` and `found` then
-// have the arrays last_keys and sinks: two more slots would take four scalar registers, which gfx90a does not have.
+// With kAttentionSeqlensK there is neither a mask nor a search for non-finite values. The slots `mask` and `nonfinite`
+// then have the arrays last_keys and sinks: two more slots would take four scalar registers, which gfx90a does not
+// have.
 struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias;  // bias may be null
   Constant mask;           // or last_keys: int32_t [B], the last key of each batch element. Null if unused
   Out o;
   Out partial;     // unnormalised O of each split; null without a split
   Out statistics;  // highest score and sum of each split
-  Constant
-      found;  // result of fused_attention_values_*, or sinks [query heads]. Null if unused, or if all sinks are 0
+  // The result of fused_attention_nonfinite_*, or sinks [query heads]. Null if unused, or if all sinks are 0.
+  Constant nonfinite;
   AttentionLayout layout;
 
   // Returns null if all batch elements have T keys.
   DEVICE const int32_t* last_keys() const {
-    return (layout.scores.flags & kAttentionLengths) != 0 ? static_cast<const int32_t*>(mask) : nullptr;
+    return (layout.scores.flags & kAttentionSeqlensK) != 0 ? static_cast<const int32_t*>(mask) : nullptr;
   }
 };
 
@@ -89,8 +90,9 @@ struct AttentionArgs : Arguments<9, 336> {
 constexpr float kAttentionRaised = 10.0f;
 constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys whose scores a work-item has
 
-constexpr int kAttentionThreads = 256;  // work-group size of fused_attention_few_*, _combine_* and _values_*
-constexpr int kAttentionFewRows = 4;    // the most query rows that fused_attention_few_* accepts
+constexpr int kAttentionThreads =
+    256;                              // work-group size of fused_attention_few_*, _combine_* and _nonfinite_*
+constexpr int kAttentionFewRows = 4;  // the most query rows that fused_attention_few_* accepts
 // kAttentionFewKeys: keys that a work-item of fused_attention_few_* loads in an iteration. kAttentionFewStages: LDS
 // buffers on devices with direct copies from memory to LDS, one for each iteration in flight. They take 96 KiB, so two
 // work-groups fit on a compute unit.
@@ -99,7 +101,7 @@ constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * k
 
 // Merges the splits. Each row has a work-group.
 struct AttentionCombineArgs : Arguments<6, 176> {
-  In partial, statistics, found, last_keys, sinks;
+  In partial, statistics, nonfinite, last_keys, sinks;
   Out o;
   AttentionStrides strides;  // of o
   AttentionSizes sizes;
@@ -110,13 +112,14 @@ struct AttentionCombineArgs : Arguments<6, 176> {
   int32_t flags;
 };
 
-constexpr int kAttentionValueKeys = 512;  // keys whose values a work-group of fused_attention_values_* checks
+constexpr int kAttentionNonfiniteKeys =
+    512;  // keys whose values a work-group of fused_attention_nonfinite_* checks
 
-// Finds, for each column of V and each part of kAttentionValueKeys keys, the last key with a non-finite value, or -1. A
-// work-group processes one part; `across` work-items, a power of two, read the packs of a row.
-struct AttentionValuesArgs : Arguments<2, 80> {
+// Finds, for each column of V and each part of kAttentionNonfiniteKeys keys, the last key with a non-finite value, or
+// -1. A work-group processes one part; `across` work-items, a power of two, read the packs of a row.
+struct AttentionNonfiniteArgs : Arguments<2, 80> {
   Constant v;
-  Out found;  // [key/value heads][parts][Dv]
+  Out nonfinite;  // [key/value heads][parts][Dv]
   AttentionStrides strides;
   int32_t keys, Dv, across;
   int32_t vectors;  // rows are whole vectors

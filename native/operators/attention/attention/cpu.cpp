@@ -48,14 +48,14 @@ struct Attention {
       std::fill_n(sum, round_up(rows, kWidth), 0.0f);
     }
 
-    const int64_t n = scores.keys_that_count(block, scores.row_at(head, r0 + i0), rows, highest);
+    const int64_t n = scores.count_needed_keys(block, scores.row_at(head, r0 + i0), rows, highest);
     if (n == 0) {
       if (block.fresh) std::fill_n(out, rows * plan.value_width, 0.0f);
       return;
     }
 
     scores.load_queries(w, b, scores.row_at(head, r0 + i0), rows);
-    const bool most_known = plan.final_products && n % kWidth == 0 && !plan.in_tiles;
+    const bool maxima_known = plan.scores_unchanged && n % kWidth == 0 && !plan.uses_amx;
     if (plan.keys_in_place) {
       for (int64_t i = 0; i < rows; ++i) {
         const float* x = w.q + i * plan.query_width;
@@ -67,18 +67,18 @@ struct Attention {
         }
       }
     } else {
-      scores.multiply_keys(w, block, b, scores.row_at(head, r0 + i0), rows, n, most_known);
+      scores.multiply_keys(w, block, b, scores.row_at(head, r0 + i0), rows, n, maxima_known);
     }
 
     Row row = scores.row_at(head, r0 + i0);
     exponentiate(plan, w, rows, n, p.bfloat16, highest, sum, [&](int64_t i) {
-      if (most_known) return load(w.most + i * kWidth);
+      if (maxima_known) return load(w.maxima + i * kWidth);
       const Row current = row;
       scores.advance(row);
       return scores.finish_scores(w, w.scores + i * plan.score_stride, b, current, block.first, n);
     });
     if (p.bfloat16) {
-      add_pairs(w, rows, ceil_div(n, 2), block.fresh, out);
+      add_values_bf16(w, rows, ceil_div(n, 2), block.fresh, out);
     } else if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
@@ -110,14 +110,14 @@ struct Attention {
   }
 
   // The same for bfloat16 words; `steps`: the number of words along the keys.
-  void add_pairs(const AttentionScratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
+  void add_values_bf16(const AttentionScratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
     if constexpr (kHasTiles) {
-      if (plan.in_tiles) {
+      if (plan.uses_amx) {
         for (int64_t c = 0; c < plan.value_width; c += kPanelFloats) {
           const int64_t vectors = ceil_div(std::min(kPanelFloats, plan.value_width - c), kWidth);
-          multiply_attention_in_tiles(rows, vectors, words(w.scores), plan.score_stride, words(w.v) + c,
-                                      plan.value_width, steps, out + c, plan.value_width,
-                                      fresh ? nullptr : w.factor);
+          multiply_attention_amx(rows, vectors, words(w.scores), plan.score_stride, words(w.v) + c,
+                                 plan.value_width, steps, out + c, plan.value_width,
+                                 fresh ? nullptr : w.factor);
         }
         return;
       }
@@ -129,7 +129,7 @@ struct Attention {
   // block; otherwise stores unnormalised sums to w.result.
   void item(const AttentionScratch& w, int64_t b, int64_t head, int64_t r0, int64_t rows, int64_t t0,
             int64_t t1) const {
-    std::fill_n(w.result.poison, plan.value_width, 0.0f);
+    std::fill_n(w.result.zero_v, plan.value_width, 0.0f);
     for (int64_t first = t0; first < t1; first += plan.block_keys) {
       KeyBlock<T> block{first,
                         std::min(plan.block_keys, t1 - first),
@@ -139,16 +139,17 @@ struct Attention {
                         false,
                         false};
       if (p.bfloat16) {
-        pack_value_pairs(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, words(w.v));
+        pack_values_bf16(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, words(w.v));
       } else if (!plan.values_in_place) {
         pack_values(block.v, p.v.row, p.v.col, block.n, p.Dv, plan.value_width, w.v);
       }
       if (p.guard || p.causal || p.window) {
-        block.poisoned = p.bfloat16 ? sum_pair_poison(words(w.v), block.n, plan.value_width, w.block_poison)
-                         : plan.values_in_place
-                             ? sum_poison(block.v, p.v.row, block.n, plan.value_width, w.block_poison)
-                             : sum_poison(w.v, plan.value_width, block.n, plan.value_width, w.block_poison);
-        for (int64_t c = 0; c < plan.value_width; ++c) w.result.poison[c] += w.block_poison[c];
+        block.has_nonfinite =
+            p.bfloat16 ? sum_zero_times_bf16(words(w.v), block.n, plan.value_width, w.block_zero_v)
+            : plan.values_in_place
+                ? sum_zero_times(block.v, p.v.row, block.n, plan.value_width, w.block_zero_v)
+                : sum_zero_times(w.v, plan.value_width, block.n, plan.value_width, w.block_zero_v);
+        for (int64_t c = 0; c < plan.value_width; ++c) w.result.zero_v[c] += w.block_zero_v[c];
       }
       for (int64_t i = 0; i < rows; i += plan.tile_rows) {
         const int64_t n = std::min(plan.tile_rows, rows - i);
@@ -166,7 +167,7 @@ struct Attention {
       // The sum is NaN if a score is NaN or +inf, and 0 if all scores are -inf. All probabilities are then NaN. The
       // guard replaces them by 0, and O is the sum of 0 * V.
       if (p.guard && !(r.sum[i] > 0.0f)) {
-        store_row(r.poison, 1.0f, p.Dv, y, p.o.col);
+        store_row(r.zero_v, 1.0f, p.Dv, y, p.o.col);
       } else {
         store_row(r.o + i * plan.value_width, 1.0f / r.sum[i], p.Dv, y, p.o.col);
       }
@@ -191,7 +192,7 @@ struct Attention {
       }
     }
     for (int64_t c = 1; c < plan.chunks; ++c) {
-      for (int64_t d = 0; d < plan.value_width; ++d) parts[0].poison[d] += parts[c].poison[d];
+      for (int64_t d = 0; d < plan.value_width; ++d) parts[0].zero_v[d] += parts[c].zero_v[d];
     }
   }
 };
@@ -255,7 +256,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     AttentionScratch scratch = take_scratch(plan, mine);
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
       if constexpr (kHasTiles) {
-        if (plan.in_tiles) {
+        if (plan.uses_amx) {
           const TileRegisters registers;
           compute(scratch, i);
           continue;

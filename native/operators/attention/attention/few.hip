@@ -276,11 +276,11 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
     if ((layout.scores.flags & kAttentionSplit) == 0) {
       T* o = args.o;
       if ((layout.scores.flags & kAttentionSink) != 0) {
-        const T* sinks = args.found;
+        const T* sinks = args.nonfinite;
         const uint32_t of = place.first_head + divide(static_cast<uint32_t>(r), layout.queries);
         sum += sink_term(sinks != nullptr ? to_float(sinks[of]) : 0.0f, highest, exponent, 0.0f);
       }
-      const bool is_empty = (layout.scores.flags & kAttentionLengths) != 0 && sum == 0.0f;
+      const bool is_empty = (layout.scores.flags & kAttentionSeqlensK) != 0 && sum == 0.0f;
       o[place.row(r, layout.o) + int64_t{column} * layout.o.column] =
           from_float<T>(is_empty ? 0.0f : value / sum);
       continue;
@@ -355,17 +355,17 @@ using namespace graphopt::hip;
 // The LDS buffers of two work-groups fit on a compute unit of an NVIDIA GPU.
 FLOAT_KERNELS(fused_attention_few_64, (attention_few<T, 64, kAttentionFewRows>),
               LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
-              found)
+              nonfinite)
 FLOAT_KERNELS(fused_attention_few_128, (attention_few<T, 128, kAttentionFewRows>),
               LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
-              found)
+              nonfinite)
 KERNEL_OF(fused_attention_few_256_f16, (attention_few<half_t, 256, kAttentionFewRows>),
           LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
-          found)
+          nonfinite)
 FLOAT_KERNELS(fused_attention_few_one_64, (attention_few<T, 64, 1>), LaunchBounds(kAttentionThreads, 2),
-              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, found)
+              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, nonfinite)
 FLOAT_KERNELS(fused_attention_few_one_128, (attention_few<T, 128, 1>), LaunchBounds(kAttentionThreads, 2),
-              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, found)
+              AttentionArgs, q, k, v, bias, mask, o, partial, statistics, nonfinite)
 KERNEL_OF(fused_attention_few_one_256_f16, (attention_few<half_t, 256, 1>),
           LaunchBounds(kAttentionThreads, 2), AttentionArgs, q, k, v, bias, mask, o, partial, statistics,
-          found)
+          nonfinite)

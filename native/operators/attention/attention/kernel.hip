@@ -8,8 +8,9 @@
 // Each wave owns its rows, so only K and V pass through LDS between waves. On the matrix units p is kept in registers
 // (gemm/pipelines/instruction.h); on the vector unit it passes through LDS of the wave. The next block of K or V is
 // loaded into registers or (kCopiesToLds) LDS during the multiplication of the current one. On NVIDIA's matrix units,
-// without bias, mask, window and softcap, K and V are double-buffered in LDS (kAhead). Two groups of waves can then
-// share the keys of the same rows (ping-pong scheduling): one group multiplies while the other computes exponentials.
+// without bias, mask, window and softcap, K and V are double-buffered in LDS (kDoubleBuffered). Two groups of waves can
+// then share the keys of the same rows (ping-pong scheduling): one group multiplies while the other computes
+// exponentials.
 //
 // Files: loading.h assigns rows and keys to work-groups and loads Q, K and V into LDS. matrix_form.h and vector_form.h
 // have the GEMMs for the matrix units and for the vector unit. Their classes have the same members; P is one of them.
@@ -23,7 +24,7 @@
 //
 // A key with probability 0 still adds 0 V to O, which is NaN if V is not finite. In two cases the kernel adds 0 V for
 // keys that it has not read. First, causality or a window hides the keys. Second, the softmax of a row is NaN, and the
-// guard replaces the row by 0 V. In the first case, and if the keys are split, fused_attention_values_* finds the
+// guard replaces the row by 0 V. In the first case, and if the keys are split, fused_attention_nonfinite_* finds the
 // non-finite values in advance. In the second case, a work-group with such a row searches V. Launch:
 // operators/attention/attention/plan.cpp.
 #include "device/platform.h"
@@ -45,10 +46,10 @@ DEVICE bool is_finite(T x) {
 
 // Returns the last key with a non-finite value in column d, or -1. Returns the largest int if one of the first `unread`
 // parts, which no work-group reads, has such a key.
-DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread) {
+DEVICE int last_nonfinite(const int32_t* nonfinite, int parts, int Dv, int d, int unread) {
   int last = -1;
   for (int part = 0; part < parts; ++part) {
-    const int at = found[static_cast<size_t>(part) * static_cast<size_t>(Dv) + static_cast<size_t>(d)];
+    const int at = nonfinite[static_cast<size_t>(part) * static_cast<size_t>(Dv) + static_cast<size_t>(d)];
     last = max_int(last, at >= 0 && part < unread ? 0x7fffffff : at);
   }
   return last;
@@ -60,15 +61,15 @@ DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread
 DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
   if (keys == 0) return 0;
   if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
-  if ((flags & kAttentionLengths) != 0 && sum == 0.0f) return 0;
+  if ((flags & kAttentionSeqlensK) != 0 && sum == 0.0f) return 0;
   return (flags & kAttentionSkips) == 0 ? keys : seen < 1 ? 1 : seen;
 }
 
-DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentionValueKeys; }
+DEVICE int nonfinite_parts(int T) { return (T + kAttentionNonfiniteKeys - 1) / kAttentionNonfiniteKeys; }
 
 // Stores the partial results that fused_attention_combine_* merges.
 template <class T, class P>
-DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
+DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& gemms,
                         const AttentionSoftmax<P>& softmax) {
   float* partial = global(extras.partial) + place.id() * (P::kBlockRows * P::kHead);
   float* statistics = global(extras.statistics) + place.id() * (P::kBlockRows * 2);
@@ -77,13 +78,13 @@ DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>
     if (!P::keeps(slot) || place.first_row + r >= place.rows) continue;
     statistics[2 * r] = softmax.highest[slot];
     statistics[2 * r + 1] = softmax.sum[slot];
-    products.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
+    gemms.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
   }
 }
 
 // Returns whether a work-group searches V if the softmax of a row is NaN.
 DEVICE bool searches_values(int32_t flags) {
-  return (flags & (kAttentionGuard | kAttentionFound | kAttentionLengths)) == kAttentionGuard;
+  return (flags & (kAttentionGuard | kAttentionNonfinite | kAttentionSeqlensK)) == kAttentionGuard;
 }
 
 // Sets lds.last to 0 for the columns of V with non-finite values. Only rows with a NaN softmax read it.
@@ -122,7 +123,7 @@ DEVICE void search_values(const AttentionArgs& args, const AttentionPlace<P>& pl
 // Assembles the output of a part of the rows in LDS and stores it, in entire vectors if kAttentionVectorO is set.
 template <class T, class P, bool kPlain>
 DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
-                         const P& products, const AttentionSoftmax<P>& softmax, int part) {
+                         const P& gemms, const AttentionSoftmax<P>& softmax, int part) {
   const AttentionSizes& sizes = place.layout.sizes;
   const int32_t flags = place.layout.scores.flags;
   if constexpr (P::kOutputOverlaps) barrier();
@@ -132,19 +133,19 @@ DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& pla
     const int r = P::row_in_part(slot);
     lds.sum[r] = softmax.sum[slot];
     const float inverse = 1.0f / softmax.sum[slot];
-    products.each_few_of(slot, [&](int column, const auto& few) {
+    gemms.each_few_of(slot, [&](int column, const auto& few) {
       constexpr int kCount = sizeof few.v / sizeof few.v[0];
       Few<T, kCount> to;
       UNROLL for (int e = 0; e < kCount; ++e) to.v[e] = from_float<T>(few.v[e] * inverse);
       *reinterpret_cast<Few<T, kCount>*>(output + r * P::kOutputStride + column) = to;
     });
   }
-  if ((flags & kAttentionFound) != 0 && part == 0) {
-    const int parts = value_parts(sizes.T);
-    const int32_t* found = global(static_cast<const int32_t*>(lds.extras.found)) +
-                           static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
+  if ((flags & kAttentionNonfinite) != 0 && part == 0) {
+    const int parts = nonfinite_parts(sizes.T);
+    const int32_t* nonfinite = global(static_cast<const int32_t*>(lds.extras.nonfinite)) +
+                               static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
     for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
-      lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
+      lds.last[d] = last_nonfinite(nonfinite, parts, sizes.Dv, d, place.unread_parts());
     }
   }
   const bool searches = !kPlain && searches_values(flags);
@@ -167,7 +168,7 @@ DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& pla
     const AttentionRow row = place.row_at(place.first_row + row_of_group);
     const int from = first_unread(lds.sum[r], row.query + place.ahead + 1, sizes.T, flags);
     if (from == 0) pack = {};
-    if ((flags & kAttentionFound) != 0 || searches) {
+    if ((flags & kAttentionNonfinite) != 0 || searches) {
       UNROLL for (int e = 0; e < P::kSize; ++e) {
         if (d + e < sizes.Dv && lds.last[d + e] >= from) {
           pack.v[e] = from_float<T>(not_a_number());
@@ -190,8 +191,8 @@ DEVICE void store_output(const AttentionArgs& args, const AttentionPlace<P>& pla
 // Processes the keys of a work-group; each block of K and V has one buffer in LDS. kPlain: scores are scale Q K^T with
 // scale > 0, with or without causality.
 template <class T, class P, bool kPlain>
-DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
-                             P& products, AttentionSoftmax<P>& softmax) {
+DEVICE void multiply_single_buffered(const AttentionArgs& args, const AttentionPlace<P>& place,
+                                     typename P::Lds& lds, P& gemms, AttentionSoftmax<P>& softmax) {
   const AttentionLayout& layout = args.layout;
   const AttentionKeys<T, P> keys(args, place, lds);
   typename P::Staged first_keys;
@@ -202,12 +203,12 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     keys.begin_keys(first_keys, place.begin, thread_x());
   }
   load_queries<T, P>(args.q, place, lds, 0);
-  remember_extras<T, P>(args, place, lds);
+  store_extras<T, P>(args, place, lds);
   NO_UNROLL for (int part = 0;;) {
     if constexpr (P::kDirectQueries) wait_for_copies();
     lds_barrier();
     if constexpr (P::kTakesQueries) {
-      products.take_queries(lds, part);
+      gemms.take_queries(lds, part);
       lds_barrier();
     }
     if (++part == P::kRowParts) break;
@@ -227,30 +228,30 @@ DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>&
     StagedMask<P> mask;
     if constexpr (!kPlain) mask.load(place, lds.extras.mask, t);
     typename P::Scores scores;
-    products.multiply_keys(lds, scores, layout.sizes.D);
+    gemms.multiply_keys(lds, scores, layout.sizes.D);
     if constexpr (kPlain) {
       finish_plain_scores<P>(scores, place, t);
     } else {
       finish_scores<T, P>(scores, place, lds.extras, mask, t);
     }
     if constexpr (P::kLazily) {
-      softmax.template add_lazily<T>(scores, products, layout.scores.exponent);
+      softmax.template add_lazily<T>(scores, gemms, layout.scores.exponent);
     } else {
-      softmax.template add<T>(scores, products, layout.scores.exponent);
+      softmax.template add<T>(scores, gemms, layout.scores.exponent);
     }
     keys.finish_values(staged, t, thread);
     lds_barrier();
     if (next < place.end) keys.begin_keys(staged, next, thread);
-    products.multiply_values(lds, scores);
+    gemms.multiply_values(lds, scores);
     if (next < place.end) keys.finish_keys(staged, next, thread);
   }
 }
 
 // A barrier of the work-items that share blocks of keys: a wave group, or the work-group.
 template <class P>
-DEVICE void team_barrier() {
-  if constexpr (P::kTeams > 1) {
-    named_barrier(P::team(), P::kTeamThreads);
+DEVICE void wave_group_barrier() {
+  if constexpr (P::kWaveGroups > 1) {
+    named_barrier(P::wave_group(), P::kGroupThreads);
   } else {
     barrier();
   }
@@ -259,31 +260,31 @@ DEVICE void team_barrier() {
 // The same with double-buffered K and V, for devices with direct copies from memory to LDS and rows of K and V that are
 // entire vectors. Each block needs one barrier.
 template <class T, class P>
-DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
-                           P& products, AttentionSoftmax<P>& softmax) {
+DEVICE void multiply_double_buffered(const AttentionArgs& args, const AttentionPlace<P>& place,
+                                     typename P::Lds& lds, P& gemms, AttentionSoftmax<P>& softmax) {
   AttentionBlocks<T, P> blocks(args, place, lds);
   load_queries<T, P>(args.q, place, lds, 0);
-  blocks.begin(2 * P::team(), 0, 1);
-  remember_extras<T, P>(args, place, lds);
+  blocks.begin(2 * P::wave_group(), 0, 1);
+  store_extras<T, P>(args, place, lds);
   wait_for_copies();
   barrier();
-  products.take_queries(lds, 0);
+  gemms.take_queries(lds, 0);
   // A wave without rows does not multiply.
   const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
 
-  int at = 2 * P::team();
-  NO_UNROLL for (int first = place.begin; first < place.end; first += P::kTeams * P::kKeys) {
-    const int t = first + P::team() * P::kKeys;
+  int at = 2 * P::wave_group();
+  NO_UNROLL for (int first = place.begin; first < place.end; first += P::kWaveGroups * P::kKeys) {
+    const int t = first + P::wave_group() * P::kKeys;
     if (first != place.begin) {
       wait_for_copies();
-      team_barrier<P>();  // all waves have loaded this block and finished the previous one
+      wave_group_barrier<P>();  // all waves have loaded this block and finished the previous one
     }
     if (has_rows && t < place.end) {
       typename P::Scores scores;
-      products.multiply_keys(lds, scores, at, [&](int d) { blocks.begin(at ^ 1, d, P::kD); });
+      gemms.multiply_keys(lds, scores, at, [&](int d) { blocks.begin(at ^ 1, d, P::kD); });
       finish_plain_scores<P>(scores, place, t);
-      softmax.template add_lazily<T>(scores, products, args.layout.scores.exponent);
-      products.multiply_values(lds, scores, at);
+      softmax.template add_lazily<T>(scores, gemms, args.layout.scores.exponent);
+      gemms.multiply_values(lds, scores, at);
     } else {
       blocks.begin(at ^ 1, 0, 1);
     }
@@ -295,44 +296,44 @@ DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& p
 // Adds the partial sums of the two wave groups. Each group keeps half of the rows and receives the other group's sums
 // for these rows.
 template <class P>
-DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
-  static_assert(P::kTeams == 2, "exactly one other team");
-  const int team = P::team();
+DEVICE void merge_wave_groups(typename P::Lds& lds, P& gemms, AttentionSoftmax<P>& softmax, float exponent) {
+  static_assert(P::kWaveGroups == 2, "exactly one other wave group");
+  const int group = P::wave_group();
   barrier();  // all waves have finished with K and V
-  products.hand_output(lds);
+  gemms.send_output(lds);
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     if (P::keeps(slot)) continue;
-    const int at = P::kHandedSums + slot % P::kKept * 2;
-    *P::handed_at(lds, team, at) = softmax.highest[slot];
-    *P::handed_at(lds, team, at + 1) = softmax.sum[slot];
+    const int at = P::kExchangedOutputs + slot % P::kKept * 2;
+    *P::exchange_at(lds, group, at) = softmax.highest[slot];
+    *P::exchange_at(lds, group, at + 1) = softmax.sum[slot];
   }
   barrier();
   float mine[P::kSlots], theirs[P::kSlots];
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
     if (!P::keeps(slot)) continue;
-    const int at = P::kHandedSums + slot % P::kKept * 2;
-    const float other = *P::handed_at(lds, 1 - team, at);
+    const int at = P::kExchangedOutputs + slot % P::kKept * 2;
+    const float other = *P::exchange_at(lds, 1 - group, at);
     const float highest = max_float(softmax.highest[slot], other);
     const float shift = highest == -infinity() ? 0.0f : highest;
     mine[slot] = exp2_fast((softmax.highest[slot] - shift) * exponent);
     theirs[slot] = exp2_fast((other - shift) * exponent);
     softmax.highest[slot] = highest;
-    softmax.sum[slot] = fused_multiply_add(*P::handed_at(lds, 1 - team, at + 1), theirs[slot],
+    softmax.sum[slot] = fused_multiply_add(*P::exchange_at(lds, 1 - group, at + 1), theirs[slot],
                                            softmax.sum[slot] * mine[slot]);
   }
-  products.take_output(lds, mine, theirs);
+  gemms.receive_output(lds, mine, theirs);
 }
 
 // Stores the results of a work-group after the loop over its keys.
 template <class T, class P, bool kPlain>
 DEVICE void finish_attention(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
-                             P& products, AttentionSoftmax<P>& softmax) {
+                             P& gemms, AttentionSoftmax<P>& softmax) {
   const AttentionScores& settings = place.layout.scores;
   UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
-  if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, settings.exponent);
+  if constexpr (P::kWaveGroups > 1) merge_wave_groups(lds, gemms, softmax, settings.exponent);
   const int32_t flags = settings.flags;
   if ((flags & (kAttentionSplit | kAttentionSink)) == kAttentionSink) {
-    const T* const sinks = global(static_cast<const T*>(lds.extras.found));
+    const T* const sinks = global(static_cast<const T*>(lds.extras.nonfinite));
     constexpr float kRaised = sizeof(T) == 2 ? kAttentionRaised : 0.0f;
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
       const int head = place.first_head + place.row_or_last(P::row(slot)).head;
@@ -341,10 +342,10 @@ DEVICE void finish_attention(const AttentionArgs& args, const AttentionPlace<P>&
     }
   }
   if ((flags & kAttentionSplit) != 0) {
-    store_split<T, P>(place, lds.extras, products, softmax);
+    store_split<T, P>(place, lds.extras, gemms, softmax);
   } else {
     NO_UNROLL for (int part = 0; part < P::kRowParts; ++part) {
-      store_output<T, P, kPlain>(args, place, lds, products, softmax, part);
+      store_output<T, P, kPlain>(args, place, lds, gemms, softmax, part);
     }
   }
 }
@@ -355,20 +356,20 @@ DEVICE void fused_attention(const AttentionArgs& args) {
   LARGE_SHARED(lds, typename P::Lds);
   const AttentionPlace<P> place(args.layout, args.last_keys());
   if (!place.is_used) return;
-  P products;
+  P gemms;
   AttentionSoftmax<P> softmax;
-  if constexpr (P::kAhead) {
+  if constexpr (P::kDoubleBuffered) {
     static_assert(kPlain, "no registers for bias, mask and softcap");
-    multiply_ahead<T, P>(args, place, lds, products, softmax);
+    multiply_double_buffered<T, P>(args, place, lds, gemms, softmax);
   } else {
-    multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
+    multiply_single_buffered<T, P, kPlain>(args, place, lds, gemms, softmax);
   }
   if constexpr (kGcn || (kWave == 64 && !kPlain)) {
     // During the loop, there are too few scalar registers for the members of `place`.
     const AttentionPlace<P> same_place(reload<true>(args).layout, args.last_keys());
-    finish_attention<T, P, kPlain>(args, same_place, lds, products, softmax);
+    finish_attention<T, P, kPlain>(args, same_place, lds, gemms, softmax);
   } else {
-    finish_attention<T, P, kPlain>(args, place, lds, products, softmax);
+    finish_attention<T, P, kPlain>(args, place, lds, gemms, softmax);
   }
 }
 
@@ -426,7 +427,7 @@ struct MergedSplits {
 template <class T>
 DEVICE void attention_combine(const AttentionCombineArgs& args) {
   SHARED(lds, CombineLds);
-  const int32_t *found = args.found, *last_keys = args.last_keys;
+  const int32_t *nonfinite = args.nonfinite, *last_keys = args.last_keys;
   const T* sinks = args.sinks;
   T* o = args.o;
   const AttentionStrides& strides = args.strides;
@@ -471,27 +472,27 @@ DEVICE void attention_combine(const AttentionCombineArgs& args) {
   const int position = static_cast<int>(query) + range.position;
   const int from = first_unread(total, position + sizes.right + 1, sizes.T, args.flags);
   y = from == 0 ? 0.0f : y / total;
-  if (found != nullptr) {
-    const int parts = value_parts(sizes.T);
-    found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
-    const int unread = first_read(sizes, position, args.flags) / kAttentionValueKeys;
-    if (last_found(found, parts, sizes.Dv, thread_x(), unread) >= from) y = not_a_number();
+  if (nonfinite != nullptr) {
+    const int parts = nonfinite_parts(sizes.T);
+    nonfinite += static_cast<size_t>(all_heads) * static_cast<size_t>(parts * sizes.Dv);
+    const int unread = first_read(sizes, position, args.flags) / kAttentionNonfiniteKeys;
+    if (last_nonfinite(nonfinite, parts, sizes.Dv, thread_x(), unread) >= from) y = not_a_number();
   }
   o[batch * strides.b + head * strides.h + int64_t{query} * strides.row +
     int64_t{thread_x()} * strides.column] = from_float<T>(y);
 }
 
 template <class T>
-struct AttentionFound {
+struct NonfiniteLds {
   int32_t last[kAttentionThreads][Pack<T>::kSize];
 };
 
 // Memory-bound: reads V once.
 template <class T>
-DEVICE void attention_values(const AttentionValuesArgs& args) {
-  SHARED(lds, AttentionFound<T>);
+DEVICE void attention_nonfinite(const AttentionNonfiniteArgs& args) {
+  SHARED(lds, NonfiniteLds<T>);
   const T* v = args.v;
-  int32_t* found = args.found;
+  int32_t* nonfinite = args.nonfinite;
   const AttentionStrides& strides = args.strides;
   const int32_t Dv = args.Dv, across = args.across;
   const Divisor &parts = args.parts, &heads = args.heads;
@@ -502,8 +503,8 @@ DEVICE void attention_values(const AttentionValuesArgs& args) {
   const int d = (thread_x() & (across - 1)) * kSize, first = thread_x() / across,
             step = kAttentionThreads / across;
   v += batch * strides.b + (all_heads - batch * heads.d) * strides.h + int64_t{d} * strides.column;
-  const int begin = static_cast<int>(part) * kAttentionValueKeys;
-  const int end = min_int(begin + kAttentionValueKeys, args.keys);
+  const int begin = static_cast<int>(part) * kAttentionNonfiniteKeys;
+  const int end = min_int(begin + kAttentionNonfiniteKeys, args.keys);
   int last[kSize];
   UNROLL for (int e = 0; e < kSize; ++e) last[e] = -1;
   if (d < Dv && args.vectors != 0) {
@@ -527,32 +528,33 @@ DEVICE void attention_values(const AttentionValuesArgs& args) {
   for (int i = 0; i < step; ++i) {
     most = max_int(most, lds.last[i * across + thread_x() / kSize][thread_x() % kSize]);
   }
-  found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
+  nonfinite[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
 }
 
 // kUsed: see MatrixAttention.
 template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows>
 struct AttentionOf {
   static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
-  static constexpr bool kAhead = kMatrix && kPlain && kCopiesToLds;
+  static constexpr bool kDoubleBuffered = kMatrix && kPlain && kCopiesToLds;
   static constexpr AttentionShape kShape =
       attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain, kRows);
 };
 // Instantiates only the class that the target uses.
 template <class T, int kHead, int kUsed, class Of, bool kMatrix>
-struct AttentionProducts {
+struct AttentionGemms {
   static constexpr AttentionShape kShape = Of::kShape;
-  struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
-                                kShape.queries_in_lds, Of::kAhead, kShape.teams,
-                                kShape.row_parts(Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T))> {
+  struct Type
+      : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys, kShape.queries_in_lds,
+                        Of::kDoubleBuffered, kShape.wave_groups,
+                        kShape.row_parts(Instruction<T>::kLoadsRows, Of::kDoubleBuffered, sizeof(T))> {
     static constexpr LaunchBounds kBounds = {Type::kThreads,
                                              {kShape.sharing, kSharesRegisters ? kShape.sharing : 0}};
     static constexpr int kShapeLds =
-        kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T));
+        kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kDoubleBuffered, sizeof(T));
   };
 };
 template <class T, int kHead, int kUsed, class Of>
-struct AttentionProducts<T, kHead, kUsed, Of, false> {
+struct AttentionGemms<T, kHead, kUsed, Of, false> {
   static constexpr AttentionShape kShape = Of::kShape;
   struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.parts> {
     static constexpr LaunchBounds kBounds = {Type::kThreads, kShape.sharing};
@@ -561,18 +563,18 @@ struct AttentionProducts<T, kHead, kUsed, Of, false> {
 };
 template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows,
           class Of = AttentionOf<T, kHead, kUsed, kPlain, kRows>>
-using Products = typename AttentionProducts<T, kHead, kUsed, Of, Of::kMatrix>::Type;
+using Gemms = typename AttentionGemms<T, kHead, kUsed, Of, Of::kMatrix>::Type;
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
 // A macro because a template cannot make the name of a kernel.
-#define ATTENTION_KERNEL(name, T, kHead, kUsed, kPlain, kRows)                                          \
-  KERNEL_OF(fused_attention_##name,                                                                     \
-            (fused_attention<T, Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>, kPlain>),      \
-            (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kBounds), AttentionArgs, q, k, v, \
-            bias, mask, o, partial, statistics, found)
+#define ATTENTION_KERNEL(name, T, kHead, kUsed, kPlain, kRows)                                             \
+  KERNEL_OF(fused_attention_##name,                                                                        \
+            (fused_attention<T, Gemms<T, kHead, kUsed, kPlain, AttentionRows::kRows>, kPlain>),            \
+            (Gemms<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kBounds), AttentionArgs, q, k, v, bias, \
+            mask, o, partial, statistics, nonfinite)
 
 ATTENTION_KERNEL(plain_64_f32, float, 64, 64, true, kFew)
 ATTENTION_KERNEL(plain_128_f32, float, 128, 128, true, kFew)
@@ -598,10 +600,11 @@ ATTENTION_KERNEL(many_128_f32, float, 128, 128, false, kMany)
 ATTENTION_KERNEL(plain_many_64_f16, half_t, 64, 64, true, kMany)
 ATTENTION_KERNEL(plain_many_48_f16, half_t, 64, 48, true, kMany)
 ATTENTION_KERNEL(plain_96_f16, half_t, 128, 96, true, kFew)
-ATTENTION_KERNEL(plain_teams_96_f16, half_t, 128, 96, true, kTeams)
-ATTENTION_KERNEL(plain_teams_64_f16, half_t, 64, 64, true, kTeams)
-ATTENTION_KERNEL(plain_teams_128_f16, half_t, 128, 128, true, kTeams)
+ATTENTION_KERNEL(plain_ping_pong_96_f16, half_t, 128, 96, true, kPingPong)
+ATTENTION_KERNEL(plain_ping_pong_64_f16, half_t, 64, 64, true, kPingPong)
+ATTENTION_KERNEL(plain_ping_pong_128_f16, half_t, 128, 128, true, kPingPong)
 #endif
 FLOAT_KERNELS(fused_attention_combine, attention_combine<T>, kAttentionThreads, AttentionCombineArgs, partial,
-              statistics, found, last_keys, sinks, o)
-FLOAT_KERNELS(fused_attention_values, attention_values<T>, kAttentionThreads, AttentionValuesArgs, v, found)
+              statistics, nonfinite, last_keys, sinks, o)
+FLOAT_KERNELS(fused_attention_nonfinite, attention_nonfinite<T>, kAttentionThreads, AttentionNonfiniteArgs, v,
+              nonfinite)

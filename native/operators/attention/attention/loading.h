@@ -21,10 +21,12 @@ struct AttentionRow {
 };
 
 // Returns the first key that is read for a query at a position: the start of its window, rounded down to a multiple of
-// kAttentionValueKeys. The unread keys are then entire parts of fused_attention_values_*.
+// kAttentionNonfiniteKeys. The unread keys are then entire parts of fused_attention_nonfinite_*.
 DEVICE int first_read(const AttentionSizes& sizes, int position, int32_t flags) {
   const int from = position - sizes.left;
-  return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
+  return (flags & kAttentionWindow) == 0 || from < 0
+             ? 0
+             : from / kAttentionNonfiniteKeys * kAttentionNonfiniteKeys;
 }
 
 // The work of a work-group: rows of one batch element and one key/value head, for one split of the keys.
@@ -58,12 +60,12 @@ struct AttentionPlace {
     const int block = opaque(static_cast<int>(all_heads)) * static_cast<int>(layout.row_blocks.d) + row_block;
     return static_cast<size_t>(block) * layout.splits.d + static_cast<size_t>(split);
   }
-  // Returns n such that no work-group with these rows reads a key in the first n parts of fused_attention_values_*.
+  // Returns n such that no work-group with these rows reads a key in the first n parts of fused_attention_nonfinite_*.
   DEVICE int unread_parts() const {
     const AttentionRow low = row_at(opaque(first_row)), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;
     const int position = lowest + layout.sizes.T - layout.sizes.S;
-    return first_read(layout.sizes, position, layout.scores.flags) / kAttentionValueKeys;
+    return first_read(layout.sizes, position, layout.scores.flags) / kAttentionNonfiniteKeys;
   }
 
   DEVICE AttentionPlace(const AttentionLayout& of, const int32_t* last_keys)
@@ -176,10 +178,10 @@ struct AttentionKeys {
 };
 
 // Copies blocks of K and V to LDS directly: the next block is copied during the multiplications of the current one
-// (P::kAhead).
+// (P::kDoubleBuffered).
 template <class T, class P>
 struct AttentionBlocks {
-  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // distance in rows between a work-item's packs
+  static constexpr int kRows = P::kGroupThreads / P::kAcross;  // distance in rows between a work-item's packs
 
   const AttentionLayout& layout;
   typename P::Lds& lds;
@@ -190,7 +192,7 @@ struct AttentionBlocks {
   DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
       : layout(args.layout),
         lds(to),
-        row(thread_x() % P::kTeamThreads / P::kAcross),
+        row(thread_x() % P::kGroupThreads / P::kAcross),
         d(thread_x() % P::kAcross * P::kSize),
         left(place.end - first_key(place)) {
     const T *k = args.k, *v = args.v;
@@ -199,7 +201,7 @@ struct AttentionBlocks {
     values = v + place.b * layout.v.b + place.head * layout.v.h + first * layout.v.row + d;
   }
   DEVICE int first_key(const AttentionPlace<P>& place) const {
-    return place.begin + P::team() * P::kKeys + row;
+    return place.begin + P::wave_group() * P::kKeys + row;
   }
 
   // Starts the copies of part `part` of `parts` of the next block to `buffer`. Keys beyond the last one are zeros.
@@ -214,9 +216,9 @@ struct AttentionBlocks {
                   values + static_cast<ptrdiff_t>(i * kRows) * layout.v.row, inside && d < layout.sizes.Dv);
     }
     if (part < parts - 1) return;
-    keys += int64_t{P::kTeams * P::kKeys} * layout.k.row;
-    values += int64_t{P::kTeams * P::kKeys} * layout.v.row;
-    left -= P::kTeams * P::kKeys;
+    keys += int64_t{P::kWaveGroups * P::kKeys} * layout.k.row;
+    values += int64_t{P::kWaveGroups * P::kKeys} * layout.v.row;
+    left -= P::kWaveGroups * P::kKeys;
   }
 };
 
@@ -267,7 +269,7 @@ DEVICE void store_extras(const AttentionArgs& args, const AttentionPlace<P>& pla
                 args.o,
                 args.partial,
                 args.statistics,
-                args.found,
+                args.nonfinite,
                 layout.o,
                 place.last_seen,
                 0};

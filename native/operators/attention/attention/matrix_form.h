@@ -7,22 +7,22 @@
 
 namespace graphopt::hip {
 
-// kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero. kAhead: K and V are
+// kUsed: number of head elements to multiply, a multiple of 16; the rest of kHead is zero. kDoubleBuffered: K and V are
 // double-buffered in LDS.
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
-          bool kAhead_, int kTeams_, int kRowParts_>
+          bool kDoubleBuffered_, int kWaveGroups_, int kRowParts_>
 struct MatrixAttention {
   using Instruction = hip::Instruction<T>;
-  static constexpr int kHead = kHead_, kKeys = kKeys_, kTeams = kTeams_;
-  static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
+  static constexpr int kHead = kHead_, kKeys = kKeys_, kWaveGroups = kWaveGroups_;
+  static constexpr int kGroupThreads = kWaves * kWave, kThreads = kWaveGroups * kGroupThreads;
   static constexpr int kBlockRows = kWaves * kWaveRows;
   static constexpr int kRowParts = kRowParts_, kPartRows = kBlockRows / kRowParts;  // shape.h
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
   static constexpr int kSlots = kM * Instruction::kRows;  // a work-item has one slot for each of its rows
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
-  static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
-  static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
+  static constexpr int kPacks = kKeys * kAcross / kGroupThreads;
+  static_assert(kPacks * kGroupThreads == kKeys * kAcross && kGroupThreads % kAcross == 0,
                 "entire packs and rows");
   // Number of adjacent keys that a work-item loads if V is transposed on the way to LDS.
   static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
@@ -33,13 +33,13 @@ struct MatrixAttention {
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
   static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
   // Whether Q, K and V are copied to LDS directly, not through registers.
-  static constexpr bool kAhead = kAhead_;
-  static constexpr bool kDirectQueries = kAhead;
+  static constexpr bool kDoubleBuffered = kDoubleBuffered_;
+  static constexpr bool kDirectQueries = kDoubleBuffered;
   static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
   // Whether the highest score of a row is only updated if it grows much (AttentionSoftmax::add_lazily).
   static constexpr bool kLazily = kWave == 64 && sizeof(T) == 2;
-  static_assert(kTeams == 1 || kAhead, "each wave group has separate buffers");
-  static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
+  static_assert(kWaveGroups == 1 || kDoubleBuffered, "each wave group has separate buffers");
+  static constexpr int kCount = kDoubleBuffered ? kQueryCount + 2 * kWaveGroups * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
                                 : kQueryCount > kKeyCount + kValueCount ? kQueryCount
                                                                         : kKeyCount + kValueCount;
@@ -55,7 +55,7 @@ struct MatrixAttention {
   // Whether other waves may still use this LDS. Q in LDS and K are free since the barrier before the last
   // multiplication by V.
   static constexpr bool kOutputOverlaps =
-      kAhead || kRowParts > 1 || (!kQueriesInLds && kPartRows * kOutputStride > kKeyCount);
+      kDoubleBuffered || kRowParts > 1 || (!kQueriesInLds && kPartRows * kOutputStride > kKeyCount);
 
   struct Staged {
     Pack<T> pack[kDirectKeys ? 1 : kPacks];
@@ -68,16 +68,16 @@ struct MatrixAttention {
   typename Instruction::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
-  // With kAhead each wave group has two buffers; otherwise there is one.
-  DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
-    return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
+  // With kDoubleBuffered each wave group has two buffers; otherwise there is one.
+  DEVICE static T* key_at(Lds& lds, int key, int d, int buffer = 0) {
+    return lds.v + (kQueriesInLds || kDoubleBuffered ? kQueryCount : 0) + buffer * (kKeyCount + kValueCount) +
            key * (kHead + kPad) + d;
   }
   // V has the same layout in LDS as in memory if the instructions can load tiles from it (kLoadsRows). Otherwise V is
   // transposed, and packs of keys are permuted: work-items that write different rows then access different banks. Each
   // coordinate is split into tile and position in the tile: tile offsets are then immediate operands of the load.
-  DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
-    T* values = key_at(lds, 0, 0, place) + kKeyCount;
+  DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int buffer = 0) {
+    T* values = key_at(lds, 0, 0, buffer) + kKeyCount;
     if constexpr (Instruction::kLoadsRows) {
       return values + (key_tile * 16 + key) * (kHead + kPad) + d_tile * 16 + d;
     } else {
@@ -91,8 +91,10 @@ struct MatrixAttention {
   }
 
   // Returns the index of the wave group.
-  DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
-  DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
+  DEVICE static int wave_group() { return kWaveGroups == 1 ? 0 : wave_id() / kWaves; }
+  DEVICE static int first_row_of_wave() {
+    return (kWaveGroups == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows;
+  }
   // Returns the row of the work-group for a slot.
   DEVICE static int row(int slot) {
     return first_row_of_wave() + slot / Instruction::kRows * 16 + Instruction::row(slot % Instruction::kRows);
@@ -156,16 +158,18 @@ struct MatrixAttention {
   // Each of two wave groups keeps half of the rows. For the other half, a work-item sends its sums of p V, its highest
   // scores and its sums of p through the LDS after Q to the work-item of the other group with the same rows. One access
   // moves four elements, and adjacent work-items access different banks.
-  static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
-  static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
-  DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
+  static constexpr int kKeptM = kM / kWaveGroups, kKept = kKeptM * Instruction::kRows;
+  static constexpr int kExchangedOutputs = kKeptM * kD * Instruction::kSums,
+                       kExchanged = kExchangedOutputs + 2 * kKept;
+  DEVICE static bool keeps_tile(int m) { return kWaveGroups == 1 || m / kKeptM == wave_group(); }
   DEVICE static bool keeps(int slot) { return keeps_tile(slot / Instruction::kRows); }
-  DEVICE static float* handed_at(Lds& lds, int giver, int i) {
-    static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Instruction::kSums % 4 == 0 &&
-                      kTeams * kHanded * kTeamThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
-                  "fits into the buffers of keys and values");
-    float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
-    return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
+  DEVICE static float* exchange_at(Lds& lds, int sender, int i) {
+    static_assert(
+        kM % kWaveGroups == 0 && kExchanged % 4 == 0 && Instruction::kSums % 4 == 0 &&
+            kWaveGroups * kExchanged * kGroupThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
+        "fits into the buffers of keys and values");
+    float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + sender * (kExchanged * kGroupThreads);
+    return first + i / 4 * (kGroupThreads * 4) + thread_x() % kGroupThreads * 4 + i % 4;
   }
   // Calls f(m, d, i, which) for each group of four sums, in the tiles that this work-item keeps (`kept`) or sends to
   // the other wave group. `which` is the index of the first of these four among the sent sums.
@@ -179,18 +183,18 @@ struct MatrixAttention {
       }
     }
   }
-  DEVICE void hand_output(Lds& lds) const {
+  DEVICE void send_output(Lds& lds) const {
     each_four(false, [&](int m, int d, int i, int which) {
       Pack<float> four;
       UNROLL for (int e = 0; e < 4; ++e) four.v[e] = output[m][d].v[i + e];
-      store_pack(handed_at(lds, team(), which), four);
+      store_pack(exchange_at(lds, wave_group(), which), four);
     });
   }
   // output = output mine[slot] + received theirs[slot]
   template <class Slots>
-  DEVICE void take_output(Lds& lds, const Slots& mine, const Slots& theirs) {
+  DEVICE void receive_output(Lds& lds, const Slots& mine, const Slots& theirs) {
     each_four(true, [&](int m, int d, int i, int which) {
-      const Pack<float> four = load_pack(handed_at(lds, 1 - team(), which));
+      const Pack<float> four = load_pack(exchange_at(lds, 1 - wave_group(), which));
       UNROLL for (int e = 0; e < 4; ++e) {
         const int slot = m * Instruction::kRows + Instruction::row_of(i + e);
         float& sum = output[m][d].v[i + e];
@@ -233,7 +237,8 @@ struct MatrixAttention {
   DEVICE static int row_in_part(int slot) { return in_part(row(slot)); }
   // Whether the rows of this wave are in a part of the work-group's rows.
   DEVICE static bool has_rows_in(int part) {
-    return kRowParts == 1 || (kTeams == 1 ? wave_id() : wave_id() % kWaves) / (kWaves / kRowParts) == part;
+    return kRowParts == 1 ||
+           (kWaveGroups == 1 ? wave_id() : wave_id() % kWaves) / (kWaves / kRowParts) == part;
   }
   // Whether the waves keep Q in registers, which they load from LDS once.
   static constexpr bool kTakesQueries = !kQueriesInLds;
@@ -353,18 +358,18 @@ struct MatrixAttention {
   }
   // Calls between(d) once for each operand along the head; it runs while the matrix units multiply.
   template <class Between>
-  DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
+  DEVICE void multiply_keys(Lds& lds, Scores& scores, int buffer, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
     // The operands of a step are loaded during the multiplications of the previous steps.
     Right right[kStepsHeld][kKeyTiles];
     Left left[kLeftAhead ? 2 : 1][kM];
-    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_key_tiles(lds, place, step, right[step]);
+    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_key_tiles(lds, buffer, step, right[step]);
     if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
     UNROLL for (int step = 0; step < kD / kDeep * kStepsN; ++step) {
       const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
       keep_order();
       const int ahead = step + kStepsHeld - 1;
-      if (ahead < kD / kDeep * kStepsN) load_key_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
+      if (ahead < kD / kDeep * kStepsN) load_key_tiles(lds, buffer, ahead, right[ahead % kStepsHeld]);
       if constexpr (kLeftAhead) {
         if (first + kKeyTiles == kN && d + 1 < kD) load_left(lds, d + 1, left[(d + 1) % 2]);
       }
@@ -400,15 +405,15 @@ struct MatrixAttention {
   // loaded from LDS in advance, for which fewer tiles of K leave registers. kHeldTwice: a wave of RDNA 3 holds each
   // operand twice, which also needs fewer tiles.
   static constexpr bool kHeldTwice = Instruction::kSlots == 16;
-  static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
+  static constexpr bool kLeftAhead = kDoubleBuffered && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = (kLeftAhead || kHeldTwice) && kN % 2 == 0 ? 2 : kN,
                        kStepsN = kN / kKeyTiles;
-  DEVICE static void load_key_tiles(Lds& lds, int place, int step, Right (&right)[kKeyTiles]) {
+  DEVICE static void load_key_tiles(Lds& lds, int buffer, int step, Right (&right)[kKeyTiles]) {
     const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
     UNROLL for (int n = 0; n < kKeyTiles; ++n) {
       UNROLL for (int i = 0; i < kDeep; ++i) {
         right[n].tile[i] = Instruction::load_right([&](int key, int k) {
-          return key_at(lds, (first + n) * 16 + key, (d * kDeep + i) * 16 + k, place);
+          return key_at(lds, (first + n) * 16 + key, (d * kDeep + i) * 16 + k, buffer);
         });
       }
     }
@@ -421,28 +426,28 @@ struct MatrixAttention {
   // Number of operands of V in a step, all for the same keys.
   static constexpr int kStepTiles = kHeldTwice || kLeftAhead ? 2 : kD % 4 == 0 ? 4 : 3;
   static constexpr int kStepsD = kD / kStepTiles;
-  DEVICE static void load_value_tiles(Lds& lds, int place, int step, Right (&right)[kStepTiles]) {
+  DEVICE static void load_value_tiles(Lds& lds, int buffer, int step, Right (&right)[kStepTiles]) {
     UNROLL for (int at = 0; at < kStepTiles * kDeep; ++at) {
       const int n = step / kStepsD * kDeep + at % kDeep, d = step % kStepsD * kStepTiles + at / kDeep;
       auto& tile = right[at / kDeep].tile[at % kDeep];
       if constexpr (Instruction::kLoadsRows) {
         tile = Instruction::load_right_rows(
-            [&](int key, int column) { return value_at(lds, n, key, d, column, place); });
+            [&](int key, int column) { return value_at(lds, n, key, d, column, buffer); });
       } else {
         tile = Instruction::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
       }
     }
   }
 
-  DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
+  DEVICE void multiply_values(Lds& lds, const Scores& scores, int buffer = 0) {
     constexpr int kSteps = kN / kDeep * kStepsD;
     Right right[kStepsHeld][kStepTiles];
     Left left[kM] = {};
-    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_value_tiles(lds, place, step, right[step]);
+    UNROLL for (int step = 0; step < kStepsHeld - 1; ++step) load_value_tiles(lds, buffer, step, right[step]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
       keep_order();
       const int ahead = step + kStepsHeld - 1;
-      if (ahead < kSteps) load_value_tiles(lds, place, ahead, right[ahead % kStepsHeld]);
+      if (ahead < kSteps) load_value_tiles(lds, buffer, ahead, right[ahead % kStepsHeld]);
       if (step % kStepsD == 0) {
         UNROLL for (int m = 0; m < kM; ++m) {
           UNROLL for (int i = 0; i < kDeep; ++i) {

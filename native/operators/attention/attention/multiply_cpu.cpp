@@ -11,15 +11,15 @@ namespace {
 // Loads and multiplies elements of A and B, where B has type T. If T is Word, each word of A and of B holds two
 // bfloat16 values, although A has the type float.
 template <class T>
-struct Factors {
-  static Vec spread(const float* a) { return splat(*a); }
+struct Operands {
+  static Vec broadcast(const float* a) { return splat(*a); }
   static Vec load(const T* b) { return load_as_float(b); }
   static Vec multiply_add(Vec a, Vec b, Vec sum) { return sum + a * b; }
 };
 template <>
-struct Factors<Word> {
+struct Operands<Word> {
   using Aliased = Word __attribute__((may_alias));
-  static Words spread(const float* a) { return *reinterpret_cast<const Aliased*>(a) - Words{}; }
+  static Words broadcast(const float* a) { return *reinterpret_cast<const Aliased*>(a) - Words{}; }
   static Words load(const Word* b) { return *reinterpret_cast<const UnalignedWords*>(b); }
   static Vec multiply_add(Words a, Words b, Vec sum) { return Bfloat16Pairs::multiply_add(a, b, sum); }
 };
@@ -35,14 +35,14 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, R
     for (int j = 0; j < kVectors; ++j) sum[i][j] = Vec{};
   }
   for (int64_t step = 0; step < k; ++step, b += ldb) {
-    decltype(Factors<T>::load(b)) row[kVectors];
+    decltype(Operands<T>::load(b)) row[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = Factors<T>::load(b + j * kWidth);
+    for (int j = 0; j < kVectors; ++j) row[j] = Operands<T>::load(b + j * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const auto x = Factors<T>::spread(a + i * lda + step);
+      const auto x = Operands<T>::broadcast(a + i * lda + step);
 #pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = Factors<T>::multiply_add(x, row[j], sum[i][j]);
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = Operands<T>::multiply_add(x, row[j], sum[i][j]);
     }
   }
   if (result == Result::kAdd) {
@@ -52,7 +52,7 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, R
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sum[i][j] += load(c + i * ldc + j * kWidth) * per_row[i];
     }
-  } else if (result == Result::kMost) {
+  } else if (result == Result::kStoreWithMaxima) {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       Vec most = load(per_row + i * kWidth);
@@ -104,7 +104,7 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
   for (int64_t i = 0; i < rows; i += step) {
     const int64_t n = std::min(step, rows - i);
     pick<T>(n, vectors)(a + i * lda, lda, b, ldb, k, result, c + i * ldc, ldc,
-                        per_row + i * (result == Result::kMost ? kWidth : 1));
+                        per_row + i * (result == Result::kStoreWithMaxima ? kWidth : 1));
   }
 }
 
@@ -115,7 +115,7 @@ template decltype(multiply_attention<Word>) multiply_attention<Word>;
 template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor) {
-  using F = Factors<T>;
+  using F = Operands<T>;
   using Lanes = decltype(F::load(b));
   Vec sum[kHalfRows][2], shared[kHalfRows / 2];
 #pragma GCC unroll 8
@@ -124,7 +124,7 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
     const Lanes first = F::load(b), second = F::load(b + kWidth), half = F::load(b + 2 * kWidth);
 #pragma GCC unroll 4
     for (int i = 0; i < kHalfRows; i += 2) {
-      const Lanes x = F::spread(a + i * lda + step), y = F::spread(a + (i + 1) * lda + step);
+      const Lanes x = F::broadcast(a + i * lda + step), y = F::broadcast(a + (i + 1) * lda + step);
       sum[i][0] = F::multiply_add(x, first, sum[i][0]);
       sum[i][1] = F::multiply_add(x, second, sum[i][1]);
       sum[i + 1][0] = F::multiply_add(y, first, sum[i + 1][0]);
@@ -150,8 +150,8 @@ template decltype(multiply_half<float>) multiply_half<float>;
 template decltype(multiply_half<Word>) multiply_half<Word>;
 #endif
 
-void multiply_attention_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
-                                 int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor) {
+void multiply_attention_amx(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
+                            int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor) {
   const int64_t tiles = ceil_div(steps, kTileSide), most = kBlockTiles * kWidth;
   alignas(64) float product[kBlockRows * most];
   for (int64_t i = 0; i < rows; i += kBlockRows) {

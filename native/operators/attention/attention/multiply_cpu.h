@@ -19,9 +19,9 @@ constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
 // How a matrix product P = A B is stored to C.
 enum class Result {
-  kStore,  // C = P
-  kMost,   // C = P; `per_row` has kWidth running maxima for each row, updated with the row of P
-  kAdd,    // C = C * per_row[row] + P
+  kStore,            // C = P
+  kStoreWithMaxima,  // C = P; `per_row` has kWidth running maxima for each row, updated with the row of P
+  kAdd,              // C = C * per_row[row] + P
 };
 
 // C [rows, vectors * kWidth] = A B, stored as specified by `result`, for up to kMaxVectors vectors and any number of
@@ -43,7 +43,7 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
 
 // The same in AMX tiles: C = A B, or C * factor[row] + A B if `factor` is not null. All rows of the last tile are
 // written, including those beyond `rows`.
-void multiply_attention_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
-                                 int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor);
+void multiply_attention_amx(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
+                            int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -45,8 +45,8 @@ struct AttentionProblem {
   // The members below are for the GPU only.
   // The number of keys differs between batch elements: an input has the index of the last key of each (seqlens_k of
   // GroupQueryAttention). T is the largest number of keys. A query that sees no key gives zeros.
-  bool has_lengths = false;
-  // With has_lengths: query i has the position of key i; otherwise of key i + keys - S.
+  bool has_seqlens_k = false;
+  // With has_seqlens_k: query i has the position of key i; otherwise of key i + keys - S.
   bool begins_at_first_key = false;
   bool ends_at_last_key = false;  // with a window: a query after the last key has the position of that key
   bool sink = false;              // adds exp(sink of the head) to each sum of probabilities

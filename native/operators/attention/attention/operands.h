@@ -106,7 +106,7 @@ struct AttentionExtras {
   float scale, softcap, inverse_softcap, mask_value;
   T* o;
   float *partial, *statistics;
-  const void* found;         // or sinks
+  const void* nonfinite;     // or sinks
   AttentionStrides strides;  // of o
   int32_t last_seen;         // of AttentionPlace
   int32_t is_nan;            // whether the softmax of a row is NaN

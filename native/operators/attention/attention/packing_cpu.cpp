@@ -67,7 +67,7 @@ void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, 
 }
 
 template <class T>
-void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
+void pack_keys_bf16(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
                     Word* packed) {
   for (int64_t first = 0; first < n; first += kPanelFloats) {
     const int64_t keys = std::min(kPanelFloats, n - first), width = round_up(keys, kWidth);
@@ -78,8 +78,8 @@ void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
       if (col_stride != 1) {
         for (int64_t step = 0; step < steps; ++step, to += width) {
           const T* y = x + 2 * step * col_stride;
-          const Vec low = 2 * step < D ? load_apart(y, row_stride, count) : Vec{};
-          const Vec high = 2 * step + 1 < D ? load_apart(y + col_stride, row_stride, count) : Vec{};
+          const Vec low = 2 * step < D ? load_with_stride(y, row_stride, count) : Vec{};
+          const Vec high = 2 * step + 1 < D ? load_with_stride(y + col_stride, row_stride, count) : Vec{};
           *reinterpret_cast<UnalignedWords*>(to) = Bfloat16Pairs::join(low, high);
         }
         continue;
@@ -101,7 +101,7 @@ void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
 }
 
 template <class T>
-void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
+void pack_values_bf16(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed) {
   constexpr int64_t kHalf = kWidth / 2;
   const int64_t steps = ceil_div(n, 2);
@@ -109,8 +109,8 @@ void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_
   for (int64_t j = 0; j < n; j += 2, packed += width) {
     for (int64_t c = 0; c < width; c += kWidth) {
       const T* x = v + j * row_stride + c * col_stride;
-      const Vec low = load_apart(x, col_stride, Dv - c);
-      const Vec high = j + 1 < n ? load_apart(x + row_stride, col_stride, Dv - c) : Vec{};
+      const Vec low = load_with_stride(x, col_stride, Dv - c);
+      const Vec high = j + 1 < n ? load_with_stride(x + row_stride, col_stride, Dv - c) : Vec{};
       *reinterpret_cast<UnalignedWords*>(packed + c) = Bfloat16Pairs::join(low, high);
     }
     if (width - Dv >= kHalf) {
@@ -120,18 +120,18 @@ void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_
 }
 
 template <class T>
-bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison) {
+bool sum_zero_times(const T* v, int64_t row_stride, int64_t n, int64_t width, float* zero_v) {
   bool any = false;
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
     for (int64_t j = 0; j < n; ++j) sum += load_as_float(v + j * row_stride + c) * 0.0f;
-    store(poison + c, sum);
+    store(zero_v + c, sum);
     any |= sum_of(sum) != 0.0f;
   }
   return any;
 }
 
-bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
+bool sum_zero_times_bf16(const Word* v, int64_t n, int64_t width, float* zero_v) {
   bool any = false;
   for (int64_t c = 0; c < width; c += kWidth) {
     Vec sum{};
@@ -139,7 +139,7 @@ bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
       const Words pair = *reinterpret_cast<const UnalignedWords*>(v + j * width + c);
       sum += first_of_pair(pair) * 0.0f + second_of_pair(pair) * 0.0f;
     }
-    store(poison + c, sum);
+    store(zero_v + c, sum);
     any |= sum_of(sum) != 0.0f;
   }
   return any;
@@ -147,8 +147,8 @@ bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
 
 GRAPHOPT_INSTANTIATE(pack_keys)
 GRAPHOPT_INSTANTIATE(pack_values)
-GRAPHOPT_INSTANTIATE(pack_key_pairs)
-GRAPHOPT_INSTANTIATE(pack_value_pairs)
-GRAPHOPT_INSTANTIATE(sum_poison)
+GRAPHOPT_INSTANTIATE(pack_keys_bf16)
+GRAPHOPT_INSTANTIATE(pack_values_bf16)
+GRAPHOPT_INSTANTIATE(sum_zero_times)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -40,7 +40,7 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
 
 // Loads kWidth elements with a stride; elements from index `n` on are zeros.
 template <class T>
-inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
+inline Vec load_with_stride(const T* x, int64_t stride, int64_t n) {
   if (stride == 1) return load_range(x, 0, n);
   alignas(64) float elements[kWidth] = {};
   for (int64_t i = 0; i < std::min<int64_t>(kWidth, n); ++i) elements[i] = static_cast<float>(x[i * stride]);
@@ -73,21 +73,21 @@ void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, 
 
 // The same as pack_keys in bfloat16 words: panels of [steps, width of the panel], with zeros after D.
 template <class T>
-void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
+void pack_keys_bf16(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
                     Word* packed);
 
 // The same as pack_values in bfloat16 words: [n / 2 rounded up, width], padded with zeros to full AMX tiles if AMX is
 // used.
 template <class T>
-void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
+void pack_values_bf16(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed);
 
-// Stores the sum of 0 * V over n keys to poison [width], and returns whether an element is NaN: the sum is NaN in
+// Stores the sum of 0 * V over n keys to zero_v [width], and returns whether an element is NaN: the sum is NaN in
 // columns of V with a NaN or an infinity. Keys with probability 0 add this sum to O.
 template <class T>
-bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison);
+bool sum_zero_times(const T* v, int64_t row_stride, int64_t n, int64_t width, float* zero_v);
 
 // The same for V as bfloat16 words.
-bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison);
+bool sum_zero_times_bf16(const Word* v, int64_t n, int64_t width, float* zero_v);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

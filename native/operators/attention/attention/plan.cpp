@@ -27,12 +27,12 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 // The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;                 // index of kAttentionHeads
-  bool matrix = false;               // multiplies on the matrix units
-  bool copies = false;               // the device has direct copies from memory to LDS
-  bool plain = false;                // no bias, mask, window and softcap, and scale > 0
-  bool many = false, teams = false;  // AttentionRows::kMany, kTeams
-  bool few = false;                  // fused_attention_few_*
+  size_t bucket = 0;                     // index of kAttentionHeads
+  bool matrix = false;                   // multiplies on the matrix units
+  bool copies = false;                   // the device has direct copies from memory to LDS
+  bool plain = false;                    // no bias, mask, window and softcap, and scale > 0
+  bool many = false, ping_pong = false;  // AttentionRows::kMany, kPingPong
+  bool few = false;                      // fused_attention_few_*
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
@@ -58,17 +58,17 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
     if (!c.many && head == 128 && widest <= kNarrowHeadOf128) head = kNarrowHeadOf128;
   }
   return kernel_name({"fused_attention", c.plain ? "_plain" : "",
-                      c.teams  ? "_teams"
-                      : c.many ? "_many"
-                               : "",
+                      c.ping_pong ? "_ping_pong"
+                      : c.many    ? "_many"
+                                  : "",
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
-// Whether two groups of waves in a work-group should divide the keys between them (kTeams). One group multiplies while
-// the other computes exponentials, like two work-groups on a compute unit. This is faster if a compute unit has only
-// one work-group and each wave group has several blocks of keys.
-bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
-                   int64_t units) {
+// Whether two groups of waves in a work-group should divide the keys between them (kPingPong). One group multiplies
+// while the other computes exponentials, like two work-groups on a compute unit. This is faster if a compute unit has
+// only one work-group and each wave group has several blocks of keys.
+bool prefers_ping_pong(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
+                       int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
   if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
@@ -102,19 +102,19 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // With few rows, reading K and V takes most of the time.
-  const bool one_window = p.has_lengths && p.S == 1;  // one query: all rows see the same keys
+  const bool one_window = p.has_seqlens_k && p.S == 1;  // one query: all rows see the same keys
   c.few = !wanted && !p.has_bias && !p.has_mask && p.scale > 0.0f && !p.causal && !p.guard &&
           (!p.window || one_window) && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
-  if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
-    const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kTeams);
-    c.teams = wanted ? *wanted == AttentionRows::kTeams
-                     : !c.few && pays_in_teams(p, c, shape, device.compute_units);
+  if (hip::attention_has_ping_pong(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
+    const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kPingPong);
+    c.ping_pong = wanted ? *wanted == AttentionRows::kPingPong
+                         : !c.few && prefers_ping_pong(p, c, shape, device.compute_units);
   }
   c.shape = shape_of(c, arch, half,
-                     c.teams  ? AttentionRows::kTeams
-                     : c.many ? AttentionRows::kMany
-                              : AttentionRows::kFew);
+                     c.ping_pong ? AttentionRows::kPingPong
+                     : c.many    ? AttentionRows::kMany
+                                 : AttentionRows::kFew);
   return c;
 }
 
@@ -141,10 +141,10 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
       {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
       {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
-      {!p.has_lengths && ((p.guard && (is_split || choice.plain)) || p.window || (skips && p.S > 1)),
-       hip::kAttentionFound},
+      {!p.has_seqlens_k && ((p.guard && (is_split || choice.plain)) || p.window || (skips && p.S > 1)),
+       hip::kAttentionNonfinite},
       {p.window, hip::kAttentionWindow},
-      {p.has_lengths, hip::kAttentionLengths},
+      {p.has_seqlens_k, hip::kAttentionSeqlensK},
       {p.begins_at_first_key, hip::kAttentionBeginsAtFirstKey},
       {p.ends_at_last_key, hip::kAttentionEndsAtLastKey},
       {p.sink, hip::kAttentionSink},
@@ -160,29 +160,29 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
   return scores;
 }
 
-// The number of splits of the keys, and the keys of a split. With has_lengths, the device computes the keys of a split,
-// a multiple of `keys`, from the number of keys, and splits may be empty.
+// The number of splits of the keys, and the keys of a split. With has_seqlens_k, the device computes the keys of a
+// split, a multiple of `keys`, from the number of keys, and splits may be empty.
 struct Splits {
   int64_t count, keys;
 };
 
-// Returns the largest number of keys that the queries of a batch element see. Without has_lengths, ignores a window.
+// Returns the largest number of keys that the queries of a batch element see. Without has_seqlens_k, ignores a window.
 int64_t most_keys(const AttentionProblem& p) {
-  return p.has_lengths && p.window ? std::min(p.T, std::max<int64_t>(p.left, 0) + p.S) : p.T;
+  return p.has_seqlens_k && p.window ? std::min(p.T, std::max<int64_t>(p.left, 0) + p.S) : p.T;
 }
 
 // Returns the splits for fused_attention_few_*. With few rows, reading K and V takes most of the time. Full bandwidth
 // needs several work-groups on each compute unit, each with a few hundred keys. With direct copies to LDS, one
 // work-group on each compute unit reaches full bandwidth, and more splits make the merge longer.
 //
-// With has_lengths, a split may be as short as the keys that a work-group reads at once, because a decoder's first
+// With has_seqlens_k, a split may be as short as the keys that a work-group reads at once, because a decoder's first
 // tokens have few keys. If one compute unit processed all of them, the arithmetic of several rows would take longer
 // than reading K and V.
 Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool half, int64_t groups,
                  int64_t units) {
   constexpr int64_t kLeastKeys = 256;
   const int64_t wanted = choice.copies ? 1 : 4;
-  if (p.has_lengths) {
+  if (p.has_seqlens_k) {
     const int64_t lanes = choice.head() / (half ? 8 : 4);
     const int64_t at_once = hip::kAttentionThreads / lanes * hip::kAttentionFewKeys;
     return {std::max<int64_t>(std::min(wanted * units / groups, divide_up(most_keys(p), at_once)), 1),
@@ -195,7 +195,7 @@ Splits split_few(const AttentionProblem& p, const KernelVariant& choice, bool ha
 
 // Splits the keys if there are at most half as many work-groups as compute units. With few rows in a block, reading K
 // and V takes most of the time, and full bandwidth needs several work-groups on each compute unit. The keys are then
-// split if there are up to two work-groups for each compute unit. With kTeams, one work-group fills a compute unit.
+// split if there are up to two work-groups for each compute unit. With kPingPong, one work-group fills a compute unit.
 // Each wave group of a split has at least kLeastBlocks blocks of keys, because each split also adds work to the merge.
 Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
@@ -203,10 +203,11 @@ Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t gro
   const int64_t blocks = divide_up(most_keys(p), shape.keys);
   int64_t splits = 1;
   if (groups * 2 <= (few_rows ? 4 : 1) * units) {
-    const int64_t wanted = shape.teams > 1 ? units / groups : divide_up((few_rows ? 4 : 2) * units, groups);
-    splits = std::min(wanted, std::max<int64_t>(blocks / (kLeastBlocks * shape.teams), 1));
+    const int64_t wanted =
+        shape.wave_groups > 1 ? units / groups : divide_up((few_rows ? 4 : 2) * units, groups);
+    splits = std::min(wanted, std::max<int64_t>(blocks / (kLeastBlocks * shape.wave_groups), 1));
   }
-  if (p.has_lengths) return {splits, int64_t{shape.keys} * shape.teams};
+  if (p.has_seqlens_k) return {splits, int64_t{shape.keys} * shape.wave_groups};
   const int64_t keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
   return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
 }
@@ -249,24 +250,24 @@ hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSi
 
 // Buffers between the kernels; no_buffer() if unused.
 struct Scratch {
-  Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
+  Buffer partial = no_buffer(), statistics = no_buffer(), nonfinite = no_buffer();
 };
 
 // Inputs 5 and 6.
-Buffer last_keys_of(const AttentionProblem& p) { return p.has_lengths ? input(5) : no_buffer(); }
+Buffer last_keys_of(const AttentionProblem& p) { return p.has_seqlens_k ? input(5) : no_buffer(); }
 Buffer sinks_of(const AttentionProblem& p) { return p.has_sinks ? input(6) : no_buffer(); }
 
 // Launches the search for non-finite values.
-void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
-                   Buffer found) {
-  const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys), heads = p.H / p.group;
+void launch_nonfinite(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
+                      Buffer nonfinite) {
+  const int64_t parts = divide_up(p.T, hip::kAttentionNonfiniteKeys), heads = p.H / p.group;
   if (parts == 0) return;
   const int32_t pack = half ? 8 : 4;
   int32_t across = 1;
   while (across * pack < p.Dv) across *= 2;
-  hip::AttentionValuesArgs args = {};
+  hip::AttentionNonfiniteArgs args = {};
   args.v = offset_by(input(2), p.v.offset * (half ? 2 : 4));
-  args.found = found;
+  args.nonfinite = nonfinite;
   args.strides = layout.v;
   args.keys = layout.sizes.T;
   args.Dv = layout.sizes.Dv;
@@ -274,7 +275,7 @@ void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLa
   args.vectors = (layout.scores.flags & hip::kAttentionVectorV) != 0;
   args.parts = make_divisor(parts);
   args.heads = make_divisor(heads);
-  plan.launch(float_kernel("fused_attention_values", half), {to_u31(p.B * heads * parts)},
+  plan.launch(float_kernel("fused_attention_nonfinite", half), {to_u31(p.B * heads * parts)},
               hip::kAttentionThreads, args);
 }
 
@@ -285,7 +286,7 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   hip::AttentionCombineArgs args = {};
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;
-  args.found = scratch.found;
+  args.nonfinite = scratch.nonfinite;
   args.last_keys = last_keys_of(p);
   args.sinks = sinks_of(p);
   args.o = output(0);
@@ -338,10 +339,10 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
     plan.workspace.push_back(bytes);
     return workspace(static_cast<uint8_t>(plan.workspace.size() - 1));
   };
-  if ((scores.flags & hip::kAttentionFound) != 0) {
-    const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
-    scratch.found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
-    launch_values(plan, p, layout, half, scratch.found);
+  if ((scores.flags & hip::kAttentionNonfinite) != 0) {
+    const int64_t parts = divide_up(p.T, hip::kAttentionNonfiniteKeys);
+    scratch.nonfinite = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
+    launch_nonfinite(plan, p, layout, half, scratch.nonfinite);
   }
   if (splits.count > 1) {
     scratch.partial = take(groups * splits.count * choice.block_rows() * choice.head() * 4);
@@ -357,7 +358,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.o = output(0);
   args.partial = scratch.partial;
   args.statistics = scratch.statistics;
-  args.found = p.has_lengths ? sinks_of(p) : scratch.found;
+  args.nonfinite = p.has_seqlens_k ? sinks_of(p) : scratch.nonfinite;
   args.layout = layout;
   if (choice.few) {
     const char* kind = rows == 1 ? "fused_attention_few_one_" : "fused_attention_few_";

@@ -78,9 +78,9 @@ inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 template <class T>
 struct KeyBlock {
   int64_t first, n;
-  const T *k, *v;  // source
-  bool fresh;      // the first block of the item
-  bool poisoned;   // V has a NaN or an infinity: O is NaN even with probability 0
+  const T *k, *v;      // source
+  bool fresh;          // the first block of the item
+  bool has_nonfinite;  // V has a NaN or an infinity: O is NaN even with probability 0
   bool keys_packed;
 };
 
@@ -191,8 +191,8 @@ struct Scores {
 
   // Returns n such that `rows` rows need only the first n keys of the block. Keys that causality or a window hides from
   // all rows have probability 0, except if a finite mask_value replaces their scores.
-  int64_t keys_that_count(const KeyBlock<T>& block, Row row, int64_t rows, const float* highest) const {
-    if ((!p.causal && !p.window) || block.poisoned) return block.n;
+  int64_t count_needed_keys(const KeyBlock<T>& block, Row row, int64_t rows, const float* highest) const {
+    if ((!p.causal && !p.window) || block.has_nonfinite) return block.n;
     if (p.window) {
       int64_t end = 0;
       for (int64_t i = 0; i < rows; ++i, advance(row)) {
@@ -218,8 +218,8 @@ struct Scores {
       if (p.bfloat16) {
         const T* from = q + b * p.q.b + row.h * p.q.h + row.s * p.q.row;
         for (int64_t d = 0; d < p.D; d += 2 * kWidth) {
-          const Vec low = load_apart(from + d * p.q.col, p.q.col, p.D - d);
-          const Vec high = load_apart(from + (d + kWidth) * p.q.col, p.q.col, p.D - d - kWidth);
+          const Vec low = load_with_stride(from + d * p.q.col, p.q.col, p.D - d);
+          const Vec high = load_with_stride(from + (d + kWidth) * p.q.col, p.q.col, p.D - d - kWidth);
           *reinterpret_cast<UnalignedWords*>(x + d / 2) = neighbours(p.scale * low, p.scale * high);
         }
         continue;
@@ -230,36 +230,36 @@ struct Scores {
 
   // Computes the scores of `rows` rows and the block's first n keys. Packs the keys first if they are not packed.
   void multiply_keys(const AttentionScratch& w, KeyBlock<T>& block, int64_t b, Row row, int64_t rows,
-                     int64_t n, bool most_known) const {
+                     int64_t n, bool maxima_known) const {
     if (!block.keys_packed) {
       if (p.bfloat16) {
-        pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, plan.query_steps, words(w.k));
+        pack_keys_bf16(block.k, p.k.row, p.k.col, block.n, p.D, plan.query_steps, words(w.k));
       } else {
         pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
       }
     }
     block.keys_packed = true;
-    if (most_known) std::fill_n(w.most, rows * kWidth, -std::numeric_limits<float>::infinity());
-    const Result result = most_known ? Result::kMost : Result::kStore;
+    if (maxima_known) std::fill_n(w.maxima, rows * kWidth, -std::numeric_limits<float>::infinity());
+    const Result result = maxima_known ? Result::kStoreWithMaxima : Result::kStore;
     for (int64_t j = 0; j < n; j += kPanelFloats) {
       const int64_t width = round_up(std::min(kPanelFloats, block.n - j), kWidth);
       const int64_t vectors = ceil_div(std::min(kPanelFloats, n - j), kWidth);
       prefetch_rows(b, row, rows, block.first + j, std::min(kPanelFloats, n - j));
       const Word* pairs = words(w.k) + j * plan.query_steps;
       if constexpr (kHasTiles) {
-        if (plan.in_tiles) {
-          multiply_attention_in_tiles(rows, vectors, words(w.q), plan.query_width, pairs, width,
-                                      plan.query_steps, w.scores + j, plan.score_stride, nullptr);
+        if (plan.uses_amx) {
+          multiply_attention_amx(rows, vectors, words(w.q), plan.query_width, pairs, width, plan.query_steps,
+                                 w.scores + j, plan.score_stride, nullptr);
           continue;
         }
       }
       if (p.bfloat16) {
         multiply_attention(rows, vectors, w.q, plan.query_width, pairs, width, plan.query_steps, result,
-                           w.scores + j, plan.score_stride, w.most);
+                           w.scores + j, plan.score_stride, w.maxima);
         continue;
       }
       multiply_attention(rows, vectors, w.q, plan.query_width, static_cast<const float*>(w.k + j * p.D),
-                         width, p.D, result, w.scores + j, plan.score_stride, w.most);
+                         width, p.D, result, w.scores + j, plan.score_stride, w.maxima);
     }
   }
 };

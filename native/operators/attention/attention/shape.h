@@ -9,18 +9,18 @@ namespace graphopt::hip {
 // A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head` elements.
 //
 // Matrix units: a wave holds 16-row tiles of the scores and of the output in registers, and of the queries unless they
-// are in LDS. There are `teams` wave groups of `waves` waves each. Every group has all rows, and the groups alternate
-// over the blocks of keys. Vector unit: the work-items of a wave form a grid of wave / 8 x 8. Each has rows / (wave /
-// 8) rows, and in each row keys / 8 scores and head / 8 outputs.
+// are in LDS. There are `wave_groups` wave groups of `waves` waves each. Every group has all rows, and the groups
+// alternate over the blocks of keys. Vector unit: the work-items of a wave form a grid of wave / 8 x 8. Each has rows /
+// (wave / 8) rows, and in each row keys / 8 scores and head / 8 outputs.
 struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;  // work-groups that should fit on a compute unit of an NVIDIA GPU or of CDNA at the same time
   int parts = 1;  // vector unit: p passes through LDS in so many parts
-  int teams = 1;
+  int wave_groups = 1;
 
   constexpr int block_rows() const { return waves * rows; }
-  constexpr int all_waves() const { return teams * waves; }
+  constexpr int all_waves() const { return wave_groups * waves; }
 
   // Returns the elements of LDS that K and V of a block take, with padding.
   constexpr int keys_and_values(bool loads_rows, int element) const {
@@ -43,7 +43,7 @@ struct AttentionShape {
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
     const int q = block_rows() / row_parts(loads_rows, ahead, element) * (head + 16 / element);
     const int kv = keys_and_values(loads_rows, element);
-    const int all = ahead ? q + 2 * teams * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
+    const int all = ahead ? q + 2 * wave_groups * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
     return all * element + (block_rows() + head) * 4 + kExtraBytes;
   }
 };
@@ -51,8 +51,8 @@ struct AttentionShape {
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
 // Variants of a work-group. kMany: more rows, which multiply faster. kFew: fewer rows, which make more work-groups.
-// kTeams: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany.
-enum class AttentionRows { kFew, kMany, kTeams };
+// kPingPong: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany.
+enum class AttentionRows { kFew, kMany, kPingPong };
 
 // Whether kMany exists. In kMany, a work-item of the vector unit or a wave of NVIDIA's matrix units has twice as many
 // rows, and uses an operand from LDS in twice as many multiplications. copies: memory can be copied to LDS directly
@@ -62,8 +62,8 @@ constexpr bool attention_has_many(bool matrix, int wave, bool copies, int head, 
   return matrix ? copies && plain && head == 64 : element == 4 && head <= (wave == 64 ? 64 : 128);
 }
 
-// Whether kTeams exists. It needs direct copies to LDS, because each wave group double-buffers K and V in LDS.
-constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
+// Whether kPingPong exists. It needs direct copies to LDS, because each wave group double-buffers K and V in LDS.
+constexpr bool attention_has_ping_pong(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix && copies && plain && head <= 128 && element == 2;
 }
 
@@ -80,10 +80,10 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
       if (element == 2) return {head, 4, 16, 32, false, 1};
       return {head, 2, 16, 16, false, 1};
     }
-    if (head == 64 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, false, 1, 1, 2};
+    if (head == 64 && rows == AttentionRows::kPingPong) return {head, 4, 32, 64, false, 1, 1, 2};
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
-    if (head == 128 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, true, 1, 1, 2};
+    if (head == 128 && rows == AttentionRows::kPingPong) return {head, 4, 32, 64, true, 1, 1, 2};
     if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};

@@ -131,13 +131,13 @@ struct AttentionSoftmax {
     }
   }
 
-  DEVICE static void scale(P& products, const float (&factor)[P::kSlots]) {
-    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+  DEVICE static void scale(P& gemms, const float (&factor)[P::kSlots]) {
+    gemms.each_output([&](int slot, int, float o) { return o * factor[slot]; });
   }
 
   // Converts scores to probabilities, and rescales the sums and outputs from the old highest score to the new one.
   template <class T>
-  DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
+  DEVICE void add(typename P::Scores& scores, P& gemms, float exponent) {
     float most[P::kSlots], factor[P::kSlots];
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
     P::each(scores, [&](int slot, int, float s) {
@@ -158,7 +158,7 @@ struct AttentionSoftmax {
       sum[slot] += p;
       return p;
     });
-    scale(products, factor);
+    scale(gemms, factor);
   }
 
   // The same, but the highest score of a row is only updated if a probability of the wave would exceed 2^kSlack. The
@@ -167,7 +167,7 @@ struct AttentionSoftmax {
   // only for an update. On CDNA, the outputs are scaled in any case: if only an update scaled them, the compiler would
   // copy them in all other blocks.
   template <class T>
-  DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
+  DEVICE void add_lazily(typename P::Scores& scores, P& gemms, float exponent) {
     constexpr float kSlack = 5.0f;
     constexpr bool kCdna = kWave == 64;
     float most[P::kSlots], factor[P::kSlots];
@@ -190,9 +190,9 @@ struct AttentionSoftmax {
         highest[slot] = most[slot];
         sum[slot] *= factor[slot];
       }
-      if constexpr (!kCdna) scale(products, factor);
+      if constexpr (!kCdna) scale(gemms, factor);
     }
-    if constexpr (kCdna) scale(products, factor);
+    if constexpr (kCdna) scale(gemms, factor);
     UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
       most[slot] = highest[slot] == -infinity() ? 0.0f : highest[slot];
     }

@@ -25,7 +25,7 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
 
 // Replaces the scores of a row by their exponentials, as bfloat16 words at the beginning of the row. Returns kWidth
 // partial sums of the unrounded exponentials.
-inline Vec exp_pairs(float* s, float shift, int64_t padded) {
+inline Vec exp_bf16(float* s, float shift, int64_t padded) {
   Vec total{};
   for (int64_t j = 0; j < padded; j += 2 * kWidth) {
     const Vec a = exp_nonpositive(load(s + j) - shift);
@@ -59,7 +59,7 @@ void exponentiate(const AttentionTiling& plan, const AttentionScratch& w, int64_
       rows, totals, 0.0f, [](Vec x, Vec y) { return x + y; },
       [&](int64_t i) {
         float* s = w.scores + i * plan.score_stride;
-        if (bfloat16) return exp_pairs(s, shifts[i], padded);
+        if (bfloat16) return exp_bf16(s, shifts[i], padded);
         Vec total{};
         for (int64_t j = 0; j < padded; j += kWidth) {
           const Vec e = exp_nonpositive(load(s + j) - shifts[i]);

@@ -44,17 +44,17 @@ struct AttentionTiling {
   int64_t tile_rows;
   int64_t result_rows;  // rows of a PartialResult
   bool keys_in_place, values_in_place;
-  bool in_tiles;
-  bool final_products;  // the softmax reads Q K^T unchanged
-  bool half_vector;     // the last panel of values is two and a half vectors
-  bool one_block;       // one block has all keys: the result of a tile is final
+  bool uses_amx;
+  bool scores_unchanged;  // the softmax reads Q K^T unchanged
+  bool half_vector;       // the last panel of values is two and a half vectors
+  bool one_block;         // one block has all keys: the result of a tile is final
 
   AttentionTiling(const AttentionProblem& p, int64_t most_workers, bool is_float) {
     rows = p.group * p.S;
     heads = p.H / p.group;
     query_width = round_up(p.D, kWidth);
     value_width = round_up(p.Dv, kWidth);
-    in_tiles = p.bfloat16 && with_tiles();
+    uses_amx = p.bfloat16 && with_tiles();
     query_steps = p.bfloat16 ? tiled_steps(ceil_div(p.D, 2)) : p.D;
     const int64_t width = query_width + value_width;
     block_keys = std::clamp(kBlockFloats / width / kPanelFloats * kPanelFloats, kPanelFloats, kBlockKeys);
@@ -77,7 +77,7 @@ struct AttentionTiling {
     keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
     const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
     values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
-    final_products =
+    scores_unchanged =
         !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && !p.window && p.softcap == 0.0f;
     half_vector = kWidth == 16 && value_width % kPanelFloats == 48 && value_width - p.Dv >= kWidth / 2 &&
                   !values_in_place;
@@ -86,13 +86,13 @@ struct AttentionTiling {
   }
 };
 
-// The result of an item: unnormalised output, highest scores, sums of probabilities, and the sum of 0 * V (poison).
+// The result of an item: unnormalised output, highest scores, sums of probabilities, and the sum of 0 * V.
 struct PartialResult {
-  float *o, *highest, *sum, *poison;
+  float *o, *highest, *sum, *zero_v;
 };
 
 struct AttentionScratch {
-  float *q, *k, *v, *scores, *most, *factor, *block_poison;
+  float *q, *k, *v, *scores, *maxima, *factor, *block_zero_v;
   uint8_t* mask;
   PartialResult result;
 };
@@ -102,7 +102,7 @@ inline PartialResult take_partial(const AttentionTiling& plan, Workspace& worksp
   r.o = workspace.take<float>(plan.result_rows * plan.value_width);
   r.highest = workspace.take<float>(plan.result_rows);
   r.sum = workspace.take<float>(plan.result_rows);
-  r.poison = workspace.take<float>(plan.value_width);
+  r.zero_v = workspace.take<float>(plan.value_width);
   return r;
 }
 
@@ -112,9 +112,9 @@ inline AttentionScratch take_scratch(const AttentionTiling& plan, Workspace& wor
   s.k = workspace.take<float>(plan.keys_in_place ? 0 : plan.block_keys * plan.query_steps);
   s.v = workspace.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
   s.scores = workspace.take<float>(plan.tile_rows * plan.score_stride);
-  s.most = workspace.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
+  s.maxima = workspace.take<float>(plan.scores_unchanged ? plan.tile_rows * kWidth : 0);
   s.factor = workspace.take<float>(plan.tile_rows);
-  s.block_poison = workspace.take<float>(plan.value_width);
+  s.block_zero_v = workspace.take<float>(plan.value_width);
   s.mask = workspace.take<uint8_t>(plan.block_keys);
   s.result = take_partial(plan, workspace);
   return s;

@@ -12,8 +12,8 @@ template <class T, int kHead_, int kWaves, int kWaveRows, int kKeys_, int kParts
 struct VectorAttention {
   static constexpr int kHead = kHead_, kKeys = kKeys_;
   static constexpr int kThreads = kWaves * kWave, kBlockRows = kWaves * kWaveRows;
-  static constexpr int kTeams = 1, kRowParts = 1, kPartRows = kBlockRows;
-  DEVICE static int team() { return 0; }
+  static constexpr int kWaveGroups = 1, kRowParts = 1, kPartRows = kBlockRows;
+  DEVICE static int wave_group() { return 0; }
   DEVICE static bool keeps(int) { return true; }
   static constexpr bool kLazily = false;
   DEVICE static bool has_rows_in(int) { return true; }
@@ -26,7 +26,7 @@ struct VectorAttention {
   static constexpr int kPacks = kKeys * kAcross / kThreads;
   static_assert(kPacks * kThreads == kKeys * kAcross && kThreads % kAcross == 0, "entire packs and rows");
   static_assert((kSlots == 4 || kSlots == 8) && kAcross % 4 == 0, "128-bit accesses");
-  static constexpr bool kAhead = false;
+  static constexpr bool kDoubleBuffered = false;
   static constexpr bool kDirectQueries = kCopiesToLds && sizeof(T) == 4;
   static constexpr bool kDirectKeys = kDirectQueries, kDirectValues = kDirectQueries;
 

@@ -145,7 +145,7 @@ AttentionProblem gqa_attention(const GqaProblem& p) {
   }
   a.scale = p.scale;
   a.softcap = p.softcap;
-  a.has_lengths = true;
+  a.has_seqlens_k = true;
   a.begins_at_first_key = p.first;
   // Causality hides no key from a single query, which is the last token. A window is causal by its right side.
   a.window = p.window > 0;

@@ -17,7 +17,7 @@
 namespace graphopt::hip {
 
 template <class P>
-DEVICE void conv_last(const ConvLastArgs& args) {
+DEVICE void channels_last_conv(const ChannelsLastConvArgs& args) {
   LARGE_SHARED(lds, typename P::Lds);
   const half_t* w = args.w;
   const int part = block_z();
@@ -71,13 +71,13 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                 \
-  GEMM_ON_##dense(                                                                                           \
-      KERNEL_OF(conv_last_##name##_f16, (conv_last<AlignedGemm<GemmTile::kAligned##name, false>>),           \
-                (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), ConvLastArgs, x, w, bias, residual, \
-                y, partial) KERNEL_OF(conv_disjoint_##name##_f16,                                            \
-                                      (conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>),          \
-                                      (AlignedGemm<GemmTile::kAligned##name, true>::kBounds),                \
-                                      ConvDisjointArgs, x, w, bias, residual, y))
+#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                \
+  GEMM_ON_##dense(KERNEL_OF(                                                                                \
+      channels_last_conv_##name##_f16, (channels_last_conv<AlignedGemm<GemmTile::kAligned##name, false>>),  \
+      (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), ChannelsLastConvArgs, x, w, bias, residual,  \
+      y, partial) KERNEL_OF(conv_disjoint_##name##_f16,                                                     \
+                            (conv_disjoint<AlignedGemm<GemmTile::kAligned##name, true>>),                   \
+                            (AlignedGemm<GemmTile::kAligned##name, true>::kBounds), ConvDisjointArgs, x, w, \
+                            bias, residual, y))
 GEMM_ALIGNED_TILES(CONV_KERNELS)
 #endif

@@ -276,7 +276,7 @@ void plan_depthwise(ConvolutionWork& work) {
 }
 
 const char* refuse_channels_last_implicit_gemm(ConvolutionWork& work) {
-  const char* why = gpu::refuse_conv_last(work.p, work.facts());
+  const char* why = gpu::refuse_channels_last_conv(work.p, work.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
 
@@ -296,7 +296,7 @@ void plan_channels_last_pointwise(ConvolutionWork& work) {
 }
 
 void plan_channels_last_implicit_gemm(ConvolutionWork& work) {
-  work.program.launch(gpu::conv_last_plan(work.p, work.facts()),
+  work.program.launch(gpu::channels_last_conv_plan(work.p, work.facts()),
                       {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
 }
 
@@ -313,7 +313,7 @@ const char* refuse_channels_last_padded(ConvolutionWork& work) {
   if (p.transposed || p.C > kVector / 2) return "not a convolution of at most 4 channels";
   constexpr int64_t kLeast = 32;  // columns of the smallest tile
   if (p.M < kLeast) return "fewer filters than a tile has columns";
-  const char* why = gpu::refuse_conv_last(with_padded_channels(p), work.facts());
+  const char* why = gpu::refuse_channels_last_conv(with_padded_channels(p), work.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
 
@@ -331,7 +331,7 @@ void plan_channels_last_padded(ConvolutionWork& work) {
     return to;
   };
   const Ref x = padded(Ref::input(0), p.N * p.in_size()), w = padded(Ref::input(1), p.M * p.taps());
-  work.program.launch(gpu::conv_last_plan(p, work.facts()), {x, w, work.bias(), work.residual()},
+  work.program.launch(gpu::channels_last_conv_plan(p, work.facts()), {x, w, work.bias(), work.residual()},
                       {Ref::output(0)});
 }
 

@@ -20,10 +20,10 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
 // (channels_last.hip, or halo.hip if its estimated cost is lower and `wanted` is unset). A transposed convolution is
 // supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to
 // 16 bytes; output Y. Throws std::invalid_argument if a size is too large or the device has no matrix units.
-// refuse_conv_last returns why the convolution is not supported, or null.
-const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
-Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
-                    std::optional<GemmTile> wanted = std::nullopt);
+// refuse_channels_last_conv returns why the convolution is not supported, or null.
+const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceFacts& device);
+Plan channels_last_conv_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                             std::optional<GemmTile> wanted = std::nullopt);
 
 // The same for strides and dilations of 1 and images of Y as large as those of X, on devices with direct copies to LDS:
 // each tile copies its pixels of X to LDS once for each block of channels (halo.hip).

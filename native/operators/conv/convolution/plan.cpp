@@ -162,12 +162,13 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
                     tile.threads, args);
 }
 
-const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
+const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceFacts& device) {
   if (architecture(device.arch).matrix == hip::Matrix::kNone) return "the device has no matrix units";
   if (p.groups != 1) return "more than one group";
   if (p.C % 8 != 0) return "the number of input channels is not a multiple of 8";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
-  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "the kernel is too large";
+  if (p.kernel[1] > hip::kChannelsLastConvTaps || p.kernel[2] > hip::kChannelsLastConvTaps)
+    return "the kernel is too large";
   if (!p.transposed) return nullptr;
   for (size_t d = 1; d < kSpatialAxes; ++d) {
     if (p.kernel[d] != p.stride[d] || p.pad[d] != 0 || p.dilation[d] != 1 ||
@@ -179,7 +180,7 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
 }
 
 const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {
-  const char* why = refuse_conv_last(p, device);
+  const char* why = refuse_channels_last_conv(p, device);
   if (why != nullptr) return why;
   const Architecture& arch = architecture(device.arch);
   const bool for_tests = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
@@ -319,7 +320,8 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   return halo_plan(p, *tiles);
 }
 
-Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<GemmTile> wanted) {
+Plan channels_last_conv_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                             std::optional<GemmTile> wanted) {
   Plan plan;
   const int64_t taps = p.kernel[1] * p.kernel[2], pixels = p.N * p.out[1] * p.out[2];
   if (pixels * p.M == 0) return plan;
@@ -336,7 +338,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     const auto tiles = choose_halo(p, device, wanted);
     if (tiles && tiles->clocks() < tiling->clocks) return halo_plan(p, *tiles);
   }
-  const char* kernel = tiling->kernel(p.transposed ? "conv_disjoint_" : "conv_last_");
+  const char* kernel = tiling->kernel(p.transposed ? "conv_disjoint_" : "channels_last_conv_");
   const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvDisjointArgs args = {};
@@ -351,7 +353,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     plan.launch(kernel, {to_u31(tiling->tiles())}, tiling->threads, args).lds = lds;
     return plan;
   }
-  hip::ConvLastArgs args = {};
+  hip::ChannelsLastConvArgs args = {};
   fill_channels_last(args, p, M, N);
   args.K = to_i31(K);
   args.H = to_i31(p.in[1]);

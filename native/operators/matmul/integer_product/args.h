@@ -102,7 +102,7 @@ struct IntegerGemmArgs : Arguments<8, 248> {
 };
 
 // Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C]. C and K count pairs of
-// elements, and C is a multiple of a pack. ConvLastArgs and IntegerGemmArgs describe the other members.
+// elements, and C is a multiple of a pack. ChannelsLastConvArgs and IntegerGemmArgs describe the other members.
 struct IntegerConvArgs : Arguments<7, 240> {
   In x, w, columns, residual, table;
   Out y, partial;

@@ -90,8 +90,8 @@ DEVICE size_t element_of(int row, int columns, int column) {
 // block_z() selects the matrix. from_left(m) returns the function that converts elements of row m of `left` to factors;
 // from_right(n) does the same for column n of `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
-DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
-                           const FromRight& from_right) {
+DEVICE void multiply_matrices(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
+                              const FromRight& from_right) {
   const T *left = args.left, *right = args.right;
   const Sum* bias = args.bias;
   Sum* y = args.y;
@@ -124,7 +124,7 @@ template <class Sum, class T>
 DEVICE void integer_product(const IntegerProductArgs& args) {
   SHARED(lds, IntegerLds<T>);
   const auto same = [](int) { return [](T x) { return x; }; };
-  matrix_product<Sum, T>(args, lds, same, same);
+  multiply_matrices<Sum, T>(args, lds, same, same);
 }
 
 // Returns act(sum * scale) / y_scale. Without activation, or with Relu, the sum is multiplied only once.
@@ -143,7 +143,7 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
   SHARED(lds, IntegerLds<int16_t>);
   const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
   const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
-  matrix_product<int32_t, uint8_t>(
+  multiply_matrices<int32_t, uint8_t>(
       args, lds,
       [&](int m) { return Centered{zero_at(left_zero, m * args.left_zero_step, left_signed), left_signed}; },
       [&](int n) {

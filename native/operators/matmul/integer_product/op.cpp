@@ -59,7 +59,7 @@ std::string refuse_convolution(const Node& node) {
     if (groups != 1 && ((*w)[1] != 1 || (*w)[0] != groups || groups % hip::kIntegerPack != 0)) {
       return "groups of several channels";
     }
-    if (std::max((*w)[2], (*w)[3]) > hip::kConvLastTaps) return "the kernel is too large";
+    if (std::max((*w)[2], (*w)[3]) > hip::kChannelsLastConvTaps) return "the kernel is too large";
   }
   return refuse_integers(node, in);
 }

@@ -249,7 +249,8 @@ const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& 
   if (!has_integer_gemm(device)) return "the device has no matrix units";
   if (p.groups != 1) return "more than one group";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
-  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "the kernel is too large";
+  if (p.kernel[1] > hip::kChannelsLastConvTaps || p.kernel[2] > hip::kChannelsLastConvTaps)
+    return "the kernel is too large";
   return nullptr;
 }
 
