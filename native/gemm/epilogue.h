@@ -178,14 +178,14 @@ struct PartialSumEpilogue {
 // Does the same as store_sums for a complete tile of an Hgemm, which starts at row first_m and column
 // first_n.
 template <class P, class Args>
-DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& gemm,
-                       uint32_t split, uint32_t z, int first_m, int first_n) {
+DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Gemm& gemm, uint32_t split,
+                       uint32_t z, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   const auto element = [&](int n) {
     return static_cast<size_t>(first_m) * static_cast<size_t>(N) + static_cast<size_t>(n);
   };
   if (args.splits.count.d > 1) {
-    const int n = first_n + P::Product::template pack_column<4>();
+    const int n = first_n + P::Gemm::template pack_column<4>();
     const PartialSumEpilogue<float> epilogue = {args.epilogue.is_aligned != 0,
                                                 partial_of(args, split) + element(n), M - first_m, n, N};
     gemm.template apply_epilogue<4>(lds, epilogue);
@@ -193,7 +193,7 @@ DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P:
   }
   const half_t *bias = args.bias, *residual = args.residual;
   half_t* const y = args.y;
-  const int n = first_n + P::Product::template pack_column<8>();
+  const int n = first_n + P::Gemm::template pack_column<8>();
   const bool has_column = n < N;
   const ColumnEpilogue<half_t> column(args.epilogue, bias_of_matrix(args.epilogue, bias, z), residual, y,
                                       has_column ? n : 0, N);

@@ -216,12 +216,12 @@ struct IntegerTileEpilogue {
 // or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
 // members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: of all matrices, or null.
 template <class P, class Args>
-DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Product& gemm,
+DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Gemm& gemm,
                                const int32_t* row_sums, uint32_t split, uint32_t z, uint32_t left,
                                uint32_t right, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   if (args.splits.count.d > 1) {
-    const int n = first_n + P::Product::template pack_column<4>();
+    const int n = first_n + P::Gemm::template pack_column<4>();
     int32_t* const partial = args.partial;
     const size_t row = split * static_cast<size_t>(M) + static_cast<size_t>(first_m);
     const PartialSumEpilogue<int32_t> epilogue = {
@@ -229,7 +229,7 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
     gemm.template apply_epilogue<4>(lds, epilogue);
     return;
   }
-  const int n = first_n + P::Product::template pack_column<kIntegerPack>();
+  const int n = first_n + P::Gemm::template pack_column<kIntegerPack>();
   const bool has_column = n < N;
   const IntegerColumns column(args, right, row_sums != nullptr, has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);

@@ -325,7 +325,7 @@ EXPORT Plan* graphopt_rotary_plan(const DeviceFacts*, int half, const int64_t* s
   });
 }
 
-// `flags`: has_points, packed_points, has_groups, has_bias, aligned. `tile`: -1 for the plan's choice.
+// `flags`: has_zero_points, packed_zero_points, has_g_idx, has_bias, aligned. `tile`: -1 for the plan's choice.
 EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
                                         int bits, int64_t size, const int* flags, int32_t tile) {
   return guarded([&] {
@@ -335,7 +335,7 @@ EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int
   });
 }
 
-// `flags`: has_points, packed_points, has_groups.
+// `flags`: has_zero_points, packed_zero_points, has_g_idx.
 EXPORT Plan* graphopt_dequantize_nbits_plan(const DeviceFacts*, int half, int64_t N, int64_t K, int bits,
                                             int64_t size, const int* flags) {
   return guarded([&] {

@@ -56,7 +56,7 @@ DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
 DEVICE uint32_t low_halves(uint32_t first, uint32_t second) { return (first & 0xffff) | second << 16; }
 DEVICE uint32_t high_halves(uint32_t first, uint32_t second) { return first >> 16 | (second & 0xffff0000); }
 
-// Dequantizes the weights of one block: (q - point) scale.
+// Dequantizes the weights of one block: (q - zero_point) scale.
 template <int kBits>
 class Dequantizer {
   static_assert(kBits == 2 || kBits == 4 || kBits == 8, "weights that do not cross bytes");
@@ -65,17 +65,18 @@ class Dequantizer {
  public:
   static constexpr int kPairs = 16 / kBits;  // pairs of weights in a word
 
-  // `point`: the zero point of the block in its lowest bits. A point with a fraction is split: base is 1024 + point
-  // rounded to float16, which is an integer unless the point is negative or large. q - base is exact.
-  DEVICE Dequantizer(half_t scale, uint32_t point, const PointFormat& format)
+  // zero_point: the zero point of the block in the low bits. A zero point with a fraction is split: base is 1024 plus
+  // the zero point, rounded to float16, which is an integer unless the zero point is negative or large. q - base is
+  // exact.
+  DEVICE Dequantizer(half_t scale, uint32_t zero_point, const ZeroPointFormat& format)
       : scale_(pair_of(scale, scale)) {
-    const auto stored = bit_cast<HalfPair>(((point & format.mask) | format.bits) * 0x10001);
+    const auto stored = bit_cast<HalfPair>(((zero_point & format.mask) | format.bits) * 0x10001);
     const auto added = bit_cast<HalfPair>(format.added);
     minus_base_[0] = multiply_add(stored, same(-1), added);
     const HalfPair rounded = multiply_add(added, same(-1), minus_base_[0]);
     const HalfPair error = multiply_add(rounded, same(1), stored);
     shift_ = multiply_add(multiply_add(error, same(-1), same(0)), scale_, same(0));
-    // Weights at offset o need -1024 / 2^o - point.
+    // Weights at offset o need -1024 / 2^o - zero_point.
     UNROLL for (int i = 1; i < kOffsets; ++i) {
       minus_base_[i] = multiply_add(minus_base_[0], same(1), same(1024 - (1024 >> i * kBits)));
     }

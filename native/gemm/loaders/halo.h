@@ -26,7 +26,7 @@ DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside)
 // The GEMM of a tile. Its left operand is read from LDS, which has a row for each pixel of X; each tap starts
 // at a different row.
 template <class Base>
-struct HaloProduct : Base {
+struct HaloTileGemm : Base {
   static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
   struct Lds {
     alignas(16) half_t b[Base::kBuffers][Base::kN][kRow];
@@ -44,7 +44,7 @@ struct HaloProduct : Base {
   int tap, column, shift, block = 0;  // of the next step
 
   // On all targets, a work-item loads line lane_id() % 16 of a left operand (pipelines/instruction.h).
-  DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
+  DEVICE HaloTileGemm(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
     column = tap - r * static_cast<int>(args.kernel_w.d);
@@ -116,7 +116,7 @@ struct HaloProduct : Base {
 template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
-  static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
+  static constexpr int kPacks = P::kN / kRows, kParts = P::Gemm::kSplitDepth / 16, kRow = P::Gemm::kRow;
   // While the filters of the first kStepsInFlight steps of a block are copied, the previous block, which the next block
   // overwrites, is still read.
   static constexpr int kStepsInFlight = P::kBuffers - 1;
@@ -230,8 +230,8 @@ struct HaloCopies {
 template <class P_>
 struct HaloGemm : P_ {
   static_assert(P_::kAsyncCopies, "requires asynchronous copies");
-  using Product = HaloProduct<typename P_::Product>;
-  using Lds = typename Product::Lds;
+  using Gemm = HaloTileGemm<typename P_::Gemm>;
+  using Lds = typename Gemm::Lds;
 };
 
 }  // namespace graphopt::hip

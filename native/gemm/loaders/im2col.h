@@ -74,12 +74,12 @@ DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
 // The part of the patches that a work-item gathers; its pixels are the same for every k. kByLine: LDS has a row
 // for each pixel, and a pack has kSize taps of one pixel. Otherwise LDS has a row for each k, and a pack has one
 // tap of kSize pixels.
-template <class Product, class T>
+template <class Gemm, class T>
 struct ConvPatches {
   static constexpr int kSize = Pack<T>::kSize;
-  static constexpr int kPixels = Product::kByLine ? 1 : kSize, kAcross = Product::kN / kPixels;
-  static constexpr int kPacks = Product::kN * Product::kDepth / kSize / Product::kThreads;
-  static_assert(Product::kThreads % kAcross == 0, "whole rows of pixels");
+  static constexpr int kPixels = Gemm::kByLine ? 1 : kSize, kAcross = Gemm::kN / kPixels;
+  static constexpr int kPacks = Gemm::kN * Gemm::kDepth / kSize / Gemm::kThreads;
+  static_assert(Gemm::kThreads % kAcross == 0, "whole rows of pixels");
 
   const ConvArgs& args;
   int depth, column, first_row;
@@ -93,7 +93,7 @@ struct ConvPatches {
     }
     first_row = kAcross % kWave == 0 ? same_in_wave(thread_x() / kAcross) : thread_x() / kAcross;
   }
-  DEVICE int row_of(int i) const { return i * (Product::kThreads / kAcross) + first_row; }
+  DEVICE int row_of(int i) const { return i * (Gemm::kThreads / kAcross) + first_row; }
 
   DEVICE void load(int first_k) {
     const int32_t H = args.H, W = args.W;
@@ -101,7 +101,7 @@ struct ConvPatches {
       const int k = first_k + row_of(i) * (kSize / kPixels);
       ConvTap tap(k, args.taps, args.kernel_w, args.window, H, W);
       UNROLL for (int j = 0; j < kSize; ++j) {
-        if constexpr (Product::kByLine) {
+        if constexpr (Gemm::kByLine) {
           patches[i].v[j] = pixel[0].load(tap, k + j < depth, H, W);
           tap.next(args.window, H, W);
         } else {
@@ -111,9 +111,9 @@ struct ConvPatches {
     }
   }
 
-  DEVICE void store(typename Product::Lds& lds, int buffer) const {
+  DEVICE void store(typename Gemm::Lds& lds, int buffer) const {
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if constexpr (Product::kByLine) {
+      if constexpr (Gemm::kByLine) {
         store_pack(&lds.b[buffer][column][row_of(i) * kSize], patches[i]);
       } else {
         UNROLL for (int j = 0; j < kSize; j += 4) {
@@ -131,7 +131,7 @@ struct ConvPatches {
 // half_t, elements outside X are zeros; with int8, they are copies of args.outside().
 template <class P, class Args = ChannelsLastConvArgs>
 struct Im2colRows {
-  static constexpr bool kInt8 = P::Product::kInt8;
+  static constexpr bool kInt8 = P::Gemm::kInt8;
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
   // Number of groups of copies that are issued between the LDS loads of a step. Few groups are faster, because
   // each change from LDS loads to copies costs three instructions.

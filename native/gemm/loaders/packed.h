@@ -11,12 +11,12 @@ namespace graphopt::hip {
 // A scale, and the byte or the two bytes that contain the zero point, in a register of their own.
 struct BlockBits {
   half_t scale;
-  uint32_t point;
+  uint32_t zero_point;
 };
 
 // The addresses of the scale and the zero point of a block in the first line.
 struct BlockAddresses {
-  const uint8_t *scale, *point;
+  const uint8_t *scale, *zero_point;
 };
 
 // The lines from `first` on of weights of kBits bits.
@@ -24,11 +24,11 @@ template <int kBits>
 class PackedLines {
  public:
   DEVICE PackedLines(const PackedWeights& layout, const uint8_t* b, const half_t* scales,
-                     const uint8_t* points, int first, int lines)
+                     const uint8_t* zero_points, int first, int lines)
       : layout_(layout),
         b_(b + start(first, layout.row_bytes)),
         scales_(scales + start(first, layout.blocks)),
-        points_(points + start(first, layout.point_row_bytes)),
+        zero_points_(zero_points + start(first, layout.zero_point_row_bytes)),
         last_(lines - 1) {}
 
   // Returns the block of index k, at most the last one.
@@ -44,7 +44,7 @@ class PackedLines {
   DEVICE BlockAddresses block_at(int k) const {
     const int block = block_of(k);
     return {reinterpret_cast<const uint8_t*>(scales_ + block),
-            points_ + static_cast<uint32_t>(block * layout_.point_bits) / 8};
+            zero_points_ + static_cast<uint32_t>(block * layout_.zero_point_bits) / 8};
   }
   // Returns the index of a line; those beyond the last one repeat the last.
   DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
@@ -56,15 +56,16 @@ class PackedLines {
   DEVICE BlockBits load_block(const BlockAddresses& first, uint32_t line) const {
     const uint8_t* const scale =
         first.scale + offset(line, layout_.blocks * static_cast<int>(sizeof(half_t)));
-    const uint8_t* const point = first.point + offset(line, layout_.point_row_bytes);
+    const uint8_t* const zero_point = first.zero_point + offset(line, layout_.zero_point_row_bytes);
     BlockBits bits = {*reinterpret_cast<const half_t*>(scale), 0};
-    bits.point = layout_.point_bits == 16 ? *reinterpret_cast<const uint16_t*>(point) : *point;
+    bits.zero_point =
+        layout_.zero_point_bits == 16 ? *reinterpret_cast<const uint16_t*>(zero_point) : *zero_point;
     return bits;
   }
   // Returns the offset in bits of the zero point of a block from its first byte.
-  DEVICE int point_bit(int block) const { return block * layout_.point_bits % 8; }
-  DEVICE Dequantizer<kBits> dequantizer(const BlockBits& bits, int point_bit) const {
-    return {bits.scale, static_cast<uint32_t>(bits.point >> point_bit), layout_.point};
+  DEVICE int zero_point_bit(int block) const { return block * layout_.zero_point_bits % 8; }
+  DEVICE Dequantizer<kBits> dequantizer(const BlockBits& bits, int zero_point_bit) const {
+    return {bits.scale, static_cast<uint32_t>(bits.zero_point >> zero_point_bit), layout_.zero_point};
   }
 
   // Returns k. On NVIDIA, the result depends on `loaded`, so loads at this index start after `loaded` has arrived. A
@@ -86,7 +87,7 @@ class PackedLines {
   const PackedWeights& layout_;
   const uint8_t* b_;
   const half_t* scales_;
-  const uint8_t* points_;
+  const uint8_t* zero_points_;
   int last_;
 };
 
@@ -148,14 +149,14 @@ struct PackedRows {
   DEVICE uint32_t loaded() const {
     uint32_t bits = 0;
     UNROLL for (int i = 0; i < kRuns; ++i) {
-      bits |= runs[i].v[0] | bit_cast<uint16_t>(blocks[i].scale) | blocks[i].point;
+      bits |= runs[i].v[0] | bit_cast<uint16_t>(blocks[i].scale) | blocks[i].zero_point;
     }
     return bits;
   }
   template <class Row>
   DEVICE void store(Row* to, int i) const {
     constexpr int kPairs = Dequantizer<kBits>::kPairs;
-    const auto dequantizer = weights.dequantizer(blocks[i], weights.point_bit(weights.block_of(k)));
+    const auto dequantizer = weights.dequantizer(blocks[i], weights.zero_point_bit(weights.block_of(k)));
     struct {
       uint32_t v[8];
     } elements;

@@ -7,16 +7,16 @@ namespace graphopt::hip {
 
 // The conversion of a zero point to float16: 1024 plus the zero point is the float16 value (stored & mask) | bits,
 // minus both float16 values of `added`.
-struct PointFormat {
+struct ZeroPointFormat {
   uint32_t mask, bits, added;
 };
 
 // Rows of packed weights, which consist of blocks of `size` elements along K, a multiple of 16. Each block has a scale
-// and a zero point of `point_bits` bits: the bits of a weight, 16 or 32 for a float, or 0 without zero points.
+// and a zero point of `zero_point_bits` bits: the bits of a weight, 16 or 32 for a float, or 0 without zero points.
 struct PackedWeights {
-  int32_t row_bytes, point_row_bytes, point_bits, blocks;
+  int32_t row_bytes, zero_point_row_bytes, zero_point_bits, blocks;
   Divisor size;
-  PointFormat point;  // for kernels that dequantize to float16
+  ZeroPointFormat zero_point;  // for kernels that dequantize to float16
 };
 
 }  // namespace graphopt::hip

@@ -21,11 +21,11 @@ struct AlignedGemm {
   static constexpr bool kThreeBuffers =
       kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
   static constexpr int kBuffers = kThreeBuffers ? 3 : kShape.stages;
-  using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
-                        kShape.split_k, Element>;
-  using Lds = typename Product::Lds;
-  static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
-  static constexpr int kThreads = Product::kThreads;
+  using Gemm = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
+                     kShape.split_k, Element>;
+  using Lds = typename Gemm::Lds;
+  static constexpr int kM = Gemm::kM, kN = Gemm::kN, kDepth = Gemm::kDepth;
+  static constexpr int kThreads = Gemm::kThreads;
   static constexpr LaunchBounds kBounds = {
       kThreads, {row_of(kAlignedTiles, kTile).groups_per_unit, kLdsBytes / static_cast<int>(sizeof(Lds))}};
   static_assert(kThreads == kShape.threads(kWave) &&
@@ -35,16 +35,16 @@ struct AlignedGemm {
 
 // Adds the products of both operands over `depth` indices k.
 template <class P, class Left, class Right>
-DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
+DEVICE void multiply_aligned(typename P::Gemm& gemm, typename P::Lds& lds, int depth, Left& left,
                              Right& right) {
   const auto begin = [&](int buffer, int part) {
     left.begin(lds.a[buffer], part);
     right.begin(lds.b[buffer], part);
   };
   if constexpr (P::kAsyncCopies) {
-    run_steps_ahead(product, lds, depth, begin);
+    run_steps_ahead(gemm, lds, depth, begin);
   } else {
-    product.run(
+    gemm.run(
         lds, depth, [&](int, int buffer) { begin(buffer, kAllParts); },
         [&](int buffer) {
           left.finish(lds.a[buffer]);

@@ -28,9 +28,9 @@ DEVICE void channels_last_conv(const ChannelsLastConvArgs& args) {
   Im2col<P> left(args, first_m, first_k, depth);
   DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
       w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
-  typename P::Product product;
-  multiply_aligned<P>(product, lds, depth, left, right);
-  store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
+  typename P::Gemm gemm;
+  multiply_aligned<P>(gemm, lds, depth, left, right);
+  store_tile<P>(args, lds, gemm, static_cast<uint32_t>(part), 0, first_m, first_n);
 }
 
 template <class P>
@@ -43,9 +43,9 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   LeftRows<P> left(x + static_cast<ptrdiff_t>(first_m) * K, K, M - first_m, K);
   RightRows<P, true> right(w + first_n, N, N - first_n, K);
-  typename P::Product product;
-  multiply_aligned<P>(product, lds, K, left, right);
-  const int column_of_w = first_n + P::Product::template pack_column<8>();
+  typename P::Gemm gemm;
+  multiply_aligned<P>(gemm, lds, K, left, right);
+  const int column_of_w = first_n + P::Gemm::template pack_column<8>();
   const bool is_column = column_of_w < N;
   const int n = is_column ? column_of_w : 0;
   const uint32_t tap = divide(static_cast<uint32_t>(n), args.filters);
@@ -62,7 +62,7 @@ DEVICE void conv_disjoint(const ConvDisjointArgs& args) {
     const size_t pixel = row_of_y * args.columns.d * args.window_w.d + column_of_y;
     return pixel * args.filters.d + static_cast<size_t>(filter);
   };
-  product.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, is_column, at});
+  gemm.template apply_epilogue<8>(lds, TileEpilogue<decltype(at)>{column, M - first_m, is_column, at});
 }
 
 }  // namespace graphopt::hip

@@ -24,13 +24,13 @@ DEVICE void conv_halo(const ConvHaloArgs& args) {
   const TilePosition place = tile_position(args.across, args.down);
   const int first_m = args.first + place.down * P::kM, first_n = place.across * P::kN;
   HaloCopies<P> copies(args, lds, pixels, first_m, first_n, first_step, steps);
-  typename P::Product product(args, pixels, lds.inside, first_m, copies.tap);
-  run_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
-  static_assert(P::Product::kExchanged * sizeof(float) <=
-                    sizeof lds + (kHaloZeros + 2 * P::kM) * P::Product::kRow * sizeof(half_t),
+  typename P::Gemm gemm(args, pixels, lds.inside, first_m, copies.tap);
+  run_steps_ahead(gemm, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
+  static_assert(P::Gemm::kExchanged * sizeof(float) <=
+                    sizeof lds + (kHaloZeros + 2 * P::kM) * P::Gemm::kRow * sizeof(half_t),
                 "the plan requests as much");
-  product.reduce_splits(reinterpret_cast<float*>(&lds));
-  store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
+  gemm.reduce_splits(reinterpret_cast<float*>(&lds));
+  store_tile<P>(args, lds, gemm, static_cast<uint32_t>(part), 0, first_m, first_n);
 }
 
 }  // namespace graphopt::hip

@@ -54,10 +54,10 @@ DEVICE void integer_conv(const IntegerConvArgs& args) {
   Im2col<P, IntegerPatches> left(patches, first_m, first_k, depth);
   DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
       w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
-  typename P::Product product;
-  product.inverted_bits = args.epilogue.inverted_bits;
-  multiply_aligned<P>(product, lds, depth, left, right);
-  store_integer_tile<P>(args, lds, product, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n);
+  typename P::Gemm gemm;
+  gemm.inverted_bits = args.epilogue.inverted_bits;
+  multiply_aligned<P>(gemm, lds, depth, left, right);
+  store_integer_tile<P>(args, lds, gemm, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n);
 }
 
 // The strip of Y of a work-item: kStrip pixels of one row, from column `first` on, and kIntegerPack channels from

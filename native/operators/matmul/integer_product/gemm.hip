@@ -36,11 +36,10 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
   };
   LeftRows<P> left(a + element(left_matrix, args.M, first_m), args.K, args.M - first_m, depth);
   RightRows<P, false> right(b + element(right_matrix, args.N, first_n), args.K, args.N - first_n, depth);
-  typename P::Product product;
-  product.inverted_bits = args.epilogue.inverted_bits;
-  multiply_aligned<P>(product, lds, depth, left, right);
-  store_integer_tile<P>(args, lds, product, args.row_sums, part, z, left_matrix, right_matrix, first_m,
-                        first_n);
+  typename P::Gemm gemm;
+  gemm.inverted_bits = args.epilogue.inverted_bits;
+  multiply_aligned<P>(gemm, lds, depth, left, right);
+  store_integer_tile<P>(args, lds, gemm, args.row_sums, part, z, left_matrix, right_matrix, first_m, first_n);
 }
 
 }  // namespace graphopt::hip

@@ -77,9 +77,9 @@ DEVICE void gemm_aligned(const GemmAlignedArgs& args) {
                                  : static_cast<ptrdiff_t>(first_n) * args.b_row + first_k;
   RightRows<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row, args.N - first_n,
                                 depth);
-  typename P::Product product;
-  multiply_aligned<P>(product, lds, depth, left, right);
-  store_tile<P>(args, lds, product, part, z, first_m, first_n);
+  typename P::Gemm gemm;
+  multiply_aligned<P>(gemm, lds, depth, left, right);
+  store_tile<P>(args, lds, gemm, part, z, first_m, first_n);
 }
 
 }  // namespace graphopt::hip

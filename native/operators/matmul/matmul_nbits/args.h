@@ -1,6 +1,6 @@
 // Arguments of the matmul_nbits_* kernels. A [M, K]; B [N, blocks, size * bits / 8] bytes, low bits first; scales and
 // zero points [N, blocks]. Zero points are packed in rows of bytes like B, or have A's type. If they are omitted, they
-// are 2^(bits - 1) and `points` may be any memory.
+// are 2^(bits - 1) and `zero_points` may be any memory.
 #pragma once
 
 #include "device/args.h"
@@ -18,9 +18,9 @@ constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 // dequantize_nbits_* has the same arguments but reads neither A nor the bias: its Y is B [N, K] dequantized.
 struct NBitsArgs : Arguments<7, 120> {
   In a;
-  Constant b, scales, points;
-  Constant groups;  // int32_t: the block of each k; null: k / size
-  Constant bias;    // [N] or null
+  Constant b, scales, zero_points;
+  Constant g_idx;  // int32_t: the block of each k; null: k / size
+  Constant bias;   // [N] or null
   Out y;
   PackedWeights weights;
   int32_t M, N, K, bits;
@@ -36,7 +36,7 @@ constexpr int kNBitsMaxThreads = kBits > 2 && kBlocks == 1 ? 512 : 256;
 
 struct NBitsRowsArgs : Arguments<6, 112> {
   In a;
-  Constant b, scales, points;
+  Constant b, scales, zero_points;
   Constant bias;  // [N] or null
   Out y;
   PackedWeights weights;
@@ -46,7 +46,7 @@ struct NBitsRowsArgs : Arguments<6, 112> {
 // Many rows: a GEMM (gemm.hip). The grid has `down` rows of `across` tiles.
 struct NBitsGemmArgs : Arguments<8, size_with_epilogue(148)> {
   In a;
-  Constant b, scales, points;
+  Constant b, scales, zero_points;
   In bias, residual;  // bias may be null; residual is null
   Out y;
   Out partial;  // [splits, M, N]; null with one split

@@ -24,10 +24,11 @@ DEVICE void matmul_nbits_gemm(const NBitsGemmArgs& args) {
   DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads, 1> left(
       a + static_cast<ptrdiff_t>(first_m) * args.K + first_k, args.K, args.M - first_m, depth);
   PackedRows<kBits, P::kAsyncCopies, P::kN, P::kDepth, P::kThreads> right(
-      PackedLines<kBits>(args.weights, args.b, args.scales, args.points, first_n, args.N - first_n), first_k);
-  typename P::Product product;
-  multiply_aligned<P>(product, lds, depth, left, right);
-  store_tile<P>(args, lds, product, part, 0, first_m, first_n);
+      PackedLines<kBits>(args.weights, args.b, args.scales, args.zero_points, first_n, args.N - first_n),
+      first_k);
+  typename P::Gemm gemm;
+  multiply_aligned<P>(gemm, lds, depth, left, right);
+  store_tile<P>(args, lds, gemm, part, 0, first_m, first_n);
 }
 
 }  // namespace graphopt::hip
@@ -39,13 +40,13 @@ using namespace graphopt::hip;
   GEMM_ON_##packed(                                                                                       \
       KERNEL_OF(matmul_nbits_2_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 2>),            \
                 (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b, scales,     \
-                points, bias, residual, y, partial)                                                       \
+                zero_points, bias, residual, y, partial)                                                  \
           KERNEL_OF(matmul_nbits_4_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 4>),        \
                     (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b, scales, \
-                    points, bias, residual, y, partial)                                                   \
+                    zero_points, bias, residual, y, partial)                                              \
               KERNEL_OF(matmul_nbits_8_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 8>),    \
                         (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b,     \
-                        scales, points, bias, residual, y, partial))
+                        scales, zero_points, bias, residual, y, partial))
 
 #if GRAPHOPT_MATRIX_F16
 GEMM_ALIGNED_TILES(NBITS_KERNELS)

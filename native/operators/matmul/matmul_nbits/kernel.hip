@@ -13,12 +13,12 @@ namespace graphopt::hip {
 
 // Returns the zero point of a block of row n.
 template <class T>
-DEVICE float point_of(const NBitsArgs& args, int n, int block) {
+DEVICE float zero_point_of(const NBitsArgs& args, int n, int block) {
   const PackedWeights& weights = args.weights;
-  if (weights.point_bits == 0) return static_cast<float>(1 << (args.bits - 1));
-  const uint8_t* row = args.points;
-  row += static_cast<ptrdiff_t>(n) * weights.point_row_bytes;
-  if (weights.point_bits > 8) return to_float(reinterpret_cast<const T*>(row)[block]);
+  if (weights.zero_point_bits == 0) return static_cast<float>(1 << (args.bits - 1));
+  const uint8_t* row = args.zero_points;
+  row += static_cast<ptrdiff_t>(n) * weights.zero_point_row_bytes;
+  if (weights.zero_point_bits > 8) return to_float(reinterpret_cast<const T*>(row)[block]);
   const int bit = block * args.bits;
   return static_cast<float>((row[bit / 8] >> (bit % 8)) & ((1 << args.bits) - 1));
 }
@@ -38,7 +38,7 @@ template <class T, int kColumns>
 struct NBitsColumns {
   const NBitsArgs& args;
   int first;
-  float scale[kColumns], point[kColumns];
+  float scale[kColumns], zero_point[kColumns];
 
   DEVICE int column(int c) const { return min_int(first + c, args.N - 1); }
   // Loads the scales and zero points of a block.
@@ -48,13 +48,13 @@ struct NBitsColumns {
       const int n = column(c);
       scale[c] = to_float(scales[static_cast<size_t>(n) * static_cast<size_t>(args.weights.blocks) +
                                  static_cast<size_t>(block)]);
-      point[c] = point_of<T>(args, n, block);
+      zero_point[c] = zero_point_of<T>(args, n, block);
     }
   }
   // Returns the weight whose bits are the low bits of `bits`.
   template <int kBits>
   DEVICE float weight(int c, uint32_t bits) const {
-    return (static_cast<float>(bits & ((1u << kBits) - 1)) - point[c]) * scale[c];
+    return (static_cast<float>(bits & ((1u << kBits) - 1)) - zero_point[c]) * scale[c];
   }
 };
 
@@ -65,7 +65,7 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
   constexpr int kElements = 32 / kBits;  // elements in a word
   const T *a = args.a, *bias = args.bias;
   const Words* b = args.b;
-  const int32_t* groups = args.groups;
+  const int32_t* g_idx = args.g_idx;
   T* y = args.y;
   const int K = args.K, packs = args.weights.row_bytes / static_cast<int>(sizeof(Words));
   const int first_n = (block_x() * (kNBitsThreads / kWave) + wave_id()) * kColumns;
@@ -106,7 +106,7 @@ DEVICE void matmul_nbits_of(const NBitsArgs& args) {
         }
       } else {
         NO_UNROLL for (int j = 0; j < most; ++j) {
-          if (groups != nullptr) columns.enter(min_int(max_int(groups[k + j], 0), args.weights.blocks - 1));
+          if (g_idx != nullptr) columns.enter(min_int(max_int(g_idx[k + j], 0), args.weights.blocks - 1));
           float weights[kColumns];
           UNROLL for (int c = 0; c < kColumns; ++c) {
             weights[c] = columns.template weight<kBits>(c, bits[c].v[0] >> (kBits * j));
@@ -148,7 +148,7 @@ DEVICE void dequantize_nbits(const NBitsArgs& args) {
   constexpr int kSize = Pack<T>::kSize;
   const int n = block_x(), K = args.K;
   const uint8_t* b = args.b;
-  const int32_t* groups = args.groups;
+  const int32_t* g_idx = args.g_idx;
   T* y = args.y;
   const uint8_t* const row = b + static_cast<ptrdiff_t>(n) * args.weights.row_bytes;
   y += static_cast<ptrdiff_t>(n) * K;
@@ -161,9 +161,9 @@ DEVICE void dequantize_nbits(const NBitsArgs& args) {
     UNROLL for (int j = 0; j < kSize; ++j) {
       if (j >= count) break;
       const int k = first + j, bit = k % (8 / args.bits) * args.bits;
-      if (groups != nullptr) column.enter(min_int(max_int(groups[k], 0), args.weights.blocks - 1));
+      if (g_idx != nullptr) column.enter(min_int(max_int(g_idx[k], 0), args.weights.blocks - 1));
       const uint32_t code = static_cast<uint32_t>(row[k / (8 / args.bits)]) >> bit & mask;
-      out.v[j] = from_float<T>((static_cast<float>(code) - column.point[0]) * column.scale[0]);
+      out.v[j] = from_float<T>((static_cast<float>(code) - column.zero_point[0]) * column.scale[0]);
     }
     if (args.packs != 0) {
       store_pack(y + first, out);
@@ -180,12 +180,12 @@ DEVICE void dequantize_nbits(const NBitsArgs& args) {
 using namespace graphopt::hip;
 
 FLOAT_KERNELS(matmul_nbits_few, (matmul_nbits<T, 1, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads,
-              NBitsArgs, a, b, scales, points, groups, bias, y)
+              NBitsArgs, a, b, scales, zero_points, g_idx, bias, y)
 FLOAT_KERNELS(matmul_nbits_many, (matmul_nbits<T, 1, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
-              NBitsArgs, a, b, scales, points, groups, bias, y)
+              NBitsArgs, a, b, scales, zero_points, g_idx, bias, y)
 FLOAT_KERNELS(matmul_nbits_packs_few, (matmul_nbits<T, 4, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads,
-              NBitsArgs, a, b, scales, points, groups, bias, y)
+              NBitsArgs, a, b, scales, zero_points, g_idx, bias, y)
 FLOAT_KERNELS(matmul_nbits_packs_many, (matmul_nbits<T, 4, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
-              NBitsArgs, a, b, scales, points, groups, bias, y)
-FLOAT_KERNELS(dequantize_nbits, dequantize_nbits<T>, kNBitsThreads, NBitsArgs, a, b, scales, points, groups,
-              bias, y)
+              NBitsArgs, a, b, scales, zero_points, g_idx, bias, y)
+FLOAT_KERNELS(dequantize_nbits, dequantize_nbits<T>, kNBitsThreads, NBitsArgs, a, b, scales, zero_points,
+              g_idx, bias, y)

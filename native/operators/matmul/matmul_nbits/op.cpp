@@ -27,12 +27,13 @@ Planner plan_mat_mul_nbits(const Node& node) {
     require(b, p.N * blocks * p.size * p.bits / 8, "B");
     require(scales, p.N * blocks, "scales");
     if (call.has_input(3)) {
-      p.has_points = true;
-      p.packed_points = call.input(3).type == ElementType::kUint8;
-      require(call.input(3), p.N * (p.packed_points ? (blocks * p.bits + 7) / 8 : blocks), "zero_points");
+      p.has_zero_points = true;
+      p.packed_zero_points = call.input(3).type == ElementType::kUint8;
+      require(call.input(3), p.N * (p.packed_zero_points ? (blocks * p.bits + 7) / 8 : blocks),
+              "zero_points");
     }
     if (call.has_input(4)) {
-      p.has_groups = true;
+      p.has_g_idx = true;
       throw_if(call.input(4).shape.elements() < p.K, "g_idx must have K elements");
     }
     if (call.has_input(5)) {

@@ -13,7 +13,7 @@ struct NBitsProblem {
   int64_t M = 1, N = 1, K = 1;
   int bits = 4;
   int64_t size = 32;  // elements of a block along K, a multiple of 16
-  bool has_points = false, packed_points = false, has_groups = false, has_bias = false;
+  bool has_zero_points = false, packed_zero_points = false, has_g_idx = false, has_bias = false;
 };
 
 // Inputs 0 to 5: A, B, scales, zero points, g_idx, bias; omitted inputs keep their index. Output Y. `aligned`: all

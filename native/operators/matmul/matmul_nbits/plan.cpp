@@ -11,23 +11,24 @@ namespace {
 template <class Args>
 void fill(Args& args, const NBitsProblem& p, bool half) {
   const int64_t blocks = divide_up(p.K, p.size);
-  const int64_t point_bits = !p.has_points ? 0 : p.packed_points ? p.bits : half ? 16 : 32;
+  const int64_t zero_point_bits = !p.has_zero_points ? 0 : p.packed_zero_points ? p.bits : half ? 16 : 32;
   args.a = input(0);
   args.b = input(1);
   args.scales = input(2);
-  args.points = p.has_points ? input(3) : input(2);
+  args.zero_points = p.has_zero_points ? input(3) : input(2);
   args.bias = p.has_bias ? input(5) : no_buffer();
   args.y = output(0);
   // In float16, -1024 is 0xe400, and 1024 + n for a small integer n is 0x6400 | n.
-  const hip::PointFormat point = point_bits >= 16 ? hip::PointFormat{0xffff, 0, 0xe400e400}
-                                 : point_bits > 0 ? hip::PointFormat{(1u << p.bits) - 1, 0x6400, 0}
-                                                  : hip::PointFormat{0, 0x6400 | 1u << (p.bits - 1), 0};
+  const hip::ZeroPointFormat zero_point = zero_point_bits >= 16 ? hip::ZeroPointFormat{0xffff, 0, 0xe400e400}
+                                          : zero_point_bits > 0
+                                              ? hip::ZeroPointFormat{(1u << p.bits) - 1, 0x6400, 0}
+                                              : hip::ZeroPointFormat{0, 0x6400 | 1u << (p.bits - 1), 0};
   args.weights = {to_i31(blocks * p.size * p.bits / 8),
-                  to_i31(divide_up(blocks * point_bits, 8)),
-                  static_cast<int32_t>(point_bits),
+                  to_i31(divide_up(blocks * zero_point_bits, 8)),
+                  static_cast<int32_t>(zero_point_bits),
                   to_i31(blocks),
                   make_divisor(p.size),
-                  point};
+                  zero_point};
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
   args.K = to_i31(p.K);
@@ -36,7 +37,7 @@ void fill(Args& args, const NBitsProblem& p, bool half) {
 hip::NBitsArgs vector_args(const NBitsProblem& p, bool half) {
   hip::NBitsArgs args = {};
   fill(args, p, half);
-  args.groups = p.has_groups ? input(4) : no_buffer();
+  args.g_idx = p.has_g_idx ? input(4) : no_buffer();
   args.bits = p.bits;
   return args;
 }
@@ -47,7 +48,7 @@ bool has_packs(const NBitsProblem& p) { return divide_up(p.K, p.size) * p.size *
 // Plans a kernel on the vector unit.
 Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
   Plan plan;
-  const bool many = p.M > 1, packs = aligned && !p.has_groups && p.K % 4 == 0 && has_packs(p);
+  const bool many = p.M > 1, packs = aligned && !p.has_g_idx && p.K % 4 == 0 && has_packs(p);
   const int64_t rows = many ? hip::kNBitsManyRows : hip::kNBitsFewRows;
   const int64_t columns = many ? hip::kNBitsManyColumns : hip::kNBitsFewColumns;
   to_i31(rows * p.K);
@@ -71,7 +72,7 @@ Plan vector_plan(const NBitsProblem& p, bool half, bool aligned, int wave) {
 bool is_aligned(const NBitsProblem& p) {
   constexpr int64_t kMaxRowBytes = 1 << 23;
   const int64_t row_bytes = divide_up(p.K, p.size) * p.size * p.bits / 8;
-  return !p.has_groups && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
+  return !p.has_g_idx && p.K > 0 && p.K % 8 == 0 && has_packs(p) && row_bytes < kMaxRowBytes;
 }
 
 // Returns the number of blocks in 16 bytes of weights (1 if a block has several times 16 bytes), or 0 if 16 bytes may

@@ -48,7 +48,8 @@ class NBitsRows {
  public:
   DEVICE NBitsRows(const NBitsRowsArgs& args, int first_tile, float* sums)
       : args_(args),
-        lines_(args.weights, args.b, args.scales, args.points, first_tile * 16, args.N - first_tile * 16),
+        lines_(args.weights, args.b, args.scales, args.zero_points, first_tile * 16,
+               args.N - first_tile * 16),
         sums_(sums),
         tiles_(min_int(args.tiles, (args.N + 15) / 16 - first_tile)) {}
 
@@ -145,8 +146,8 @@ class NBitsRows {
   DEVICE void load_right(int first_k) {
     UNROLL for (int i = 0; i < kLoads; ++i) {
       const int k = own(first_k, i);
-      UNROLL for (int b = 0; b < kBlocks; ++b) point_bits_[i][b] =
-          lines_.point_bit(lines_.block_of(of_block(k, b)));
+      UNROLL for (int b = 0; b < kBlocks; ++b) zero_point_bits_[i][b] =
+          lines_.zero_point_bit(lines_.block_of(of_block(k, b)));
       UNROLL for (int l = 0; l < kRightLines; ++l) {
         const half_t* const a = args_.a;
         const half_t* const row =
@@ -176,7 +177,7 @@ class NBitsRows {
           const auto packed = bit_cast<Words>(columns.bits[i][l]);
           UNROLL for (int w = 0; w < kWords; ++w) {
             const int block = (word + w) * kBlocks / 4;
-            lines_.dequantizer(columns.blocks[i][l][block], point_bits_[i][block])
+            lines_.dequantizer(columns.blocks[i][l][block], zero_point_bits_[i][block])
                 .dequantize(packed.v[word + w], left[l] + w * kPairs);
           }
         }
@@ -213,7 +214,7 @@ class NBitsRows {
   BlockAddresses blocks_[kLoads][kBlocks];
   // Of the current slice: the offsets of zero points in their bytes, and the elements of A in the order of dequantized
   // weights.
-  int point_bits_[kLoads][kBlocks];
+  int zero_point_bits_[kLoads][kBlocks];
   Elements right_[kLoads][kRightLines];
 };
 
@@ -233,29 +234,29 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 KERNEL_OF(matmul_nbits_rows_2x1_f16, (matmul_nbits_rows<2, 1, 16>), (kNBitsMaxThreads<2, 1>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_rows_2x2_f16, (matmul_nbits_rows<2, 2, 16>), (kNBitsMaxThreads<2, 2>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_rows_2x4_f16, (matmul_nbits_rows<2, 4, 16>), (kNBitsMaxThreads<2, 4>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_rows_4x1_f16, (matmul_nbits_rows<4, 1, 16>), (kNBitsMaxThreads<4, 1>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_rows_4x2_f16, (matmul_nbits_rows<4, 2, 16>), (kNBitsMaxThreads<4, 2>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_rows_8x1_f16, (matmul_nbits_rows<8, 1, 16>), (kNBitsMaxThreads<8, 1>), NBitsRowsArgs,
-          a, b, scales, points, bias, y)
+          a, b, scales, zero_points, bias, y)
 #endif
 #if defined(__CUDACC__)
 KERNEL_OF(matmul_nbits_eight_rows_2x1_f16, (matmul_nbits_rows<2, 1, 8>), (kNBitsMaxThreads<2, 1>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_eight_rows_2x2_f16, (matmul_nbits_rows<2, 2, 8>), (kNBitsMaxThreads<2, 2>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_eight_rows_2x4_f16, (matmul_nbits_rows<2, 4, 8>), (kNBitsMaxThreads<2, 4>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_eight_rows_4x1_f16, (matmul_nbits_rows<4, 1, 8>), (kNBitsMaxThreads<4, 1>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_eight_rows_4x2_f16, (matmul_nbits_rows<4, 2, 8>), (kNBitsMaxThreads<4, 2>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 KERNEL_OF(matmul_nbits_eight_rows_8x1_f16, (matmul_nbits_rows<8, 1, 8>), (kNBitsMaxThreads<8, 1>),
-          NBitsRowsArgs, a, b, scales, points, bias, y)
+          NBitsRowsArgs, a, b, scales, zero_points, bias, y)
 #endif
