@@ -24,7 +24,7 @@ from graphopt.graph.operators.arguments import SCALES_OF_CHANNELS_OPSET
 from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
-KERNELS, FORM = "matmul/integer_product", "MatMulInteger, Mul"
+KERNELS, FORM = "matmul/integer_matmul", "MatMulInteger, Mul"
 
 # -- definitions -------------------------------------------------------------------------------------------------------
 

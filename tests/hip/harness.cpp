@@ -22,7 +22,7 @@
 #include "operators/image/grid_sample/op.h"
 #include "operators/image/nms/op.h"
 #include "operators/image/resize/op.h"
-#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/integer_matmul/op.h"
 #include "operators/matmul/linear/op.h"
 #include "operators/matmul/matmul/op.h"
 #include "operators/matmul/matmul_nbits/op.h"
@@ -871,8 +871,8 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
 
 // `has`: zero points of the left and of the right operand (0: none, 1: one, 2: one for each line), a bias and
 // its strides.
-EXPORT Plan* graphopt_integer_product_plan(const DeviceFacts*, int32_t left, int32_t right,
-                                           const int64_t* has, const int64_t* numbers) {
+EXPORT Plan* graphopt_integer_matmul_plan(const DeviceFacts*, int32_t left, int32_t right, const int64_t* has,
+                                          const int64_t* numbers) {
   return guarded([&] {
     GemmProblem p;
     for (int64_t* member : {&p.M, &p.N, &p.K}) *member = *numbers++;
@@ -884,7 +884,7 @@ EXPORT Plan* graphopt_integer_product_plan(const DeviceFacts*, int32_t left, int
     p.b_batch = broadcast(b_shape, p.batch);
     for (int64_t& step : p.a_batch) step *= p.M * p.K;
     for (int64_t& step : p.b_batch) step *= p.K * p.N;
-    return integer_product_plan(p, integers(left, right, has));
+    return integer_matmul_plan(p, integers(left, right, has));
   });
 }
 
@@ -971,7 +971,7 @@ EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t
 
 // `numbers`: outer, M, N, whether there is a scale for each row and for each column, a bias, the type of Y (0
 // for float) and whether Y has a zero point.
-EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {
+EXPORT Plan* graphopt_scale_sums_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {
   return guarded([&] {
     ScaleProblem p;
     for (int64_t* member : {&p.outer, &p.M, &p.N}) *member = *numbers++;
@@ -979,7 +979,7 @@ EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* num
     if (*numbers != 0) p.quantized = static_cast<ElementType>(*numbers);
     p.has_zero = numbers[1] != 0;
     p.alpha = alpha;
-    return scale_products_plan(p);
+    return scale_sums_plan(p);
   });
 }
 

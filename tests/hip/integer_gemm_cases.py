@@ -15,7 +15,7 @@ from tests.hip.case import Case
 from tests.hip.channels_last_cases import DEPTHWISE, square_depthwise
 from tests.hip.convolution_cases import convolve
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
-from tests.hip.integer_product_cases import PAIRS, random, wide, zero_points
+from tests.hip.integer_matmul_cases import PAIRS, random, wide, zero_points
 
 INT32, FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 OUTPUTS: tuple[Any, ...] = (np.int32, np.float32, np.int8, np.uint8)

@@ -11,7 +11,7 @@ import numpy as np
 from tests.hip.activations import apply, parameters
 from tests.hip.case import Case
 from tests.hip.harness import Array, Harness, Plan, int64s
-from tests.hip.integer_product_cases import random
+from tests.hip.integer_matmul_cases import random
 
 Dims = tuple[int, ...]
 # Shapes of a and b, for binary operators.

@@ -176,7 +176,7 @@ def test_matrices_beyond_a_grid_have_a_launch_of_their_own(libraries: Libraries)
     b = np.array([[2, -3]], np.int64)
     numbers = int64s([1, 2, 1, 0, 0, 1, len(a), 1, 1])
     kinds = (element_type(np.int64), element_type(np.int64), int64s([0, 0, 0, 0, 0]))
-    plan = harness.plan("integer_product", harness.typical_facts("cpu32"), *kinds, numbers)
+    plan = harness.plan("integer_matmul", harness.typical_facts("cpu32"), *kinds, numbers)
     assert [launch["grid"] for launch in plan.launches] == [[1, 1, most], [1, 1, rest]]
     y = np.zeros((len(a), 2), np.int64)
     kernels.launch(plan.launches[1], {"in0": a, "in1": b, "out0": y}, HostKernels.FORWARD, seed=1)

@@ -8,8 +8,8 @@
 namespace graphopt::hip {
 
 constexpr int kConvHaloTaps = 32;  // maximum number of taps of a kernel; a mask has a bit for each
-constexpr int kHaloZeros =
-    8;  // number of rows of zeros in LDS for taps outside X: one for each bank where a row can start; a power of two
+// Number of rows of zeros in LDS for taps outside X: one for each bank where a row can start; a power of two.
+constexpr int kHaloZeros = 8;
 
 // Returns the number of packs of pixels of the next block that a work-item copies to LDS during a step of
 // `parts` parts (run_steps_ahead).

@@ -73,8 +73,8 @@ class PackedLines {
   // has started.
   DEVICE int after(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
-    const int zero =
-        layout_.row_bytes >> 24;  // rows have less than 2^23 bytes, which the compiler does not know
+    // Rows have less than 2^23 bytes, which the compiler does not know.
+    const int zero = layout_.row_bytes >> 24;
     return k + (static_cast<int>(loaded) & zero);
   }
 

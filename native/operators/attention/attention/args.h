@@ -45,8 +45,8 @@ enum AttentionFlags : int32_t {
   // With a window: a query after the last key has the position of the last key.
   kAttentionEndsAtLastKey = 1 << 16,
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
-  kAttentionVectorMask = 1
-      << 18,  // groups of kAttentionKeysTogether keys are aligned in every row of the mask
+  // Groups of kAttentionKeysTogether keys are aligned in every row of the mask.
+  kAttentionVectorMask = 1 << 18,
 };
 
 struct AttentionScores {
@@ -90,8 +90,8 @@ struct AttentionArgs : Arguments<9, 336> {
 constexpr float kAttentionRaised = 10.0f;
 constexpr int kAttentionKeysTogether = 4;  // the most adjacent keys whose scores a work-item has
 
-constexpr int kAttentionThreads =
-    256;                              // work-group size of fused_attention_few_*, _combine_* and _nonfinite_*
+// Work-group size of fused_attention_few_*, _combine_* and _nonfinite_*.
+constexpr int kAttentionThreads = 256;
 constexpr int kAttentionFewRows = 4;  // the most query rows that fused_attention_few_* accepts
 // kAttentionFewKeys: keys that a work-item of fused_attention_few_* loads in an iteration. kAttentionFewStages: LDS
 // buffers on devices with direct copies from memory to LDS, one for each iteration in flight. They take 96 KiB, so two
@@ -112,8 +112,8 @@ struct AttentionCombineArgs : Arguments<6, 176> {
   int32_t flags;
 };
 
-constexpr int kAttentionNonfiniteKeys =
-    512;  // keys whose values a work-group of fused_attention_nonfinite_* checks
+// Keys whose values a work-group of fused_attention_nonfinite_* checks.
+constexpr int kAttentionNonfiniteKeys = 512;
 
 // Finds, for each column of V and each part of kAttentionNonfiniteKeys keys, the last key with a non-finite value, or
 // -1. A work-group processes one part; `across` work-items, a power of two, read the packs of a row.

@@ -9,8 +9,8 @@ namespace graphopt::hip {
 
 constexpr int kDepthwiseThreads = 128;
 constexpr int kDepthwiseStrip = 4;  // a work-item computes a strip of so many adjacent pixels in a row of Y
-constexpr int kDepthwiseLongStrip =
-    8;  // the same for depthwise_*_long_f16, which load fewer pixels for each output
+// The same for depthwise_*_long_f16, which load fewer pixels for each output.
+constexpr int kDepthwiseLongStrip = 8;
 constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
 
 // x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 supports any window,

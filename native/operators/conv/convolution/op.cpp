@@ -177,8 +177,8 @@ class ConvTranspose : public Convolution {
 
   void place(ConvolutionProblem& p, size_t d, size_t i) const override {
     const int64_t output_padding = output_padding_.empty() ? 0 : output_padding_[i];
-    const int64_t unpadded =
-        (p.in[d] - 1) * p.stride[d] + output_padding + p.span(d);  // size of Y without pads
+    // Size of Y without pads.
+    const int64_t unpadded = (p.in[d] - 1) * p.stride[d] + output_padding + p.span(d);
     const bool same = window_.auto_pad() == "SAME_UPPER" || window_.auto_pad() == "SAME_LOWER";
     if (output_shape_.empty() && !same) {
       const Window::Padding pads = window_.pads(i);

@@ -18,13 +18,13 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kGroupBytes =
-    256 << 10;  // bytes of weights of the channel blocks that a work item multiplies
+// Bytes of weights of the channel blocks that a work item multiplies.
+constexpr int64_t kGroupBytes = 256 << 10;
 // Half a second-level cache: the other half is for panels of weights.
 constexpr int64_t kGatheredBytes = 512 << 10;
 constexpr int64_t kCachedBytes = 128 << 10;  // the largest schedule that is cached for the next run
-constexpr double kFull =
-    0.9;  // fraction of used elements below which vectors of pixels are slower than of channels
+// Fraction of used elements below which vectors of pixels are slower than of channels.
+constexpr double kFull = 0.9;
 
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t workers) {

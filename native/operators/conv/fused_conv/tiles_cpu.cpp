@@ -13,8 +13,8 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-constexpr int64_t kPassBytes =
-    512 << 10;  // bytes of weights of the channel blocks that a work item multiplies
+// Bytes of weights of the channel blocks that a work item multiplies.
+constexpr int64_t kPassBytes = 512 << 10;
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // gathered words of 16 steps
 
 // The B operand of multiply_block: tiles of steps and pixels.

@@ -22,8 +22,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kStepsTogether =
-    128;  // the words of x for this number of steps fit in the first-level cache
+// The words of x for this number of steps fit in the first-level cache.
+constexpr int64_t kStepsTogether = 128;
 constexpr int64_t kPrefetchSteps = 16;  // steps from a prefetch to its use
 
 // A strip of x, and the tables of its GEMMs.

@@ -13,8 +13,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kWindowPixels =
-    7;  // adjacent pixels of the depthwise convolution that are computed together
+// Adjacent pixels of the depthwise convolution that are computed together.
+constexpr int64_t kWindowPixels = 7;
 constexpr int64_t kStepBytes = 20 << 10;  // bytes of s for a panel: most of a first-level cache
 // Fractions of the second-level cache.
 constexpr double kAllRowsOfD = 0.5;   // for d, if all rows of y are computed at a time

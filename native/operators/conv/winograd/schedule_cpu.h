@@ -12,8 +12,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kSharedBytes =
-    8 << 20;  // the most bytes of v that all threads share: part of a last-level cache
+// The most bytes of v that all threads share: part of a last-level cache.
+constexpr int64_t kSharedBytes = 8 << 20;
 constexpr int64_t kStreamBytes = 2 << 20;  // from this size of y per thread on, stores bypass the caches
 constexpr int64_t kFewestTiles = 4;        // fewest tiles of a piece: with fewer, reading weights dominates
 constexpr int64_t kWeightsCost = 2;        // cost of reading a panel's weights; a tile costs 1

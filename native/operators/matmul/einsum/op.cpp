@@ -8,7 +8,7 @@
 
 #include "operators/elementwise/elementwise/op.h"
 #include "operators/kernel_bases.h"
-#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/integer_matmul/op.h"
 #include "operators/matmul/matmul/gemm_call.h"
 #include "operators/reduction/reduction/op.h"
 
@@ -247,7 +247,7 @@ class EinsumPlanner {
     if (p.M * p.N > 1 || p.K == 0) {
       gpu::IntegerProblem integers;
       integers.left = integers.right = type_;
-      program_.launch(gpu::integer_product_plan(p, integers), {left, right}, {to});
+      program_.launch(gpu::integer_matmul_plan(p, integers), {left, right}, {to});
       return;
     }
     // M = N = 1: multiplies elementwise, then sums over K.

@@ -3,7 +3,7 @@
 
 #include "device/libraries/libraries.h"
 #include "operators/kernel_bases.h"
-#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/integer_matmul/op.h"
 #include "operators/matmul/matmul/gemm_call.h"
 
 namespace graphopt {
@@ -68,7 +68,7 @@ void multiply_integers(const GemmProblem& p, const Call& call, Program& program)
     integers.bias_m = strides[0];
     integers.bias_n = strides[1];
   }
-  program.launch(gpu::integer_product_plan(p, integers),
+  program.launch(gpu::integer_matmul_plan(p, integers),
                  {Ref::input(0), Ref::input(1), Ref(), Ref(), input_or_none(call, 2)}, {Ref::output(0)});
 }
 

@@ -12,7 +12,7 @@
 #include "gemm/loaders/dense.h"
 #include "gemm/loaders/im2col.h"
 #include "gemm/pipelines/aligned.h"
-#include "operators/matmul/integer_product/args.h"
+#include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "operators/kernel_bases.h"
-#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/integer_matmul/op.h"
 
-namespace graphopt::integer_product {
+namespace graphopt::integer_matmul {
 
 constexpr size_t kNone = SIZE_MAX;
 
@@ -97,4 +97,4 @@ class IntegerMatMul : public gpu::DeviceKernel {
   bool has_zeros_ = true;                  // Right::has_zeros for lines_
 };
 
-}  // namespace graphopt::integer_product
+}  // namespace graphopt::integer_matmul

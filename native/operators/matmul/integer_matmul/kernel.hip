@@ -1,6 +1,6 @@
 // Integer GEMMs and convolutions on the vector unit. GEMMs and convolutions of 8-bit elements with zero points sum in
 // int32; gemm.hip and conv.hip compute them on the matrix units. GEMMs of 16-bit elements sum in 32 bits. GEMMs of
-// 32-bit and 64-bit elements sum in the width of the elements, with wrap-around. scale_products dequantizes the sums,
+// 32-bit and 64-bit elements sum in the width of the elements, with wrap-around. scale_sums dequantizes the sums,
 // or requantizes them to 8 bits.
 //
 // 2 M N K operations for M K + K N + M N elements: compute-bound. A work-item computes 4 x 4 elements of Y. An 8-bit
@@ -10,7 +10,7 @@
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
-#include "operators/matmul/integer_product/args.h"
+#include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
 
@@ -90,7 +90,7 @@ DEVICE size_t element_of(int row, int columns, int column) {
 // block_z() selects the matrix. from_left(m) returns the function that converts elements of row m of `left` to factors;
 // from_right(n) does the same for column n of `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
-DEVICE void multiply_matrices(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
+DEVICE void multiply_matrices(const IntegerMatmulArgs& args, Lds& lds, const FromLeft& from_left,
                               const FromRight& from_right) {
   const T *left = args.left, *right = args.right;
   const Sum* bias = args.bias;
@@ -121,7 +121,7 @@ DEVICE void multiply_matrices(const IntegerProductArgs& args, Lds& lds, const Fr
 
 // Sums are unsigned because they must wrap around.
 template <class Sum, class T>
-DEVICE void integer_product(const IntegerProductArgs& args) {
+DEVICE void integer_matmul(const IntegerMatmulArgs& args) {
   SHARED(lds, IntegerLds<T>);
   const auto same = [](int) { return [](T x) { return x; }; };
   multiply_matrices<Sum, T>(args, lds, same, same);
@@ -139,7 +139,7 @@ DEVICE float activated(const Activation& act, float sum, float scale, float y_sc
 
 using namespace graphopt::hip;
 
-KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias, y) {
+KERNEL(integer_matmul_b8, kIntegerThreads, IntegerMatmulArgs, left, right, left_zero, right_zero, bias, y) {
   SHARED(lds, IntegerLds<int16_t>);
   const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
   const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
@@ -151,14 +151,14 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
       });
 }
 
-KERNEL_OF(integer_product_b16, (integer_product<uint32_t, int16_t>), kIntegerThreads, IntegerProductArgs,
-          left, right, left_zero, right_zero, bias, y)
-KERNEL_OF(integer_product_b32, (integer_product<uint32_t, uint32_t>), kIntegerThreads, IntegerProductArgs,
-          left, right, left_zero, right_zero, bias, y)
-KERNEL_OF(integer_product_b64, (integer_product<uint64_t, uint64_t>), kIntegerThreads, IntegerProductArgs,
-          left, right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_matmul_b16, (integer_matmul<uint32_t, int16_t>), kIntegerThreads, IntegerMatmulArgs, left,
+          right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_matmul_b32, (integer_matmul<uint32_t, uint32_t>), kIntegerThreads, IntegerMatmulArgs, left,
+          right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_matmul_b64, (integer_matmul<uint64_t, uint64_t>), kIntegerThreads, IntegerMatmulArgs, left,
+          right, left_zero, right_zero, bias, y)
 
-KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,
+KERNEL(integer_window_matmul, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,
        y) {
   SHARED(lds, IntegerLds<int16_t>);
   const uint8_t *left = args.left, *right = args.right;
@@ -211,8 +211,7 @@ KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, 
       });
 }
 
-KERNEL(scale_products, kScaleThreads, ScaleProductsArgs, x, left_scale, right_scale, y_scale, y_zero, bias,
-       y) {
+KERNEL(scale_sums, kScaleThreads, ScaleSumsArgs, x, left_scale, right_scale, y_scale, y_zero, bias, y) {
   const int32_t* x = args.x;
   const float *left = args.left_scale, *right = args.right_scale, *y_scale = args.y_scale, *bias = args.bias;
   const uint8_t* y_zero = args.y_zero;

@@ -27,7 +27,7 @@ struct IntegerProblem {
 
 // Inputs L, R, their zero points, the bias. Output Y: int32 for 8 and 16 bits, otherwise the type of L. Ignores p.alpha
 // and p.beta. Throws std::invalid_argument if a size is too large.
-Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers);
+Plan integer_matmul_plan(const GemmProblem& p, const IntegerProblem& integers);
 
 // Computes a convolution with W as L and X as R; the bias has one element for each filter. Y is int32.
 Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& integers);
@@ -130,6 +130,6 @@ struct ScaleProblem {
 };
 
 // Inputs: sums [outer, M, N], the scales of L and R, scale and zero point of Y, bias; output Y.
-Plan scale_products_plan(const ScaleProblem& p);
+Plan scale_sums_plan(const ScaleProblem& p);
 
 }  // namespace graphopt::gpu

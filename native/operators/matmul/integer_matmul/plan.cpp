@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "blocks/gpu/walk_plan.h"
-#include "operators/matmul/integer_product/args.h"
-#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/integer_matmul/args.h"
+#include "operators/matmul/integer_matmul/op.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -32,12 +32,12 @@ Grid tiles(int64_t M, int64_t N, int64_t z) {
 
 }  // namespace
 
-Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers) {
+Plan integer_matmul_plan(const GemmProblem& p, const IntegerProblem& integers) {
   Plan plan;
   if (p.M * p.N * p.batch.elements() == 0) return plan;
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
-  hip::IntegerProductArgs args = {};
+  hip::IntegerMatmulArgs args = {};
   fill(args, integers);
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
@@ -53,7 +53,7 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& integers) 
   args.left_batch = walk.strides(0);
   args.right_batch = walk.strides(1);
   const int64_t bytes = bytes_of(integers.left);
-  const char* name = bits_kernel("integer_product", bytes);
+  const char* name = bits_kernel("integer_matmul", bytes);
   const int64_t matrices = to_u31(walk.total());
   for (int64_t first = 0; first < matrices; first += kMaxGrid) {
     args.first = to_u31(first);
@@ -86,7 +86,7 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& inte
   args.taps = make_divisor(p.taps());
   args.taps_b = make_divisor(p.kernel[1]);
   args.taps_c = make_divisor(p.kernel[2]);
-  plan.launch("integer_window_product", tiles(p.M, p.out_size(), images), hip::kIntegerThreads, args);
+  plan.launch("integer_window_matmul", tiles(p.M, p.out_size(), images), hip::kIntegerThreads, args);
   return plan;
 }
 
@@ -466,10 +466,10 @@ Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsPro
                     args);
 }
 
-Plan scale_products_plan(const ScaleProblem& p) {
+Plan scale_sums_plan(const ScaleProblem& p) {
   const int64_t total = p.outer * p.M * p.N;
   if (total == 0) return {};
-  hip::ScaleProductsArgs args = {};
+  hip::ScaleSumsArgs args = {};
   args.x = input(0);
   args.left_scale = input(1);
   args.right_scale = input(2);
@@ -485,7 +485,7 @@ Plan scale_products_plan(const ScaleProblem& p) {
   args.is_signed = p.quantized == ElementType::kInt8;
   args.alpha = p.alpha;
   args.act = p.act;
-  return one_launch("scale_products", total, hip::kScaleThreads, args);
+  return one_launch("scale_sums", total, hip::kScaleThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -11,7 +11,7 @@
 #include "gemm/kernels.h"
 #include "gemm/loaders/dense.h"
 #include "gemm/pipelines/aligned.h"
-#include "operators/matmul/integer_product/args.h"
+#include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
 

@@ -3,7 +3,7 @@
 // Memory-bound: each byte is read once and written once. Constant weights are copied once for all runs.
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
-#include "operators/matmul/integer_product/args.h"
+#include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "operators/matmul/integer_product/matmul.h"
+#include "operators/matmul/integer_matmul/matmul.h"
 #include "operators/window.h"
 
-namespace graphopt::integer_product {
+namespace graphopt::integer_matmul {
 
 // A is X and B is W.
 class IntegerConv final : public IntegerMatMul {
@@ -40,4 +40,4 @@ class IntegerConv final : public IntegerMatMul {
   hip::IntegerSum sum_;      // of Y and the residual
 };
 
-}  // namespace graphopt::integer_product
+}  // namespace graphopt::integer_matmul

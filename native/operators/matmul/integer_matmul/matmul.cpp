@@ -1,4 +1,4 @@
-#include "operators/matmul/integer_product/matmul.h"
+#include "operators/matmul/integer_matmul/matmul.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include "device/device_weights.h"
 #include "operators/quantized/quantize/dynamic.h"
 
-namespace graphopt::integer_product {
+namespace graphopt::integer_matmul {
 
 using gpu::IntegerProblem;
 using gpu::ScaleProblem;
@@ -103,7 +103,7 @@ void IntegerMatMul::plan(Call& call, Program& program) const {
   scales.M = p.M;
   scales.N = p.N;
   const Ref sums = scaled ? program.reserve(scales.outer * p.M * p.N * bytes_of(ElementType::kInt32)) : y;
-  program.launch(gpu::integer_product_plan(p, integers),
+  program.launch(gpu::integer_matmul_plan(p, integers),
                  {a, Ref::input(in_[kB]), a_zero, input_or_none(call, in_[kBZero]), bias}, {sums});
   if (!scaled) return;
   scales.right_many = is_many(call, in_[kBScale], p.N, "the scale of B");
@@ -257,7 +257,7 @@ void IntegerMatMul::add_scales(const Call& call, Program& program, ScaleProblem&
   if (call.has_input(in_[kYScale])) p.quantized = type_of_y(call);
   p.has_zero = call.has_input(in_[kYZero]);
   p.act = act_;
-  program.launch(gpu::scale_products_plan(p),
+  program.launch(gpu::scale_sums_plan(p),
                  {refs.sums, refs.left, refs.right, input_or_none(call, in_[kYScale]),
                   input_or_none(call, in_[kYZero]), refs.bias},
                  {refs.y});
@@ -269,4 +269,4 @@ ElementType IntegerMatMul::type_of_y(const Call& call) const {
   return call.has_input(in_[kYZero]) ? call.input(in_[kYZero]).type : call.inputs[in_[kA]].type;
 }
 
-}  // namespace graphopt::integer_product
+}  // namespace graphopt::integer_matmul

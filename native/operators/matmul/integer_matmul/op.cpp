@@ -4,13 +4,13 @@
 #include "gemm/loaders/im2col_args.h"
 #include "operators/kernel_bases.h"
 #include "operators/layout.h"
-#include "operators/matmul/integer_product/conv.h"
-#include "operators/matmul/integer_product/matmul.h"
+#include "operators/matmul/integer_matmul/conv.h"
+#include "operators/matmul/integer_matmul/matmul.h"
 
 namespace graphopt {
 namespace {
 
-using namespace integer_product;
+using namespace integer_matmul;
 
 // In a convolution A is X and B is W.
 constexpr Operands kMatMulInteger({kA, kB, kAZero, kBZero});
@@ -81,7 +81,7 @@ Layout layout_of(const Node& node, const Operands& in) {
 
 }  // namespace
 
-void add_integer_product(Kernels& kernels) {
+void add_integer_matmul(Kernels& kernels) {
   const auto refuse = [](Registration& r, const Operands& in) {
     r.refused([&in](const Node& node) { return refuse_integers(node, in); });
   };

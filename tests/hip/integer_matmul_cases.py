@@ -59,7 +59,7 @@ def product(name: str, left: Any, right: Any, i: int) -> Case:
 
     def plan(harness: Harness, facts: int) -> Plan:
         has = int64s([*kinds, by < 3, *steps])
-        return harness.plan("integer_product", facts, element_type(left), element_type(right), has, int64s(numbers))
+        return harness.plan("integer_matmul", facts, element_type(left), element_type(right), has, int64s(numbers))
 
     return Case(name, "MatMulInteger", inputs, [y], plan, 0, output_dtype=sums)
 
@@ -115,7 +115,7 @@ def scaled(name: str, i: int, target: Any) -> Case:
     numbers = [outer, M, N, *many, has_bias, kind, has_zero]
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("scale_products", facts, int64s(numbers), c_float(alpha))
+        return harness.plan("scale_sums", facts, int64s(numbers), c_float(alpha))
 
     inputs = [sums, left, right, y_scale, zero, bias]
     return Case(name, "QLinearMatMul", inputs, [y], plan, 1e-6 if target == np.float32 else 0, output_dtype=target)
@@ -140,12 +140,12 @@ def cases() -> Iterator[Case]:
     for i in range(len(PRODUCTS)):
         for left, right in (*PAIRS, (np.int16, np.int16), (np.int32, np.int32), (np.uint64, np.uint64)):
             kinds = f"{np.dtype(left).name}_{np.dtype(right).name}"
-            yield product(f"integer_product_{kinds}-{i}", left, right, i)
+            yield product(f"integer_matmul_{kinds}-{i}", left, right, i)
     for i, sizes in enumerate((*CONVOLUTIONS, replace(CONVOLUTIONS[3], M=70, N=2), replace(CONVOLUTIONS[1], M=1))):
         x_type, w_type = PAIRS[i % len(PAIRS)]
         yield window(f"integer_window_{np.dtype(x_type).name}_{np.dtype(w_type).name}-{i}", x_type, w_type, sizes, i)
     for i in range(len(SUMS)):
         for target in (np.float32, np.uint8, np.int8):
-            yield scaled(f"scale_products_{np.dtype(target).name}-{i}", i, target)
+            yield scaled(f"scale_sums_{np.dtype(target).name}-{i}", i, target)
     for i, (least, most) in enumerate(RANGES):
         yield dynamic(f"dynamic_scale-{i}", least, most)

@@ -6,7 +6,7 @@
 #include "gemm/integer_epilogue.h"
 #include "gemm/pipelines/instruction.h"
 #include "gemm/pipelines/matrix.h"
-#include "operators/matmul/integer_product/args.h"
+#include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
 

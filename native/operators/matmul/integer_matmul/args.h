@@ -1,4 +1,4 @@
-// Arguments of integer_product_*, integer_window_product and scale_products, and of the kernels for 8-bit elements:
+// Arguments of integer_matmul_*, integer_window_matmul and scale_sums, and of the kernels for 8-bit elements:
 // integer_gemm_*, integer_conv_*, integer_depthwise, integer_lines and integer_columns.
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr int kIntegerDepth = 16;  // depth of a step along K
 
 // Y [z, M, N] = (L [.., M, K] - left_zero) (R [.., K, N] - right_zero) + bias. The operands and the bias have any
 // strides. The grid's third axis counts matrices from `first` on; a launch has at most kMaxGrid of them.
-struct IntegerProductArgs : Arguments<6, 192> {
+struct IntegerMatmulArgs : Arguments<6, 192> {
   In left, right, left_zero, right_zero, bias;  // the last three may be null
   Out y;
   int32_t M, N, K;
@@ -153,7 +153,7 @@ struct IntegerSumArgs : Arguments<6, 224> {
 constexpr int kScaleThreads = 256;
 
 // Computes Y [.., M, N] with `total` elements from the sums x. Y is 8-bit, or float if y_scale is null.
-struct ScaleProductsArgs : Arguments<7, 112> {
+struct ScaleSumsArgs : Arguments<7, 112> {
   In x, left_scale, right_scale, y_scale, y_zero,
       bias;  // bias: float [N]; y_scale, y_zero and bias may be null
   Out y;

@@ -1,10 +1,10 @@
-#include "operators/matmul/integer_product/conv.h"
+#include "operators/matmul/integer_matmul/conv.h"
 
 #include "blocks/gpu/walk_plan.h"
 #include "operators/layout.h"
 #include "operators/movement/movement/op.h"
 
-namespace graphopt::integer_product {
+namespace graphopt::integer_matmul {
 namespace {
 
 using gpu::IntegerProblem;
@@ -220,4 +220,4 @@ Shape IntegerConv::place(const Shape& x, const Shape& w, ConvolutionProblem& p) 
                      [this](ConvolutionProblem& to, size_t d, size_t i) { window_.place(to, d, i); });
 }
 
-}  // namespace graphopt::integer_product
+}  // namespace graphopt::integer_matmul
