@@ -59,7 +59,7 @@ class Kernel:
 
 
 # GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
-PRODUCTS = (
+GEMMS = (
     r"(winograd|implicit|matrix)_gemm|fused_attention_(plain|many|\d)|(integer_)?gemm_(?!sum)|(channels_last_)?conv_|"
     r"matmul_nbits_(rows|\d)"
 )
@@ -145,7 +145,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
         found.append("spills or scratch")
     if kernel.count("flat_"):
         found.append("flat instead of global or LDS instructions")
-    if re.match(PRODUCTS, kernel.name):
+    if re.match(GEMMS, kernel.name):
         # implicit_gemm converts float16 to float32.
         half = kernel.name.endswith(("_f16", "_i8")) and not kernel.name.startswith("implicit")
         if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):

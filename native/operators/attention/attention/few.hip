@@ -320,12 +320,14 @@ DEVICE void attention_few(const AttentionArgs& args) {
   }
 
   // Every group has the same number of iterations, because the shuffles need all work-items of a wave.
-  NO_UNROLL for (int turn = place.begin; turn < place.end; turn += Few::kGroups * kKeysAtOnce) {
+  NO_UNROLL for (int first_key = place.begin; first_key < place.end;
+                 first_key += Few::kGroups * kKeysAtOnce) {
     Pack<T> keys[kKeysAtOnce], values[kKeysAtOnce];
     ahead.take(keys, values);
-    softmax.add(keys, values, place.end - turn - group, layout.scores);
+    softmax.add(keys, values, place.end - first_key - group, layout.scores);
   }
-  // `lds.merge` overlaps the buffers of all copies, including those beyond the last iteration.
+  // `lds.merge` overlaps the buffers of all copies, also of copies that were started for iterations beyond the last
+  // one.
   if constexpr (kFewAhead) {
     wait_for_copies();
     barrier();

@@ -197,8 +197,8 @@ DEVICE void multiply_single_buffered(const AttentionArgs& args, const AttentionP
   const AttentionKeys<T, P> keys(args, place, lds);
   typename P::Staged first_keys;
 
-  // Start the loads of the first block of K before those of Q. Direct copies of K start later if Q is loaded through
-  // registers: K may share the buffer of Q.
+  // The loads of the first block of K start before the loads of Q. Direct copies of K start later if Q is loaded
+  // through registers: K may share the buffer of Q.
   if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
     keys.begin_keys(first_keys, place.begin, thread_x());
   }

@@ -8,8 +8,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Adding 1.5 2^23 rounds a float below 2^22 in magnitude to the nearest integer, ties to even. The low bits of the
-// result have the integer, and those of kNear are zero.
+// Adding 1.5 2^23 rounds a float below 2^22 in magnitude to the nearest integer, ties to even. The low bits of kNear
+// are zero, and the low bits of the sum are the integer.
 constexpr float kNear = 0x1.8p23f;
 
 // The parameters of the columns of Y, in the order of the packed weights, and the limits of all results.

@@ -88,9 +88,9 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
-// Returns the equivalent convolution over blocks of stride x stride pixels, whose channels are those of all pixels of a
-// block and whose stride is 1 (space to depth). Returns no value if a block has more than 16 channels or one pixel.
-// Packs have 16 channels: with few channels in X, a convolution over blocks multiplies fewer zeros.
+// Returns the equivalent convolution over blocks of stride x stride pixels (space to depth). A block has the channels
+// of all its pixels, and the stride is 1. Returns no value if a block has more than 16 channels or one pixel. Packs
+// have 16 channels: with few channels in X, a convolution over blocks multiplies fewer zeros.
 std::optional<ConvolutionProblem> over_blocks(const ConvolutionProblem& p);
 
 // Returns the packed filters of over_blocks(p). `w`: [filters, C, taps], or [filters, taps, C] if `channels_last`.
