@@ -228,7 +228,7 @@ def measure_model(
                 rows[0].failed["compile"] = f"exit code {process.exitcode}"
 
 
-def trace(rows: Sequence[ForeignRow], folder: Path, library: Path, most: int) -> None:
+def trace(rows: Sequence[ForeignRow], folder: Path, library: Path, most: int, compiled: bool) -> None:
     start(library)
     for row in rows:
         model = Model.read(prepared_name(row), folder)
@@ -237,7 +237,7 @@ def trace(rows: Sequence[ForeignRow], folder: Path, library: Path, most: int) ->
         print(f"{row.model}, batch {row.batch}, {row.dtype}")
         run = partial(session.run_with_iobinding, bound(session, model.inputs[0], got))
         print_kernels("ours", kernels_of(run), most)
-        works = variants_of(*build(case_of(row), row.dtype), compiled=True, failed=row.failed)
+        works = variants_of(*build(case_of(row), row.dtype), compiled, row.failed)
         for side in ("graph", "compile"):
             if side in works:
                 print_kernels(side, kernels_of(works[side]), most)
@@ -309,7 +309,7 @@ def run(options: argparse.Namespace) -> int:
         rows = [row for row in rows if made[prepared_name(row)]]
         if options.prepare:
             return int(not print_forecast(rows, folder) or not all(made.values()))
-        trace(rows, folder, build_for_cuda("graphopt").resolve(), options.trace)
+        trace(rows, folder, build_for_cuda("graphopt").resolve(), options.trace, not options.no_compile)
         return 0
     library = build_for_cuda("graphopt").resolve()
     if not options.no_compile:
