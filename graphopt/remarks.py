@@ -150,7 +150,7 @@ class InitializerRange:
         overflow: number of finite elements beyond 65504.
         subnormal: number of elements that keep fewer than 11 bits.
         zero: number of elements that become zero.
-        error: norm of the rounding errors relative to that of the initializer; inf if an element overflows.
+        error: norm of the rounding errors divided by the norm of the initializer; inf if an element overflows.
         converted: whether the initializer was converted to float16.
     """
 

@@ -380,7 +380,7 @@ def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor)
 
 
 def _erf_slope(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> float | None:
-    """Returns a if the product is x (erf(a x) + 1) / 2, or None."""
+    """Returns the factor a if the product is x (erf(a x) + 1) / 2, or None."""
     if not _half_sum(product, editor):
         return None
     polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
@@ -389,7 +389,10 @@ def _erf_slope(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: E
 
 
 def almost_gelu(gate: ir.Node, editor: Editor) -> float | None:
-    """Returns a if the Erf `gate` is part of x (erf(a x) + 1) / 2 with a = 1 / sqrt 2 within 1 %, or None."""
+    """Returns the factor a if the Erf `gate` is part of x (erf(a x) + 1) / 2 and a is near 1 / sqrt 2, or None.
+
+    The relative tolerance is 1 %.
+    """
     slopes = (_erf_slope(gate, product, [], editor) for product in _products(gate, editor))
     return next((a for a in slopes if a is not None and math.isclose(a, SQRT_HALF, rel_tol=1e-2)), None)
 

@@ -2,7 +2,7 @@
 
 The shape engine (`graph/shapes`) computes the dimensions of every value from the shapes of the inputs. A value with an
 unknown dimension, such as the boxes after a NonMaxSuppression, is assumed to be as large as the largest input of its
-node. The work of a Loop's body counts `LOOP_ITERATIONS` times, that of a Scan's body once for each slice.
+node. The body of a Loop counts `LOOP_ITERATIONS` times, the body of a Scan once for each slice.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ DECISIONS = COMPARISONS | {"Ceil", "Floor", "If", "Loop", "Mod", "Round", "Where
 MASK_TYPES = frozenset(getattr(onnx.TensorProto, name) for name in ("BOOL", "INT32", "INT64", "FLOAT", "FLOAT16"))
 # The most elements of all inputs together.
 ELEMENTS = 1 << 24
-# All runs of a set need MEMORY_OF_RUNS times the memory of one run, plus MEMORY_OF_OUTPUTS times that of its outputs.
+# All runs of a set need MEMORY_OF_RUNS times the memory of one run, and MEMORY_OF_OUTPUTS times the bytes of outputs.
 # Copies of BEFORE with random rounding have several tensors for each tensor of BEFORE, sums in float64 take twice the
 # bytes, and outputs are compared in float64.
 MEMORY_OF_RUNS, MEMORY_OF_OUTPUTS = 4, 16

@@ -111,7 +111,7 @@ def output_columns(node: ir.Node, columns: Sequence[Columns], constant: npt.NDAr
         constant: the elements of its second input.
 
     Returns:
-        None if the node does not scale, select or join known columns.
+        None if the node does not scale, select or concatenate known columns.
     """
     first, op = columns[0], node.op_type
     if op in ("Cast", "Identity", "Imputer") or (op in ("Reshape", "Unsqueeze") and len(first) == 1):

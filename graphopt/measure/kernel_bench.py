@@ -154,7 +154,7 @@ class Soak:
         captured: runs that replayed a captured graph.
         wrong: a description of each error, and of each difference between the outputs of a captured graph and of
             separate launches; the first one ends the test.
-        growth: bytes of device memory that the last sessions needed beyond those of the first.
+        growth: the increase in device memory that the library holds, in bytes, since the first sessions ended.
     """
 
     sessions: int = 0

@@ -34,8 +34,8 @@ class NodeTime:
         microseconds: median time in one run.
         output_bytes: bytes of its outputs in one run.
         subgraph: the subgraph that it belongs to, by its name (`subgraph_names`); "" if unknown.
-        on_device: whether the time is that of the node's GPU kernels. Otherwise it is time on the host: for a node on a
-            GPU, only the time of the launch.
+        on_device: whether GPU kernels of the node were timed. Otherwise it is time on the host: for a node on a GPU,
+            only the time of the launch.
     """
 
     name: str

@@ -243,7 +243,8 @@ class Reasons:
 
         Args:
             node: an element-wise product or a matrix multiplication.
-            error: the error of its constant, over the constant's norm, and so roughly that of the result.
+            error: the error of its constant relative to the constant's norm; the relative error of the result is about
+                the same.
         """
         sums = [_sum_of(reader) for reader in _readers_after_moves(node)]
         largest = self.ranges.of(node.outputs[0])
