@@ -18,7 +18,7 @@ from graphopt.verification.variants import with_outputs
 from graphopt.verification.verify import Verdict, VerifyReport, verify
 
 # The most outputs of one run, because all values of a model may not fit into memory together.
-AT_ONCE = 64
+VALUES_PER_RUN = 64
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def first_difference(
         return FirstDifference(len(nodes), Verdict.DIFFERENT, value, label, alone, summary, _alone(model, node))
 
     values = list(nodes)
-    for start in range(0, len(values), AT_ONCE):
-        chunk = values[start : start + AT_ONCE]
+    for start in range(0, len(values), VALUES_PER_RUN):
+        chunk = values[start : start + VALUES_PER_RUN]
         different = {row.name for row in observed(chunk).rows if not row.equal}
         for name in chunk:
             if name in different:

@@ -48,14 +48,14 @@ SIMPLE = frozenset(
 ) | {(DOMAIN, f"Fused{suffix}") for suffix in FUSED}
 _ARITHMETIC = frozenset(("", op) for op in ARITHMETIC | {"Pow", "Neg"})
 # Operators between x and a gate, or between a gate and y.
-_INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
+_INNER_OPERATORS = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
 # The longest written-out form, GeluTanh, has nine nodes.
 MAX_NODES = 12
 MAX_DEPTH = 6
 SQRT_HALF = math.sqrt(0.5)
 # Relative tolerance for the factor in Gelu's erf, which accepts 1.41421 for sqrt 2. A factor with this error changes
-# Gelu by at most 0.3 * FIVE_DIGITS, three times the effect of rounding the argument.
-FIVE_DIGITS = 3e-6
+# Gelu by at most 0.3 * ERF_FACTOR_TOLERANCE, three times the effect of rounding the argument.
+ERF_FACTOR_TOLERANCE = 3e-6
 SQRT_2_PI = math.sqrt(2 / math.pi)
 
 
@@ -141,7 +141,7 @@ def form_of(x: ir.Value, editor: Editor) -> Form | None:
             return form
         if simple is None and x in node.inputs:
             simple = simple_form(node, editor)
-        if (node.domain, node.op_type) in _INSIDE:
+        if (node.domain, node.op_type) in _INNER_OPERATORS:
             work += node.outputs[0].consumers()[:4]
     return simple if simple is not None and simple.x is x else None
 
@@ -155,7 +155,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(candidate, editor)
         if form is not None and node in form.nodes:
             return form
-        if (candidate.domain, candidate.op_type) in _INSIDE:
+        if (candidate.domain, candidate.op_type) in _INNER_OPERATORS:
             work += candidate.predecessors()
     return None
 
@@ -375,7 +375,7 @@ def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor)
     slope = _erf_slope(gate, product, nodes, editor)
     if slope is None:
         return None
-    near = _near(slope, SQRT_HALF, product.x, editor) or math.isclose(slope, SQRT_HALF, rel_tol=FIVE_DIGITS)
+    near = _near(slope, SQRT_HALF, product.x, editor) or math.isclose(slope, SQRT_HALF, rel_tol=ERF_FACTOR_TOLERANCE)
     return "Gelu" if near else None
 
 

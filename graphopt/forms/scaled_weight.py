@@ -30,7 +30,7 @@ class ScaledWeight(ir.LazyTensor):
 
     def __init__(self, source: ir.TensorProtocol, factor: Array) -> None:
         shape = ir.Shape(source.shape.numpy())
-        super().__init__(self._all, source.dtype, shape, name=source.name or "")
+        super().__init__(self._compute, source.dtype, shape, name=source.name or "")
         self._source = source
         self._factor = factor
 
@@ -48,7 +48,7 @@ class ScaledWeight(ir.LazyTensor):
         for block in self.blocks():
             file.write(block.data)
 
-    def _all(self) -> ir.TensorProtocol:
+    def _compute(self) -> ir.TensorProtocol:
         return ir.Tensor(np.concatenate(list(self.blocks())))
 
 

@@ -172,7 +172,7 @@ def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -
                 continue
             held = tensor_dims(tensor)
             if shape.dims != held:
-                _put(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
+                _set_type_and_shape(value, ir.TensorType(tensor.dtype), ir.Shape(held), declared)
         for value in graph.inputs:
             _distrust_value(value, declared)
         for node in graph:
@@ -184,7 +184,7 @@ def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -
             dims = _dims(value.shape)
             if None in dims:
                 named = [f"{_INPUT_SYMBOL}_{i}_{axis}" if d is None else d for axis, d in enumerate(dims)]
-                _put(value, value.type, ir.Shape(named), declared)
+                _set_type_and_shape(value, value.type, ir.Shape(named), declared)
 
 
 def _distrust_value(value: ir.Value, declared: _Declared) -> None:
@@ -199,7 +199,7 @@ def _distrust_value(value: ir.Value, declared: _Declared) -> None:
         known = tuple([known_dim(d) for d in dims])
         shape = shape if known == dims else ir.Shape(known)
     if type_ is not value.type or shape is not value.shape:
-        _put(value, type_, shape, declared)
+        _set_type_and_shape(value, type_, shape, declared)
 
 
 def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
@@ -216,14 +216,14 @@ def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Decla
                 if i < len(node.outputs) and (value := node.outputs[i]).type is None:
                     known = (v.dtype for v in node.inputs if v is not None and v.dtype in RUNTIME_FLOATS)
                     if (dtype := next(known, None)) is not None:
-                        _put(value, ir.TensorType(dtype), value.shape, declared)
+                        _set_type_and_shape(value, ir.TensorType(dtype), value.shape, declared)
 
 
 def _dims(shape: ir.Shape) -> tuple[int | str | None, ...]:
     return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
 
-def _put(
+def _set_type_and_shape(
     value: ir.Value,
     type_: ir.TypeProtocol | None,
     shape: ir.Shape | None,
@@ -319,7 +319,7 @@ def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
 
 def suppose(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
     """Sets a type that inference does not find; `forget` removes it."""
-    _put(value, ir.TensorType(dtype), value.shape, model.meta.setdefault(_DECLARED, {}))
+    _set_type_and_shape(value, ir.TensorType(dtype), value.shape, model.meta.setdefault(_DECLARED, {}))
 
 
 def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto | None) -> onnx.ModelProto:
@@ -480,7 +480,7 @@ class _Merge:
         for value, info in zip(body.inputs, proto.input):
             element = self._tensor_type(info.type)[0]
             if value.type is None and element is not None:
-                _put(value, ir.TensorType(element), value.shape, self._declared)
+                _set_type_and_shape(value, ir.TensorType(element), value.shape, self._declared)
 
     def _refine(self, value: ir.Value, found: onnx.TypeProto) -> bool:
         """Sets the merged type and shape of a value; returns whether declared dimensions add to the inferred ones."""

@@ -67,7 +67,7 @@ USUAL_GROWN, MOST_GROWN = 5, 33
 # Image sizes are divided by up to MOST_DIVISOR if ALWAYS_TRIED sets of the usual size would exceed the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths that `accepted_sizes` combines with a recurrent state of batch 1.
-BESIDE_A_STATE = (128, 224, 576)
+LENGTHS_WITH_STATE = (128, 224, 576)
 # Batches that are tried first, with each length: kernels often have special paths for a single row.
 CORNER_BATCHES = (1, 3)
 # Further sizes. Some are larger than a tile of any kernel, some are smaller, some are no multiples of 8 or 32; some
@@ -293,7 +293,7 @@ class _Plan:
 
     def run(self) -> None:
         self.first = first = self._first()
-        usual = self._usual(first)
+        usual = self._usual_sizes(first)
         kinds = self.filler.first_kinds(probe_nan=self.input_options.probe_nan)
         self._try_extreme_sizes(usual, reserved=len(kinds) * self._cost_at(usual).work)
         usual = self._try_kinds(kinds, usual, first)
@@ -396,7 +396,7 @@ class _Plan:
         others = (FIRST.length, SECOND.length)
         return [n for n in dict.fromkeys(named) if 2 < n <= LONGEST and n not in others][:MOST_NAMED]
 
-    def _usual(self, first: RoleSizes) -> RoleSizes:
+    def _usual_sizes(self, first: RoleSizes) -> RoleSizes:
         """Returns the sizes of cases with special elements: larger than the smallest accepted sizes, if possible."""
         if self.grown is None:
             return USUAL if self.one_size is not None or first in (FIRST, SECOND) else first._replace(batch=2)
@@ -859,5 +859,5 @@ def accepted_sizes(
     others = {name: size for name, size in found.items() if sizes.get(name, size) != size}
     tries = [{**sizes, name: size} for name, size in others.items()] + [{**sizes, **others}] * bool(others)
     # A recurrent state may have its batch on an axis that is a length in other inputs: one symbol is 1, the others n.
-    tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in BESIDE_A_STATE for name in sorted(free)]
+    tries += [{**sizes, **dict.fromkeys(free, n), name: 1} for n in LENGTHS_WITH_STATE for name in sorted(free)]
     return next((tried for tried in tries if is_accepted(normal_feeds(model, tried))), {**sizes, **others})

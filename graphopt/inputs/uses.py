@@ -26,9 +26,9 @@ from graphopt.targets.target import Target
 # An input with a factor of this size is a mask. An additive mask hides positions with elements below -HIDES.
 HIDES = 1e3
 # Operators that return elements of their first input: their result has the trace of this input.
-PASSES_ON = DATA_MOVEMENT - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
+ELEMENT_COPYING = DATA_MOVEMENT - {"Gather"} | {"Cast", "CastLike", "Compress", "Pad", "ScatterElements"}
 # Operators that compute sizes from sizes.
-SIZE_ARITHMETIC = (PASSES_ON | ARITHMETIC | REDUCTIONS).union(
+SIZE_ARITHMETIC = (ELEMENT_COPYING | ARITHMETIC | REDUCTIONS).union(
     "Abs Ceil Concat Floor Gather Max Min Mod Neg Pow Round Sqrt Sum Where".split()
 )
 # com.microsoft operator -> inputs that are counts.
@@ -284,7 +284,7 @@ class _Tracer:
     def _result(self, node: ir.Node, given: list[_Trace | None]) -> _Trace | None:
         """Returns the trace of a node's result, if it is an affine function of inputs."""
         op, first = node.op_type, given[0]
-        if op in PASSES_ON or op == "Gather":
+        if op in ELEMENT_COPYING or op == "Gather":
             return first
         if op in ("Concat", "Max", "Min", "Sum", "Where"):
             trace = next((t for t in given[op == "Where" :] if t is not None), None)
@@ -353,7 +353,7 @@ class _Tracer:
         op = node.op_type
         use.cache = use.cache or op == "Concat" or (op in PAST_KEYS and index - PAST_KEYS[op] in (0, 1))
         use.multiplied = use.multiplied or op == "MatMul"
-        compared = op in PASSES_ON | COMPARISONS | {"Shape", "Size"} or op.startswith("TreeEnsemble")
+        compared = op in ELEMENT_COPYING | COMPARISONS | {"Shape", "Size"} or op.startswith("TreeEnsemble")
         use.computed = use.computed or not (compared or (op in ("Gather", "Where") and index == 0))
 
     def _mark(self, trace: _Trace, *marks: str) -> None:
@@ -484,7 +484,7 @@ def _before_softmax(graph: ir.Graph) -> set[ir.Value]:
     for node in reversed(graph):
         if node.op_type == "Softmax":
             read = node.inputs[:1]
-        elif node.op_type in PASSES_ON | {"Add", "Where"} and any(output in found for output in node.outputs):
+        elif node.op_type in ELEMENT_COPYING | {"Add", "Where"} and any(output in found for output in node.outputs):
             read = node.inputs
         else:
             continue

@@ -31,7 +31,7 @@ from graphopt.runtime.selftest import DTYPES, OPSET, REFUSAL, implementations
 from graphopt.runtime.sessions import session
 
 SECONDS = 240.0  # for the self-test and all shapes: a report takes less than five minutes
-SECONDS_OF_SHAPE = 0.25
+SECONDS_PER_SHAPE = 0.25
 MIN_RUNS = 5
 SOAK_SECONDS = 30.0
 # Operations of one run of a model. A smaller node is repeated up to MAX_REPEATS times in the model, because the
@@ -249,7 +249,7 @@ def _time(shape: Shape, dtype: str, provider: Provider, implementation: str, pea
         run = _runner(shape, dtype, provider, repeats)
         run()
         times: list[float] = []
-        end = time.perf_counter() + SECONDS_OF_SHAPE
+        end = time.perf_counter() + SECONDS_PER_SHAPE
         while len(times) < MIN_RUNS or time.perf_counter() < end:
             start = time.perf_counter()
             run()

@@ -15,7 +15,7 @@ from graphopt.graph.operators.traits import RECURRENT
 from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime.discovery import CPU, import_onnxruntime
 
-_WITHOUT_END = 2**31 - 1
+_NO_LAST_VERSION = 2**31 - 1
 
 
 class CpuKernels:
@@ -146,7 +146,7 @@ def cpu_kernels() -> CpuKernels:
 
 def _fits(kernel: tuple[int, int], since: int) -> bool:
     first, last = kernel
-    return first == since or (first < since <= last and last != _WITHOUT_END)
+    return first == since or (first < since <= last and last != _NO_LAST_VERSION)
 
 
 def _type_name(value: ir.Value) -> str:

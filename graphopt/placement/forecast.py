@@ -35,7 +35,7 @@ from graphopt.targets.target import Target
 
 PROVIDERS = ("graphopt", "cpu", *provider_tables.NAMES)
 # The provider of a node without a kernel, and of a node that is computed at session creation.
-NOWHERE, ONCE = "none", "constant"
+NO_PROVIDER, CONSTANT = "none", "constant"
 # With more unsupported nodes than this, onnxruntime's MIGraphX provider leaves the whole graph to the CPU.
 _MOST_UNSUPPORTED = 10
 # Operators with an output that is not a tensor, and so never a constant.
@@ -104,19 +104,19 @@ class Forecast:
             if n.reason:
                 found[n.provider, n.op, n.reason].append(n.name)
         groups = [NodeGroup(*key, tuple(names)) for key, names in found.items()]
-        return sorted(groups, key=lambda g: (g.provider != NOWHERE, -len(g.names)))
+        return sorted(groups, key=lambda g: (g.provider != NO_PROVIDER, -len(g.names)))
 
     def answer(self) -> str:
         """Returns a one-line summary, in the form of `bench --placement`."""
         counts = self.counts
-        run = len(self.nodes) - counts[ONCE]
+        run = len(self.nodes) - counts[CONSTANT]
         line = f"{counts[self.provider]} of {run} nodes on {self.provider}"
-        for other in ("cpu", NOWHERE):
+        for other in ("cpu", NO_PROVIDER):
             if other != self.provider and counts[other]:
                 kinds = Counter(n.op for n in self.nodes if n.provider == other)
                 listed = ", ".join(f"{op} {n}" for op, n in kinds.most_common(5)) + (", .." if len(kinds) > 5 else "")
                 line += f"; {'CPU' if other == 'cpu' else 'nowhere'}: {counts[other]} ({listed})"
-        return line + (f"; {counts[ONCE]} computed once" if counts[ONCE] else "")
+        return line + (f"; {counts[CONSTANT]} computed once" if counts[CONSTANT] else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the forecast for JSON."""
@@ -335,13 +335,13 @@ class _Placement:
         name = node_label(node)
         op = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         if reason is None:
-            return PlacedNode(name, op, body, ONCE)
+            return PlacedNode(name, op, body, CONSTANT)
         if self.provider != "cpu" and not reason:
             limits = self.table.limits(node) if self.table is not None else ""
             return PlacedNode(name, op, body, self.provider, f"limits: {limits}" if limits else "")
         refusal, note = self.kernels.refuse(node, self.imports.get(node.domain, 1))
         text = "; CPU: ".join(t for t in (reason, refusal or note) if t)
-        return PlacedNode(name, op, body, NOWHERE if refusal else "cpu", text)
+        return PlacedNode(name, op, body, NO_PROVIDER if refusal else "cpu", text)
 
 
 def _replace(node: ir.Node, inside: Sequence[ir.Node]) -> None:
@@ -386,9 +386,9 @@ def _add_notes(found: Forecast) -> None:
             "with unsupported nodes, onnxruntime's MIGraphX provider also leaves some parts between them to the CPU: "
             "parts without a recurrent layer and without a GEMM, convolution or pool of more than 300 elements"
         )
-    if found.provider == "hip-ep" and found.counts["cpu"] + found.counts[NOWHERE]:
+    if found.provider == "hip-ep" and found.counts["cpu"] + found.counts[NO_PROVIDER]:
         found.notes.append("hip-ep compiles a graph as a whole: one unsupported node leaves all nodes to the CPU")
-    if found.counts[NOWHERE]:
+    if found.counts[NO_PROVIDER]:
         found.notes.append("session creation will fail: no provider has a kernel for some nodes")
 
 

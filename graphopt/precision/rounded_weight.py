@@ -37,11 +37,11 @@ class RoundedWeight(ir.LazyTensor):
     """
 
     def __init__(self, source: ir.TensorProtocol, *, terms_first: bool) -> None:
-        super().__init__(self._all, source.dtype, ir.Shape(tensor_dims(source)))
+        super().__init__(self._compute, source.dtype, ir.Shape(tensor_dims(source)))
         self.source = source
         self.terms_first = terms_first
 
-    def _all(self) -> ir.TensorProtocol:
+    def _compute(self) -> ir.TensorProtocol:
         array = tensor_array(self.source)
         if self.terms_first:
             return ir.Tensor(np.ascontiguousarray(to_bfloat16(array.T).T))

@@ -136,7 +136,7 @@ def _verdicts(rows: Sequence[BenchRow]) -> str:
 
 
 # Above this error relative to RMS, an equal output consists mostly of elements near 0, and the error says little.
-MEANINGFUL = 0.5
+MAX_MEANINGFUL_ERROR = 0.5
 # Characters of a reason in the first line.
 REASON = 100
 # Largest number of lines below the answer.
@@ -165,7 +165,7 @@ def _error(accuracy: VerifyReport) -> str:
         worst = max(rows, key=severity, default=None)
         if worst is None:
             return "inconclusive: rounding decides" if accuracy.rows else ""
-        if not worst.rel_rms <= MEANINGFUL:
+        if not worst.rel_rms <= MAX_MEANINGFUL_ERROR:
             return f"worst {worst.severity:.0%} of its limit"
         return f"worst {small(worst.rel_rms)}"
     worst = accuracy.worst

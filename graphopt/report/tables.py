@@ -36,7 +36,7 @@ _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "y
 # Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
 # All groups with these results are listed, even small ones.
-UNDONE = (Status.COULD_GAIN, Status.NO_GAIN, Status.REFUSED)
+NOT_REWRITTEN = (Status.COULD_GAIN, Status.NO_GAIN, Status.REFUSED)
 # Smaller groups with other results are counted, but not listed.
 LEAST_SHARE = 0.01
 
@@ -421,12 +421,12 @@ _MOST_CLAIMED = 5
 
 def print_forecast(found: Forecast, console: Console) -> None:
     """Prints the predicted placement in one line, then the nodes that the provider does not run, with reasons."""
-    from graphopt.placement.forecast import NOWHERE
+    from graphopt.placement.forecast import NO_PROVIDER
 
     say(f"[bold]{plain(found.answer())}[/]", console)
     for note in found.notes:
         say(f"[bold]{plain(note)}[/]", console)
-    words = {NOWHERE: "nowhere", "cpu": "CPU"}
+    words = {NO_PROVIDER: "nowhere", "cpu": "CPU"}
     for group in found.groups():
         names = ", ".join(group.names[:3]) + (", .." if len(group.names) > 3 else "")
         where = words.get(group.provider, group.provider)
@@ -460,7 +460,7 @@ def print_account(found: Account, console: Console) -> None:
         share, byte_share = (sum(getattr(g, a) for g in members) for a in ("share", "byte_share"))
         console.print()
         say(f"[bold]{status.value}[/] ({share:.0%} of multiply-adds, {byte_share:.0%} of bytes)", console)
-        shown = members if status in UNDONE else [g for g in members if g.cost >= LEAST_SHARE]
+        shown = members if status in NOT_REWRITTEN else [g for g in members if g.cost >= LEAST_SHARE]
         for group in shown:
             _print_group(group, console)
         if rest := members[len(shown) :]:

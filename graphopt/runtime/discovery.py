@@ -18,7 +18,7 @@ from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
 # This file replaces a library that could not be built; it contains the reason.
-_MISSING = "missing.txt"
+_BUILD_ERROR_FILE = "missing.txt"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
 
 CPU = "CPUExecutionProvider"
@@ -102,8 +102,8 @@ def library_path() -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    notes = [candidate.with_name(_MISSING) for candidate in candidates]
-    notes += [Path(str(f.locate())) for f in files if f.name == _MISSING]
+    notes = [candidate.with_name(_BUILD_ERROR_FILE) for candidate in candidates]
+    notes += [Path(str(f.locate())) for f in files if f.name == _BUILD_ERROR_FILE]
     why = next((f": {note.read_text().strip()}" for note in notes if note.is_file()), "")
     raise RuntimeMissingError(
         f"the native library {LIBRARY_NAME} is not installed{why}; install a wheel that has it, or g++ and then "

@@ -99,11 +99,11 @@ def write(
         tuple(devices),
         _warm_up(proto, max_batch, sizes or {}, notes),
     )
-    _put(model, out, engine, deployment, seen_at or Path(os.path.abspath(out)))
+    _write_folder(model, out, engine, deployment, seen_at or Path(os.path.abspath(out)))
     return deployment, notes
 
 
-def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: Path) -> None:
+def _write_folder(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: Path) -> None:
     version = f"{deployment.name}/{deployment.version}"
     texts = dict(ENGINES[engine](deployment, seen_at))
     folders = [out / version]

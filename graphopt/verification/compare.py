@@ -344,7 +344,7 @@ def _differs(equal: bool) -> str:
     return "" if equal else "differs"
 
 
-def _usual(limit: Numbers, scale: Numbers) -> float:
+def _median_ratio(limit: Numbers, scale: Numbers) -> float:
     """Returns the lower median of an axis' limits relative to the RMS of their slices.
 
     After few draws, the limit of a single slice may be too small.
@@ -395,7 +395,7 @@ def _by_slices(
             measured = limit / FACTOR
             # A slice of zeros has no scale: one unit in the last place of the whole output's RMS is negligible there.
             least = np.where(slices.scale > 0, FLOOR * slices.scale, np.finfo(np.float32).eps * whole)
-            least = np.maximum(least, _usual(limit, slices.scale) * slices.scale)
+            least = np.maximum(least, _median_ratio(limit, slices.scale) * slices.scale)
             limit = np.maximum(limit, least + UNDERFLOW)
             if found.discrete:
                 limit = most.max(axis=0)

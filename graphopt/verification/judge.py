@@ -34,9 +34,9 @@ STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 # If the budget ends before a case is decided, differences of up to UNDECIDED times the limit are inconclusive, because
 # few draws give too small a limit. Cases with larger differences are decided without a budget.
 UNDECIDED = 2.0
-# A difference of more than BEYOND_LUCK times the limit is certain for the output as a whole, and for a slice after
+# A difference of more than CERTAIN_RATIO times the limit is certain for the output as a whole, and for a slice after
 # ENOUGH_DRAWS draws.
-BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
+CERTAIN_RATIO, ENOUGH_DRAWS = 20.0, 6
 # The number of repeated runs of BEFORE on a case that looks different.
 SAME_RUNS = 3
 # The number of cases for comparisons of quantized intermediate values, if the outputs look equal.
@@ -273,7 +273,7 @@ class _Judge:
                 self._measure_fixed(run)
                 bad = self.update(run)
             # An infinite ratio of error to limit is not certain: a choice has limit 0 until a draw makes that choice.
-            certain = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
+            certain = all(CERTAIN_RATIO < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
             if not bad or drawn >= MOST_DRAWS or (certain and drawn >= ENOUGH_DRAWS):
                 break
             if may_end():
@@ -375,7 +375,7 @@ class _Judge:
 
 
 def _is_certain(rows: Rows) -> bool:
-    return any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in rows)
+    return any(math.isfinite(r.rel_rms) and r.rel_rms > CERTAIN_RATIO * r.limit for r in rows)
 
 
 def _agrees_in_single(pair: Pair, run: ComparedRun) -> list[bool]:

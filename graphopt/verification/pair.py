@@ -417,7 +417,7 @@ BFLOAT16_SUFFIX = "Bf16"  # for operators that round their first two inputs to b
 ATTENTION = "FusedAttention"
 _COARSE = {FLOAT16: Numerics.FP16, ir.DataType.BFLOAT16: Numerics.BF16}
 # Operators that compute nothing in the type of their input or output.
-_PASSED_ON = DATA_MOVEMENT | {"Cast"}
+_NON_COMPUTING = DATA_MOVEMENT | {"Cast"}
 
 
 @dataclass(frozen=True)
@@ -569,7 +569,7 @@ def _is_used(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is None or value.is_graph_output():
         return True
-    return any(node.op_type not in _PASSED_ON for node in (producer, *(use.node for use in value.uses())))
+    return any(node.op_type not in _NON_COMPUTING for node in (producer, *(use.node for use in value.uses())))
 
 
 def _origin(value: ir.Value) -> Iterator[ir.Value]:
@@ -587,7 +587,7 @@ def _is_stored(value: ir.Value) -> bool:
         producer = source.producer()
         if producer is None:
             return source.is_initializer()
-        if producer.op_type not in _PASSED_ON:
+        if producer.op_type not in _NON_COMPUTING:
             return producer.op_type == "Constant"
     return False
 
@@ -650,7 +650,7 @@ def _source_input(value: ir.Value | None) -> str:
     """Returns the input that was moved or cast to a value; "" if there is none."""
     for source in _origin(value) if value is not None else ():
         producer = source.producer()
-        if producer is None or producer.op_type not in _PASSED_ON:
+        if producer is None or producer.op_type not in _NON_COMPUTING:
             return str(source.name) if source.is_graph_input() and not source.is_initializer() else ""
     return ""
 

@@ -337,14 +337,14 @@ class _Observer(Prober):
         if first is None:
             return []
         b = Builder(self.editor, first)
-        found = self._of(b, [value for value in self.model.graph.inputs if not value.is_initializer()])
+        found = self._range_probes(b, [value for value in self.model.graph.inputs if not value.is_initializer()])
         self.editor.add_before(first, b.nodes)
         return found
 
     def at(self, b: Builder, node: ir.Node) -> list[Probe]:
-        return self._of(b, node.outputs)
+        return self._range_probes(b, node.outputs)
 
-    def _of(self, b: Builder, values: Sequence[ir.Value]) -> list[Probe]:
+    def _range_probes(self, b: Builder, values: Sequence[ir.Value]) -> list[Probe]:
         return [
             Probe(value.name, op, b.op(op, value, keepdims=0, _dtype=FLOAT))
             for value in values
@@ -403,7 +403,7 @@ def _name(node: ir.Node) -> str:
 
 # -- our nodes ---------------------------------------------------------------------------------------------------------
 
-_SWITCHES = "graphopt_untested"
+_SWITCHES_INPUT = "graphopt_untested"
 
 
 def untested_nodes(
@@ -440,7 +440,7 @@ def untested_nodes(
             if budget.is_spent:
                 return sentences
             began = time.process_time()
-            outputs = run_case(session, Case(case.name, {**case.feeds, _SWITCHES: keep}))
+            outputs = run_case(session, Case(case.name, {**case.feeds, _SWITCHES_INPUT: keep}))
             budget.spent += time.process_time() - began
             if isinstance(outputs, str) or differs(case, outputs):
                 break
@@ -454,7 +454,7 @@ def _with_switches(model: ir.Model) -> tuple[ir.Model, list[str]]:
     editor = editor_of_copy(model)
     ours = [n for n in editor.model.graph if n.domain == DOMAIN and n.outputs[0].dtype in FLOATS]
     names = [f"{node.op_type} '{_name(node)}'" for node in ours]
-    switches = editor.add_input(_SWITCHES, ir.DataType.BOOL, ir.Shape([len(ours)]))
+    switches = editor.add_input(_SWITCHES_INPUT, ir.DataType.BOOL, ir.Shape([len(ours)]))
     for i, node in enumerate(ours):
         b, result = Builder(editor, node), node.outputs[0]
         assert result.dtype is not None

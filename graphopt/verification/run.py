@@ -48,7 +48,7 @@ HEAP_SLACK = 64 << 20
 # Parameters of mallopt, as glibc numbers them.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # Element types of the weights that a session takes as arrays.
-_OF_NUMPY = frozenset(
+_NUMPY_TYPES = frozenset(
     ir.DataType[name] for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
 # Weights in external files are not read if they have more bytes than this together.
@@ -157,7 +157,7 @@ def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[st
     initializers = model.graph.initializers
     for name, value in initializers.items():
         tensor = value.const_value
-        if tensor is None or value.is_graph_input() or tensor_bytes(tensor) < LARGE or tensor.dtype not in _OF_NUMPY:
+        if tensor is None or value.is_graph_input() or tensor_bytes(tensor) < LARGE or tensor.dtype not in _NUMPY_TYPES:
             continue
         if not (is_external(tensor) and str(tensor.base_dir) == folder):
             shape, size = ir.Shape(tensor_dims(tensor)), tensor_bytes(tensor)

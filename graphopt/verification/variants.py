@@ -140,16 +140,16 @@ def _is_definable(node: ir.Node, editor: Editor) -> bool:
 # -- exact sums --------------------------------------------------------------------------------------------------------
 
 # Operators with CPU kernels for float64 -> indices of the inputs that they sum.
-IN_DOUBLE: dict[str, tuple[int, ...]] = dict.fromkeys(
+FLOAT64_KERNELS: dict[str, tuple[int, ...]] = dict.fromkeys(
     "CumSum LogSoftmax LpNormalization ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSum "
     "ReduceSumSquare Softmax".split(),
     (0,),
 ) | {"DFT": (0,), "Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1), "STFT": (0, 2)}
 # Operators without such kernels, which are written as elementary operators: means over the pixels of a channel or of a
 # group of channels,
-OF_PLANES = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))
+PLANE_MEANS = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))
 # and means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
-OF_ROWS = frozenset(("RMSNormalization", "SimplifiedLayerNormalization"))
+ROW_NORMS = frozenset(("RMSNormalization", "SimplifiedLayerNormalization"))
 # The input channels of a convolution are split into at most this many equal parts, and the results are added exactly.
 MOST_PARTS = 8
 EPSILON = 1e-5
@@ -171,7 +171,7 @@ def with_exact_sums(editor: Editor) -> None:
 
 
 def _is_sum(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in IN_DOUBLE.keys() | OF_PLANES | OF_ROWS
+    return node.domain == "" and node.op_type in FLOAT64_KERNELS.keys() | PLANE_MEANS | ROW_NORMS
 
 
 def _exact(b: Builder, node: ir.Node) -> ir.Value | None:
@@ -179,15 +179,15 @@ def _exact(b: Builder, node: ir.Node) -> ir.Value | None:
     parts = _parts(node)
     if not (_is_sum(node) or parts > 1) or any(y.name for y in node.outputs[1:]):
         return None
-    summed = IN_DOUBLE.get(node.op_type, (0, 1, 2))
+    summed = FLOAT64_KERNELS.get(node.op_type, (0, 1, 2))
     read = [v for i, v in enumerate(node.inputs) if v is not None and i in summed]
     if any(v.dtype != FLOAT for v in (*read, node.outputs[0])):
         return None
     if parts > 1:
         return _in_parts(b, node, parts)
-    if node.op_type in OF_PLANES:
-        return _of_planes(b, node)
-    if node.op_type in OF_ROWS:
+    if node.op_type in PLANE_MEANS:
+        return _plane_means(b, node)
+    if node.op_type in ROW_NORMS:
         return _of_rows(b, node)
     inputs = [b.cast(v, DOUBLE) if v is not None and i in summed else v for i, v in enumerate(node.inputs)]
     return b.cast(b.copy(node, *inputs), FLOAT)
@@ -214,7 +214,7 @@ def _in_parts(b: Builder, node: ir.Node, parts: int) -> ir.Value:
     return b.cast(b.op("Sum", *sums), FLOAT)
 
 
-def _of_planes(b: Builder, node: ir.Node) -> ir.Value:
+def _plane_means(b: Builder, node: ir.Node) -> ir.Value:
     """Writes the means, or normalized values, of [N, channels or groups, pixels]."""
     x, *others = node.inputs
     assert x is not None

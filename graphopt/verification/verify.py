@@ -267,7 +267,7 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
 
 # The most values that become outputs of one run. If there are more, every n-th value is compared first. Then all values
 # between the first different value and the last equal one are compared.
-AT_ONCE = 32
+VALUES_PER_RUN = 32
 
 
 def _where_first(
@@ -287,7 +287,7 @@ def _where_first(
     names = list(nodes)
     found = None
     while names:
-        step = -(-len(names) // AT_ONCE)
+        step = -(-len(names) // VALUES_PER_RUN)
         chosen = names[step - 1 :: step]
         try:
             first = _first_of(pair, Mode(library, row.provider), chosen, case, errors, numerics)

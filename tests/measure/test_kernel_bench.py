@@ -25,7 +25,7 @@ FEW = (matmul(32, 64, 48), *(convolution(1, 32, 8, 32, op=op) for op in ("Conv",
 def test_the_report_of_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
     few = {"ScaleShift": OPS["ScaleShift"]}
-    with patch.object(selftest, "OPS", few), patch.multiple(kernel_bench, SHAPES=FEW, SECONDS_OF_SHAPE=0.0):
+    with patch.object(selftest, "OPS", few), patch.multiple(kernel_bench, SHAPES=FEW, SECONDS_PER_SHAPE=0.0):
         result = CliRunner().invoke(app, ["doctor", "--selftest", "--bench", str(report)], env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
     assert "MatMul 32x64x48" in result.output and "not timed: " in result.output

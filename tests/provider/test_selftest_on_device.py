@@ -103,7 +103,7 @@ def _bench() -> str:
         kernel_bench.attention(1, 2, 16, 32),
         kernel_bench.layer_norm(8, 64),
     )
-    with patch.multiple(kernel_bench, SECONDS_OF_SHAPE=0.0, MIN_RUNS=2, WORK=1.0):
+    with patch.multiple(kernel_bench, SECONDS_PER_SHAPE=0.0, MIN_RUNS=2, WORK=1.0):
         found = kernel_bench.bench_kernels(DEVICE_PROVIDER, shapes=few, soak_seconds=1)
         late = kernel_bench.bench_kernels(DEVICE_PROVIDER, shapes=few[:1], seconds=-1, soak_seconds=0)
     assert late.skipped == ["MatMul 32x64x48 float32", "MatMul 32x64x48 float16"] and not late.failed

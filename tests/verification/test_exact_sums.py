@@ -12,7 +12,7 @@ from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.writing import to_message
 from graphopt.targets.target import Target
-from graphopt.verification.variants import IN_DOUBLE, OF_PLANES, OF_ROWS, has_sums, with_exact_sums
+from graphopt.verification.variants import FLOAT64_KERNELS, PLANE_MEANS, ROW_NORMS, has_sums, with_exact_sums
 from tests.rewriting import Array, inferred, model_from_text
 
 AXES = "axes = Constant <value = int64[2] {1, 3}> ()"
@@ -22,8 +22,8 @@ GROUPS = "s = Constant <value = float[3] {1, 2, 3}> () b = Constant <value = flo
 SIGNAL = "d = Constant <value = int64[3] {15, 16, 1}> () t = Reshape (x, d)"
 # Operator -> (opset, body that computes y from x [2, 6, 4, 5]).
 BODIES = [
-    *((11, f"y = {op} <axes = [1, 3]> (x)") for op in IN_DOUBLE if op.startswith("Reduce")),
-    *((18, f"{AXES} y = {op} (x, axes)") for op in IN_DOUBLE if op.startswith("Reduce")),
+    *((11, f"y = {op} <axes = [1, 3]> (x)") for op in FLOAT64_KERNELS if op.startswith("Reduce")),
+    *((18, f"{AXES} y = {op} (x, axes)") for op in FLOAT64_KERNELS if op.startswith("Reduce")),
     *((opset, f"y = {op} (x)") for op in ("Softmax", "LogSoftmax") for opset in (11, 13)),
     (11, "y = LpNormalization <axis = 1, p = 1> (x)"),
     (14, "axis = Constant <value = int64 {2}> () y = CumSum <reverse = 1> (x, axis)"),
@@ -73,4 +73,4 @@ def test_the_same_numbers(opset: int, body: str) -> None:
 
 def test_every_operator_has_a_case() -> None:
     tested = {word for _, body in BODIES for word in body.split()}
-    assert tested >= IN_DOUBLE.keys() | OF_PLANES | OF_ROWS | {"Conv"}
+    assert tested >= FLOAT64_KERNELS.keys() | PLANE_MEANS | ROW_NORMS | {"Conv"}
