@@ -1,4 +1,7 @@
-"""Runs every case with the kernels compiled for the CPU: both wave sizes, work-items in three orders."""
+"""Runs every case with the kernels compiled for the CPU: both wave sizes, work-items in three orders.
+
+Each order shows missing barriers with either wave size, so only the random order runs with both.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ pytestmark = pytest.mark.once
 
 CASES = list(all_cases())
 Libraries = dict[int, tuple[Harness, HostKernels]]
+ORDERS = {32: (HostKernels.FORWARD, HostKernels.RANDOM), 64: (HostKernels.REVERSE, HostKernels.RANDOM)}
 # The kernels that a macro of native/device/platform.h makes of a name.
 SUFFIXES = {
     "KERNEL": [""],
@@ -69,7 +73,7 @@ def test_case(case: Case, libraries: Libraries) -> None:
     wrong = []
     for wave, (harness, kernels) in libraries.items():
         plans = plans_of(case, harness, wave)
-        for order in (HostKernels.FORWARD, HostKernels.REVERSE, HostKernels.RANDOM):
+        for order in ORDERS[wave]:
             if message := case.check(run(case, plans, kernels, order)):
                 wrong.append(f"waves of {wave}, order {order}: {message}")
     assert not wrong, "\n".join(wrong)
