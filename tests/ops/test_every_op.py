@@ -19,7 +19,7 @@ from graphopt.ops.schema import Array
 from graphopt.runtime.discovery import CPU
 from graphopt.runtime.sessions import configure
 
-NODES_IN_A_SESSION = 50  # The time to create a session grows superlinearly with the number of nodes in inlined bodies.
+NODES_IN_A_SESSION = 16  # The time to create a session grows superlinearly with the number of nodes in inlined bodies.
 
 
 @functools.cache
