@@ -671,7 +671,7 @@ def test_one_small_number_beside_large_ones(given: bool) -> None:
     assert not verify(before, model_from_text(text, values | {"factor": np.float32(0.050005)}), inputs=inputs)
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
+@pytest.mark.parametrize("name", ["vit", *(pytest.param(n, marks=pytest.mark.once) for n in ("bert", "gpt2"))])
 def test_scale_of_attention_in_half_precision(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)
     after, _ = graphopt.optimize(before, target="cuda", precision="fp16", ignore_cost_model=True)
@@ -702,7 +702,11 @@ def test_a_winograd_convolution_that_is_slightly_off() -> None:
 
 @pytest.mark.parametrize(
     ("opset", "sizes", "results"),
-    [(17, "H, W", "P, Q"), (10, "H, W", "P, Q"), (9, "15, 18", "14, 19"), (7, "15, 18", "14, 19")],
+    [
+        (17, "H, W", "P, Q"),
+        pytest.param(10, "H, W", "P, Q", marks=pytest.mark.once),
+        *(pytest.param(n, "15, 18", "14, 19", marks=pytest.mark.once) for n in (9, 7)),
+    ],
 )
 def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) -> None:
     rng = np.random.default_rng(0)
