@@ -1,5 +1,5 @@
 // Kernels that multiply 16 x 16 tiles in one wave with pipelines/instruction.h alone, to test the tile of
-// each architecture in isolation. They are not for measurements: one wave runs alone on a compute unit.
+// each architecture in isolation. Their speed means nothing, because one wave runs alone on a compute unit.
 #include "device/platform.h"
 #include "gemm/instruction_args.h"
 #include "gemm/pipelines/instruction.h"

@@ -129,30 +129,30 @@ void activate_block(const Activation& act, const float* x, float* y, size_t n);
 // Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
 struct Bounds {
   // Whether slope and bounds are the complete activation: true for None, Relu, LeakyRelu and Clip.
-  bool enough = true;
+  bool is_complete = true;
   float slope = 1.0f;
-  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
 
   Bounds() = default;
   explicit Bounds(const Activation& act) {
     const ActivationKind kind = act.kind;
-    enough = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
-             kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    is_complete = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+                  kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
     if (kind == ActivationKind::kLeakyRelu) slope = act.a;
-    if (kind == ActivationKind::kRelu) least = 0.0f;
+    if (kind == ActivationKind::kRelu) low = 0.0f;
     if (kind == ActivationKind::kClip) {
-      least = act.a;
-      most = act.b;
+      low = act.a;
+      high = act.b;
     }
   }
 
   // Returns true if `clamp` is the complete activation.
-  bool clamps() const { return enough && slope == 1.0f; }
+  bool clamps() const { return is_complete && slope == 1.0f; }
 
-  Vec operator()(Vec v) const { return clamp(slope != 1.0f ? sloped(v) : v); }
+  Vec operator()(Vec v) const { return clamp(slope != 1.0f ? apply_slope(v) : v); }
   // The two parts of operator().
-  Vec sloped(Vec v) const { return v < Vec{} ? v * slope : v; }
-  Vec clamp(Vec v) const { return smaller(splat(most), larger(splat(least), v)); }  // keeps NaN
+  Vec apply_slope(Vec v) const { return v < Vec{} ? v * slope : v; }
+  Vec clamp(Vec v) const { return smaller(splat(high), larger(splat(low), v)); }  // keeps NaN
 };
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -56,7 +56,7 @@ inline Planes interleave(ByteVec a, ByteVec b, ByteVec c, ByteVec d) {
 }
 
 // Returns the low bytes of the words of kSpan columns in their order.
-inline ByteVec joined(const IntVec (&v)[kPlanes]) {
+inline ByteVec low_bytes(const IntVec (&v)[kPlanes]) {
   const IntVec low = IntVec{} + 0xff;
 #if defined(__AVX512F__)
   const __m512i ab = _mm512_packus_epi32((__m512i)(v[0] & low), (__m512i)(v[1] & low));

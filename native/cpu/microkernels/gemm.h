@@ -45,7 +45,7 @@ struct Float32 {
     return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
   }
   // Returns the words of kWidth rows (or columns) from their values at one index k.
-  static Words join(Vec low, Vec) { return reinterpret_cast<Words>(low); }
+  static Words make_words(Vec low, Vec) { return reinterpret_cast<Words>(low); }
 };
 
 // Return the lower and the upper of the two values in each word.
@@ -62,8 +62,8 @@ struct Bfloat16Pairs {
     return sum + second_of_pair(s) * second_of_pair(v);
 #endif
   }
-  // Returns the words from their values at k and at k + 1.
-  static Words join(Vec low, Vec high) {
+  // Returns the words of kWidth rows (or columns) from their values at k and at k + 1.
+  static Words make_words(Vec low, Vec high) {
 #if defined(__AVX512BF16__)
     // The lower half of a word holds `low`, the upper half `high`.
     const auto halves = (Shorts)_mm512_cvtne2ps_pbh(high, low);
@@ -86,8 +86,8 @@ struct Bfloat16Pairs {
 #endif
 };
 
-// Returns the words of 2 kWidth adjacent values; a has the first half.
-inline Words neighbours(Vec a, Vec b) {
+// Returns the words of 2 kWidth values at adjacent indices k; a has the first half.
+inline Words pack_adjacent(Vec a, Vec b) {
 #if defined(__AVX512BF16__)
   return (Words)_mm512_cvtne2ps_pbh(b, a);
 #else
@@ -98,7 +98,7 @@ inline Words neighbours(Vec a, Vec b) {
     low[i] = values[2 * i];
     high[i] = values[2 * i + 1];
   }
-  return Bfloat16Pairs::join(load_aligned(low), load_aligned(high));
+  return Bfloat16Pairs::make_words(load_aligned(low), load_aligned(high));
 #endif
 }
 
@@ -110,7 +110,7 @@ inline Words row_words(const T* x, int64_t n) {
   if constexpr (E::kDepth == 1) {
     return reinterpret_cast<Words>(a);
   } else {
-    return neighbours(a, load_range(x + kWidth, 0, n - kWidth));
+    return pack_adjacent(a, load_range(x + kWidth, 0, n - kWidth));
   }
 }
 

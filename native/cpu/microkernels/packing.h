@@ -19,7 +19,7 @@ inline int64_t parts_of_rows(int64_t blocks, int64_t panels, int64_t workers) {
 
 // Prefetches `rows` rows of a panel's columns for writing.
 template <class T>
-inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
+inline void prefetch_rows(const T* y, int64_t y_stride, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i, y += y_stride) {
     __builtin_prefetch(y, 1);
     __builtin_prefetch(y + kWidth, 1);

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// Copies such an operand to LDS that also has a row for each k.
+// Copies such an operand to LDS, which also has a row for each k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
   // The columns form kGroups groups of kDistance columns. A work-item copies packs of all groups.

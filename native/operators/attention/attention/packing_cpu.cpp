@@ -80,7 +80,7 @@ void pack_keys_bf16(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
           const T* y = x + 2 * step * col_stride;
           const Vec low = 2 * step < D ? load_with_stride(y, row_stride, count) : Vec{};
           const Vec high = 2 * step + 1 < D ? load_with_stride(y + col_stride, row_stride, count) : Vec{};
-          *reinterpret_cast<UnalignedWords*>(to) = Bfloat16Pairs::join(low, high);
+          *reinterpret_cast<UnalignedWords*>(to) = Bfloat16Pairs::make_words(low, high);
         }
         continue;
       }
@@ -111,7 +111,7 @@ void pack_values_bf16(const T* v, int64_t row_stride, int64_t col_stride, int64_
       const T* x = v + j * row_stride + c * col_stride;
       const Vec low = load_with_stride(x, col_stride, Dv - c);
       const Vec high = j + 1 < n ? load_with_stride(x + row_stride, col_stride, Dv - c) : Vec{};
-      *reinterpret_cast<UnalignedWords*>(packed + c) = Bfloat16Pairs::join(low, high);
+      *reinterpret_cast<UnalignedWords*>(packed + c) = Bfloat16Pairs::make_words(low, high);
     }
     if (width - Dv >= kHalf) {
       std::memcpy(packed + width - kHalf, packed + width - 2 * kHalf, kHalf * sizeof(Word));

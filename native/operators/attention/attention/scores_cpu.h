@@ -220,7 +220,7 @@ struct Scores {
         for (int64_t d = 0; d < p.D; d += 2 * kWidth) {
           const Vec low = load_with_stride(from + d * p.q.col, p.q.col, p.D - d);
           const Vec high = load_with_stride(from + (d + kWidth) * p.q.col, p.q.col, p.D - d - kWidth);
-          *reinterpret_cast<UnalignedWords*>(x + d / 2) = neighbours(p.scale * low, p.scale * high);
+          *reinterpret_cast<UnalignedWords*>(x + d / 2) = pack_adjacent(p.scale * low, p.scale * high);
         }
         continue;
       }

@@ -31,7 +31,7 @@ inline Vec exp_bf16(float* s, float shift, int64_t padded) {
     const Vec a = exp_nonpositive(load(s + j) - shift);
     const Vec b = j + kWidth < padded ? exp_nonpositive(load(s + j + kWidth) - shift) : Vec{};
     total += a + b;
-    *reinterpret_cast<UnalignedWords*>(s + j / 2) = neighbours(a, b);
+    *reinterpret_cast<UnalignedWords*>(s + j / 2) = pack_adjacent(a, b);
   }
   return total;
 }

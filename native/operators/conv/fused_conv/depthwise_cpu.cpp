@@ -21,7 +21,8 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
   for (int64_t i = 0; i < p.in_size(); i += L) {
     const int64_t n = p.in_size() - i;
     store_words(memory + i,
-                Bfloat16Pairs::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)), n);
+                Bfloat16Pairs::make_words(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)),
+                n);
   }
   return memory;
 }
@@ -352,7 +353,8 @@ struct SamePlanes {
         const int64_t count = std::min(L, p.out_size() - v * L);
         if (nchw2c_only) {
           // Alternating two words of sum[0] with two words of sum[1] restores the order of the pixels.
-          const auto both = (WordPairs)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
+          const auto both =
+              (WordPairs)pack_adjacent(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
           const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
           store_words(to.nchw2c + item * p.out_size() + v * L, words_of_y, count);
           continue;

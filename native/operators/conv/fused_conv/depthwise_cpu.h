@@ -11,7 +11,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 // Rounds x to the nearest bfloat16 values.
 inline Vec rounded(Vec x) {
-  return reinterpret_cast<Vec>(Bfloat16Pairs::join(x, x) & (Words{} + 0xffff0000u));
+  return reinterpret_cast<Vec>(Bfloat16Pairs::make_words(x, x) & (Words{} + 0xffff0000u));
 }
 
 // Returns the bytes of the packed weights, which depthwise_planes and depthwise_pairs share.

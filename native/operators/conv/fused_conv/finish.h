@@ -72,7 +72,7 @@ struct Finish {
         plane(p.out_size()),
         pixels(nullptr),
         bounds(p.act),
-        bounded(slopes == nullptr && bounds.enough),
+        bounded(slopes == nullptr && bounds.is_complete),
         nchw2c_only(kTwoChannels && bounded && y == nullptr && residual.nchw == nullptr) {}
 
   // Returns the epilogue for the channels from m on and an image's pixels from `from` on.
@@ -153,7 +153,7 @@ struct Finish {
 
   void store_nchw2c(int64_t i, int64_t j, Vec low, Vec high) const {
     if (nchw2c == nullptr) return;
-    store_words(nchw2c + i / 2 * plane + pixels[j].at, Bfloat16Pairs::join(low, high), pixels[j].count);
+    store_words(nchw2c + i / 2 * plane + pixels[j].at, Bfloat16Pairs::make_words(low, high), pixels[j].count);
   }
 };
 
@@ -189,12 +189,12 @@ struct StoreNchw2c {
       low += first_of_pair(words);
       high += second_of_pair(words);
     }
-    Words words = Bfloat16Pairs::join(within_bounds(low), within_bounds(high));
+    Words words = Bfloat16Pairs::make_words(within_bounds(low), within_bounds(high));
     if constexpr (!kResidual) words = reinterpret_cast<Words>(compressed(reinterpret_cast<Vec>(words), here));
     store_words(nchw2c + at, words, here.count);
   }
   [[gnu::always_inline]] Vec within_bounds(Vec v) const {
-    return kSlope ? bounds.sloped(v) : bounds.clamp(v);
+    return kSlope ? bounds.apply_slope(v) : bounds.clamp(v);
   }
 };
 

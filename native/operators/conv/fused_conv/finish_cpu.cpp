@@ -75,7 +75,7 @@ void Finish<T, kTwoChannels>::finish_nchw2c_only(int64_t channels, int64_t vecto
         low += first_of_pair(words);
         high += second_of_pair(words);
       }
-      store_words(nchw2c + at, Bfloat16Pairs::join(bounds(low), bounds(high)), here.count);
+      store_words(nchw2c + at, Bfloat16Pairs::make_words(bounds(low), bounds(high)), here.count);
     }
   }
 }
@@ -131,9 +131,9 @@ void Finish<T, kTwoChannels>::finish_nchw2c_block(int64_t channels, int64_t vect
       const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
       const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
       const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
-      words = Bfloat16Pairs::join(bounds(even), bounds(odd));
+      words = Bfloat16Pairs::make_words(bounds(even), bounds(odd));
     } else {
-      words = neighbours(bounds(low), bounds(high));
+      words = pack_adjacent(bounds(low), bounds(high));
     }
     *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
   }

@@ -92,7 +92,7 @@ struct StoreNchw : StoreSums {
   }
   template <bool kWhole, bool kSlope>
   [[gnu::always_inline]] void put(int i, int j, Vec v) const {
-    v = kSlope && bounds.slope != 1.0f ? bounds.sloped(v) : bounds.clamp(v);
+    v = kSlope && bounds.slope != 1.0f ? bounds.apply_slope(v) : bounds.clamp(v);
     To* at = to + i * row + to_at[j];
     kWhole ? store(at, v) : store_part(at, v, pixels[j].count, false);
   }

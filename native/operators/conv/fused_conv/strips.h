@@ -265,7 +265,7 @@ void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Sec
             };
             const Vec low = load_row(row + at);
             const Vec high = E::kDepth > 1 && second.there ? load_row(next + at) : Vec{};
-            *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
+            *reinterpret_cast<UnalignedWords*>(s + c) = E::make_words(low, high);
             continue;
           }
           const Vec low = load_strided(row + at, stride, -at, p.in[2] - at);
@@ -273,7 +273,7 @@ void pack_words(const ConvolutionProblem& p, const Strip& strip, const T* x, Sec
           if (E::kDepth > 1 && second.there) {
             high = load_strided(next + at, stride, -beyond, p.in[2] - beyond);
           }
-          store_words(s + c, E::join(low, high), columns - c);
+          store_words(s + c, E::make_words(low, high), columns - c);
         }
       }
     }

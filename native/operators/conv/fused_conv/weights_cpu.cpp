@@ -43,7 +43,7 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
     const auto put = [&](Vec low, Vec high) {
       const int64_t index = tiled ? tiled_index[static_cast<size_t>(step)] : 0;
       to[tiled ? tiled_channel(p, i, index / kTileSide) + index % kTileSide : step * distance] =
-          E::join(low, high)[0];
+          E::make_words(low, high)[0];
       ++step;
     };
     const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };

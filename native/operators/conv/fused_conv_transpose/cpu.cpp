@@ -176,7 +176,7 @@ void finish_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Str
     for (int64_t i = 0; i < bundle.channels; ++i) {
       const ChannelEpilogue<T> channel = epilogue.of(g * p.M + bundle.first + i);
       const float* sums = scratch.sums + i * width;
-      if (stores_directly && channel.bounds.enough) {
+      if (stores_directly && channel.bounds.is_complete) {
         const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
         for (int64_t k = 0; k < width; k += L) {
           const Vec a = load_aligned(even + k), b = load_aligned(odd + k);
@@ -263,7 +263,7 @@ void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyAlgorithm, co
                 const int64_t m = bundle.first + row % bundle.channels;
                 const auto& taps = gemm.taps[static_cast<size_t>(row / bundle.channels)];
                 const T weight = w[((g * p.C + c) * p.M + m) * p.taps() + taps[tap]];
-                *to++ = Float32::join(splat(static_cast<float>(weight)), Vec{})[0];
+                *to++ = Float32::make_words(splat(static_cast<float>(weight)), Vec{})[0];
               }
             }
           }

@@ -44,7 +44,7 @@ struct ChannelEpilogue {
   // Computes n elements of y from `at` on. `buffer` has room for n floats and one vector.
   void finish(int64_t at, const float* sums, int64_t n, float* buffer) const {
     T* to = y + at;
-    if (!bounds.enough) {
+    if (!bounds.is_complete) {
       for (int64_t i = 0; i < n; i += L) store(buffer + i, summed(sums + i, at + i, n - i));
       float* result = target(to, buffer);
       activate_block(act, buffer, result, static_cast<size_t>(n));
@@ -55,7 +55,7 @@ struct ChannelEpilogue {
     if (i < n) store_few(to + i, bounds(summed(sums + i, at + i, n - i)), n - i);
   }
 
-  // Computes and stores a full vector of y. Requires bounds.enough: `bounds` is the entire activation.
+  // Computes and stores a full vector of y. Requires bounds.is_complete: `bounds` is the entire activation.
   void put(int64_t at, Vec v) const {
     v += bias;
     if (residual != nullptr) v += load_as_float(residual + at);

@@ -153,7 +153,7 @@ void depthwise_pixels(const DepthwiseRow& row, const Requantization& requantize,
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kPixels; ++i) {
-    const ByteVec bytes = joined(v[i]);
+    const ByteVec bytes = low_bytes(v[i]);
     if (here == kSpan) {
       *reinterpret_cast<UnalignedByteVec*>(y + i * p.groups) = bytes;
     } else {

@@ -33,7 +33,7 @@ void prepare(const LinearProblem& p, const T* w, Word* panels) {
       const int64_t k = step * E::kDepth;
       const Vec low = k < p.K ? load_range(w + k * p.N + n, 0, columns) : Vec{};
       const Vec high = k + 1 < p.K ? load_range(w + (k + 1) * p.N + n, 0, columns) : Vec{};
-      *reinterpret_cast<AlignedWords*>(out) = E::join(low, high);
+      *reinterpret_cast<AlignedWords*>(out) = E::make_words(low, high);
     }
   }
 }
@@ -88,7 +88,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        alignas(64) float o[kMaxRows * kPanelWidth];
                        for (int64_t i = begin; i < end; ++i) {
                          const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
-                         fetch_rows(y + row * p.N + n, p.N, rows);
+                         prefetch_rows(y + row * p.N + n, p.N, rows);
                          const char* ahead =
                              reinterpret_cast<const char*>(next) + (i - begin) * steps * prefetch_bytes;
                          multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,

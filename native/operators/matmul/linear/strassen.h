@@ -388,7 +388,7 @@ class StrassenGemm {
         const int64_t row = first_row(first + i) + product.completes / 2 * rows;
         const int64_t n = panel * kTwoPanels + product.completes % 2 * kPanelWidth;
         const int64_t y_rows = std::min(rows, p_.rows - row), y_at = row * p_.N + n;
-        if (is_complete) fetch_rows(y_ + y_at, p_.N, y_rows);
+        if (is_complete) prefetch_rows(y_ + y_at, p_.N, y_rows);
         float* o = tiles + i * 4 * kTile;
         tile.s = m_.s + (i * kProductCount + part) * h_.slot;
         tile.v = sum && !adds_w ? w_sum : quarter(section, panel, product.w.first);

@@ -66,7 +66,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
            alignas(64) float o[kBlockRows * kPanelWidth];
            for (int64_t i = begin; i < end; ++i) {
              const int64_t row = (first + i) * kBlockRows, rows = rows_of(first + i);
-             fetch_rows(y + row * p.N + n, p.N, rows);
+             prefetch_rows(y + row * p.N + n, p.N, rows);
              const Tiles of_x = {s + i * blocks.slot, kBlockTiles * kTileWords, kTileWords, kTileSide};
              multiply_block(ceil_div(rows, kTileSide), vectors, of_x, columns, tiles, o, vectors * kTileSide,
                             {next + (i - begin) * tiles * lines * 64, lines});

@@ -96,7 +96,7 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
       const Vec low = load_range(row, 0, columns);
       const Vec high =
           step * Bfloat16Pairs::kDepth + 1 < p.K ? load_range(row + p.b_next, 0, columns) : Vec{};
-      *reinterpret_cast<AlignedWords*>(out + step * width) = Bfloat16Pairs::join(low, high);
+      *reinterpret_cast<AlignedWords*>(out + step * width) = Bfloat16Pairs::make_words(low, high);
     }
   }
   std::fill(to + filled * width, to + steps * width, Word{0});
@@ -130,7 +130,7 @@ struct Work {
     alignas(64) float o[std::max<int64_t>(kMaxRows, kBlockRows) * kPanelWidth];
     for (int64_t block = begin; block < end; ++block) {
       float* to = y + block * plan.block_rows * p.N + n;
-      fetch_rows(to, p.N, rows_of(block));
+      prefetch_rows(to, p.N, rows_of(block));
       multiply_block_by(block, vectors, v, o);
       for (int64_t i = 0; i < rows_of(block); ++i) {
         for (int64_t j = 0; j < vectors; ++j) {

@@ -284,7 +284,7 @@ void run(const QuantizedLinearProblem& p, const float* x, const Word* w, const W
                        alignas(64) Word o[kMaxRows * kPanelWidth];
                        for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
                          const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
-                         fetch_rows(y + row * p.N + n, p.N, rows);
+                         prefetch_rows(y + row * p.N + n, p.N, rows);
                          of_rows<Multiply<E>::template Of>(rows)(packed.words + i * blocks.slot,
                                                                  panel_at(w, steps, panel), steps, o);
                          epilogue.store(o, rows, n, packed.sums + i * kMaxRows, y + row * p.N);
