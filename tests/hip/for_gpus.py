@@ -60,7 +60,7 @@ def large_cases() -> Iterator[Case]:
         )):  # fmt: skip
             # Rows that attend to few keys have many times the overall RMS, and rounding errors in proportion.
             yield replace(fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p), by_row=True)
-    # Keys shared by waves (split-K within a work-group), which the CPU does not support.
+    # Kernels that the CPU does not support: keys shared by waves (split-K within a work-group), pairs of work-groups.
     ping_pong = 2
     for i, p in enumerate((*fused_attention_cases.BY_HEAD[64], *fused_attention_cases.BY_HEAD[128],
                            *fused_attention_cases.SPLIT)):  # fmt: skip
@@ -68,6 +68,14 @@ def large_cases() -> Iterator[Case]:
     for i, p in enumerate((Problem(515, 1030, 128, heads=2, causal=True), Problem(1000, 900, 96, heads=2, causal=True),
                            Problem(300, 1000, 64, heads=2, rows_first=True))):  # fmt: skip
         large = fused_attention_cases.case(f"attention_large_ping_pong_f16-{i}", np.float16, p, rows=ping_pong)
+        yield replace(large, by_row=True)
+    pairs = 3
+    for i, p in enumerate((*fused_attention_cases.BY_HEAD[128], *fused_attention_cases.SPLIT)):
+        yield fused_attention_cases.case(f"attention_pairs_f16-{i}", np.float16, p, rows=pairs)
+    for i, p in enumerate((Problem(512, 512, 128, heads=32, kv_heads=8, causal=True),
+                           Problem(450, 700, 96, heads=20, causal=True),
+                           Problem(300, 300, 80, B=2, heads=14, causal=True))):  # fmt: skip
+        large = fused_attention_cases.case(f"attention_large_pairs_f16-{i}", np.float16, p)
         yield replace(large, by_row=True)
     for algorithm in (-1, 0, 1, 2):
         for sizes in ((2, 64, 56, 56, 64), (1, 512, 7, 7, 512), (3, 128, 29, 31, 200), (1, 3, 224, 224, 64)):

@@ -96,7 +96,7 @@ def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask
 
 
 def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
-    """Makes a case; `rows` is 0 for few rows in a work-group, 1 for many, -1 for the plan's choice."""
+    """Makes a case; `rows` is an AttentionRows (operators/attention/attention/shape.h), -1 for the plan's choice."""
     p = replace(p, Dv=p.Dv or p.D, kv_heads=p.kv_heads or p.heads)
     rng = np.random.default_rng([p.S, p.T, p.D, p.heads])
     scale = float(np.float32(p.scale or 1 / np.sqrt(max(p.D, 1))))

@@ -131,6 +131,25 @@ TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   CHECK(!has(plan_on("sm_90", p, true), "ping_pong"));
 }
 
+TEST_CASE("attention pairs long and short work-groups of a causal problem") {
+  // 256 work-groups of 64 rows on 132 units.
+  const auto causal = [](int64_t S, int64_t T, int64_t D) {
+    AttentionProblem p = problem(1, 32, S, T, D);
+    p.causal = true;
+    return p;
+  };
+  CHECK(has(plan_on("sm_90", problem(1, 32, 512, 512, 128), true), "plain_ping_pong_128_f16"));
+  const Plan paired = plan_on("sm_90", causal(512, 512, 128), true);
+  CHECK(has(paired, "plain_pairs_128_f16"));
+  CHECK(attention_of(paired).grid.x == 256);
+  CHECK(has(plan_on("sm_90", causal(512, 512, 80), true), "plain_pairs_96_f16"));
+  // One or three work-groups on a unit, work-groups with nearly the same number of keys, another device.
+  CHECK(!has(plan_on("sm_90", causal(256, 256, 128), true), "pairs"));
+  CHECK(!has(plan_on("sm_90", causal(640, 640, 128), true), "pairs"));
+  CHECK(!has(plan_on("sm_90", causal(512, 1032, 128), true), "pairs"));
+  CHECK(!has(plan_on("gfx942", causal(512, 512, 128), true), "pairs"));
+}
+
 TEST_CASE("attention copies whole vectors beside the work items") {
   // 36 elements are not a multiple of 8: on NVIDIA the kernel that loads arbitrary rows is used.
   CHECK(has(plan_on("sm_90", problem(1, 8, 128, 128, 40), true), "plain_64_f16"));

@@ -47,6 +47,9 @@ enum AttentionFlags : int32_t {
   kAttentionSink = 1 << 17,  // adds exp(sink of the head) to each sum of probabilities
   // Groups of kAttentionKeysTogether keys are aligned in every row of the mask.
   kAttentionVectorMask = 1 << 18,
+  // AttentionRows::kPairs: the first half of the work-groups has the longest blocks, in descending order, and the second
+  // half has the others in ascending order. A compute unit then has a long block and a short one.
+  kAttentionPairs = 1 << 19,
 };
 
 struct AttentionScores {

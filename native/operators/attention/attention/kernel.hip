@@ -603,6 +603,8 @@ ATTENTION_KERNEL(plain_96_f16, half_t, 128, 96, true, kFew)
 ATTENTION_KERNEL(plain_ping_pong_96_f16, half_t, 128, 96, true, kPingPong)
 ATTENTION_KERNEL(plain_ping_pong_64_f16, half_t, 64, 64, true, kPingPong)
 ATTENTION_KERNEL(plain_ping_pong_128_f16, half_t, 128, 128, true, kPingPong)
+ATTENTION_KERNEL(plain_pairs_96_f16, half_t, 128, 96, true, kPairs)
+ATTENTION_KERNEL(plain_pairs_128_f16, half_t, 128, 128, true, kPairs)
 #endif
 FLOAT_KERNELS(fused_attention_combine, attention_combine<T>, kAttentionThreads, AttentionCombineArgs, partial,
               statistics, nonfinite, last_keys, sinks, o)

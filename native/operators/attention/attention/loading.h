@@ -75,8 +75,12 @@ struct AttentionPlace {
     // work-groups on different dies. Each die then has one range, and its work-groups share K and V in its L2 cache.
     auto id = static_cast<uint32_t>(block_x());
     if (id < layout.groups_of_range * layout.ranges.d) {
-      const uint32_t turn = divide(id, layout.ranges);
-      id = (id - turn * layout.ranges.d) * layout.groups_of_range + turn;
+      const uint32_t turn = divide(id, layout.ranges), half = layout.groups_of_range / 2;
+      uint32_t at = turn;
+      if (kCopiesToLds && turn >= half && (flags() & kAttentionPairs) != 0) {
+        at = layout.groups_of_range + half - 1 - turn;
+      }
+      id = (id - turn * layout.ranges.d) * layout.groups_of_range + at;
     }
     const uint32_t rest = divide(id, layout.splits);
     split = static_cast<int>(id - rest * layout.splits.d);

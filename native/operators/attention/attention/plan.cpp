@@ -27,12 +27,12 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 // The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;                     // index of kAttentionHeads
-  bool matrix = false;                   // multiplies on the matrix units
-  bool copies = false;                   // the device has direct copies from memory to LDS
-  bool plain = false;                    // no bias, mask, window and softcap, and scale > 0
-  bool many = false, ping_pong = false;  // AttentionRows::kMany, kPingPong
-  bool few = false;                      // fused_attention_few_*
+  size_t bucket = 0;                                    // index of kAttentionHeads
+  bool matrix = false;                                  // multiplies on the matrix units
+  bool copies = false;                                  // the device has direct copies from memory to LDS
+  bool plain = false;                                   // no bias, mask, window and softcap, and scale > 0
+  bool many = false, ping_pong = false, pairs = false;  // AttentionRows::kMany, kPingPong, kPairs
+  bool few = false;                                     // fused_attention_few_*
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
@@ -59,6 +59,7 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
   }
   return kernel_name({"fused_attention", c.plain ? "_plain" : "",
                       c.ping_pong ? "_ping_pong"
+                      : c.pairs   ? "_pairs"
                       : c.many    ? "_many"
                                   : "",
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
@@ -75,6 +76,15 @@ bool prefers_ping_pong(const AttentionProblem& p, const KernelVariant& c, const 
   // Heads of up to 64 elements need kMany and more than half of the compute units. Otherwise kFew, with fewer rows for
   // each work-group, fills more compute units.
   return c.head() > 64 || (c.many && 2 * groups > units);
+}
+
+// Whether a causal problem is faster with kPairs. The work-groups of later queries have more keys. With one work-group on
+// each compute unit, the longest one would set the time. The estimate needs two work-groups on most units, and keys whose
+// number differs between work-groups.
+bool prefers_pairs(const AttentionProblem& p, const AttentionShape& shape, const DeviceFacts& device) {
+  const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, shape.block_rows());
+  const int64_t keys = p.begins_at_first_key ? p.S : p.T, units = device.compute_units;
+  return p.causal && device.xcds == 1 && keys <= 2 * p.S && groups > units && groups <= 2 * units;
 }
 
 KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
@@ -106,13 +116,18 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
   c.few = !wanted && !p.has_bias && !p.has_mask && p.scale > 0.0f && !p.causal && !p.guard &&
           (!p.window || one_window) && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
+  if (hip::attention_has_pairs(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
+    const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kPairs);
+    c.pairs = wanted ? *wanted == AttentionRows::kPairs : !c.few && prefers_pairs(p, shape, device);
+  }
   if (hip::attention_has_ping_pong(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
     const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kPingPong);
     c.ping_pong = wanted ? *wanted == AttentionRows::kPingPong
-                         : !c.few && prefers_ping_pong(p, c, shape, device.compute_units);
+                         : !c.few && !c.pairs && prefers_ping_pong(p, c, shape, device.compute_units);
   }
   c.shape = shape_of(c, arch, half,
                      c.ping_pong ? AttentionRows::kPingPong
+                     : c.pairs   ? AttentionRows::kPairs
                      : c.many    ? AttentionRows::kMany
                                  : AttentionRows::kFew);
   return c;
@@ -150,6 +165,7 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {p.sink, hip::kAttentionSink},
       {is_split, hip::kAttentionSplit},
       {aligned && p.has_mask && has_groups(p.mask, p.T), hip::kAttentionVectorMask},
+      {choice.pairs, hip::kAttentionPairs},
   };
   const bool scaled_in_exponent = choice.plain || (choice.few && p.softcap == 0.0f);
   hip::AttentionScores scores{

@@ -51,8 +51,9 @@ struct AttentionShape {
 constexpr int kAttentionHeads[] = {64, 128, 256};
 
 // Variants of a work-group. kMany: more rows, which multiply faster. kFew: fewer rows, which make more work-groups.
-// kPingPong: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany.
-enum class AttentionRows { kFew, kMany, kPingPong };
+// kPingPong: two wave groups, with which one work-group fills a compute unit like two work-groups of kMany. kPairs:
+// the fewest rows, for causal problems with two work-groups on each compute unit, one with many keys and one with few.
+enum class AttentionRows { kFew, kMany, kPingPong, kPairs };
 
 // Whether kMany exists. In kMany, a work-item of the vector unit or a wave of NVIDIA's matrix units has twice as many
 // rows, and uses an operand from LDS in twice as many multiplications. copies: memory can be copied to LDS directly
@@ -65,6 +66,11 @@ constexpr bool attention_has_many(bool matrix, int wave, bool copies, int head, 
 // Whether kPingPong exists. It needs direct copies to LDS, because each wave group double-buffers K and V in LDS.
 constexpr bool attention_has_ping_pong(bool matrix, bool copies, int head, bool plain, int element) {
   return matrix && copies && plain && head <= 128 && element == 2;
+}
+
+// Whether kPairs exists.
+constexpr bool attention_has_pairs(bool matrix, bool copies, int head, bool plain, int element) {
+  return attention_has_ping_pong(matrix, copies, head, plain, element) && head == 128;
 }
 
 // lds_bytes: maximum LDS of a work-group on the target. element: bytes of T. plain: scores are scale Q K^T with
@@ -84,6 +90,7 @@ constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, i
     if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
     if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
     if (head == 128 && rows == AttentionRows::kPingPong) return {head, 4, 32, 64, true, 1, 1, 2};
+    if (head == 128 && rows == AttentionRows::kPairs) return {head, 4, 16, 64, true, 2};
     if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
     if (head == 128) return {head, 4, 16, 32, false, 1};
     return {head, 4, 16, 16, true, 2};
