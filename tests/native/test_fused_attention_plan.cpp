@@ -34,7 +34,8 @@ Plan plan_on(const char* arch, const AttentionProblem& p, bool half) {
 const Launch& attention_of(const Plan& plan) {
   for (const Launch& launch : plan.launches) {
     const std::string name = launch.kernel;
-    if (name.find("combine") == std::string::npos && name.find("values") == std::string::npos) return launch;
+    if (name.find("combine") == std::string::npos && name.find("nonfinite") == std::string::npos)
+      return launch;
   }
   throw std::runtime_error("no attention kernel");
 }
@@ -266,7 +267,7 @@ TEST_CASE("a decoder's launches fill the device whatever the lengths are") {
 
 TEST_CASE("attention looks for values that are not finite only where they matter") {
   AttentionProblem p = problem(2, 1000, 64, 1100, 64);
-  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  CHECK(!has(plan_on("gfx1100", p, true), "nonfinite"));
   p.guard = true;
   Plan plan = plan_on("gfx1100", p, true);
   CHECK(plan.launches.size() == 2);
@@ -276,20 +277,20 @@ TEST_CASE("attention looks for values that are not finite only where they matter
   CHECK(plan.launches[0].grid.x == p.B * p.H * parts);
   // The kernels with a mask search themselves, unless the keys are split.
   p.has_mask = true;
-  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  CHECK(!has(plan_on("gfx1100", p, true), "nonfinite"));
   p.B = p.H = 1;
   p.S = 64;
-  CHECK(has(plan_on("gfx1100", p, true), "values"));
+  CHECK(has(plan_on("gfx1100", p, true), "nonfinite"));
   p = problem(2, 1000, 64, 1100, 64);
   p.causal = true;
-  CHECK(has(plan_on("gfx1100", p, true), "values"));
+  CHECK(has(plan_on("gfx1100", p, true), "nonfinite"));
   // One query sees every key. A finite mask value gives hidden keys a probability, so they are read.
   p.S = 1;
-  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  CHECK(!has(plan_on("gfx1100", p, true), "nonfinite"));
   p.S = 64;
   p.has_mask = true;
   p.mask_value = -1e4f;
-  CHECK(!has(plan_on("gfx1100", p, true), "values"));
+  CHECK(!has(plan_on("gfx1100", p, true), "nonfinite"));
 }
 
 TEST_CASE("attention plan of nothing is empty") {
