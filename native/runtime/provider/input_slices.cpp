@@ -96,9 +96,9 @@ std::optional<Span> span_of_slice(const GraphNode& node) {
   return Span{*axis, *start, *end};
 }
 
-class Search {
+class InputSliceSearch {
  public:
-  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+  InputSliceSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
       : nodes_(nodes), outputs_(outputs.begin(), outputs.end()) {
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : nodes[i].output_names()) {
@@ -295,7 +295,7 @@ class Search {
 std::vector<Replacement> find_input_slices(const std::vector<GraphNode>& nodes,
                                            const std::vector<std::string>& outputs,
                                            const std::function<size_t(const NodeInGraph&)>& slices) {
-  const Search search(nodes, outputs);
+  const InputSliceSearch search(nodes, outputs);
   std::vector<Replacement> replacements;
   std::set<size_t> path;
   std::set<std::pair<size_t, size_t>> inputs;

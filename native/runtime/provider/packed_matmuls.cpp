@@ -199,9 +199,9 @@ class PackedNode final : public NodeInGraph {
   mutable std::unique_ptr<uint8_t[]> memory_[kBias];
 };
 
-class Search {
+class PackedMatMulSearch {
  public:
-  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+  PackedMatMulSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
       : nodes_(nodes), outputs_(outputs) {
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const std::string& name : nodes[i].input_names()) {
@@ -304,7 +304,7 @@ class Search {
 std::vector<Replacement> find_packed_matmuls(const std::vector<GraphNode>& nodes,
                                              const std::vector<std::string>& outputs,
                                              const std::function<bool(const NodeInGraph&)>& has_kernel) {
-  const Search search(nodes, outputs);
+  const PackedMatMulSearch search(nodes, outputs);
   std::vector<Replacement> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
     auto matmul = search.from(i);

@@ -115,9 +115,9 @@ struct Sum {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-class Search {
+class QuantizedGroupSearch {
  public:
-  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+  QuantizedGroupSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
       : nodes_(nodes), graph_(nodes, outputs), sizes_(nodes) {}
 
   // Returns the replacements that end with a QuantizeLinear node, the best one first.
@@ -341,7 +341,7 @@ class Search {
       node->set("sum_least", sum->relu ? y.zero : kLowest);
       std::set<size_t> nodes = sum->nodes;
       nodes.insert(convolution->nodes.begin(), convolution->nodes.end());
-      Search::add(found, nodes, std::move(node), end);
+      QuantizedGroupSearch::add(found, nodes, std::move(node), end);
     }
   }
 
@@ -561,7 +561,7 @@ class Search {
 std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nodes,
                                                const std::vector<std::string>& outputs,
                                                const std::function<bool(const NodeInGraph&)>& has_kernel) {
-  const Search search(nodes, outputs);
+  const QuantizedGroupSearch search(nodes, outputs);
   std::vector<Replacement> found;
   std::set<size_t> replaced;
   // Starts at the last node, because a node that ends a replacement may be inside a larger one.

@@ -87,9 +87,9 @@ bool has_slope_per_channel(const GraphNode& node) {
 }
 
 // Finds one fusion at a time.
-class Search {
+class TailSearch {
  public:
-  Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
+  TailSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
       : nodes_(nodes), used_(nodes.size()), sizes_(nodes) {
     for (const std::string& name : outputs) is_output_[name] = true;
     for (size_t i = 0; i < nodes.size(); ++i) {
@@ -173,7 +173,7 @@ class Search {
 
 std::vector<Fusion> find_tails(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs,
                                const std::function<bool(const GraphNode&)>& can_fuse_tail) {
-  Search search(nodes, outputs);
+  TailSearch search(nodes, outputs);
   std::vector<Fusion> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!can_fuse_tail(nodes[i])) continue;

@@ -101,7 +101,7 @@ const char* refuse_by_library(ConvolutionWork& work, const char* why) {
 const char* refuse_pointwise_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
-void plan_pointwise_by_library(ConvolutionWork& work) { plan_pointwise(work, plan_library); }
+void plan_pointwise_by_library(ConvolutionWork& work) { plan_pointwise(work, plan_gemm_by_library); }
 
 const char* refuse_implicit_gemm(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
@@ -122,7 +122,7 @@ const char* refuse_built_in_pointwise(ConvolutionWork& work) {
   const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
   return tiles >= facts.compute_units ? "needs more than one launch" : nullptr;
 }
-void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_built_in); }
+void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_built_in_gemm); }
 
 // A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image n:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then moves the taps of each pixel to its window in Y. cuDNN's
@@ -165,10 +165,10 @@ void plan_disjoint(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
 const char* refuse_disjoint_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_disjoint(work.p));
 }
-void plan_disjoint_by_library(ConvolutionWork& work) { plan_disjoint(work, plan_library); }
+void plan_disjoint_by_library(ConvolutionWork& work) { plan_disjoint(work, plan_gemm_by_library); }
 
 const char* refuse_built_in_disjoint(ConvolutionWork& work) { return refuse_unless_disjoint(work.p); }
-void plan_built_in_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_built_in); }
+void plan_built_in_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_built_in_gemm); }
 
 // Libraries have one padding for both ends of an axis. Padding beyond the last window has no effect.
 bool pads_evenly(const ConvolutionProblem& p) {
@@ -240,7 +240,7 @@ void plan_channels_last_pointwise_by_library(ConvolutionWork& work) {
                 gathered_pixels(work),
                 Ref::input(1),
                 Ref::output(0)};
-  plan_library(gemm);
+  plan_gemm_by_library(gemm);
   work.add_tail();
 }
 

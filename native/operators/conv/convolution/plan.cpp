@@ -58,7 +58,7 @@ hip::ConvWindow window_of(const ConvolutionProblem& p) {
 }
 
 template <class Args>
-void fill_operands(Args& args, const ConvolutionProblem& p) {
+void fill_convolution_operands(Args& args, const ConvolutionProblem& p) {
   args.x = input(0);
   args.w = input(1);
   args.bias = p.has_bias ? input(2) : no_buffer();
@@ -76,7 +76,7 @@ void require_grid(int64_t rows, int64_t groups) {
 // filters. In the problem, p.M is the number of filters and p.N the number of images.
 template <class Args>
 void fill_channels_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
-  fill_operands(args, p);
+  fill_convolution_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.M = to_i31(M);
   args.N = to_i31(N);
@@ -115,7 +115,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
     }
     const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
     if (per_image == 0) continue;
-    fill_operands(args, p);
+    fill_convolution_operands(args, p);
     args.M = to_i31(p.M);
     args.C = to_i31(p.C);
     args.groups = to_i31(p.groups);
@@ -143,7 +143,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   const StridedTiling tile = choose_strided(p.M, pixels, p.groups, half, device, wanted);
   require_grid(divide_up(p.M, tile.m), p.groups);
   hip::ConvArgs args = {};
-  fill_operands(args, p);
+  fill_convolution_operands(args, p);
   args.M = to_i31(p.M);
   args.C = to_i31(p.C);
   args.H = to_i31(H);

@@ -12,11 +12,11 @@ namespace graphopt {
 struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };
-// Two implementations: the vendor's library, and the built-in kernel (plan_built_in).
-const char* refuse_library(GemmCall& gemm);
-void plan_library(GemmCall& gemm);
+// Two implementations: the vendor's library, and the built-in kernel (plan_built_in_gemm).
+const char* refuse_gemm_by_library(GemmCall& gemm);
+void plan_gemm_by_library(GemmCall& gemm);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
-void plan_built_in(GemmCall& gemm);
+void plan_built_in_gemm(GemmCall& gemm);
 
 // Chooses the implementation for the GEMMs of a node.
 class GemmChoice {

@@ -9,14 +9,14 @@
 namespace graphopt {
 using gpu::GemmProblem;
 
-const char* refuse_library(GemmCall& gemm) {
+const char* refuse_gemm_by_library(GemmCall& gemm) {
   if (gemm.p.K == 0) return "the inner dimension is 0";
   return gpu::blas(gemm.device(), gemm.call.libraries).on(gemm.call.stream).why_not();
 }
 
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
-void plan_library(GemmCall& gemm) {
+void plan_gemm_by_library(GemmCall& gemm) {
   gemm.program.call(
       [handle = gpu::blas(gemm.device(), gemm.call.libraries).on(gemm.call.stream).handle,
        problem = std::move(gemm.p), half = gemm.half](const Program::Addresses& at) {
@@ -25,7 +25,7 @@ void plan_library(GemmCall& gemm) {
       {gemm.a, gemm.b}, {gemm.y});
 }
 
-void plan_built_in(GemmCall& gemm) {
+void plan_built_in_gemm(GemmCall& gemm) {
   gemm.program.launch(gpu::gemm_plan(gemm.p, gemm.half, gemm.call.aligned(), gemm.facts()), {gemm.a, gemm.b},
                       {gemm.y});
 }
@@ -33,8 +33,8 @@ void plan_built_in(GemmCall& gemm) {
 namespace {
 
 constexpr Implementation<GemmCall> kImplementations[] = {
-    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"built-in GEMM", accept_all<GemmCall>, plan_built_in},
+    {"cuBLAS or rocBLAS", refuse_gemm_by_library, plan_gemm_by_library, load_blas},
+    {"built-in GEMM", accept_all<GemmCall>, plan_built_in_gemm},
 };
 
 }  // namespace
