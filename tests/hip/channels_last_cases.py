@@ -198,6 +198,8 @@ def cases() -> Iterator[Case]:
             mode, size = POOLS[i % 3], "x".join(map(str, window[0]))
             name = f"pool_channels_last_{mode.lower()}-{size}x{channels}"
             yield pool(name, np.float16, window, mode, channels)
+            for byte in (np.int8, np.uint8):
+                yield pool(f"max_{name}_{np.dtype(byte).name}-{i}", byte, window, "Max", channels)
         for i in range(2 * len(IMAGES)):
             coordinates, how, sizes_ = COORDINATES[i % 4], WAYS_OF_IMAGES[i % 5], IMAGES[i % len(IMAGES)]
             size = "x".join(map(str, (*sizes_, channels)))

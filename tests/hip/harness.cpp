@@ -663,7 +663,7 @@ EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int32_t type, int32_t mode, 
       p.axes[d] = {next(), next(), next(), next(), next(), next()};
     }
     return channels == 0 ? pool_plan(p, static_cast<ElementType>(type), true)
-                         : pool_channels_last_plan(p, channels, true);
+                         : pool_channels_last_plan(p, static_cast<ElementType>(type), channels, true);
   });
 }
 

@@ -28,6 +28,20 @@ DEVICE void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4]) {
   y[3] = select_bytes<2, 3, 6, 7>(high[0], high[1]);
 }
 
+// Returns the larger one of each of four unsigned bytes.
+DEVICE uint32_t max_of_bytes(uint32_t a, uint32_t b) {
+#if defined(__CUDACC__)
+  return __vmaxu4(a, b);
+#else
+  uint32_t most = 0;
+  UNROLL for (int i = 0; i < 4; ++i) {
+    const uint32_t x = a & 0xffu << 8 * i, y = b & 0xffu << 8 * i;
+    most |= x > y ? x : y;
+  }
+  return most;
+#endif
+}
+
 // Returns sum plus the products of four signed bytes. clang compiles the expression to AMD's dot product instruction.
 DEVICE int32_t add_products(uint32_t a, uint32_t b, int32_t sum) {
 #if defined(__CUDACC__)

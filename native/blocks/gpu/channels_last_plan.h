@@ -1,4 +1,4 @@
-// Arguments of kernels that compute a float16 tensor y [images, height, width, channels] with one work-item
+// Arguments of kernels that compute a tensor y [images, height, width, channels] with one work-item
 // for each pack of channels of a pixel.
 #pragma once
 
@@ -7,13 +7,13 @@
 namespace graphopt::gpu {
 
 // Fills in x, y, total, channels, packs, per_image and across. For an empty tensor it only sets total to 0.
-// Returns whether a pack has 8 channels; otherwise it has one. Throws std::invalid_argument if there are 2^31
+// Returns whether a pack has `pack` channels; otherwise it has one. Throws std::invalid_argument if there are 2^31
 // packs or more.
 template <class Args>
 bool fill_channels_last(Args& args, int64_t images, int64_t height, int64_t width, int64_t channels,
-                        bool aligned) {
-  const bool wide = aligned && channels % 8 == 0;
-  const int64_t packs = wide ? channels / 8 : channels;
+                        bool aligned, int64_t pack = 8) {
+  const bool wide = aligned && channels % pack == 0;
+  const int64_t packs = wide ? channels / pack : channels;
   args.total = to_u31(images * height * width * packs);
   if (args.total == 0) return wide;
   args.x = input(0);

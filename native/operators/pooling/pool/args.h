@@ -1,4 +1,4 @@
-// Arguments of pool_* and lrn_*.
+// Arguments of pool_*, max_pool_* and lrn_*.
 #pragma once
 
 #include "device/args.h"
@@ -8,6 +8,7 @@ namespace graphopt::hip {
 constexpr int kPoolThreads = 256;
 // Adjacent outputs of a row that a work-item of the *_together kernels computes.
 constexpr int kPoolOutputsPerItem = 4;
+constexpr int kPoolBytes = 16;  // channels that a work-item of max_pool_channels_last_* computes
 
 // One spatial axis of size `in`: output q reads the positions q * stride + first + t * dilation for t < kernel.
 // kAverageWithPadding counts all positions below `last`, the end of the padded axis, and ignores the others.

@@ -4,6 +4,7 @@
 //
 // Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once,
 // for one FLOP per tap. scripts/gpu_bench.py compares the kernel with a copy.
+#include "blocks/gpu/bytes.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/quantized.h"
 #include "blocks/gpu/vec.h"
@@ -85,25 +86,16 @@ DEVICE void pool(const PoolArgs& args) {
   store_vec(y + i, out);
 }
 
-template <int kSize>
-DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
-  const half_t* x = args.x;
-  half_t* y = args.y;
+// Calls inside(offset) for each tap of the window of a pixel of y, with the offset of its first channel in x, and
+// outside() for taps in the padding.
+template <class Inside, class Outside>
+DEVICE void for_each_tap(const PoolChannelsLastArgs& args, uint32_t pixel, const Inside& inside,
+                         const Outside& outside) {
   const PoolAxis &b = args.axes[0], &c = args.axes[1];
-  const uint32_t i = work_item(kPoolThreads);
-  if (i >= args.total) return;
-  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
   const uint32_t image = divide(pixel, args.per_image), in_image = pixel - image * args.per_image.d;
   const uint32_t row = divide(in_image, args.across), column = in_image - row * args.across.d;
-  const half_t* const from =
-      x + static_cast<size_t>(image) * static_cast<size_t>(b.in) * static_cast<size_t>(c.in) * args.channels +
-      channel;
-  float most[kSize], sum[kSize];
-  UNROLL for (int j = 0; j < kSize; ++j) {
-    most[j] = -bit_cast<float>(0x7f800000u);
-    sum[j] = 0;
-  }
-  int count = 0;
+  const size_t first =
+      static_cast<size_t>(image) * static_cast<size_t>(b.in) * static_cast<size_t>(c.in) * args.channels;
   for (int s = 0; s < b.kernel; ++s) {
     const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
     if (q >= b.last) break;
@@ -111,23 +103,67 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
       const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
       if (k >= c.last) break;
       if (q < 0 || q >= b.in || k < 0 || k >= c.in) {
-        count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
-        continue;
+        outside();
+      } else {
+        inside(first + static_cast<size_t>(q * c.in + k) * args.channels);
       }
-      const auto values = load_channels<kSize>(from + static_cast<size_t>(q * c.in + k) * args.channels);
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        const float v = to_float(values.v[j]);
-        most[j] = v > most[j] || v != v ? v : most[j];
-        sum[j] += v;
-      }
-      ++count;
     }
   }
+}
+
+template <int kSize>
+DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
+  const half_t* x = args.x;
+  half_t* y = args.y;
+  const uint32_t i = work_item(kPoolThreads);
+  if (i >= args.total) return;
+  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
+  float most[kSize], sum[kSize];
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    most[j] = -bit_cast<float>(0x7f800000u);
+    sum[j] = 0;
+  }
+  int count = 0;
+  for_each_tap(
+      args, pixel,
+      [&](size_t offset) {
+        const auto values = load_channels<kSize>(x + offset + channel);
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          const float v = to_float(values.v[j]);
+          most[j] = v > most[j] || v != v ? v : most[j];
+          sum[j] += v;
+        }
+        ++count;
+      },
+      [&] { count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0; });
   Channels<kSize> out;
   UNROLL for (int j = 0; j < kSize; ++j) {
     out.v[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
   }
   store_channels(y + static_cast<size_t>(pixel) * args.channels + channel, out);
+}
+
+// MaxPool of kPoolBytes channels of 8-bit elements. They are compared as unsigned bytes: kInvertedBits converts signed
+// ones.
+template <uint32_t kInvertedBits>
+DEVICE void max_pool_bytes(const PoolChannelsLastArgs& args) {
+  const uint8_t* x = args.x;
+  uint8_t* y = args.y;
+  const uint32_t i = work_item(kPoolThreads);
+  if (i >= args.total) return;
+  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kPoolBytes;
+  Pack<uint32_t> most = {};
+  for_each_tap(
+      args, pixel,
+      [&](size_t offset) {
+        const auto bytes = load_pack(reinterpret_cast<const uint32_t*>(x + offset + channel));
+        UNROLL for (int j = 0; j < kPoolBytes / 4; ++j) {
+          most.v[j] = max_of_bytes(most.v[j], bytes.v[j] ^ kInvertedBits);
+        }
+      },
+      [] {});
+  UNROLL for (uint32_t& word : most.v) word ^= kInvertedBits;
+  store_pack(reinterpret_cast<uint32_t*>(y + static_cast<size_t>(pixel) * args.channels + channel), most);
 }
 
 template <class T, int kWidth>
@@ -172,3 +208,5 @@ KERNEL_OF(pool_together_i8, (pool<int8_t, kPoolOutputsPerItem>), kPoolThreads, P
 
 KERNEL_OF(pool_channels_last_8_f16, pool_channels_last<8>, kPoolThreads, PoolChannelsLastArgs, x, y)
 KERNEL_OF(pool_channels_last_1_f16, pool_channels_last<1>, kPoolThreads, PoolChannelsLastArgs, x, y)
+KERNEL_OF(max_pool_channels_last_u8, max_pool_bytes<0>, kPoolThreads, PoolChannelsLastArgs, x, y)
+KERNEL_OF(max_pool_channels_last_i8, max_pool_bytes<0x80808080u>, kPoolThreads, PoolChannelsLastArgs, x, y)

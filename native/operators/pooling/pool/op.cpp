@@ -76,20 +76,6 @@ std::string refuse_pool_windows(const Node& node) {
 
 namespace {
 
-// Returns a pool over two axes of images in channels last as one over three axes. The window of the third axis is one
-// channel.
-gpu::PoolProblem over_pixels(const gpu::PoolProblem& p, int64_t channels) {
-  gpu::PoolProblem result = p;
-  for (size_t d = 0; d + 1 < gpu::kSpatialAxes; ++d) {
-    result.axes[d] = p.axes[d + 1];
-    result.out[d] = p.out[d + 1];
-  }
-  const int32_t size = gpu::to_i31(channels);
-  result.axes[gpu::kSpatialAxes - 1] = {size, 1, 1, 0, 1, size};
-  result.out[gpu::kSpatialAxes - 1] = channels;
-  return result;
-}
-
 Planner plan_pool(const Node& node, bool average, bool channels_last) {
   const PoolWindows windows(node, average);
   return [=](Call& call, Program& program) {
@@ -97,9 +83,8 @@ Planner plan_pool(const Node& node, bool average, bool channels_last) {
     Shape y;
     const gpu::PoolProblem p = windows.place(x.shape, channels_last, y);
     const Ref to = set_output(call, 0, y);
-    program.launch(!channels_last    ? gpu::pool_plan(p, x.type, call.aligned())
-                   : is_byte(x.type) ? gpu::pool_plan(over_pixels(p, x.shape[3]), x.type, call.aligned())
-                                     : gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()),
+    program.launch(channels_last ? gpu::pool_channels_last_plan(p, x.type, x.shape[3], call.aligned())
+                                 : gpu::pool_plan(p, x.type, call.aligned()),
                    {Ref::input(0)}, {to});
   };
 }

@@ -26,15 +26,38 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
                     together ? total / hip::kPoolOutputsPerItem : total, hip::kPoolThreads, args);
 }
 
-Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned) {
+namespace {
+
+// Returns the problem with channels as the last spatial axis: the kernels for 8-bit elements of any layout.
+PoolProblem over_pixels(const PoolProblem& p, int64_t channels) {
+  PoolProblem result = p;
+  for (size_t d = 0; d + 1 < kSpatialAxes; ++d) {
+    result.axes[d] = p.axes[d + 1];
+    result.out[d] = p.out[d + 1];
+  }
+  const int32_t size = to_i31(channels);
+  result.axes[kSpatialAxes - 1] = {size, 1, 1, 0, 1, size};
+  result.out[kSpatialAxes - 1] = channels;
+  return result;
+}
+
+}  // namespace
+
+Plan pool_channels_last_plan(const PoolProblem& p, ElementType type, int64_t channels, bool aligned) {
+  const bool bytes = is_byte(type), packs = aligned && channels % hip::kPoolBytes == 0;
+  if (bytes && !packs) return pool_plan(over_pixels(p, channels), type, aligned);
   hip::PoolChannelsLastArgs args = {};
-  const bool wide = fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned);
+  const bool wide =
+      fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned, bytes ? hip::kPoolBytes : 8);
   if (args.total == 0) return {};
   to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);  // throws if an image of X is too large
   for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
   args.mode = p.mode;
-  return one_launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16", args.total,
-                    hip::kPoolThreads, args);
+  const char* name = type == ElementType::kUint8  ? "max_pool_channels_last_u8"
+                     : type == ElementType::kInt8 ? "max_pool_channels_last_i8"
+                     : wide                       ? "pool_channels_last_8_f16"
+                                                  : "pool_channels_last_1_f16";
+  return one_launch(name, args.total, hip::kPoolThreads, args);
 }
 
 Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
