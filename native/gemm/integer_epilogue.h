@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks/gpu/activation.h"
+#include "blocks/gpu/bytes.h"
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "gemm/args.h"
@@ -39,6 +40,7 @@ struct IntegerColumns {
   void* y;
   int inside;
   bool has_zeros;  // whether the right operand has zero points
+  float y_zero;
   IntegerValues<int32_t> offset;
 
   // Args has the members columns, residual, table, y and epilogue. `matrix`: index of the matrix of the right operand.
@@ -51,7 +53,8 @@ struct IntegerColumns {
         table(args.table),
         y(args.y),
         inside(min_int(kIntegerPack, N - n)),
-        has_zeros(zeros) {
+        has_zeros(zeros),
+        y_zero(header->y_zero) {
     scales = reinterpret_cast<const float*>(header + 1) +
              matrix * (static_cast<size_t>(epilogue.columns) * 4) + static_cast<size_t>(n);
     offset = load_values(reinterpret_cast<const int32_t*>(array(2)));
@@ -94,6 +97,27 @@ struct IntegerColumns {
     UNROLL for (int i = 0; i < kIntegerPack / 4; ++i) sums[i] = static_cast<int32_t>(bytes.v[i]);
   }
 
+  // Returns whether finish_bytes computes the result: bytes without an activation except Relu and without a table.
+  DEVICE bool is_simple() const {
+    return !has_zeros && table == nullptr && epilogue.whole_packs != 0 &&
+           epilogue.output != IntegerOutput::kInt32 && epilogue.output != IntegerOutput::kFloat &&
+           (epilogue.act.kind == ActivationKind::kNone || epilogue.act.kind == ActivationKind::kRelu) &&
+           epilogue.sum.kind != IntegerResidual::kToExact;
+  }
+  // Returns the bytes of kIntegerPack sums. kAdds: whether there is a residual.
+  template <bool kAdds>
+  DEVICE uint64_t finish_bytes(const int32_t (&sums)[kIntegerPack], const IntegerBytes& added,
+                               const IntegerValues<float>& scale) const {
+    float values[kIntegerPack];
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) {
+      values[i] = static_cast<float>(sums[i] + offset.v[i]) * scale.v[i];
+    }
+    round_in_range(values);
+    if (!kAdds) return bit_cast<uint64_t>(rounded_bytes(values));
+    subtract_rounding(values);
+    return bit_cast<uint64_t>(add_residual(values, added));
+  }
+
   // Stores finished elements `at` to at + kIntegerPack - 1 of Y.
   DEVICE void store(size_t at, const int32_t* finished) const {
     if (epilogue.output == IntegerOutput::kInt32 || epilogue.output == IntegerOutput::kFloat) {
@@ -114,42 +138,64 @@ struct IntegerColumns {
   DEVICE const float* array(int i) const { return scales + static_cast<size_t>(i * epilogue.columns); }
 
   DEVICE IntegerBytes requantize(float (&values)[kIntegerPack], const IntegerBytes& added) const {
-    const bool is_signed = epilogue.output == IntegerOutput::kInt8;
-    const float y_zero = header->y_zero, least = is_signed ? -128.0f : 0.0f, most = least + 255;
     const ActivationKind act = epilogue.act.kind;
     if (act != ActivationKind::kNone && act != ActivationKind::kRelu) {
       activate(epilogue.act, values);
       UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] /= header->y_scale;
     }
     const IntegerSum& sum = epilogue.sum;
-    IntegerBytes bytes = {};
-    if (sum.kind != IntegerResidual::kToExact) {
-      // The zero point is added to integers, as a sum of floats could round to another integer.
-      const float low = act == ActivationKind::kRelu ? 0 : least - y_zero, high = most - y_zero;
-      UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-        values[i] = min_float(max_float(values[i], low), high) + kToInteger;
-      }
-      if (sum.kind == IntegerResidual::kNone || table != nullptr) {
-        const uint32_t zeros = (bit_cast<uint32_t>(y_zero + kToInteger) & 0xff) * 0x01010101u;
-        UNROLL for (int i = 0; i < 2; ++i) bytes.v[i] = add_bytes(low_bytes(values + 4 * i), zeros);
-        if (table != nullptr) bytes = look_up(bytes);
-        if (sum.kind == IntegerResidual::kNone) return bytes;
-        UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-          values[i] = byte_to_float(bytes.v[i / 4], i % 4, is_signed);
-        }
-      } else {
-        UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] = values[i] - kToInteger + y_zero;
-      }
+    if (sum.kind == IntegerResidual::kToExact) return add_residual(values, added);
+    round_in_range(values);
+    if (table == nullptr) {
+      if (sum.kind == IntegerResidual::kNone) return rounded_bytes(values);
+      subtract_rounding(values);
+    } else {
+      const IntegerBytes bytes = look_up(rounded_bytes(values));
+      if (sum.kind == IntegerResidual::kNone) return bytes;
+      to_values(bytes, values);
     }
-    const float low = max_float(sum.least, least);
+    return add_residual(values, added);
+  }
+
+  DEVICE bool is_signed() const { return epilogue.output == IntegerOutput::kInt8; }
+  DEVICE float least() const { return is_signed() ? -128.0f : 0.0f; }
+
+  // Rounds values to the range of Y without its zero point, and adds kToInteger. The zero point is added to integers,
+  // as a sum of floats could round to another integer.
+  DEVICE void round_in_range(float (&values)[kIntegerPack]) const {
+    const float high = least() + 255 - y_zero;
+    const float low = epilogue.act.kind == ActivationKind::kRelu ? 0 : least() - y_zero;
     UNROLL for (int i = 0; i < kIntegerPack; ++i) {
-      const float other = byte_to_float(added.v[i / 4], i % 4, is_signed);
+      values[i] = min_float(max_float(values[i], low), high) + kToInteger;
+    }
+  }
+  // Returns the bytes of values from round_in_range.
+  DEVICE IntegerBytes rounded_bytes(const float (&values)[kIntegerPack]) const {
+    const uint32_t zeros = (bit_cast<uint32_t>(y_zero + kToInteger) & 0xff) * 0x01010101u;
+    return {{add_bytes(low_bytes(values), zeros), add_bytes(low_bytes(values + 4), zeros)}};
+  }
+  // Converts values from round_in_range to those of the bytes. All operands are integers: the result is exact.
+  DEVICE void subtract_rounding(float (&values)[kIntegerPack]) const {
+    const float subtracted = kToInteger - y_zero;
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) values[i] -= subtracted;
+  }
+  DEVICE void to_values(const IntegerBytes& bytes, float (&values)[kIntegerPack]) const {
+    UNROLL for (int i = 0; i < kIntegerPack / 4; ++i) {
+      bytes_to_floats(bytes.v[i], is_signed(), values + 4 * i);
+    }
+  }
+  // Adds the residual to the values of bytes.
+  DEVICE IntegerBytes add_residual(float (&values)[kIntegerPack], const IntegerBytes& added) const {
+    const IntegerSum& sum = epilogue.sum;
+    const float low = max_float(sum.least, least()), most = least() + 255;
+    float others[kIntegerPack];
+    to_values(added, others);
+    UNROLL for (int i = 0; i < kIntegerPack; ++i) {
       const float total =
-          fused_multiply_add(values[i], sum.left, fused_multiply_add(other, sum.right, sum.shift));
+          fused_multiply_add(values[i], sum.left, fused_multiply_add(others[i], sum.right, sum.shift));
       values[i] = min_float(max_float(total, low), most) + kToInteger;
     }
-    UNROLL for (int i = 0; i < 2; ++i) bytes.v[i] = low_bytes(values + 4 * i);
-    return bytes;
+    return {{low_bytes(values), low_bytes(values + 4)}};
   }
 
   DEVICE IntegerBytes look_up(const IntegerBytes& bytes) const {
@@ -212,6 +258,74 @@ struct IntegerTileEpilogue {
   }
 };
 
+// The epilogue for columns in the order of AdjacentColumns: requantizes the sums in registers and stores them, without
+// an exchange through LDS. All residuals are loaded first.
+template <class Gemm, class Args>
+struct AdjacentStores {
+  using Instruction = typename Gemm::Instruction;
+  using Columns = typename Gemm::Adjacent;
+  static constexpr int kPacks = Gemm::kTilesN / Columns::kTiles, kTilesM = Gemm::kTilesM,
+                       kRows = Instruction::kRows;
+
+  const Args& args;
+  const Gemm& gemm;
+  uint32_t right;
+  int rows, first_n;
+  size_t first_row;
+
+  DEVICE static int row_of(int a, int which) { return Gemm::wave_m() + a * 16 + Instruction::row(which); }
+  DEVICE int column_of(int pack) const {
+    return first_n + Gemm::wave_n() + pack * Columns::kN + Columns::first();
+  }
+  DEVICE bool is_inside(int n, int row) const { return n < args.N && row < rows; }
+  DEVICE size_t at(int n, int row) const {
+    const int first = row_of(0, 0);
+    return (first_row + static_cast<size_t>(first)) * static_cast<size_t>(args.N) + static_cast<size_t>(n) +
+           static_cast<size_t>(row - first) * static_cast<size_t>(args.N);
+  }
+
+  template <bool kAdds>
+  DEVICE void run() const {
+    IntegerBytes added[kPacks][kTilesM][kRows] = {};
+    const uint8_t* const residual = args.residual;
+    if constexpr (kAdds) {
+      UNROLL for (int p = 0; p < kPacks; ++p) {
+        const int n = column_of(p);
+        UNROLL for (int a = 0; a < kTilesM; ++a) {
+          UNROLL for (int which = 0; which < kRows; ++which) {
+            const int row = row_of(a, which);
+            if (is_inside(n, row)) {
+              added[p][a][which] = *reinterpret_cast<const IntegerBytes*>(global(residual) + at(n, row));
+            }
+          }
+        }
+      }
+    }
+    UNROLL for (int p = 0; p < kPacks; ++p) {
+      const int n = column_of(p);
+      const IntegerColumns column(args, right, false, n < args.N ? n : 0, args.N);
+      const auto scale = load_values(column.scales);
+      UNROLL for (int a = 0; a < kTilesM; ++a) {
+        if (!Gemm::owns_row(a)) continue;
+        UNROLL for (int which = 0; which < kRows; ++which) {
+          int32_t sums[kIntegerPack];
+          UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
+            int next = t * Columns::kInRow;
+            UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+              if (Instruction::row_of(i) == which) sums[next++] = gemm.sum[a][p * Columns::kTiles + t].v[i];
+            }
+          }
+          const uint64_t bytes = column.template finish_bytes<kAdds>(sums, added[p][a][which], scale);
+          const int row = row_of(a, which);
+          if (!is_inside(n, row)) continue;
+          uint8_t* const y = args.y;
+          *reinterpret_cast<uint64_t*>(y + at(n, row)) = bytes;
+        }
+      }
+    }
+  }
+};
+
 // Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
 // or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
 // members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: of all matrices, or null.
@@ -234,6 +348,14 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
   const IntegerColumns column(args, right, row_sums != nullptr, has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   const size_t first_row = z * static_cast<size_t>(M) + static_cast<size_t>(first_m);
+  if constexpr (P::Gemm::kAdjacent) {
+    if (column.is_simple()) {
+      const AdjacentStores<typename P::Gemm, Args> stores = {args,        gemm,    right,
+                                                             M - first_m, first_n, first_row};
+      return args.epilogue.sum.kind == IntegerResidual::kNone ? stores.template run<false>()
+                                                              : stores.template run<true>();
+    }
+  }
   gemm.template apply_epilogue<kIntegerPack>(
       lds, IntegerTileEpilogue{column, row_sums, M - first_m, n, has_column, N, first_row});
 }

@@ -115,6 +115,12 @@ std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip:
   return tile.dense_cost;
 }
 
+std::optional<hip::TileCost> int8_cost(const hip::AlignedTile& tile, const hip::MatrixShape&,
+                                       bool copies_to_lds) {
+  if (!hip::runs_on(tile.int8_kernels, copies_to_lds)) return std::nullopt;
+  return copies_to_lds ? tile.int8_cost : tile.dense_cost;
+}
+
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
                                             int64_t max_splits, const CostOfTile& cost_of) {

@@ -55,6 +55,9 @@ using CostOfTile =
 // The CostOfTile of kernels for operands of dense.h and im2col.h.
 std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape,
                                         bool copies_to_lds);
+// The CostOfTile of int8 kernels.
+std::optional<hip::TileCost> int8_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape,
+                                       bool copies_to_lds);
 
 // Selects the tile and the number of splits with the lowest estimated clocks; on AMD see kMinGain (planner.cpp).
 // Returns nothing for a device without float16 matrix units, or if `wanted` is a tile without a kernel there.

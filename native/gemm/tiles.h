@@ -25,6 +25,10 @@ struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
 
   constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
+  // Returns the shape with waves of at least 32 columns. Two groups of waves share the depth instead of the columns.
+  constexpr MatrixShape wide_waves() const {
+    return wave_n == 16 ? MatrixShape{m, n, wave_m, 32, depth, stages, 2 * split_k} : *this;
+  }
   // Rows are padded and therefore begin in different banks. `right_by_k`: LDS has one row of the right
   // operand for each k, else for each column.
   constexpr int lds_bytes(bool right_by_k) const {
@@ -79,40 +83,46 @@ constexpr bool runs_on(Targets targets, bool copies_to_lds) {
        shape(64, 64, 32, 64, 32, 1), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
 // Float16 on the matrix units, operands in packs of 16 bytes (loaders/dense.h, im2col.h, halo.h, packed.h).
-// Columns: size and split_k of the shape for mma_sync; targets of kernels with dense.h or im2col.h; targets of kernels
-// with halo.h (kAll: NVIDIA, and the CPU with waves of 32 for tests); targets of kernels with packed.h, where these do
-// not spill registers; occupancy on NVIDIA, in work-groups; shapes for mma_sync, mfma (waves of 64) and wmma (waves of
-// 32); cost with dense.h, im2col.h or packed.h; cost with halo.h. The costs are fitted to an H200 (scripts/gpu_bench.py
-// --tiles). On AMD, kCountedCosts are used too (planner.cpp). An int8 GEMM has the cost of a float16 GEMM with half the
-// K. If operands pass through registers, larger tiles do not fit.
-#define GEMM_ALIGNED_TILES(TILE)                                                                                        \
-  TILE(128x256, kCopiesToLds, kNone, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                  \
-       cost(0.50, 1340, 8800), no_cost())                                                                               \
-  TILE(256x128, kNone, kNone, kCopiesToLds, 1, shape(256, 128, 64, 64, 64, 3), no_shape(), no_shape(),                  \
-       cost(0.42, 1340, 8800), no_cost())                                                                               \
-  TILE(192x192, kCopiesToLds, kNone, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                  \
-       cost(0.48, 1260, 15200), no_cost())                                                                              \
-  TILE(192x160, kCopiesToLds, kCopiesToLds, kNone, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),           \
-       cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                                  \
-  TILE(192x128, kCopiesToLds, kCopiesToLds, kCopiesToLds, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),    \
-       cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                                   \
-  TILE(128x160, kCopiesToLds, kCopiesToLds, kNone, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),           \
-       cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                    \
-  TILE(96x128, kCopiesToLds, kNone, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                    \
-       cost(0.36, 800, 8000), no_cost())                                                                                \
-  TILE(128x128, kAll, kAll, kThroughRegisters, 2, shape(128, 128, 64, 64, 64, 3),                                       \
-       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1), cost(0.324, 1500, 6300),                         \
-       cost(0.565, 1550, 6500))                                                                                         \
-  TILE(128x64, kAll, kCopiesToLds, kAll, 2, shape(128, 64, 64, 32, 64, 4),                                              \
-       shape(128, 64, 64, 32, 64, 1), shape(128, 64, 64, 32, 32, 1), cost(0.238, 670, 4200), cost(0.46, 860, 6700))     \
-  TILE(64x64, kAll, kNone, kAll, 3, shape(64, 64, 32, 32, 64, 4),                                                       \
-       shape(64, 64, 32, 32, 64, 1), shape(64, 64, 32, 32, 32, 1), cost(0.21, 1080, 3200), no_cost())                   \
-  TILE(32x32, kAll, kNone, kAll, 4, shape(32, 32, 16, 16, 64, 6),                                                       \
-       shape(32, 32, 16, 32, 64, 1), shape(32, 32, 16, 16, 64, 1), cost(0.095, 380, 500), no_cost())                    \
-  TILE(128x64x2, kNone, kAll, kNone, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2), \
-       no_cost(), cost(0.442, 1350, 6200))                                                                              \
-  TILE(144x48x4, kNone, kAll, kNone, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2), \
-       no_cost(), cost(0.443, 900, 9500))
+// Columns: size, and split_k (x) or depth (d) of the shape for mma_sync; targets of kernels with dense.h or im2col.h;
+// targets of kernels with halo.h (kAll: NVIDIA, and the CPU with waves of 32 for tests); targets of kernels with
+// packed.h, where these do not spill registers; targets of int8 kernels; occupancy on NVIDIA, in work-groups; shapes
+// for mma_sync, mfma (waves of 64) and wmma (waves of 32); cost with dense.h, im2col.h or packed.h; cost with halo.h;
+// cost of int8 on NVIDIA, with K in pairs of elements. The costs are fitted to an H200 (scripts/gpu_bench.py --tiles).
+// On AMD, kCountedCosts are used too (planner.cpp), and int8 has the costs of float16. If operands pass through
+// registers, larger tiles do not fit.
+#define GEMM_ALIGNED_TILES(TILE)                                                                           \
+  TILE(128x256, kCopiesToLds, kNone, kNone, kCopiesToLds, 1, shape(128, 256, 64, 64, 64, 3),               \
+       no_shape(), no_shape(), cost(0.50, 1340, 8800), no_cost(), cost(0.318, 600, 7900))                  \
+  TILE(256x128, kNone, kNone, kCopiesToLds, kNone, 1, shape(256, 128, 64, 64, 64, 3),                      \
+       no_shape(), no_shape(), cost(0.42, 1340, 8800), no_cost(), no_cost())                               \
+  TILE(192x192, kCopiesToLds, kNone, kNone, kNone, 1, shape(192, 192, 48, 96, 64, 3),                      \
+       no_shape(), no_shape(), cost(0.48, 1260, 15200), no_cost(), no_cost())                              \
+  TILE(192x160, kCopiesToLds, kCopiesToLds, kNone, kNone, 1, shape(192, 160, 48, 80, 64, 3),               \
+       no_shape(), no_shape(), cost(0.48, 1100, 11000), cost(0.55, 800, 7900), no_cost())                  \
+  TILE(192x128, kCopiesToLds, kCopiesToLds, kCopiesToLds, kCopiesToLds, 1, shape(192, 128, 48, 64, 64, 3), \
+       no_shape(), no_shape(), cost(0.45, 900, 9000), cost(0.565, 600, 6000), cost(0.313, 600, 6440))      \
+  TILE(128x160, kCopiesToLds, kCopiesToLds, kNone, kNone, 1, shape(128, 160, 32, 80, 64, 3),               \
+       no_shape(), no_shape(), cost(0.47, 900, 9000), cost(0.49, 900, 7000), no_cost())                    \
+  TILE(96x128, kCopiesToLds, kNone, kNone, kCopiesToLds, 2, shape(96, 128, 48, 32, 64, 3),                 \
+       no_shape(), no_shape(), cost(0.36, 800, 8000), no_cost(), cost(0.194, 1790, 2620))                  \
+  TILE(128x128, kAll, kAll, kThroughRegisters, kAll, 2, shape(128, 128, 64, 64, 64, 3),                    \
+       shape(128, 128, 64, 64, 32, 1), shape(128, 128, 64, 32, 32, 1),                                     \
+       cost(0.324, 1500, 6300), cost(0.565, 1550, 6500), cost(0.241, 600, 4310))                           \
+  TILE(128x64, kAll, kCopiesToLds, kAll, kAll, 2, shape(128, 64, 64, 32, 64, 4),                           \
+       shape(128, 64, 64, 32, 64, 1), shape(128, 64, 64, 32, 32, 1),                                       \
+       cost(0.238, 670, 4200), cost(0.46, 860, 6700), cost(0.171, 1650, 2340))                             \
+  TILE(64x64, kAll, kNone, kAll, kAll, 3, shape(64, 64, 32, 32, 64, 4),                                    \
+       shape(64, 64, 32, 32, 64, 1), shape(64, 64, 32, 32, 32, 1),                                         \
+       cost(0.21, 1080, 3200), no_cost(), cost(0.185, 864, 1860))                                          \
+  TILE(32x32, kAll, kNone, kAll, kAll, 4, shape(32, 32, 16, 16, 64, 6),                                    \
+       shape(32, 32, 16, 32, 64, 1), shape(32, 32, 16, 16, 64, 1),                                         \
+       cost(0.095, 380, 500), no_cost(), cost(0.078, 650, 886))                                            \
+  TILE(128x64d32, kNone, kNone, kNone, kCopiesToLds, 3, shape(128, 64, 64, 32, 32, 3),                     \
+       no_shape(), no_shape(), no_cost(), no_cost(), cost(0.208, 780, 2050))                               \
+  TILE(128x64x2, kNone, kAll, kNone, kNone, 1, shape(128, 64, 32, 64, 128, 3, 2),                          \
+       no_shape(), shape(64, 64, 32, 64, 64, 3, 2), no_cost(), cost(0.442, 1350, 6200), no_cost())         \
+  TILE(144x48x4, kNone, kAll, kNone, kNone, 1, shape(144, 48, 48, 48, 128, 3, 4),                          \
+       no_shape(), shape(48, 48, 48, 48, 64, 3, 2), no_cost(), cost(0.443, 900, 9500), no_cost())
 
 // clang-format on
 
@@ -154,17 +164,18 @@ constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_ROW)};
 struct AlignedTile {
   GemmTile tile;
   const char* name;
-  Targets dense_kernels, halo_kernels, packed_kernels;
+  Targets dense_kernels, halo_kernels, packed_kernels, int8_kernels;
   int groups_per_unit;  // occupancy on NVIDIA, in work-groups
   MatrixShape copies_to_lds, wave64, wave32;
-  TileCost dense_cost, halo_cost;
+  TileCost dense_cost, halo_cost, int8_cost;
 
   constexpr const MatrixShape& shape(int wave, bool copies) const {
     return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;
   }
 };
-#define GEMM_ALIGNED_ROW(name, dense, halo, packed, ...) \
-  {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, Targets::packed, __VA_ARGS__},
+#define GEMM_ALIGNED_ROW(name, dense, halo, packed, int8, ...)             \
+  {GemmTile::kAligned##name, #name,         Targets::dense, Targets::halo, \
+   Targets::packed,          Targets::int8, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
 
 // The costs of aligned tiles on AMD, counted in the machine code for gfx942 and gfx1100, not measured

@@ -11,6 +11,7 @@ from tests.hip import (
     channels_last_cases,
     fused_attention_cases,
     group_norm_cases,
+    integer_gemm_cases,
     matmul_nbits_cases,
     product_cases,
     row_norm_cases,
@@ -94,6 +95,8 @@ def large_cases() -> Iterator[Case]:
                 yield channels_last_cases.product(
                     f"{tile.size}_{kind}-{i}", sizes, kind == "conv_disjoint", tile.number
                 )
+    for tile in tiles.INT8_COPYING:
+        yield from integer_gemm_cases.tiled(tile)
     for tile in tiles.PACKED_COPYING:
         yield from matmul_nbits_cases.tiled(tile)
     for tile in tiles.HALO_COPYING:

@@ -964,7 +964,7 @@ EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t
     const ConvolutionProblem p = read_convolution(numbers);
     const IntegerColumnsProblem of_columns = read_integer_columns(columns, floats);
     if (p.groups > 1) return integer_depthwise_plan(p, of_columns);
-    if (tile < -1) return integer_conv_direct_plan(p, of_columns, *device, p.C % 16 == 0);
+    if (tile < -1) return integer_conv_direct_plan(p, of_columns, *device);
     return integer_conv_plan(p, of_columns, *device, gemm_tile(tile));
   });
 }

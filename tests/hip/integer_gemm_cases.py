@@ -302,8 +302,6 @@ def convolutions() -> Iterator[Case]:
     for i, sizes in enumerate(CONVOLUTIONS):
         for output in OUTPUTS:
             yield conv(f"integer_conv_{np.dtype(output).name}-{i}", i, sizes, output)
-        for tile in tiles.DENSE:
-            yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
         yield conv(f"integer_conv_direct-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], -2)
         fewer = (sizes[0], sizes[1] - 8, *sizes[2:])
         yield conv(f"integer_conv_direct_padded-{i}", i, fewer, OUTPUTS[i % len(OUTPUTS)], -2)
@@ -315,6 +313,19 @@ def convolutions() -> Iterator[Case]:
             sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
             name = f"integer_depthwise_{side}x{side}" + ("_stride_2" if stride == 2 else "")
             yield conv(f"{name}-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])
+
+
+def tiled(tile: tiles.Tile) -> Iterator[Case]:
+    """Makes the products and convolutions of a tile."""
+    for i in range(len(PRODUCTS)):
+        yield product(f"integer_gemm_{tile.size}_i8-{i}", i, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    for i, sizes in enumerate(CONVOLUTIONS):
+        yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    # Whole packs of bytes, which are stored from registers: without a residual and with one.
+    for output in OUTPUTS[2:]:
+        for i in (1, 3):
+            name = f"integer_conv_{tile.size}_{np.dtype(output).name}-{i}"
+            yield conv(name, i, CONVOLUTIONS[i], output, tile.number)
 
 
 def cases() -> Iterator[Case]:
@@ -332,5 +343,5 @@ def cases() -> Iterator[Case]:
     for i in range(len(PRODUCTS)):
         for output in OUTPUTS:
             yield product(f"integer_gemm_{np.dtype(output).name}-{i}", i, output)
-        for tile in tiles.DENSE:
-            yield product(f"integer_gemm_{tile.size}_i8-{i}", i, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    for tile in tiles.INT8:
+        yield from tiled(tile)

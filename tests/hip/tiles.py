@@ -52,10 +52,11 @@ def _aligned(column: int) -> tuple[list[Tile], list[Tile]]:
     )
 
 
-# The loaders of their operands: dense.h and im2col.h, halo.h, packed.h (native/gemm/loaders/).
+# The loaders of their operands: dense.h and im2col.h, halo.h, packed.h (native/gemm/loaders/); or int8.
 DENSE, DENSE_COPYING = _aligned(0)
 HALO, HALO_COPYING = _aligned(1)
 PACKED, PACKED_COPYING = _aligned(2)
+INT8, INT8_COPYING = _aligned(3)
 
 
 def of_type(suffix: str) -> list[Tile]:

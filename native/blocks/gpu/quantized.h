@@ -1,6 +1,7 @@
 // Conversions between float and elements of at most 8 bits.
 #pragma once
 
+#include "blocks/gpu/bytes.h"
 #include "device/platform.h"
 
 namespace graphopt::hip {
@@ -21,9 +22,10 @@ DEVICE float min_float(float a, float b) { return -max_float(-a, -b); }
 
 // Returns the low bytes of four floats that kToInteger was added to.
 DEVICE uint32_t low_bytes(const float* x) {
-  uint32_t bytes = 0;
-  UNROLL for (int i = 0; i < 4; ++i) bytes |= (bit_cast<uint32_t>(x[i]) & 0xff) << (8 * i);
-  return bytes;
+  const auto pair = [x](int i) {
+    return select_bytes<0, 4, 0, 4>(bit_cast<uint32_t>(x[i]), bit_cast<uint32_t>(x[i + 1]));
+  };
+  return select_bytes<0, 1, 4, 5>(pair(0), pair(2));
 }
 
 // Adds each of four bytes, modulo 256.
@@ -32,10 +34,18 @@ DEVICE uint32_t add_bytes(uint32_t a, uint32_t b) {
   return ((a & ~kSigns) + (b & ~kSigns)) ^ ((a ^ b) & kSigns);
 }
 
-// Returns byte i as a float, without a conversion: 2^23 + x has the bits of x in its low bits.
-DEVICE float byte_to_float(uint32_t bytes, int i, bool is_signed) {
-  const uint32_t x = (bytes >> 8 * i & 0xff) ^ (is_signed ? 0x80u : 0u);
-  return bit_cast<float>(0x4b000000 | x) - (is_signed ? 8388608.0f + 128 : 8388608.0f);
+// Returns byte kByte as a float, without a conversion: 2^23 + x has the bits of x in its low bits.
+template <int kByte>
+DEVICE float byte_to_float(uint32_t bytes, bool is_signed) {
+  const uint32_t x = bytes ^ (is_signed ? 0x80808080u : 0u);
+  return bit_cast<float>(select_bytes<kByte, 4, 4, 7>(x, 0x4b000000)) -
+         (is_signed ? 8388608.0f + 128 : 8388608.0f);
+}
+DEVICE void bytes_to_floats(uint32_t bytes, bool is_signed, float* to) {
+  to[0] = byte_to_float<0>(bytes, is_signed);
+  to[1] = byte_to_float<1>(bytes, is_signed);
+  to[2] = byte_to_float<2>(bytes, is_signed);
+  to[3] = byte_to_float<3>(bytes, is_signed);
 }
 
 // Returns the value of a signed or unsigned byte.

@@ -7,14 +7,15 @@
 
 namespace graphopt::hip {
 
-// Copies an operand with lines (gemm/args.h) that are contiguous along K directly to LDS. kGroups: see in_part.
-template <int kLines, int kDepth, int kThreads, int kGroups>
+// Copies an operand with lines (gemm/args.h) that are contiguous along K directly to LDS. kGroups, kParts: see in_part.
+// Row r in LDS is line Order::column(r).
+template <int kLines, int kDepth, int kThreads, int kGroups, int kParts, class Order>
 struct DenseRowsAsync {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
 
   const half_t* from;
-  ptrdiff_t step;  // from one pack of this work-item to the next
+  ptrdiff_t step;  // from the first pack of this work-item to the second
   int row, column, remaining_k;
   int inside = 0;  // a bit for each pack
   PacksToLds<true, kPacks> packs;
@@ -23,12 +24,18 @@ struct DenseRowsAsync {
   // Elements beyond the last line or beyond K are zeros in LDS. (If the last line were loaded instead, all
   // work-items would wait for it.)
   DEVICE DenseRowsAsync(const half_t* p, int stride, int lines, int K)
-      : step(static_cast<ptrdiff_t>(kRows) * stride),
+      : step(static_cast<ptrdiff_t>(Order::column(kRows)) * stride),
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
         remaining_k(K - column) {
-    from = p + static_cast<ptrdiff_t>(row) * stride + column;
-    UNROLL for (int i = 0; i < kPacks; ++i) inside |= static_cast<int>(row + i * kRows < lines) << i;
+    static_assert(Order::column(kRows) + Order::column(kRows - 1) == Order::column(2 * kRows - 1) &&
+                      Order::column(2 * kRows) % Order::column(kRows) == 0,
+                  "the same order in all packs, and multiples of step");
+    const int line = Order::column(row);
+    from = p + static_cast<ptrdiff_t>(line) * stride + column;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      inside |= static_cast<int>(line + Order::column(i * kRows) < lines) << i;
+    }
     inside = opaque(inside);  // makes the compiler keep one register instead of one condition for each pack
   }
 
@@ -37,10 +44,11 @@ struct DenseRowsAsync {
   DEVICE void begin(Row* to, int part) {
     const int mask = remaining_k > 0 ? inside : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if (!in_part(i, kPacks, part, kDepth / 16, kGroups)) continue;
-      packs.begin(i, &to[i * kRows + row][column], from + i * step, (mask >> i & 1) != 0);
+      if (!in_part(i, kPacks, part, kParts, kGroups)) continue;
+      packs.begin(i, &to[i * kRows + row][column],
+                  from + Order::column(i * kRows) / Order::column(kRows) * step, (mask >> i & 1) != 0);
     }
-    if (!is_last_part(part, kDepth / 16)) return;
+    if (!is_last_part(part, kParts)) return;
     from += kDepth;
     remaining_k -= kDepth;
   }
@@ -86,16 +94,19 @@ struct DenseRowsThroughRegisters {
   }
 };
 
-template <bool kAsyncCopies, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
-using DenseRows = typename Select<kAsyncCopies, DenseRowsAsync<kLines, kDepth, kThreads, kGroups>,
-                                  DenseRowsThroughRegisters<kLines, kDepth, kThreads>>::Type;
+template <bool kAsyncCopies, int kLines, int kDepth, int kThreads, int kGroups, int kParts = kDepth / 16,
+          class Order = SameColumns>
+using DenseRows =
+    typename Select<kAsyncCopies, DenseRowsAsync<kLines, kDepth, kThreads, kGroups, kParts, Order>,
+                    DenseRowsThroughRegisters<kLines, kDepth, kThreads>>::Type;
 
 template <class P>
-using LeftRows = DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads>;
+using LeftRows = DenseRows<P::kAsyncCopies, P::kM, P::kDepth, P::kThreads, P::kParts, P::kParts>;
 template <class P, bool kRightByK>
-using RightRows =
-    typename Select<!kRightByK, DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads>,
-                    typename Select<P::kRightRows, TransposedRows<P::kN, P::kDepth, P::kThreads>,
-                                    TransposedThroughRegisters<P::kN, P::kDepth, P::kThreads>>::Type>::Type;
+using RightRows = typename Select<
+    !kRightByK,
+    DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, P::kParts, P::kParts, typename P::Gemm::Order>,
+    typename Select<P::kRightRows, TransposedRows<P::kN, P::kDepth, P::kThreads>,
+                    TransposedThroughRegisters<P::kN, P::kDepth, P::kThreads>>::Type>::Type;
 
 }  // namespace graphopt::hip

@@ -127,6 +127,21 @@ struct ConvPatches {
   }
 };
 
+// Returns a mask of `count` taps: bit i is set if first + i * step is in [0, size).
+DEVICE uint32_t taps_inside(int first, int size, int count, int step) {
+  if (step == 1) {
+    const int begin = -min_int(first, 0), end = min_int(size - first, count);
+    return begin < end ? (1u << end) - (1u << begin) : 0;
+  }
+  uint32_t bits = 0;
+  NO_UNROLL for (int i = 0; i < count; ++i) {
+    const bool is = static_cast<uint32_t>(first) < static_cast<uint32_t>(size);
+    bits |= static_cast<uint32_t>(is) << i;
+    first += step;
+  }
+  return bits;
+}
+
 // Copies the patches of a work-group's pixels to LDS. A work-item copies the same k indices of several pixels. With
 // half_t, elements outside X are zeros; with int8, they are copies of args.outside().
 template <class P, class Args = ChannelsLastConvArgs>
@@ -165,20 +180,9 @@ struct Im2colRows {
       const int top = static_cast<int>(down) * window.stride_h - window.top;
       const int left = static_cast<int>(rest - down * args.columns.d) * window.stride_w - window.left;
       at[i] = (static_cast<int>(image) * args.H + top) * args.W + left;
-      taps[i] = inside(top, args.H, m < args.M ? window.kernel_h : 0, window.dilation_h) |
-                inside(left, args.W, window.kernel_w, window.dilation_w) << 16;
+      taps[i] = taps_inside(top, args.H, m < args.M ? window.kernel_h : 0, window.dilation_h) |
+                taps_inside(left, args.W, window.kernel_w, window.dilation_w) << 16;
     }
-  }
-
-  // Returns a mask: bit i is set if first + i * step is in [0, size).
-  DEVICE static uint32_t inside(int first, int size, int count, int step) {
-    uint32_t bits = 0;
-    NO_UNROLL for (int i = 0; i < count; ++i) {
-      const bool is = static_cast<uint32_t>(first) < static_cast<uint32_t>(size);
-      bits |= static_cast<uint32_t>(is) << i;
-      first += step;
-    }
-    return bits;
   }
 
   DEVICE void find_tap() {
@@ -191,7 +195,7 @@ struct Im2colRows {
 
   template <class Row>
   DEVICE void begin(Row* to, int part) {
-    constexpr int kParts = P::kDepth / 16;
+    constexpr int kParts = P::Gemm::kSplitDepth / 16;
     if (part <= 0) {
       find_tap();
       if (k >= end) r = kNoTap;

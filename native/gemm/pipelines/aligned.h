@@ -14,9 +14,11 @@ namespace graphopt::hip {
 template <GemmTile kTile, bool kRightByK, class Element = half_t>
 struct AlignedGemm {
   using Instruction = hip::Instruction<Element>;
-  static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // LDS also has a row for each k
   static constexpr bool kAsyncCopies = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
+  static constexpr MatrixShape kFloatShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
+  static constexpr MatrixShape kShape =
+      kIsInt8<Element> && kAsyncCopies ? kFloatShape.wide_waves() : kFloatShape;
   // The CPU runs run_steps_ahead to test it, with three buffers if they fit into LDS.
   static constexpr bool kThreeBuffers =
       kAsyncCopies && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
@@ -25,7 +27,7 @@ struct AlignedGemm {
                      kShape.split_k, Element>;
   using Lds = typename Gemm::Lds;
   static constexpr int kM = Gemm::kM, kN = Gemm::kN, kDepth = Gemm::kDepth;
-  static constexpr int kThreads = Gemm::kThreads;
+  static constexpr int kThreads = Gemm::kThreads, kParts = Gemm::kSplitDepth / 16;
   static constexpr LaunchBounds kBounds = {
       kThreads, {row_of(kAlignedTiles, kTile).groups_per_unit, kLdsBytes / static_cast<int>(sizeof(Lds))}};
   static_assert(kThreads == kShape.threads(kWave) &&

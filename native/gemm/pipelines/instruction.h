@@ -27,6 +27,30 @@ namespace graphopt::hip {
 template <class T>
 struct Instruction : ShuffledInstruction<T> {};
 
+// An order of the columns of a right operand. With it, each work-item accumulates kPack adjacent columns of a row, over
+// kTiles tiles.
+template <class Instruction, int kPack>
+struct AdjacentColumns {
+  static constexpr int kInRow = Instruction::kSums / Instruction::kRows;  // sums of a row in a work-item
+  static constexpr int kLanes = 16 / kInRow;                              // work-items that share a row
+  static constexpr int kTiles = kPack / kInRow;
+  static constexpr int kN = 16 * kTiles;
+  // Sums are adjacent columns of a tile in runs of this size.
+  static constexpr int kRun = Instruction::kContiguous < 4 ? Instruction::kContiguous : kInRow;
+
+  // Returns the column of Y for column `at` of the tiles.
+  DEVICE static constexpr int column(int at) {
+    const int tile = at / 16 % kTiles, c = at % 16;
+    const int lane = c / kRun % kLanes, sum = c / (kRun * kLanes) * kRun + c % kRun;
+    return at / kN * kN + lane * kPack + tile * kInRow + sum;
+  }
+  // Returns the first column of this work-item.
+  DEVICE static int first() { return Instruction::column(0) / kRun % kLanes * kPack; }
+};
+struct SameColumns {
+  DEVICE static constexpr int column(int at) { return at; }
+};
+
 // Inverts `bits` in each register of an operand; see kUnsignedBits in gemm/args.h.
 template <class Operand>
 DEVICE Operand invert_bits(const Operand& operand, uint32_t bits) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/platform.h"
+#include "gemm/args.h"
 #include "gemm/pipelines/instruction.h"
 #include "gemm/pipelines/steps.h"
 #include "gemm/tiles.h"
@@ -22,6 +23,11 @@ struct Hgemm {
   using Instruction = typename Select<kRightByK, hip::Instruction<Element>, hip::Instruction<Element>>::Type;
   static constexpr bool kInt8 = kIsInt8<Element>;
   using Value = typename Select<kInt8, int32_t, float>::Type;  // type of the sums
+  // With asynchronous copies, the columns of an int8 operand have the order in which a work-item stores whole packs.
+  using Adjacent = AdjacentColumns<Instruction, kIntegerPack>;
+  static constexpr bool kAdjacent =
+      kInt8 && (kCopiesToLds || (kOnCpu && kWave == 32)) && kWaveN % Adjacent::kN == 0;
+  using Order = typename Select<kAdjacent, Adjacent, SameColumns>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
   static constexpr int kSplitK = kSplitK_, kSplitWaves = (kM / kWaveM) * (kN / kWaveN),
@@ -79,12 +85,13 @@ struct Hgemm {
     }
   }
 
-  // The operands of a wave for 16 indices k.
+  // The operands of a wave for 16 indices k of its part of a step.
   struct Operands {
     typename Instruction::Left left[kTilesM];
     typename Instruction::Right right[kTilesN];
   };
-  DEVICE void load(const Lds& lds, int buffer, int k, Operands& to) const {
+  DEVICE void load(const Lds& lds, int buffer, int in_split, Operands& to) const {
+    const int k = split() * kSplitDepth + in_split;
     load_right(lds, buffer, k, to.right);
     UNROLL for (int m = 0; m < kTilesM; ++m) to.left[m] = load_left(lds, buffer, k, m);
   }
@@ -112,7 +119,7 @@ struct Hgemm {
   // true. `lds` has kExchanged floats.
   static constexpr int kExchanged =
       kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
-  DEVICE void reduce_splits(float* lds) {
+  DEVICE void reduce_splits(Value* lds) {
     if constexpr (kSplitK > 1) {
       static_assert(Instruction::kSums % 4 == 0, "whole packs");
       const auto exchanged = [&](int i, int by, int j, int s) {
@@ -125,7 +132,7 @@ struct Hgemm {
         const int by = split() - static_cast<int>(split() > i % kSplitK);
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
-            Pack<float> four;
+            Pack<Value> four;
             UNROLL for (int e = 0; e < 4; ++e) four.v[e] = sum[i][j].v[s + e];
             store_pack(exchanged(i, by, j, s), four);
           }
@@ -137,7 +144,7 @@ struct Hgemm {
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
             UNROLL for (int by = 0; by < kSplitK - 1; ++by) {
-              const Pack<float> four = load_pack(exchanged(i, by, j, s));
+              const Pack<Value> four = load_pack(exchanged(i, by, j, s));
               UNROLL for (int e = 0; e < 4; ++e) sum[i][j].v[s + e] += four.v[e];
             }
           }
@@ -293,7 +300,7 @@ struct Hgemm {
         Values values;
         UNROLL for (int e = 0; e < kContiguous; ++e) values.v[e] = sums[j].v[s + e];
         Value* const row = to + Instruction::row(Instruction::row_of(s)) * stride;
-        *reinterpret_cast<Values*>(row + (j * 16 + (Instruction::column(s) ^ (j >> 1 & 1) * 4))) = values;
+        *reinterpret_cast<Values*>(row + exchange(Order::column(j * 16 + Instruction::column(s)))) = values;
       }
     }
   }

@@ -71,7 +71,7 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define CONV_KERNELS(name, dense, halo, packed, groups, ...)                                                \
+#define CONV_KERNELS(name, dense, halo, packed, int8, groups, ...)                                          \
   GEMM_ON_##dense(KERNEL_OF(                                                                                \
       channels_last_conv_##name##_f16, (channels_last_conv<AlignedGemm<GemmTile::kAligned##name, false>>),  \
       (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), ChannelsLastConvArgs, x, w, bias, residual,  \

@@ -39,7 +39,7 @@ using namespace graphopt::hip;
 
 #if defined(__CUDACC__) || GRAPHOPT_WAVE == 32
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define HALO_KERNEL(name, dense, halo, packed, groups, ...)                                              \
+#define HALO_KERNEL(name, dense, halo, packed, int8, groups, ...)                                        \
   GEMM_ON_##halo(KERNEL_OF(conv_halo_##name##_f16, conv_halo<GemmTile::kAligned##name>,                  \
                            LaunchBounds(AlignedGemm<GemmTile::kAligned##name, false>::kThreads, groups), \
                            ConvHaloArgs, x, w, bias, residual, y, partial))

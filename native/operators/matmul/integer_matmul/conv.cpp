@@ -160,7 +160,7 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   const Ref result = last_ && call.aligned() ? y : program.reserve(size);
   program.launch(depthwise     ? gpu::integer_depthwise_plan(p, columns)
                  : has_blocks_ ? gpu::integer_conv_plan(*gpu::over_blocks(p), columns, device_.facts())
-                 : direct      ? gpu::integer_conv_direct_plan(p, columns, device_.facts(), false)
+                 : direct      ? gpu::integer_conv_direct_plan(p, columns, device_.facts())
                                : gpu::integer_conv_plan(p, columns, device_.facts()),
                  {x, right.lines, right.columns, residual, input_or_none(call, in_[kTable])}, {result});
   if (!last_) {

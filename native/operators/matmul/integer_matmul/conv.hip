@@ -52,11 +52,13 @@ DEVICE void integer_conv(const IntegerConvArgs& args) {
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   const IntegerPatches patches(args);
   Im2col<P, IntegerPatches> left(patches, first_m, first_k, depth);
-  DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
-      w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
+  DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups, P::kParts,
+            typename P::Gemm::Order>
+      right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
   typename P::Gemm gemm;
   gemm.inverted_bits = args.epilogue.inverted_bits;
   multiply_aligned<P>(gemm, lds, depth, left, right);
+  gemm.reduce_splits(reinterpret_cast<int32_t*>(&lds));
   store_integer_tile<P>(args, lds, gemm, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n);
 }
 
@@ -194,10 +196,10 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define INTEGER_CONV_KERNEL(name, dense, halo, packed, groups, ...)                                        \
-  GEMM_ON_##dense(KERNEL_OF(integer_conv_##name##_i8, integer_conv<IntegerGemm<GemmTile::kAligned##name>>, \
-                            (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerConvArgs, x, w,       \
-                            columns, residual, table, y, partial))
+#define INTEGER_CONV_KERNEL(name, dense, halo, packed, int8, groups, ...)                                    \
+  GEMM_ON_##int8(KERNEL_OF(integer_conv_##name##_i8, integer_conv<IntegerGemm<GemmTile::kAligned##name>>,    \
+                           (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerConvArgs, x, w, columns, \
+                           residual, table, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_CONV_KERNEL)
 #endif
 

@@ -1,34 +1,15 @@
-// Convolutions of int8 elements in channels last with operands in registers: each wave loads the elements that its
-// matrix instructions multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Without LDS and
-// barriers, a work-group starts and ends faster than the tiles of conv.hip; if K is small, this is most of their time.
-// Each element of X is read once for kIntegerPack * kLanes columns of Y, mostly from the caches. Launch: plan.cpp.
+// Convolutions of int8 elements in channels last with a multiple of 8 channels. Tiles (conv.hip) need a multiple of 16,
+// and a copy of other images. The operands are in registers: each wave loads the elements that its matrix instructions
+// multiply, 16 bytes of a line at a time, and stores 8 adjacent bytes of Y. Each element of X is read once for
+// Columns::kN columns of Y, mostly from the caches. Launch: plan.cpp.
 #include "device/platform.h"
 #include "gemm/integer_epilogue.h"
+#include "gemm/loaders/im2col.h"
 #include "gemm/pipelines/instruction.h"
 #include "gemm/pipelines/matrix.h"
 #include "operators/matmul/integer_matmul/args.h"
 
 namespace graphopt::hip {
-
-// The order of the filters in the 16 columns of a matrix instruction: a work-item accumulates kIntegerPack adjacent
-// filters of a row.
-struct DirectColumns {
-  using Instruction = hip::Instruction<Int8Pair>;
-  static constexpr int kInRow = Instruction::kSums / Instruction::kRows;  // sums of a row in a work-item
-  static constexpr int kLanes = 16 / kInRow;                              // work-items that share a row
-  static constexpr int kTiles = kIntegerPack / kInRow;
-  static constexpr int kN = 16 * kTiles;
-  // Sums are adjacent columns in runs of this size.
-  static constexpr int kRun = Instruction::kContiguous < 4 ? Instruction::kContiguous : kInRow;
-
-  // Returns the filter of column c of a tile.
-  DEVICE static int filter(int tile, int c) {
-    const int lane = c / kRun % kLanes, sum = c / (kRun * kLanes) * kRun + c % kRun;
-    return lane * kIntegerPack + tile * kInRow + sum;
-  }
-  // Returns the first filter of this work-item.
-  DEVICE static int first() { return Instruction::column(0) / kRun % kLanes * kIntegerPack; }
-};
 
 // A pixel of Y: the pixel of X at its first tap, which may be outside of X. Bit r of `taps`: row r of the taps is
 // inside of X; bit 16 + s: column s is inside of X.
@@ -37,14 +18,6 @@ struct DirectPixel {
   uint32_t taps;
 };
 DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
-  const auto inside = [](int first, int size, int count, int step) {
-    uint32_t bits = 0;
-    NO_UNROLL for (int i = 0; i < count; ++i) {
-      const bool is = static_cast<uint32_t>(first + i * step) < static_cast<uint32_t>(size);
-      bits |= static_cast<uint32_t>(is) << i;
-    }
-    return bits;
-  };
   const ConvWindow& window = args.window;
   const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
   const uint32_t image = divide(pixel, args.per_image), rest = pixel - image * args.per_image.d;
@@ -52,15 +25,15 @@ DEVICE DirectPixel direct_pixel(const IntegerConvArgs& args, int m) {
   const int top = static_cast<int>(down) * window.stride_h - window.top;
   const int left = static_cast<int>(rest - down * args.columns_of_y.d) * window.stride_w - window.left;
   return {(static_cast<int>(image) * args.H + top) * args.W + left,
-          inside(top, args.H, window.kernel_h, window.dilation_h) |
-              inside(left, args.W, window.kernel_w, window.dilation_w) << 16};
+          taps_inside(top, args.H, window.kernel_h, window.dilation_h) |
+              taps_inside(left, args.W, window.kernel_w, window.dilation_w) << 16};
 }
 
-// A wave computes 16 kTilesM pixels and DirectColumns::kN filters.
+// A wave computes 16 kTilesM pixels and Columns::kN filters.
 template <int kTilesM>
 struct DirectConv {
-  using Columns = DirectColumns;
-  using Instruction = Columns::Instruction;
+  using Instruction = hip::Instruction<Int8Pair>;
+  using Columns = AdjacentColumns<Instruction, kIntegerPack>;
   static constexpr int kLines = Instruction::kLines, kPairs = Instruction::kPairs;
   static constexpr int kStep = Instruction::kParts * 16;  // bytes of K in a step
   static constexpr int kWaves = kIntegerDirectThreads / kWave;
@@ -83,7 +56,7 @@ struct DirectConv {
     first_n = static_cast<int>(tile - row * args.across.d) * Columns::kN;
     UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
       UNROLL for (int i = 0; i < kLines; ++i) {
-        filters[t][i] = min_int(first_n + Columns::filter(t, Instruction::line(i)), args.N - 1);
+        filters[t][i] = min_int(first_n + Columns::column(16 * t + Instruction::line(i)), args.N - 1);
       }
     }
     const IntegerColumnsHeader* header = args.columns;

@@ -39,6 +39,7 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
   typename P::Gemm gemm;
   gemm.inverted_bits = args.epilogue.inverted_bits;
   multiply_aligned<P>(gemm, lds, depth, left, right);
+  gemm.reduce_splits(reinterpret_cast<int32_t*>(&lds));
   store_integer_tile<P>(args, lds, gemm, args.row_sums, part, z, left_matrix, right_matrix, first_m, first_n);
 }
 
@@ -48,10 +49,10 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define INTEGER_KERNEL(name, dense, halo, packed, groups, ...)                                             \
-  GEMM_ON_##dense(KERNEL_OF(integer_gemm_##name##_i8, integer_gemm<IntegerGemm<GemmTile::kAligned##name>>, \
-                            (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerGemmArgs, a, b,       \
-                            columns, row_sums, residual, table, y, partial))
+#define INTEGER_KERNEL(name, dense, halo, packed, int8, groups, ...)                                         \
+  GEMM_ON_##int8(KERNEL_OF(integer_gemm_##name##_i8, integer_gemm<IntegerGemm<GemmTile::kAligned##name>>,    \
+                           (IntegerGemm<GemmTile::kAligned##name>::kBounds), IntegerGemmArgs, a, b, columns, \
+                           row_sums, residual, table, y, partial))
 GEMM_ALIGNED_TILES(INTEGER_KERNEL)
 
 KERNEL(integer_gemm_sum, kIntegerSumThreads, IntegerSumArgs, partial, columns, row_sums, residual, table, y) {

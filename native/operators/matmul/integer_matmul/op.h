@@ -106,11 +106,10 @@ Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
 
-// The same by the kernel with operands in registers (direct.hip). `is_packed`: the channels of X are padded to a
-// multiple of 16; otherwise their number is a multiple of 8. Throws std::invalid_argument also if
-// has_integer_conv_direct is false.
+// The same for X with a multiple of 8 channels, by the kernel with operands in registers (direct.hip). Throws
+// std::invalid_argument also if has_integer_conv_direct is false.
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                              const DeviceFacts& device, bool is_packed);
+                              const DeviceFacts& device);
 // Returns whether the device has this kernel.
 bool has_integer_conv_direct(const DeviceFacts& device);
 

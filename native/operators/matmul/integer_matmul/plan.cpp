@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 #include "blocks/gpu/walk_plan.h"
@@ -166,12 +165,12 @@ hip::IntegerEpilogue epilogue_of(const IntegerColumnsProblem& p, bool unsigned_l
   return e;
 }
 
-// Sets the optional operands of the epilogue of a convolution.
+// Sets the epilogue and its optional operands.
 template <class Args>
-void fill_epilogue(Args& args, const IntegerColumnsProblem& p) {
+void fill_epilogue(Args& args, const IntegerColumnsProblem& p, bool unsigned_left) {
   args.residual = p.sum.kind != hip::IntegerResidual::kNone ? input(3) : no_buffer();
   args.table = p.has_table ? input(4) : no_buffer();
-  args.epilogue = epilogue_of(p, p.left == ElementType::kUint8);
+  args.epilogue = epilogue_of(p, unsigned_left);
 }
 
 // Sets the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch adds
@@ -218,7 +217,7 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   walk.simplify();
   const int64_t K = round_up(p.K, 16) / 2;  // pairs of elements
   const int64_t batch = walk.total();
-  const auto tiling = choose_aligned(p.M, p.N, K, batch, device, wanted);
+  const auto tiling = choose_aligned(p.M, p.N, K, batch, device, wanted, kMaxSplits, int8_cost);
   if (!tiling || batch * tiling->splits > kMaxGrid) {
     throw std::invalid_argument("a matrix multiplication with too many matrices");
   }
@@ -227,7 +226,7 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   args.b = input(1);
   args.columns = input(2);
   args.row_sums = has_row_sums ? input(3) : no_buffer();
-  args.residual = args.table = no_buffer();
+  fill_epilogue(args, columns, unsigned_left);
   args.y = output(0);
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
@@ -235,7 +234,6 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   args.batch = walk.axes();
   args.a_batch = walk.strides(0);
   args.b_batch = walk.strides(1);
-  args.epilogue = epilogue_of(columns, unsigned_left);
   hip::IntegerSumArgs sum = {};
   sum.row_sums = args.row_sums;
   sum.batch = args.batch;
@@ -277,7 +275,7 @@ hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumns
   args.columns_of_y = make_divisor(p.out[2]);
   args.window = window_of(p);
   args.pixel = to_i31(pixel);
-  fill_epilogue(args, columns);
+  fill_epilogue(args, columns, columns.left == ElementType::kUint8);
   return args;
 }
 
@@ -291,39 +289,28 @@ struct DirectShape {
         columns(arch.matrix == hip::Matrix::kMma ? 32 : arch.wave / 2) {}
 };
 
-// Estimates the clocks of direct.hip on an H200 from the latency of the loads and the bytes read from L2.
-double estimate_direct(const hip::IntegerConvArgs& args, const DeviceFacts& device) {
-  constexpr double kFixed = 2500, kWaveStart = 1500, kStep = 450, kStepBytes = 64, kL2BytesAClock = 2500;
-  constexpr double kWavesOfUnit = 12;
-  const DirectShape shape(architecture(device.arch));
-  const double K = 2.0 * args.K;
-  const auto across = static_cast<double>(divide_up(args.N, shape.columns));
-  const int64_t rows = 16 * hip::kIntegerDirectTiles;
-  const double waves = static_cast<double>(divide_up(args.M, rows)) * across;
-  const double rounds = std::ceil(waves / (device.compute_units * kWavesOfUnit));
-  const double bytes = waves *
-                       (static_cast<double>(rows) / std::min(across, static_cast<double>(shape.waves)) +
-                        static_cast<double>(shape.columns)) *
-                       K;
-  return kFixed + std::max(rounds * (kWaveStart + kStep * K / kStepBytes), bytes / kL2BytesAClock);
+// Returns whether a convolution is a matrix multiplication of the pixels of X.
+bool is_gemm(const ConvolutionProblem& p) {
+  return p.taps() == 1 && p.stride[1] * p.stride[2] == 1 && p.pad == ConvolutionProblem().pad &&
+         p.in == p.out;
 }
-
-// The direct kernel is chosen if its estimate is below this fraction of the tile's estimate.
-constexpr double kDirectGain = 0.7;
 
 }  // namespace
 
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  if (is_gemm(p)) {
+    GemmProblem gemm;
+    gemm.M = p.N * p.out_size();
+    gemm.N = p.M;
+    gemm.K = p.C;
+    return integer_gemm_plan(gemm, columns, false, columns.left == ElementType::kUint8, device, wanted);
+  }
   Plan plan;
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
   hip::IntegerConvArgs args = conv_args(p, columns, round_up(p.C, 16));
-  auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted);
+  const auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted, kMaxSplits, int8_cost);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
-  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
-      estimate_direct(args, device) < kDirectGain * tiling->clocks) {
-    return integer_conv_direct_plan(p, columns, device, true);
-  }
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
 }
@@ -334,11 +321,11 @@ bool has_integer_conv_direct(const DeviceFacts& device) {
 }
 
 Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
-                              const DeviceFacts& device, bool is_packed) {
+                              const DeviceFacts& device) {
   if (!has_integer_conv_direct(device)) throw std::invalid_argument("the device has no direct int8 kernel");
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
   const DirectShape shape(architecture(device.arch));
-  hip::IntegerConvArgs args = conv_args(p, columns, is_packed ? round_up(p.C, 16) : p.C);
+  hip::IntegerConvArgs args = conv_args(p, columns, p.C);
   args.partial = no_buffer();
   const int64_t rows = divide_up(args.M, 16 * hip::kIntegerDirectTiles);
   const int64_t across = divide_up(args.N, shape.columns);
@@ -461,7 +448,7 @@ Plan integer_depthwise_plan(const ConvolutionProblem& p, const IntegerColumnsPro
   args.W = to_i31(p.in[2]);
   args.OW = to_i31(p.out[2]);
   args.window = window_of(p);
-  fill_epilogue(args, columns);
+  fill_epilogue(args, columns, columns.left == ElementType::kUint8);
   return one_launch(square != nullptr ? square : "integer_depthwise", total, hip::kIntegerDepthwiseThreads,
                     args);
 }

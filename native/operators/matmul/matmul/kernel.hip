@@ -91,7 +91,7 @@ using namespace graphopt::hip;
   KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
             StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
 // panels: B is [K, N] in memory. transposed_panels: B is [N, K].
-#define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, groups, ...)                                      \
+#define GEMM_ALIGNED_KERNELS(name, dense, halo, packed, int8, groups, ...)                                \
   GEMM_ON_##dense(                                                                                        \
       KERNEL_OF(gemm_panels_##name##_f16, (gemm_aligned<GemmTile::kAligned##name, true>),                 \
                 (AlignedGemm<GemmTile::kAligned##name, true>::kBounds), GemmAlignedArgs, a, b, bias,      \

@@ -36,7 +36,7 @@ DEVICE void matmul_nbits_gemm(const NBitsGemmArgs& args) {
 using namespace graphopt::hip;
 
 // The kernels of one tile; gemm/kernels.h has the reason for macros.
-#define NBITS_KERNELS(name, dense, halo, packed, groups, ...)                                             \
+#define NBITS_KERNELS(name, dense, halo, packed, int8, groups, ...)                                       \
   GEMM_ON_##packed(                                                                                       \
       KERNEL_OF(matmul_nbits_2_##name##_f16, (matmul_nbits_gemm<GemmTile::kAligned##name, 2>),            \
                 (AlignedGemm<GemmTile::kAligned##name, false>::kBounds), NBitsGemmArgs, a, b, scales,     \
