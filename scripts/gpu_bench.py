@@ -61,6 +61,7 @@ PRODUCTS = (
 )  # fmt: skip
 # The aligned tiles for dense operands, from the largest; `--tiles` times each.
 ALIGNED = [tile.number for tile in (*tiles.DENSE_COPYING, *tiles.DENSE)]
+INT8 = [tile.number for tile in (*tiles.INT8_COPYING, *tiles.INT8)]
 # Images, channels, height and width, filters, kernel, stride
 PLAIN = (
     (32, 64, 56, 64, 3, 1), (32, 256, 56, 512, 1, 2), (32, 256, 28, 1024, 1, 1), (32, 3, 224, 64, 7, 2),
@@ -155,6 +156,7 @@ class Row:
         peer_timer: returns those of PyTorch's.
         cold: whether to show the ratio to the first peer also with a flushed L2.
         with_tile: returns our work with a given tile, for `--tiles`.
+        tiles: the tiles that `--tiles` times.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Row:
     peer_timer: Callable[[Work], float] = milliseconds
     cold: bool = False
     with_tile: Callable[[int], Work] | None = None
+    tiles: Sequence[int] = tuple(ALIGNED)
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ class Group:
                 cells.append(f"cold {ratio:.2f}x")
                 ratios.setdefault("the first, cold", []).append(ratio)
             if by_tile and row.with_tile is not None:
-                times = (milliseconds(row.with_tile(tile), rounds=7) for tile in ALIGNED)
+                times = (milliseconds(row.with_tile(tile), rounds=7) for tile in row.tiles)
                 cells.append(f"[{' '.join(f'{t:.4f}' for t in times)}]")
             kernels = dict.fromkeys(launch["kernel"] for launch in row.plan.launches)
             cells.append(f"{' '.join(kernels)}, {len(row.plan.launches)} launches")
@@ -358,7 +361,14 @@ def integer_matmuls(r: Runner) -> Iterator[Row]:
             peers["cuBLAS int8 to int32"] = partial(torch._int_mm, a, b.T)
         plan = r.plan("integer_gemm", *fixed, c_int32(-1))
         yield r.row(
-            str((M, N, K)), plan, [a, b, operands, a], [y], peers=peers, flops=2 * M * N * K, with_tile=with_tile
+            str((M, N, K)),
+            plan,
+            [a, b, operands, a],
+            [y],
+            peers=peers,
+            flops=2 * M * N * K,
+            with_tile=with_tile,
+            tiles=INT8,
         )
 
 
