@@ -1,4 +1,4 @@
-"""ONNX Runtime's contrib operators as input. CONTRIB maps (domain, name) to each operator in this folder's SPECS."""
+"""Definitions of ONNX Runtime's contrib operators. CONTRIB maps (domain, name) to those in the modules' SPECS."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     O = softmax(scale Q K^T + attention_bias + mask) V for each head; the default scale is 1 / sqrt(head size)
 
 Q, K and V are [batch, sequence, heads * head size]. Attention projects its input to them; the other operators take them
-as inputs. A mask has one element for each key, or for each query and key, or contains sequence lengths. The operators
-add `mask_filter_value` to the scores of masked keys. `past` keys and values precede the new ones.
+as inputs. A mask has one element for each key, has one for each query and key, or contains sequence lengths. The
+operators add `mask_filter_value` to the scores of masked keys. `past` keys and values precede the new ones.
 A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
 
@@ -54,9 +54,9 @@ def lengths_mask(w: Writer, end: ir.Value, start: ir.Value | None, total: ir.Val
 
 
 def additive_mask(
-    w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.DataType, filtered: float
+    w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.DataType, masked_term: float
 ) -> ir.Value:
-    """Converts a mask to a term for scores [B, N, S, total]: `filtered` for masked keys, 0 elsewhere.
+    """Converts a mask to a term for scores [B, N, S, total]: `masked_term` for masked keys, 0 elsewhere.
 
     Args:
         w: writes the nodes.
@@ -65,7 +65,7 @@ def additive_mask(
         batch: a value with B as its first dimension.
         total: the number of keys, int64 [1].
         T: the element type of the scores.
-        filtered: the term of masked keys.
+        masked_term: the term of masked keys.
 
     Raises:
         Refusal: another rank, or a vector of unknown length.
@@ -91,14 +91,14 @@ def additive_mask(
     else:
         raise w.refuse(Code.WRONG_RANK, f"the mask has rank {rank}")
     visible = w.unsqueeze(visible, 1) if rank == 3 else w.unsqueeze(visible, 1, 2)
-    return w.op("Where", visible, w.number(0.0, T), w.number(filtered, T))
+    return w.op("Where", visible, w.number(0.0, T), w.number(masked_term, T))
 
 
 def causal_mask(w: Writer, queries: ir.Value, total: ir.Value, T: ir.DataType) -> ir.Value:
     """Returns the causal term [S, total] of the scores: -inf for later keys. The last row is the newest query."""
     row = w.unsqueeze(w.add(w.arange(queries), w.sub(total, queries)), 1)
-    beyond = w.op("Greater", w.unsqueeze(w.arange(total), 0), row)
-    return w.op("Where", beyond, w.number(-math.inf, T), w.number(0.0, T))
+    is_later = w.op("Greater", w.unsqueeze(w.arange(total), 0), row)
+    return w.op("Where", is_later, w.number(-math.inf, T), w.number(0.0, T))
 
 
 def append_to_past(w: Writer, past: ir.Value, new: ir.Value, length: ir.Value | None) -> tuple[ir.Value, ir.Value]:
@@ -132,7 +132,7 @@ def _transpose_keys(w: Writer, k: ir.Value) -> ir.Value:
 
 
 def attend(
-    w: Writer, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, added: Sequence[ir.Value], T: ir.DataType
+    w: Writer, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, terms: Sequence[ir.Value], T: ir.DataType
 ) -> tuple[ir.Value, ir.Value]:
     """Writes softmax(scale q k^T + added) v for q, k and v [B, N, .., H] of element type T.
 
@@ -140,7 +140,7 @@ def attend(
         The context [B, N, S, H], and the scores before the softmax.
     """
     scores = w.mul(w.matmul(q, _transpose_keys(w, k)), w.number(scale, T))
-    for term in added:
+    for term in terms:
         scores = w.add(scores, term)
     return w.matmul(w.softmax(scores), v), scores
 
@@ -183,15 +183,15 @@ def _define_attention(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]
 def _score_terms(
     w: Writer, call: Call[ir.Value], mask: str, q: ir.Value, k: ir.Value, batch: ir.Value, T: ir.DataType
 ) -> list[ir.Value]:
-    added = []
+    terms = []
     if "attention_bias" in call:
-        added.append(call["attention_bias"])
+        terms.append(call["attention_bias"])
     if mask in call:
-        filtered = call.attribute("mask_filter_value", MASK_FILTER)
-        added.append(additive_mask(w, call[mask], batch, w.dim(k, 2), T, filtered))
+        masked_term = call.attribute("mask_filter_value", MASK_FILTER)
+        terms.append(additive_mask(w, call[mask], batch, w.dim(k, 2), T, masked_term))
     if call.attributes.get("unidirectional"):
-        added.append(causal_mask(w, w.dim(q, 2), w.dim(k, 2), T))
-    return added
+        terms.append(causal_mask(w, w.dim(q, 2), w.dim(k, 2), T))
+    return terms
 
 
 def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
@@ -232,7 +232,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
             append_to_past(w, call["past_key"], k, length),
             append_to_past(w, call["past_value"], v, length),
         )
-    if "cache_indirection" in call and "past_key" in call:  # beams share the keys of a cross attention
+    if "cache_indirection" in call and "past_key" in call:  # the beams of a cross attention share their keys
         k, v = (_select_beams(w, x, call["cache_indirection"]) for x in (k, v))
     mask = "key_padding_mask" if "key_padding_mask" in call else "mask_index"
     size = hidden[0] // N if hidden[0] is not None else None
@@ -284,8 +284,8 @@ def _select_beams(w: Writer, x: ir.Value, indirection: ir.Value) -> ir.Value:
     chosen = w.cast(w.slice(indirection, 2, w.ints(0), old), INT64)  # [B, W, T - 1]
     own = w.expand(w.reshape(w.arange(beams), 1, -1, 1), w.dim(indirection, 0), beams, 1)
     chosen = w.concat([chosen, own], 2)
-    first = w.mul(w.reshape(w.arange(w.dim(indirection, 0)), -1, 1, 1), beams)
-    row = w.reshape(w.add(chosen, first), rows, total)
+    first_row = w.mul(w.reshape(w.arange(w.dim(indirection, 0)), -1, 1, 1), beams)
+    row = w.reshape(w.add(chosen, first_row), rows, total)
     flat = w.add(w.mul(row, total), w.unsqueeze(w.arange(total), 0))  # indices into [B W T, N, H]
     by_token = w.transpose(x, 0, 2, 1, 3)
     table = w.op("Reshape", by_token, w.shape([-1, w.dim(x, 1), w.dim(x, 3)]))

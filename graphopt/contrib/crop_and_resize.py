@@ -1,6 +1,6 @@
 """CropAndResize: crops boxes from images and resizes each crop to h x w, with aligned corners.
 
-X [N, C, H, W]; rois [R, 4] are y1, x1, y2, x2 in units of H - 1 and W - 1; batch_indices [R] is each box's index in N.
+X [N, C, H, W]; rois [R, 4] are y1, x1, y2, x2 in units of H - 1 and W - 1; batch_indices [R] is the image of each box.
 Output row i samples the image at y1 (H - 1) + i (y2 - y1) (H - 1) / (h - 1), or at the center of the box if h is 1.
 Samples outside the image are `extrapolation_value`.
 """
@@ -39,19 +39,19 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         value = _pixels(w, images, image, _round(w, y), _round(w, x_at), last_row, last_column)
     else:
         low_y, low_x = w.op("Floor", y), w.op("Floor", x_at)
-        part_y, part_x = w.unsqueeze(w.sub(y, low_y), 2, 3), w.unsqueeze(w.sub(x_at, low_x), 1, 3)
+        weight_y, weight_x = w.unsqueeze(w.sub(y, low_y), 2, 3), w.unsqueeze(w.sub(x_at, low_x), 1, 3)
         high_y, high_x = w.op("Ceil", y), w.op("Ceil", x_at)
         rows = []
         for row in (low_y, high_y):
             left, right = (_pixels(w, images, image, row, column, last_row, last_column) for column in (low_x, high_x))
-            rows.append(w.add(left, w.mul(w.sub(right, left), part_x)))
-        value = w.add(rows[0], w.mul(w.sub(rows[1], rows[0]), part_y))
+            rows.append(w.add(left, w.mul(w.sub(right, left), weight_x)))
+        value = w.add(rows[0], w.mul(w.sub(rows[1], rows[0]), weight_y))
     outside = w.number(call.attribute("extrapolation_value"), FLOAT)
     return {"Y": w.transpose(w.op("Where", w.unsqueeze(inside, 3), value, outside), 0, 3, 1, 2)}
 
 
 def _positions(w: Writer, rois: ir.Value, axis: int, count: ir.Value, extent: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Returns the image row (or column) of each row of each crop, float [R, count], and the last index."""
+    """Returns the sampled image row (or column) of each crop row (or column), float [R, count], and the last index."""
     last = w.cast(w.sub(extent, w.ints(1)), FLOAT)
     begin = w.mul(w.slice(rois, 1, axis, axis + 1), last)
     end = w.mul(w.slice(rois, 1, axis + 2, axis + 3), last)

@@ -41,9 +41,9 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     else:
         zero = np.full(blocks, 0 if kind in FOUR_BITS else 2 ** (bits - 1), codes.dtype)
     if w.opset >= SCALES_OF_BLOCKS_OPSET:
-        narrow = (kind if kind in FOUR_BITS else ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
-        quantized, points = w.array(codes.astype(narrow)), w.array(zero.astype(narrow))
-        weights = w.op("DequantizeLinear", quantized, scales, points, axis=axis % codes.ndim, block_size=size)
+        dtype = (kind if kind in FOUR_BITS else ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
+        quantized, zero_points = w.array(codes.astype(dtype)), w.array(zero.astype(dtype))
+        weights = w.op("DequantizeLinear", quantized, scales, zero_points, axis=axis % codes.ndim, block_size=size)
     else:
         block = w.array(np.arange(codes.shape[axis]) // size)
         shift, scale = (w.op("Gather", x, block, axis=axis) for x in (w.array(zero.astype(T.numpy())), scales))

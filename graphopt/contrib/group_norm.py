@@ -20,8 +20,8 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if "skip" in call:
         x = _sum(w, call)
         outputs["S"] = x
-    last, groups = bool(call.attribute("channels_last")), call.attribute("groups")
-    if last:
+    channels_last, groups = bool(call.attribute("channels_last")), call.attribute("groups")
+    if channels_last:
         x = w.transpose(x, 0, 3, 1, 2)
     T = w.dtype(call["X"])
     grouped = w.reshape(x, 0, groups, -1)
@@ -33,17 +33,17 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         y = w.op(op, y, w.unsqueeze(parameter, 1, 2))
     if call.attribute("activation"):
         y = w.mul(y, w.op("Sigmoid", y))
-    outputs["Y"] = w.transpose(y, 0, 2, 3, 1) if last else y
+    outputs["Y"] = w.transpose(y, 0, 2, 3, 1) if channels_last else y
     return outputs
 
 
 def _sum(w: Writer, call: Call[ir.Value]) -> ir.Value:
-    last = bool(call.attribute("channels_last"))
+    channels_last = bool(call.attribute("channels_last"))
     skip, bias = call["skip"], call.get("bias")
     if w.rank(skip) == 2:
-        skip = w.unsqueeze(skip, *((1, 2) if last else (2, 3)))
+        skip = w.unsqueeze(skip, *((1, 2) if channels_last else (2, 3)))
     x = w.add(call["X"], skip)
-    return x if bias is None else w.add(x, bias if last else w.unsqueeze(bias, 1, 2))
+    return x if bias is None else w.add(x, bias if channels_last else w.unsqueeze(bias, 1, 2))
 
 
 _ATTRIBUTES = {"activation": REQUIRED, "channels_last": 1, "epsilon": 1e-5, "groups": REQUIRED}

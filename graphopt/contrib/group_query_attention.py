@@ -54,16 +54,16 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     # The position of each sequence's first new token: 0 in the first call.
     total = w.op("Reshape", w.cast(call["total_sequence_length"], INT64), w.ints(1))
     ends = w.add(w.op("Reshape", w.cast(call["seqlens_k"], INT64), w.ints(-1, 1)), w.ints(1))  # [B, 1]
-    first = w.op("Equal", total, S)
-    begin = w.op("Where", first, w.ints(0), w.sub(ends, S))
+    is_first_call = w.op("Equal", total, S)
+    begin = w.op("Where", is_first_call, w.ints(0), w.sub(ends, S))
     new = w.unsqueeze(w.arange(S), 0)
     position = w.add(begin, new)  # [B, S]
     if call.attribute("do_rotary", 0):
         ids = call.get("position_ids") or position
         cos, sin = call["cos_cache"], call["sin_cache"]
         dim = 2 * w.require_size(cos, 1)
-        turns = gather_angles(w, cos, ids), gather_angles(w, sin, ids)
-        q, k = (rotate(w, x, *turns, dim, H, bool(call.attribute("rotary_interleaved", 0))) for x in (q, k))
+        angles = gather_angles(w, cos, ids), gather_angles(w, sin, ids)
+        q, k = (rotate(w, x, *angles, dim, H, bool(call.attribute("rotary_interleaved", 0))) for x in (q, k))
     q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
     if "past_key" in call:
         k, v = (_cached(w, call[p], x, begin, S, total) for p, x in (("past_key", k), ("past_value", v)))
@@ -79,12 +79,12 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         scores = w.mul(w.op("Tanh", w.div(scores, w.number(cap, T))), w.number(cap, T))
     scores = w.op("Reshape", scores, w.op("Concat", B, w.ints(N), S, keys, axis=0))
     if "attention_bias" in call:
-        bias = call["attention_bias"]  # [.., total]; the cache may be longer
+        bias = call["attention_bias"]  # [.., total]; the cache may have more rows
         missing = w.sub(keys, w.dim(bias, 3))
         none = w.op("Expand", w.number(0.0, T), w.op("Concat", w.slice(w.op("Shape", bias), 0, 0, 3), missing, axis=0))
         scores = w.add(scores, w.concat([bias, none], 3))
-    seen = _visible_keys(w, call, keys, position, ends)
-    masked = w.op("Where", w.unsqueeze(seen, 1), scores, w.number(-math.inf, T))
+    visible = _visible_keys(w, call, keys, position, ends)
+    masked = w.op("Where", w.unsqueeze(visible, 1), scores, w.number(-math.inf, T))
     sink: ir.Value | None = None
     if "head_sink" in call:
         sink = w.reshape(call["head_sink"], 1, N, 1, 1)
@@ -92,8 +92,9 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         sink = w.number(0.0, T)
     if sink is None:
         p = w.softmax(masked)
-        if call.attribute("local_window_size") > 0:  # no visible key: softmax gives NaN, the kernel 0
-            p = w.op("Where", w.unsqueeze(seen, 1), p, w.number(0.0, T))
+        # Without a visible key the softmax is NaN, and the kernel returns 0.
+        if call.attribute("local_window_size") > 0:
+            p = w.op("Where", w.unsqueeze(visible, 1), p, w.number(0.0, T))
     else:  # the sink is one more key with value 0
         column = w.op("Expand", sink, w.op("Concat", B, w.ints(N), S, w.ints(1), axis=0))
         p = w.slice(w.softmax(w.concat([masked, column], 3)), 3, w.ints(0), keys)
@@ -106,7 +107,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, ends: ir.Value) -> ir.Value:
-    """Computes the keys that each query attends to, bool [B, S, keys]; keys beyond the sequence's end are excluded.
+    """Returns a mask of the keys that each query attends to, bool [B, S, keys]; excludes keys after the sequence's end.
 
     Args:
         w: writes the nodes.
@@ -115,24 +116,24 @@ def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.
         position: the position of each query, int64 [B, S].
         ends: the length of each sequence, int64 [B, 1].
     """
-    if _ends_at_last_key(call):
+    if _clamps_padding_queries(call):
         position = w.op("Where", w.op("Less", position, ends), position, w.sub(ends, w.ints(1)))
     at = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
     row = w.unsqueeze(position, 2)  # [B, S, 1]
-    seen = w.op("Less", at, w.unsqueeze(ends, 2))
+    visible = w.op("Less", at, w.unsqueeze(ends, 2))
     if call.attribute("causal", 1):
-        seen = w.op("And", seen, w.op("Not", w.op("Greater", at, row)))
+        visible = w.op("And", visible, w.op("Not", w.op("Greater", at, row)))
     if (window := call.attribute("local_window_size")) > 0:
-        seen = w.op("And", seen, w.op("Greater", at, w.sub(row, w.ints(window))))
-    return seen
+        visible = w.op("And", visible, w.op("Greater", at, w.sub(row, w.ints(window))))
+    return visible
 
 
-def _ends_at_last_key(call: Call[Any]) -> bool:
+def _clamps_padding_queries(call: Call[Any]) -> bool:
     """Returns whether queries in the padding after a sequence have the window of the sequence's last token.
 
-    onnxruntime 1.32 has two CPU kernels, and this is true of the one without flash attention. The flash-attention
-    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query that
-    kernel moves the window past the end of the sequence, until no key is left and the output is 0.
+    onnxruntime 1.32 has two CPU kernels. This is true of the kernel without flash attention. The flash-attention
+    kernel runs in float32, without soft cap, sink and output_qk, and if both caches are outputs. For such a query the
+    flash-attention kernel moves the window past the end of the sequence. If no key is left, the output is 0.
     """
     return bool(
         call.attribute("softcap", 0.0)
@@ -166,7 +167,7 @@ def _refuse(w: Writer, call: Call[ir.Value]) -> None:
 
 
 def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Value, total: ir.Value) -> ir.Value:
-    """Returns the output cache [B, G, max(total, past length), H]: past rows up to `begin`, new rows, zeros.
+    """Returns the output cache [B, G, max(total, past length), H]: past rows before `begin`, then new rows, then zeros.
 
     Args:
         w: writes the nodes.
@@ -176,11 +177,11 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
         S: the number of new tokens, int64 [1].
         total: total_sequence_length, int64 [1].
     """
-    held = w.dim(past, 2)
+    past_length = w.dim(past, 2)
     length = (
-        w.op("Max", total, held)
+        w.op("Max", total, past_length)
         if w.opset >= MAX_OF_INTEGERS_OPSET
-        else w.op("Where", w.op("Less", total, held), held, total)
+        else w.op("Where", w.op("Less", total, past_length), past_length, total)
     )
     at = w.unsqueeze(w.arange(length), 0)  # [1, length]
     since = w.sub(at, begin)  # [B, length]
@@ -193,7 +194,7 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
         w.op("Concat", w.dim(new, 0), w.dim(new, 1), w.ints(1), w.dim(new, 3), axis=0),
     )
     pool = w.concat([past, new, zero], 2)
-    source = w.op("Where", is_new, w.add(since, held), w.add(held, S))
+    source = w.op("Where", is_new, w.add(since, past_length), w.add(past_length, S))
     source = w.op("Where", is_past, at, source)
     index = w.unsqueeze(source, 1, 3)
     shape = w.op("Concat", w.dim(new, 0), w.dim(new, 1), length, w.dim(new, 3), axis=0)

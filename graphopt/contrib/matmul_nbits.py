@@ -31,10 +31,10 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         raise w.refuse(Code.ATTRIBUTE, "the weights have the layout of one GPU kernel")
     T, blocks = w.dtype(scales, A), -(-K // size)
     _check_sizes(w, call, blocks)
-    packed, points = w.constant(B), w.constant(call.get("zero_points"))
-    known_points = "zero_points" not in call or points is not None
-    if w.opset >= SCALES_OF_BLOCKS_OPSET and bits != 2 and packed is not None and known_points and "g_idx" not in call:
-        weights = _blocked(w, call, packed, points, T)
+    packed, zero_points = w.constant(B), w.constant(call.get("zero_points"))
+    zeros_known = "zero_points" not in call or zero_points is not None
+    if w.opset >= SCALES_OF_BLOCKS_OPSET and bits != 2 and packed is not None and zeros_known and "g_idx" not in call:
+        weights = _blocked(w, call, packed, zero_points, T)
     else:
         weights = _unpacked(w, call, blocks, T)
     y = w.matmul(A, w.transpose(weights, 1, 0))
@@ -45,8 +45,8 @@ def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
     """Refuses operands of the wrong size, which onnxruntime 1.22 does not check."""
     N, bits, size = (call.attribute(n) for n in ("N", "bits", "block_size"))
     counts = {"B": N * blocks * (size * bits // 8), "scales": N * blocks}
-    points = call.get("zero_points")
-    if points is not None and (dtype := w.editor.dtype(points)) is not None:
+    zero_points = call.get("zero_points")
+    if zero_points is not None and (dtype := w.editor.dtype(zero_points)) is not None:
         counts["zero_points"] = N * (-(-blocks * bits // 8) if dtype == ir.DataType.UINT8 else blocks)
     for name, count in counts.items():
         dims = w.editor.shapes.dims(call[name]) or ()
@@ -55,7 +55,7 @@ def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
             raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, but must hold {count} elements")
 
 
-def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | None, T: ir.DataType) -> ir.Value:
+def _blocked(w: Writer, call: Call[ir.Value], packed: Array, zero_points: Array | None, T: ir.DataType) -> ir.Value:
     """Writes the weights [N, K] by DequantizeLinear, which keeps them packed in the file.
 
     DequantizeLinear takes integer zero points only, so float zero points are subtracted after it.
@@ -63,21 +63,21 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks = -(-K // size)
     kind = ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8
-    narrow = kind.numpy()
-    integer_points = points is None or points.dtype == np.uint8
-    if points is None:
-        zero = np.full((N, blocks), 2 ** (bits - 1), narrow)
-    elif integer_points:
-        zero = unpack(points.reshape(N, -1), bits)[:, :blocks].astype(narrow)
+    dtype = kind.numpy()
+    integer_zeros = zero_points is None or zero_points.dtype == np.uint8
+    if zero_points is None:
+        zero = np.full((N, blocks), 2 ** (bits - 1), dtype)
+    elif integer_zeros:
+        zero = unpack(zero_points.reshape(N, -1), bits)[:, :blocks].astype(dtype)
     else:
-        zero = np.zeros((N, blocks), narrow)
+        zero = np.zeros((N, blocks), dtype)
     # The last block is complete, and the result is sliced: OpenVINO does not accept a partial last block.
     shape = ir.Shape((N, blocks * size))
-    # Lazy, because a node is defined several times only to check its shapes.
-    codes = ir.LazyTensor(lambda: ir.Tensor(unpack(packed.reshape(N, -1), bits).astype(narrow)), kind, shape)
+    # Lazy, because a definition is also written only to check its shapes.
+    codes = ir.LazyTensor(lambda: ir.Tensor(unpack(packed.reshape(N, -1), bits).astype(dtype)), kind, shape)
     scales = w.reshape(call["scales"], N, blocks)
     weights = w.op("DequantizeLinear", w.array(codes), scales, w.array(zero), axis=1, block_size=size)
-    if not integer_points:
+    if not integer_zeros:
         shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
         each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
         weights = w.sub(weights, w.reshape(each, N, blocks * size))

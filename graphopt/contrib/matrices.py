@@ -44,8 +44,8 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         column = w.slice(rows, 2, step, step + 1)  # [B, n, 1]
         size = w.op("Abs", column)
         if step:  # exclude earlier pivot rows
-            left = w.array(np.arange(n).reshape(1, n, 1) >= step)
-            size = w.op("Where", left, size, w.number(-1.0, ir.DataType.FLOAT))
+            is_remaining = w.array(np.arange(n).reshape(1, n, 1) >= step)
+            size = w.op("Where", is_remaining, size, w.number(-1.0, ir.DataType.FLOAT))
         pivot = w.op("ArgMax", size, axis=1, keepdims=1)  # [B, 1, 1]
         place = w.op("Reshape", index, w.ints(1, n, 1))
         # Exchange rows `step` and `pivot`: `source` is the old index of each row.

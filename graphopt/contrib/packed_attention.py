@@ -1,6 +1,6 @@
 """PackedAttention and PackedMultiHeadAttention: concatenated sequences of different lengths, without padding.
 
-The first elements of `token_offset` [B, S] are the indices of the tokens in the padded sequences [B S].
+The first elements of `token_offset` [B, S], one for each token, are the tokens' indices in the padded sequences [B S].
 `cumulative_sequence_length` [B + 1] contains the index of each sequence's first token, then the number of tokens.
 Padding is neither query nor key.
 """
@@ -31,9 +31,9 @@ def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list
     tokens = w.dim(values[0], 0)
     offsets = call["token_offset"]
     B, S = w.dim(offsets, 0), w.dim(offsets, 1)
-    place = w.cast(w.slice(w.reshape(offsets, -1), 0, w.ints(0), tokens), ir.DataType.INT64)
+    token_index = w.cast(w.slice(w.reshape(offsets, -1), 0, w.ints(0), tokens), ir.DataType.INT64)
     rows = w.mul(B, S)
-    column = w.unsqueeze(place, 1)
+    column = w.unsqueeze(token_index, 1)
     padded = []
     for x, size in zip(values, sizes, strict=True):
         empty = w.expand(w.number(0.0, T), rows, size)
@@ -41,14 +41,14 @@ def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list
     ends = call["cumulative_sequence_length"]
     lengths = w.sub(w.slice(ends, 0, 1, None), w.slice(ends, 0, 0, -1))
     kept = w.unsqueeze(lengths_mask(w, lengths, None, S), 1, 2)
-    added = [call["attention_bias"]] if "attention_bias" in call else []
-    added.append(w.op("Where", kept, w.number(0.0, T), w.number(-math.inf, T)))
+    terms = [call["attention_bias"]] if "attention_bias" in call else []
+    terms.append(w.op("Where", kept, w.number(0.0, T), w.number(-math.inf, T)))
     scale = scale_of(call, sizes[0] // N)
     assert scale is not None
     q, k, v = padded
-    context, _ = attend(w, q, k, v, scale, added, T)
+    context, _ = attend(w, q, k, v, scale, terms, T)
     flat = w.reshape(merge_heads(w, context, sizes[2]), -1, sizes[2])
-    return {"output": w.op("Gather", flat, place, axis=0)}
+    return {"output": w.op("Gather", flat, token_index, axis=0)}
 
 
 def _define_attention(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:

@@ -32,8 +32,8 @@ KERNELS, FORM = "quantized/quantized", "DequantizeLinear, .., QuantizeLinear"
 
 def _dequantize(w: Writer, call: Call[ir.Value], x: str, scale: str, zero: str) -> ir.Value:
     """Dequantizes input `x` of a QLinear operator, which has a scalar scale and zero point."""
-    points = (to_scalar(w, call[zero]),) if zero in call else ()
-    return w.op("DequantizeLinear", call[x], to_scalar(w, call[scale]), *points)
+    zero_points = (to_scalar(w, call[zero]),) if zero in call else ()
+    return w.op("DequantizeLinear", call[x], to_scalar(w, call[scale]), *zero_points)
 
 
 def quantize(w: Writer, call: Call[ir.Value], y: ir.Value, scale: str, zero: str, like: ir.Value) -> ir.Value:
@@ -47,8 +47,8 @@ def quantize(w: Writer, call: Call[ir.Value], y: ir.Value, scale: str, zero: str
         zero: the formal name of the zero point, which may be absent.
         like: an input with the output's element type.
     """
-    point = to_scalar(w, call[zero]) if zero in call else w.array(np.zeros((), w.dtype(like).numpy()))
-    return w.op("QuantizeLinear", y, to_scalar(w, call[scale]), point)
+    zero_point = to_scalar(w, call[zero]) if zero in call else w.array(np.zeros((), w.dtype(like).numpy()))
+    return w.op("QuantizeLinear", y, to_scalar(w, call[scale]), zero_point)
 
 
 def to_scalar(w: Writer, x: ir.Value) -> ir.Value:

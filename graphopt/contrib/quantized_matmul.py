@@ -30,8 +30,8 @@ KERNELS, FORM = "matmul/integer_matmul", "MatMulInteger, Mul"
 
 
 def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
-    last = call.attribute("channels_last")
-    x = w.channels_first(call["x"]) if last else call["x"]
+    channels_last = call.attribute("channels_last")
+    x = w.channels_first(call["x"]) if channels_last else call["x"]
     attributes = {n: call.attribute(n) for n in CONV_ATTRIBUTES if call.attribute(n) is not None}
     if w.opset < SCALES_OF_CHANNELS_OPSET:
         names = ("x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point")
@@ -44,12 +44,12 @@ def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         # The unit of the bias is the product of both scales.
         bias = (w.mul(w.cast(call["B"], FLOAT), w.mul(x_scale, w_scale)),) if "B" in call else ()
         y = quantize(w, call, w.op("Conv", real, weights, *bias, **attributes), "y_scale", "y_zero_point", x)
-    return {"y": w.channels_last(y) if last else y}
+    return {"y": w.channels_last(y) if channels_last else y}
 
 
-def _matmul_integer(w: Writer, a: ir.Value, b: ir.Value, *points: ir.Value | None) -> ir.Value:
+def _matmul_integer(w: Writer, a: ir.Value, b: ir.Value, *zero_points: ir.Value | None) -> ir.Value:
     """Subtracts zero points from 8-bit matrices, multiplies exactly in int32, and casts the result to float32."""
-    given = list(points)
+    given = list(zero_points)
     while given and given[-1] is None:
         given.pop()
     # onnxruntime before 1.24 fails if an absent input precedes a present one.

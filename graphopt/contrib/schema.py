@@ -1,9 +1,9 @@
 """The description of one operator of ONNX Runtime's domain `com.microsoft`.
 
 These operators occur in models that ONNX Runtime's tools have written; graphopt reads and never emits them. Each is
-described by the facts of its schema and by a definition in standard ONNX. Tests compare the definition with a numpy
+described by its schema and by a definition in standard ONNX. Tests compare the definition with a numpy
 reference, written from the schema's text independently of the definition (tests/contrib/references).
-Source of the facts: ONNX Runtime, docs/ContribOperators.md, and the schemas in its wheels.
+Source of the schemas: ONNX Runtime, docs/ContribOperators.md, and the schemas in its wheels.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ContribOp:
     """One operator.
 
     Attributes:
-        signature: the operator's name, its inputs and outputs, "Name(A, B?) -> Y, Z?"; "?" at the end of a formal name
-            marks an input or output that may be absent, "*" a variadic input.
+        signature: the operator's name, its inputs and outputs, "Name(A, B?) -> Y, Z?". "?" at the end of a formal name
+            marks an input or output that may be absent; "*" marks a variadic input.
         define: writes standard ONNX with `Writer`; returns the value of each used output.
         attributes: name -> default; None if the schema has no default, REQUIRED if every node must have the attribute.
         form: the result of the passes on its definition, for the documentation: our operators or standard ONNX.

@@ -16,7 +16,7 @@ MIN_OPSET = 11
 
 
 class Writer(Builder):
-    """Collects the nodes of one definition in order. They use the anchor's inputs and are not in the graph yet.
+    """Collects the nodes of one definition in order. They read the anchor's inputs and are not in the graph yet.
 
     Raises:
         Refusal: the model's default opset is below MIN_OPSET.
@@ -27,7 +27,7 @@ class Writer(Builder):
         if self.opset < MIN_OPSET:
             raise Refusal(Code.OPSET, f"the definition needs opset {MIN_OPSET}, but the model has {self.opset}", anchor)
 
-    # -- queries of the node's inputs ----------------------------------------------------------------------------------
+    # -- queries about the node's inputs -------------------------------------------------------------------------------
 
     def refuse(self, code: Code, detail: str) -> Refusal:
         return Refusal(code, detail, self.anchor)
@@ -81,24 +81,24 @@ class Writer(Builder):
         """Transposes [N, C, spatial..] to [N, spatial.., C]."""
         return self.transpose(x, 0, *range(2, self.rank(x)), 1)
 
-    # -- parts of several definitions ----------------------------------------------------------------------------------
+    # -- normalizations ------------------------------------------------------------------------------------------------
 
     def layer_norm(self, x: ir.Value, gamma: ir.Value, beta: ir.Value | None, epsilon: float) -> ir.Value:
-        """Writes a layer normalization over the last axis; below opset 17 from primitive operators in float32."""
+        """Writes a layer normalization over the last axis; below opset 17 as elementary operators in float32."""
         T = self.dtype(gamma, x)
         if self.opset >= first_opset("LayerNormalization"):
             shift = () if beta is None else (beta,)
             return self.op("LayerNormalization", x, gamma, *shift, axis=-1, epsilon=epsilon)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
         centred = self.sub(wide, self.reduce("ReduceMean", wide, -1))
-        y = self.mul(self._narrow(self.div(centred, self.root_mean_square(centred, epsilon)), T), gamma)
+        y = self.mul(self._cast_from_float32(self.div(centred, self.root_mean_square(centred, epsilon)), T), gamma)
         return y if beta is None else self.add(y, beta)
 
     def rms_norm(self, x: ir.Value, gamma: ir.Value, epsilon: float) -> ir.Value:
         """Writes an RMS normalization over the last axis, with statistics in float32."""
         T = self.dtype(gamma, x)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
-        return self.mul(self._narrow(self.div(wide, self.root_mean_square(wide, epsilon)), T), gamma)
+        return self.mul(self._cast_from_float32(self.div(wide, self.root_mean_square(wide, epsilon)), T), gamma)
 
     def root_mean_square(self, x: ir.Value, epsilon: float) -> ir.Value:
         """Writes sqrt(mean(x^2) + epsilon) over the last axis of a float32 value."""
@@ -106,5 +106,5 @@ class Writer(Builder):
         mean = self.reduce("ReduceMean", squares, -1)
         return self.op("Sqrt", self.add(mean, self.number(epsilon, ir.DataType.FLOAT)))
 
-    def _narrow(self, x: ir.Value, T: ir.DataType) -> ir.Value:
+    def _cast_from_float32(self, x: ir.Value, T: ir.DataType) -> ir.Value:
         return x if T == ir.DataType.FLOAT else self.cast(x, T)

@@ -1,4 +1,4 @@
-"""The rewrites, one file each; registry.py lists them in order."""
+"""The rewrites. registry.py lists them in execution order."""
 
 from __future__ import annotations
 

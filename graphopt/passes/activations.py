@@ -4,8 +4,8 @@
     x clip(x / 6 + 1 / 2, 0, 1) -> HardSwish;  x tanh(softplus(x)) -> Mish;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu
 
 Why it is legal: the operators are defined by these equations (ONNX operator specification); constants agree with the
-definition within a relative tolerance for the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is
-1, as in Mish.
+definition within a relative tolerance that depends on the element type. If exp(x) of a written-out softplus overflows,
+tanh(ln(Inf)) is 1, which is also the result of Mish.
 
 Conditions: no other node reads a value between x and the result; x is float or float16; constants do not broadcast x;
 Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of four. SiLU and quick Gelu
@@ -27,7 +27,7 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 
-# suffix -> operator
+# Suffix of a written-out form (forms/activation.py) -> standard operator.
 STANDARD = {
     **{name: name for name in ("LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Gelu")},
     "GeluTanh": "Gelu",
@@ -47,8 +47,8 @@ class Activations(Pass[Form, Form]):
     def match(self, node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(node, editor)
         if form is None and node.op_type == "Sigmoid" and (slope := quick_gelu_slope(node, editor)) is not None:
-            what = f"ONNX Runtime runs x Sigmoid({slope:.4g} x) faster than the operator Swish of opset 24"
-            raise Refusal(Code.NO_GAIN, what, node)
+            detail = f"ONNX Runtime runs x Sigmoid({slope:.4g} x) faster than the operator Swish of opset 24"
+            raise Refusal(Code.NO_GAIN, detail, node)
         if form is None and node.op_type == "Erf" and (slope := almost_gelu(node, editor)) is not None:
             raise Refusal(
                 Code.ATTRIBUTE, f"the argument of erf is {slope:.8g} x, and Gelu has x / sqrt 2 = 0.70710678 x", node

@@ -1,4 +1,4 @@
-"""Fuses a LayerNorm with a computed scale A and shift B of each image (AdaLN of diffusion transformers).
+"""Fuses a LayerNorm with the scale A and shift B that the model computes for each image (AdaLN).
 
     FusedLayerNorm[Add[Sum]](X, gamma, beta) A + B
         = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A and B are [N, 1, .., D]
@@ -10,7 +10,7 @@ gamma is 1, gamma A is not computed; if beta is 0, beta A + B is not computed.
 
 Conditions: no other node reads the norm or its product with A; A and B have the rank of X, size D along the last axis
 and size 1 along the axes between the first and the last. Along the first axis both have the size of X, or both have
-size 1. X, A and B have one type.
+size 1. X, A and B have the same type.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AdaMatch:
 
     norm: ir.Node
     modulation: Modulation
-    place: ir.Node
+    insertion_point: ir.Node
 
     @property
     def name(self) -> str:
@@ -81,31 +81,31 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
             raise Refusal(Code.WRONG_SHAPE, f"the scale has {first[0]} images, and the shift has {first[1]}", norm)
         editor.require_equal_types((x, modulation.scale, modulation.shift), norm)
         editor.require_op(match.name, x, norm)
-        return AdaMatch(norm, modulation, _place(match, editor))
+        return AdaMatch(norm, modulation, _insertion_point(match, editor))
 
     def rewrite(self, plan: AdaMatch, editor: Editor) -> str:
         norm, modulation = plan.norm, plan.modulation
         gamma, beta = norm.inputs[-2:]
         scale, shift, dtype = modulation.scale, modulation.shift, editor.dtype(require_input(norm, 0))
         builder = Builder(editor, modulation.shifted)
-        zero, one = (array is not None and bool((array == number).all())
+        beta_is_zero, gamma_is_one = (array is not None and bool((array == number).all())
                      for array, number in ((editor.constant(beta), 0), (editor.constant(gamma), 1)))  # fmt: skip
-        if not zero:
-            product = builder.op("Mul", scale, beta, _hint=f"{builder.label}/beta", _dtype=dtype)
-            shift = builder.op("Add", product, shift, _hint=f"{builder.label}/shift", _dtype=dtype)
-        if not one:
+        if not beta_is_zero:
+            scaled_beta = builder.op("Mul", scale, beta, _hint=f"{builder.label}/beta", _dtype=dtype)
+            shift = builder.op("Add", scaled_beta, shift, _hint=f"{builder.label}/shift", _dtype=dtype)
+        if not gamma_is_one:
             scale = builder.op("Mul", scale, gamma, _hint=f"{builder.label}/scale", _dtype=dtype)
         epsilon = attribute_float(norm, "epsilon", 1e-5)
         fused = builder.emit(plan.name, [*plan.data, scale, shift], {"epsilon": epsilon})
         outputs = {modulation.shifted.outputs[0]: fused.outputs[0]}
         if len(norm.outputs) > 1:
             outputs[norm.outputs[1]] = fused.outputs[1]
-        editor.replace([*modulation.nodes, norm], builder.nodes, outputs, anchor=plan.place)
+        editor.replace([*modulation.nodes, norm], builder.nodes, outputs, anchor=plan.insertion_point)
         return became(3, plan.name)
 
 
-def _place(match: AdaMatch, editor: Editor) -> ir.Node:
-    """Returns the insertion point of the new node: after its inputs, and before the readers of its sum.
+def _insertion_point(match: AdaMatch, editor: Editor) -> ir.Node:
+    """Returns the insertion point of the new node, which is after its inputs and before the readers of its sum.
 
     Raises:
         Refusal: the sum is read before scale and shift are computed.
@@ -120,7 +120,7 @@ def _place(match: AdaMatch, editor: Editor) -> ir.Node:
     # A reader in a branch has no position in this graph: the node with the branch may be anywhere.
     if all(order.get(reader, -1) > order[modulation.shifted] for reader in readers):
         return modulation.shifted
-    made = [value.producer() for value in (modulation.scale, modulation.shift)]
-    if all(node is None or order.get(node, -1) < order[norm] for node in made):
+    producers = [value.producer() for value in (modulation.scale, modulation.shift)]
+    if all(node is None or order.get(node, -1) < order[norm] for node in producers):
         return norm
     raise Refusal(Code.ESCAPES, "the sum is read before scale and shift are computed", norm)

@@ -1,4 +1,4 @@
-"""On CPUs a Softmax over another axis than the last becomes AxisSoftmax.
+"""On CPUs a Softmax over an axis that is not the last becomes AxisSoftmax.
 
     Softmax(X, axis) = AxisSoftmax(X, axis)
 
@@ -7,8 +7,8 @@ by element; our kernel vectorizes over the axes after that axis.
 
 Conditions: Softmax over one axis (opset 13 and later) that is not the last; float32.
 
-Where it is faster: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md), as in the
-boxes of YOLOv8 and the classes of segmentation models.
+Where it is faster: if the axes after the Softmax axis have at least 16 elements, which fill one vector
+(docs/measurements/forms_cpu.md). Examples are the boxes of YOLOv8 and the classes of segmentation models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class SoftmaxMatch:
-    """A Softmax, its non-negative axis, and the number of elements after that axis; None if unknown."""
+    """A Softmax, its non-negative axis, and the number of elements of the axes after it (None if unknown)."""
 
     node: ir.Node
     X: ir.Value

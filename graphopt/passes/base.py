@@ -1,8 +1,8 @@
 """The interface of passes.
 
-A pass is one file. Its docstring states the equation and why it is legal. It has these steps:
+The docstring of a pass's module states the equation and why it is legal. A pass has these steps:
 
-- `match(node, editor)` examines the neighbourhood of an anchor node. It returns a match, or None if the node is not a
+- `match(node, editor)` examines the nodes around an anchor node. It returns a match, or None if the node is not a
   candidate (no remark). It raises `Refusal` for a candidate that cannot be rewritten.
 - `legal(match, editor)` raises `Refusal` unless every condition holds. It returns the plan, which has everything that
   the rewrite needs and may be the match itself. It changes neither graph nor match.
@@ -10,7 +10,8 @@ A pass is one file. Its docstring states the equation and why it is legal. It ha
 - `rewrite(plan, editor)` creates the new nodes with a `Builder` (graph/build.py) and calls `editor.replace`. It cannot
   fail.
 
-Steps pass state in matches and plans, which are frozen (`tests/passes/test_frozen.py`), and keep none on the pass.
+The steps exchange state only through matches and plans, which are frozen (`tests/passes/test_frozen.py`). A pass object
+has no state.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     numerics: ClassVar[Numerics]
     # Anchors: `match` is called for nodes of these (domain, op_type); (domain, ANY) means every operator of a domain.
     anchors: ClassVar[frozenset[tuple[str, str]]]
-    # Rewrites nodes that other passes have refused; their refusals are reported although the nodes are removed.
+    # Whether the pass rewrites nodes that other passes have refused. Those refusals are still reported.
     fallback: ClassVar[bool] = False
-    # Emits float32 nodes that the bfloat16 passes cannot read, so it runs after them.
+    # Whether the pass emits float32 nodes that the bfloat16 passes cannot match; it then runs after them.
     hides_from_bfloat16: ClassVar[bool] = False
-    # Emits nodes with values of unknown type and shape, which inference must determine.
+    # Whether the pass emits values of unknown type and shape, which inference must determine.
     emits_unknown_types: ClassVar[bool] = False
 
     @classmethod

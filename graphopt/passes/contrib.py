@@ -29,8 +29,8 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# Shape inference may read the elements of constants (sizes, axes, pads) of at most this many bytes.
-MOST_BYTES = 4096
+# The largest constant, in bytes, whose elements shape inference reads (sizes, axes, pads).
+MAX_CONSTANT_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
     def legal(self, match: ContribMatch, editor: Editor) -> ContribMatch:
         if match.op.quantized and editor.target.device != "portable":
             raise Refusal(Code.QUANTIZED, match.op.kept_on_cpu, match.node)
-        # A trial, discarded here and repeated by the rewrite: kept nodes would count as readers of the inputs.
+        # Writes the nodes only to check their shapes. Kept nodes would count as readers of the inputs.
         writer, _ = define(match.op, match.node, editor)
-        why = _contradiction(writer)
+        why = _shape_error(writer)
         writer.discard()
         if why:
             raise Refusal(Code.WRONG_SHAPE, f"the operands do not fit the definition: {why}", match.node)
@@ -72,8 +72,8 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
         if editor.target.device == "portable":
             return None  # the target accepts standard ONNX only
         no_gain = op.kept_on_cpu if editor.target.device == "cpu" else op.kept_on_gpu
-        if not no_gain and editor.target.device == "cpu" and _with_cache(op, node):
-            no_gain = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"
+        if not no_gain and editor.target.device == "cpu" and _has_cache_or_causal_mask(op, node):
+            no_gain = "ONNX Runtime's kernel appends to the cache and masks later tokens without a mask tensor"
         inputs = [v for v in node.inputs if v is not None]
         return editor.candidate(op.name, inputs, node.outputs[0], node, no_gain)
 
@@ -84,10 +84,11 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
         return became(1, plan.op.form or f"{nodes} nodes of standard ONNX")
 
 
-def _contradiction(writer: Writer) -> str:
-    """Returns the shape error of the standard nodes; "" if there is none.
+def _shape_error(writer: Writer) -> str:
+    """Returns the error of shape inference for the standard nodes; "" if there is none.
 
-    Runtimes check shapes of standard operators when they load a model, but of contrib operators when they run it.
+    Runtimes check the shapes of standard operators when they load a model, and those of contrib operators only when
+    they run it.
     """
     written = [node for node in writer.nodes if not _is_large(node)]
     inside = set(written)
@@ -107,10 +108,10 @@ def _contradiction(writer: Writer) -> str:
 
 
 def _is_large(node: ir.Node) -> bool:
-    """Returns whether a node is a constant that shape inference need not read; it becomes an input of known shape."""
-    return node.op_type == "Constant" and tensor_bytes(node.attributes["value"].as_tensor()) > MOST_BYTES
+    """Returns whether a node is a constant above MAX_CONSTANT_BYTES, which the checked graph has as an input."""
+    return node.op_type == "Constant" and tensor_bytes(node.attributes["value"].as_tensor()) > MAX_CONSTANT_BYTES
 
 
-def _with_cache(op: ContribOp, node: ir.Node) -> bool:
+def _has_cache_or_causal_mask(op: ContribOp, node: ir.Node) -> bool:
     call = call_of(op, node)
     return bool(call.attributes.get("unidirectional") or "past" in call or "past_key" in call)

@@ -2,13 +2,13 @@
 
     act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)
 
-MatMul may also be a Gemm.
+A Gemm is matched like a MatMul with its bias.
 
 Why it is legal: the operators are defined by these equations.
 
 Conditions: W is a constant matrix, b a constant that adds one value to each column; no other node reads a value between
-the GEMM and the result; R is proven to have the shape of the sum, so nothing broadcasts; the types are all float or all
-float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our operators cannot fuse remain after the
+the GEMM and the result; R is proven to have the shape of the sum, so nothing broadcasts; all types are float, or all
+are float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our operators cannot fuse remain after the
 Linear.
 
 Where it is faster: on GPUs, because our provider runs bias, activation and residual sum as separate kernels, and
@@ -109,10 +109,10 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         if not _is_faster(match, editor):
             if form is None and add is None:
                 return None
-            parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
+            layer = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
             raise Refusal(
                 Code.NO_GAIN,
-                f"our kernels are not faster than ONNX Runtime's for {', '.join(parts)}{_estimate(match, editor)}",
+                f"our kernels are not faster than ONNX Runtime's for {', '.join(layer)}{_estimate(match, editor)}",
                 node,
             )
         return drop_unfusible_tail(match, editor)
@@ -187,32 +187,32 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
 
 
 def drop_unfusible_tail(match: LinearMatch, editor: Editor) -> LinearMatch:
-    """Returns the layer without its activation or residual sum if our operators cannot fuse that."""
+    """Returns the layer without its activation or residual sum if our operators cannot fuse it."""
     return match if _can_fuse_tail(match, editor) else replace(match, form=None, add=None)
 
 
 def _is_faster(match: LinearMatch, editor: Editor) -> bool:
     if editor.target.gpu_kernels:
         return match.b is not None
-    K, N = _sides(match, editor)
+    K, N = _weight_sizes(match, editor)
     return K is not None and N is not None and linear_is_faster(K, N, _rows(match.gemm, editor))
 
 
 def _estimate(match: LinearMatch, editor: Editor) -> str:
     """Returns the estimated time of ONNX Runtime's GEMM and of Linear for known sizes on a CPU; "" otherwise."""
-    (K, N), rows = _sides(match, editor), _rows(match.gemm, editor)
+    (K, N), rows = _weight_sizes(match, editor), _rows(match.gemm, editor)
     if editor.target.gpu_kernels or K is None or N is None or rows is None:
         return ""
     return f": both take an estimated {linear_time(K, N, rows):.1f} us for {rows}x{K} by {K}x{N}"
 
 
-def _sides(match: LinearMatch, editor: Editor) -> tuple[int | None, int | None]:
+def _weight_sizes(match: LinearMatch, editor: Editor) -> tuple[int | None, int | None]:
     """Returns the rows and columns of a float32 weight on a CPU; None if unknown, and for other weights and targets."""
     w = match.gemm.inputs[1]
     dims = editor.shapes.dims(w)
     if editor.target.device != "cpu" or editor.dtype(w) != ir.DataType.FLOAT or dims is None or len(dims) != 2:
         return None, None
-    columns = _columns(match.gemm)
+    columns = _column_axis(match.gemm)
     return dims[1 - columns].value, dims[columns].value
 
 
@@ -227,7 +227,7 @@ def _is_transposed(gemm: ir.Node) -> bool:
     return gemm.op_type == "Gemm" and bool(attribute_int(gemm, "transB", 0))
 
 
-def _columns(gemm: ir.Node) -> int:
+def _column_axis(gemm: ir.Node) -> int:
     """Returns the axis of W that has size N."""
     return 0 if _is_transposed(gemm) else 1
 
@@ -238,7 +238,7 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
 
 
 def _is_graph_input(value: ir.Value | None) -> bool:
-    """Returns whether a weight is a graph input, possibly cast or transposed: exporters may write so."""
+    """Returns whether a weight is a graph input, possibly cast or transposed, as some exporters write it."""
     while (node := producer_of(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
@@ -262,11 +262,11 @@ def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
 def _no_bias(match: LinearMatch, editor: Editor) -> Array:
     w = editor.tensor(match.gemm.inputs[1])
     assert w is not None, "`legal` requires a constant"
-    return np.zeros(tensor_dims(w)[_columns(match.gemm)], w.dtype.numpy())
+    return np.zeros(tensor_dims(w)[_column_axis(match.gemm)], w.dtype.numpy())
 
 
 def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
-    """Returns the bias with shape [N]: the model's value, or a new array if that has another shape.
+    """Returns the bias with shape [N]: the model's value, or a new array if the value has another shape.
 
     Raises:
         Refusal: the bias is not one value for each column.
@@ -274,7 +274,7 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     gemm = match.gemm
     array = editor.require_constant(b, "the bias", match.bias)
     dims = editor.shapes.dims(gemm.inputs[1])
-    N = None if dims is None else dims[_columns(gemm)].value
+    N = None if dims is None else dims[_column_axis(gemm)].value
     if array.shape == (N,):
         return b
     rank = editor.shapes.rank(gemm.outputs[0])

@@ -1,4 +1,4 @@
-"""Folds per-channel constant Mul, Add, Sub and Div into the weights of the preceding or following operator.
+"""Folds Mul, Add, Sub and Div by per-channel constants into the weights of the preceding or following operator.
 
     node after L:  s * (L(X; W) + b) + t = L(X; s * W) + (s * b + t)
     node before L: L(s * X + t; W) + b   = L(X; W * s) + (b + L(t; W))
@@ -63,20 +63,20 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
         following = linear_after(node.outputs[0])
         if following is None and not any(_preceding(v, editor)[0] for v in node.inputs if v is not None):
             return None
-        if following is None and _is_a_bias(node, editor):
-            return None  # a cheap test first: most constant Adds next to a MatMul are its bias
+        if following is None and _is_bias(node, editor):
+            return None  # the cheap test is first, because most constant Adds next to a MatMul are its bias
         try:
             affine = elementwise_affine(node, editor)
         except Refusal:
-            if _is_a_bias(node, editor):
+            if _is_bias(node, editor):
                 return None
             raise
         if affine is None:
             return None
         (before, transpose), after = _preceding(affine.X, editor), following
-        if before is not None and before.node.op_type == "MatMul" and before.add is None and not _scales(affine):
+        if before is not None and before.node.op_type == "MatMul" and before.add is None and not _has_scale(affine):
             before = None  # this node is the bias
-        if after is not None and after.node.op_type == "MatMul" and not _plain_scale(affine):
+        if after is not None and after.node.op_type == "MatMul" and not _has_no_shift(affine):
             after = None  # the shift would become an Add after the MatMul
         if before is None and after is None:
             return None
@@ -103,8 +103,8 @@ def _preceding(value: ir.Value, editor: Editor) -> tuple[Linear | None, ir.Node 
     return None if x is None else linear_before(x, editor), transpose
 
 
-def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
-    """Returns whether the linear neighbours of an Add are MatMuls without bias, where folding gains nothing."""
+def _is_bias(node: ir.Node, editor: Editor) -> bool:
+    """Returns whether a node is an Add next to MatMuls without bias only. Folding it gains nothing."""
     before = [found for v in node.inputs if v is not None and (found := _preceding(v, editor)[0]) is not None]
     after = linear_after(node.outputs[0])
     return (
@@ -146,9 +146,9 @@ def _scale_and_shift(match: AffineMatch, rank: int | None, axis: int, count: int
     return per_channel(affine.scale, rank, axis, count, node), per_channel(affine.shift, rank, axis, count, node)
 
 
-def _scales(affine: Affine) -> bool:
+def _has_scale(affine: Affine) -> bool:
     return bool(np.any(affine.scale != 1))
 
 
-def _plain_scale(affine: Affine) -> bool:
+def _has_no_shift(affine: Affine) -> bool:
     return not np.any(affine.shift)

@@ -1,19 +1,20 @@
-"""Attention: softmax(scale Q K^T + ...) V becomes one FusedAttention node.
+"""Fuses attention, softmax(scale Q K^T + ...) V, into one FusedAttention node.
 
 Equation:
-    MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any combination of scaling, soft cap,
-    additive terms and masks that the steps of FusedAttention (docs/ops.md) can express.
+    MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V)
+
+f is any combination of scaling, soft cap, additive terms and masks that FusedAttention can express (docs/ops.md).
 
 The anchor is a Softmax, or a node of ONNX's operator Attention (attention/node.py). The nodes between the MatMul that
 produces the Softmax's input (the scores) and the MatMul that reads its output (the context) are read as a list of
-steps, which is reordered to the steps of the fused node. The pass does not look for fixed operator sequences or model
-families.
+steps. The pass moves the steps into the order of the fused node. It does not look for fixed operator sequences or
+model families.
 
 Why it is legal: each step is rewritten by an identity of real numbers, or refused.
     - Scalar factors commute with MatMul, Transpose and Reshape; their product is `scale`.
     - a tanh(b s) = cap tanh(scale' s / cap) with cap = a, scale' = a b.
     - FusedAttention performs the Transposes of Q, K, V and the result itself: their perms compose.
-    - Additive terms and masks keep their values; several are joined before the fused node, which broadcasts the result.
+    - Additive terms and masks keep their values. If there are several, new nodes before the fused node combine them.
     - s m + c (1 - m) = where(m, s, c) if every element of m is 0 or 1.
     - No kept node reads a removed value, and no removed value is a graph output.
 """
@@ -46,8 +47,8 @@ from graphopt.passes.attention.match import (
     Term,
     is_random,
     is_shape,
-    joined_values,
     score_dims,
+    terms_and_conditions,
 )
 from graphopt.passes.attention.node import read_attention_node
 from graphopt.passes.attention.operands import (
@@ -115,8 +116,8 @@ class FuseAttention(Pass[Attention, Attention]):
         if editor.target.gpu_kernels:
             _require_head_size(match)
         base = score_dims(match)
-        for joined in joined_values(match):
-            _require_broadcast(match, joined, base)
+        for term in terms_and_conditions(match):
+            _require_broadcast(match, term, base)
         for terms in _by_view(match.terms):
             _placement(match, terms, base)
         for conditions in _by_view(match.conditions):
@@ -142,11 +143,11 @@ class FuseAttention(Pass[Attention, Attention]):
         if batches is not None:
             q, k, v = (emission.reshaped(x, shape) for x, shape in zip((q, k, v), batches.operands))
             perms = [merged_perm(perm) for perm in perms]
-        inputs = [emission.widened(q), emission.widened(k), v]
+        inputs = [emission.cast_to_float(q), emission.cast_to_float(k), v]
         if plan.terms:
-            inputs.append(emission.joined(plan.terms, emission.factored, "Add", "bias"))
+            inputs.append(emission.combined(plan.terms, emission.scaled_term, "Add", "bias"))
         if plan.conditions:
-            inputs.append(emission.joined(plan.conditions, emission.kept, "And", "mask"))
+            inputs.append(emission.combined(plan.conditions, emission.keep_mask, "And", "mask"))
         attributes: dict[str, Attribute] = {
             "scale": plan.scale,
             **dict(zip(("q_perm", "k_perm", "v_perm", "o_perm"), perms)),
@@ -163,7 +164,7 @@ class FuseAttention(Pass[Attention, Attention]):
         outputs = {p.present: made[p.value] for p in plan.prepared if p.present is not None}
         outputs[plan.output] = fused.outputs[0]
         if plan.packed:
-            outputs[plan.output] = emission.merged(fused.outputs[0])
+            outputs[plan.output] = emission.merge_heads(fused.outputs[0])
         if batches is not None:
             outputs[plan.output] = emission.reshaped(fused.outputs[0], batches.output)
         editor.replace(old, emission.nodes, outputs, anchor=plan.context)
@@ -257,9 +258,9 @@ def _typed(match: Attention, graph: GraphView) -> Attention:
     if not known:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
     widened = first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context
-    foreign = not known <= {*FLOATS}
-    if foreign or (len(known) > 1 and not widened):
-        code = Code.WRONG_DTYPE if foreign else Code.MIXED_DTYPE
+    unsupported = not known <= {*FLOATS}
+    if unsupported or (len(known) > 1 and not widened):
+        code = Code.WRONG_DTYPE if unsupported else Code.MIXED_DTYPE
         raise Refusal(code, f"the operands have types {' and '.join(sorted(d.name for d in known))}", match.scores)
     dtype = next(iter(second or known))
     for cast, node in match.casts:
@@ -279,12 +280,12 @@ def _require_same_heads(match: Attention) -> None:
     kinds: dict[str, str] = {}
     for name, operand in (("Q", match.q), ("K", match.k), ("V", match.v)):
         if len(operand.perm) == 4:
-            kind = _origin(operand.value, operand.perm[1], match.graph)
+            kind = _origin_of_axis(operand.value, operand.perm[1], match.graph)
             if kind is not None:
                 kinds[name] = kind
     named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
-    # Model inputs may have different layouts, so different axes are no contradiction. If K has equal sizes along both
-    # axes, the layout cannot be recognised, and different axes are treated as a mistake.
+    # Q, K and V that are model inputs may have different layouts, so different axes are not a mistake. If K has the
+    # same size along both axes, the layout cannot be recognised, and different axes are treated as a mistake.
     k_dims = match.graph.shapes.dims(match.k.value)
     if not named and len(kinds) == 3 and k_dims is not None and k_dims[1] == k_dims[2]:
         named = kinds
@@ -304,14 +305,14 @@ def _require_head_size(match: Attention) -> None:
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
-def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
-    """Returns the origin of a batch axis: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
+def _origin_of_axis(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
+    """Returns "head" or "row" if a Reshape that splits heads gives a batch axis, "axis N" if an input does, or None."""
     found: str | None = None
-    waiting = [(value, axis, MAX_PATH)]
+    pending = [(value, axis, MAX_PATH)]
     # (value, axis) -> the largest remaining budget of a visit: without it, paths could multiply exponentially.
     followed: dict[tuple[ir.Value, int], int] = {}
-    while waiting:
-        value, axis, budget = waiting.pop()
+    while pending:
+        value, axis, budget = pending.pop()
         if value is None or graph.shapes.rank(value) != 4 or followed.get((value, axis), 0) >= budget:
             continue
         followed[value, axis] = budget
@@ -321,25 +322,25 @@ def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
             continue
         x = node.inputs[0] if node.inputs else None
         if is_op(node, "Transpose"):
-            waiting.append((x, attribute_ints(node, "perm", (3, 2, 1, 0))[axis], budget - 1))
+            pending.append((x, attribute_ints(node, "perm", (3, 2, 1, 0))[axis], budget - 1))
         elif is_op(node, "Reshape"):
             before, after = graph.shapes.dims(x), graph.shapes.reshaped(node)
             splits = before is not None and after is not None and len(before) == 3 and after[:2] == before[:2]
             if splits and axis in (1, 2):
                 return "row" if axis == 1 else "head"
         elif node.domain == "" and (node.op_type in BROADCASTING or node.op_type == "Concat"):
-            waiting += [(source, axis, budget - 1) for source in reversed(node.inputs)]
+            pending += [(source, axis, budget - 1) for source in reversed(node.inputs)]
         elif keeps_shape(node) or is_op(node, "Slice", "Split"):
-            waiting.append((x, axis, budget - 1))
+            pending.append((x, axis, budget - 1))
     return found
 
 
-def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequence[Size]) -> None:
+def _require_broadcast(match: Attention, term: Term | Condition, base: Sequence[Size]) -> None:
     """Requires that a term or condition does not broadcast the scores to a larger shape."""
-    value, node = joined.value, joined.node
+    value, node = term.value, term.node
     if is_random(value):
         raise Refusal(Code.NON_DETERMINISTIC, f"{value.name} is random", node)
-    scores = base if joined.view is None else joined.view.dims
+    scores = base if term.view is None else term.view.dims
     dims = match.graph.shapes.dims(value)
     if dims is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
@@ -354,22 +355,22 @@ def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequenc
             raise Refusal(Code.BROADCAST_GROWS, f"{value.name} may make the scores larger", node)
 
 
-# -- terms and conditions under other views ----------------------------------------------------------------------------
+# -- terms and conditions of reshaped scores --------------------------------------------------------------------------
 
-JoinedT = TypeVar("JoinedT", Term, Condition)
+TermT = TypeVar("TermT", Term, Condition)
 
 
-def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
+def _by_view(terms: Sequence[TermT]) -> list[list[TermT]]:
     """Groups terms or conditions by view, in the order of their first use."""
-    groups: dict[ScoresView | None, list[JoinedT]] = {}
-    for j in joined:
-        groups.setdefault(j.view, []).append(j)
+    groups: dict[ScoresView | None, list[TermT]] = {}
+    for term in terms:
+        groups.setdefault(term.view, []).append(term)
     return list(groups.values())
 
 
 @dataclass(frozen=True)
 class _Placement:
-    """How the joined value of a group gets the shape of the scores: by an Expand, if needed, and a Reshape.
+    """The Expand, if needed, and the Reshape that give the combined value of a group the shape of the scores.
 
     Attributes:
         expands: whether an Expand is needed.
@@ -384,7 +385,7 @@ class _Placement:
 
 
 def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Placement | None:
-    """Returns the placement of a group; None if it joins the scores without a view.
+    """Returns the placement of a group; None if its terms have the shape of the scores, without a view.
 
     Raises:
         Refusal: UNKNOWN_SHAPE.
@@ -397,8 +398,8 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     if pairs is None:
         raise unknown
     own = [ONE] * len(view.dims)
-    for joined in group:
-        dims = match.graph.shapes.dims(joined.value) or ()
+    for term in group:
+        dims = match.graph.shapes.dims(term.value) or ()
         for i in range(1, len(dims) + 1):
             if dims[-i] != ONE:
                 own[-i] = dims[-i]
@@ -410,26 +411,25 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += sizes
             reshape += [ONE] * len(base[at_base])
         else:
-            # Axes that must grow get their full size. The others get 1, because Expand then keeps the size of the
-            # value.
+            # An axis that must grow gets its full size. Another axis gets 1: Expand then keeps the value's size.
             expand += [ONE if size == whole else whole for size, whole in zip(sizes, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)
     numbers = tuple(size.value if size.value is not None else -1 for size in expand)
     back = tuple(size.value if size.value is not None else -1 for size in reshape)
-    by_view = expands and -1 in numbers
-    if by_view:
+    use_view = expands and -1 in numbers
+    if use_view:
         target = match.graph.shapes.elements(view.reshape.inputs[1])
         if target is None or any(e in (ZERO, Size.of(-1)) for e in target.items.flat):
             raise unknown
-    by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
-    if (by_back and view not in match.back) or (not by_back and back.count(-1) > 1):
+    use_restoring = use_view or (back.count(-1) > 1 and reshape == list(base))
+    if view not in match.restoring_reshapes if use_restoring else back.count(-1) > 1:
         raise unknown
-    return _Placement(expands, None if by_view else numbers, None if by_back else back)
+    return _Placement(expands, None if use_view else numbers, None if use_restoring else back)
 
 
 def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | None:
-    """Splits two shapes of one tensor into the shortest runs of dimensions with equal products; None if unprovable."""
+    """Splits two shapes of one tensor into the shortest axis ranges with provably equal products, or returns None."""
     pairs: list[tuple[slice, slice]] = []
     i, j = len(a), len(b)
     while i or j:
@@ -507,7 +507,7 @@ class _Emission(Builder):
         for operand in self.match.prepared:
             value = operand.source
             if operand.heads is not None:
-                size = self._number(operand.value, 3)
+                size = self._dim(operand.value, 3)
                 value = self.node("Reshape", [value, self._target((0, 0, operand.heads, size))], "heads")
             if operand.past is not None:
                 if operand.heads is not None:
@@ -516,35 +516,35 @@ class _Emission(Builder):
             made[operand.value] = value
         return made
 
-    def merged(self, value: ir.Value) -> ir.Value:
+    def merge_heads(self, value: ir.Value) -> ir.Value:
         """Reshapes [B, S, heads, Dv] to [B, S, heads * Dv]."""
-        heads, size = self._number(self.match.q.value, self.match.q.perm[1]), self._number(self.match.v.value, 3)
+        heads, size = self._dim(self.match.q.value, self.match.q.perm[1]), self._dim(self.match.v.value, 3)
         shape = self._target((0, 0, heads * size if size > 0 else -1))
         return self.op("Reshape", value, shape, _hint=f"{self.label}/packed")
 
-    def _number(self, value: ir.Value, axis: int) -> int:
-        """Returns a dimension for a Reshape target; -1 if unknown, which Reshape cannot infer for empty tensors."""
+    def _dim(self, value: ir.Value, axis: int) -> int:
+        """Returns a dimension for the target of a Reshape; -1 if it is unknown."""
         size = self.match.graph.shapes.dim(value, axis).value
         return -1 if size is None else size
 
-    def widened(self, value: ir.Value) -> ir.Value:
+    def cast_to_float(self, value: ir.Value) -> ir.Value:
         if not self.match.widened:
             return value
         return self.node("Cast", [value], "float", ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
 
-    def joined(self, terms: Sequence[JoinedT], make: Callable[[JoinedT], ir.Value], op: str, hint: str) -> ir.Value:
-        """Joins all terms or conditions into one value by `op`, first those of the same view."""
+    def combined(self, terms: Sequence[TermT], make: Callable[[TermT], ir.Value], op: str, hint: str) -> ir.Value:
+        """Combines all terms or conditions into one value by `op`; combines those of one view first."""
         total: ir.Value | None = None
         for group in _by_view(terms):
-            part = self._merged(group[0], make(group[0]))
+            part = self._merge_batch_axes(group[0], make(group[0]))
             for term in group[1:]:
-                part = self.node(op, [part, self._merged(term, make(term))], hint)
+                part = self.node(op, [part, self._merge_batch_axes(term, make(term))], hint)
             part = self._as_scores(part, group, hint)
             total = part if total is None else self.node(op, [total, part], hint)
         assert total is not None
         return total
 
-    def factored(self, term: Term) -> ir.Value:
+    def scaled_term(self, term: Term) -> ir.Value:
         if term.mask is not None:
             hides, keeps = term.mask
             zero, hidden = (
@@ -559,15 +559,15 @@ class _Emission(Builder):
         factor = self.constant(np.asarray(term.factor, self.match.dtype.numpy()), "factor")
         return self.node("Mul", [term.value, factor], "bias")
 
-    def _boolean(self, joined: Term | Condition) -> ir.Value:
-        if not joined.numeric:
-            return joined.value
-        stored = self.editor.constant(joined.value)
+    def _boolean(self, term: Term | Condition) -> ir.Value:
+        if not term.numeric:
+            return term.value
+        stored = self.editor.constant(term.value)
         if stored is not None:
             return self.constant(stored != 0, "mask")
-        return self.node("Cast", [joined.value], "mask", ir.DataType.BOOL, to=int(ir.DataType.BOOL))
+        return self.node("Cast", [term.value], "mask", ir.DataType.BOOL, to=int(ir.DataType.BOOL))
 
-    def kept(self, condition: Condition) -> ir.Value:
+    def keep_mask(self, condition: Condition) -> ir.Value:
         """Returns a condition as a boolean that is true where a score is kept."""
         value = self._boolean(condition)
         if condition.keeps:
@@ -585,13 +585,14 @@ class _Emission(Builder):
             shape = view.reshape.inputs[1] if plan.expand is None else self._target(plan.expand)
             assert shape is not None
             value = self.node("Expand", [value, shape], hint)
-        shape = self._target(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]
+        restoring = self.match.restoring_reshapes
+        shape = self._target(plan.reshape) if plan.reshape is not None else restoring[view].inputs[1]
         assert shape is not None
         return self.node("Reshape", [value, shape], hint)
 
-    def _merged(self, joined: Term | Condition, value: ir.Value) -> ir.Value:
+    def _merge_batch_axes(self, term: Term | Condition, value: ir.Value) -> ir.Value:
         """Merges the batch axes of a bias or mask of an attention of rank 5."""
-        shape = merged_shape(self.match, joined) if len(self.base) > FUSED_RANK else None
+        shape = merged_shape(self.match, term) if len(self.base) > FUSED_RANK else None
         return value if shape is None else self.reshaped(value, shape)
 
     def reshaped(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:

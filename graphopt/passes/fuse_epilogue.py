@@ -2,7 +2,7 @@
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
     act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), also in bfloat16; FusedConvTranspose likewise
-    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), a slope s per channel; FusedConv[Transpose] likewise
+    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s for each channel; FusedConv[Transpose] likewise
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
@@ -43,10 +43,10 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv", "FusedConv", "FusedConvTranspose")
-# Operator -> whether it can fuse a residual sum. Each can fuse an activation; after an activation it fuses nothing.
+# Operator -> whether it can fuse a residual sum. Each can fuse an activation, and fuses nothing after the activation.
 CAN_FUSE_SUM = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
 CAN_FUSE_SUM |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
-TAKES_SLOPES = frozenset(name for name in CAN_FUSE_SUM if name + SLOPED in OPS)
+CAN_FUSE_PRELU = frozenset(name for name in CAN_FUSE_SUM if name + SLOPED in OPS)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         if form is not None and form.suffix in ACTIVATIONS:
             return EpilogueMatch(node, form=form)
         for reader in y.consumers():
-            if node.op_type in TAKES_SLOPES and is_op(reader, "PRelu") and reader.inputs[0] is y:
+            if node.op_type in CAN_FUSE_PRELU and is_op(reader, "PRelu") and reader.inputs[0] is y:
                 return EpilogueMatch(node, prelu=reader)
         if not CAN_FUSE_SUM[node.op_type]:
             return None
@@ -121,13 +121,13 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
         dims, other = editor.shapes.dims(y), editor.shapes.dims(residual)
-        both = f"{y.name} has shape {shape_text(dims)}, and {residual and residual.name} has {shape_text(other)}"
+        shapes = f"{y.name} has shape {shape_text(dims)}, and {residual and residual.name} has {shape_text(other)}"
         if dims is None or other is None:
-            raise Refusal(Code.UNKNOWN_SHAPE, both, add)
+            raise Refusal(Code.UNKNOWN_SHAPE, shapes, add)
         if other != dims:
             static = all(d.value is not None for d in (*dims, *other))
             code = Code.WRONG_SHAPE if static or len(dims) != len(other) else Code.UNKNOWN_SHAPE
-            raise Refusal(code, both, add)
+            raise Refusal(code, shapes, add)
         editor.require_equal_types((y, residual), add)
         return match
 

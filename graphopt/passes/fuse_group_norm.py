@@ -6,12 +6,12 @@ Forms: Reshape - InstanceNormalization - Reshape [- Mul [- Add]] (both torch exp
 GroupNormalization (18: scale per group, 21: per channel), and the same Reshapes around written-out statistics
 (ReduceMean - Sub - square - ReduceMean - Add - Sqrt - Div).
 
-Why it is legal: a Reshape of [N, C, ...] to [N, G, -1] keeps the order of elements, so when G divides C a row of the
-reshaped tensor is one image's C / G consecutive channels, which is a group. InstanceNormalization normalises those
+Why it is legal: a Reshape of [N, C, ...] to [N, G, -1] keeps the order of elements. If G divides C, a row of the
+reshaped tensor holds C / G consecutive channels of one image, which are a group. InstanceNormalization normalises those
 rows; its scale and bias, one for each group, fold into gamma and beta. The second Reshape restores X's shape.
 
-On targets that accept only standard ONNX the rewrite is the reverse: GroupNormalization becomes the form that exporters
-write. ONNX Runtime has no kernel for GroupNormalization and runs its function body; MIGraphX parses only version 18.
+On targets that accept only standard ONNX, GroupNormalization becomes the form that exporters write. ONNX Runtime has no
+kernel for GroupNormalization and runs its function body; MIGraphX parses only version 18.
 
 Conditions: X has a known rank >= 3 and a static C that G divides; the first Reshape is proven to group the channels,
 the second to restore X's shape; scale, bias, gamma and beta are constants along the channel axis; no other node reads
@@ -190,7 +190,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
 def _between_reshapes(
     before: ir.Node, core: tuple[ir.Node, ...], normalized: ir.Value, s: Array, b: Array, epsilon: float, editor: Editor
 ) -> GroupNormMatch | None:
-    """Matches the nodes around `core`, which normalises the rows of `before`'s output; s and b are [groups]."""
+    """Matches the nodes around `core`, which normalises the rows of `before`'s output; s, b: scale, bias [groups]."""
     x, grouped = before.inputs[0], before.outputs[0]
     reshapes = [u for u in normalized.consumers() if u.op_type == "Reshape" and u.inputs[0] is normalized]
     if x is None or not reshapes:
@@ -227,7 +227,7 @@ def _between_reshapes(
 
 
 def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor) -> Array | None:
-    """Returns, as [C] in float64, a constant that varies only along axis 1 of a tensor of `rank`; or None."""
+    """Returns a constant as [C] in float64 if it varies only along axis 1 of a tensor of rank `rank`, or None."""
     tensor = editor.tensor(value)
     if tensor is None:
         return None
@@ -241,7 +241,7 @@ def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor)
 
 
 def restores_shape(reshape: ir.Node, like: ir.Value, editor: Editor) -> bool:
-    """Returns whether the Reshape's result is proven to have the shape of `like`, which has as many elements."""
+    """Returns whether the Reshape's result is proven to have the shape of `like`, given an equal number of elements."""
     shapes = editor.shapes
     wanted, found = shapes.dims(like), (shapes.reshaped(reshape), shapes.dims(reshape.outputs[0]))
     # The number of elements is the same, so one dimension follows from the others.

@@ -1,4 +1,4 @@
-"""Rolls the time steps of an LSTM that a model computes with elementary operators into ONNX's LSTM.
+"""Replaces the unrolled time steps of an LSTM, written with elementary operators, by ONNX's operator LSTM.
 
     h_t, c_t = cell(x_t, h_{t-1}, c_{t-1}) for t = 0 .. T-1 -> LSTM(X, W, R, B, h_{-1}, c_{-1})
 
@@ -6,11 +6,11 @@ The equations of a step are in `graphopt/forms/lstm_cell.py`. A loop over LSTMCe
 `unroll=True`, export one copy of these nodes for each step.
 
 Why it is legal: LSTM with its default activations has the same equations. If x_t is row t of a tensor, or row T-1-t,
-the node reads the tensor itself, and its direction is the order of the rows. Otherwise the pass stacks the inputs.
+the node reads the tensor itself, with direction forward or reverse. Otherwise the pass concatenates the inputs.
 
 Conditions: all steps have the same constant weights; the gates of a step read one input and the hidden state of the
 step before; other nodes read only hidden states and the last cell state; no node reads a hidden state before the last
-input is computed. All values are float32 matrices of equal batch size.
+input is computed. All values are float32 matrices with the same batch size.
 
 Where it is faster: from two steps on. ONNX Runtime multiplies the inputs of all steps together, so it reads their
 weight once instead of T times, and starts one node instead of about twelve for each step.
@@ -81,7 +81,7 @@ class UnrolledLstm:
         cells: the steps.
         nodes: the nodes to remove, consumers first.
         inputs: x_t of each step.
-        rows: where the inputs are consecutive rows of one tensor, these rows; otherwise None.
+        rows: the rows, if the inputs are consecutive rows of one tensor; otherwise None.
         hidden_size: the number of hidden units.
         weights: the constants of each gate, in ONNX's order.
         initial: h and c before the first step; None for zeros.
@@ -124,7 +124,7 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
         steps = [tuple(gate_of(value, editor) for value in cell.gates) for cell in match]
         sizes = {gate.size for gates in steps for gate in gates}
         if len(sizes) != 1:
-            raise Refusal(Code.WRONG_SHAPE, f"its gates have {sorted(sizes)} columns", first)
+            raise Refusal(Code.WRONG_SHAPE, f"the gates of the LSTM have {sorted(sizes)} columns", first)
         inputs, weights, h = _weights(match, steps, editor)
         nodes = tuple(
             dict.fromkeys([n for c in match for n in c.nodes] + [n for s in steps for g in s for n in g.nodes])
@@ -136,7 +136,7 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
             _require_batch(x, cell, editor)
         rows = _consecutive_rows(inputs, editor)
         sources = [rows[0].source] if rows else inputs
-        anchor = _place(match, nodes, [*sources, *initial])
+        anchor = _insertion_point(match, nodes, [*sources, *initial])
         return UnrolledLstm(match, nodes, inputs, rows, sizes.pop(), weights, initial, _stack(match, editor), anchor)
 
     def candidate(self, plan: UnrolledLstm, editor: Editor) -> Candidate:
@@ -175,7 +175,7 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
         return became(len(plan.nodes), f"LSTM of {T} {'step' if T == 1 else 'steps'}")
 
     def _lstm(self, plan: UnrolledLstm, b: Builder, backwards: bool) -> Sequence[ir.Value]:
-        """Writes the LSTM; returns Y, and Y_h and Y_c if the last cell state has other readers."""
+        """Writes the LSTM; returns Y, and also Y_h and Y_c if the last cell state has other readers."""
         editor, last = b.editor, plan.cells[-1]
 
         H = plan.hidden_size
@@ -183,9 +183,10 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
             [total(parts, editor) for parts in kind]
             for kind in zip(*((g.of_input, g.of_state, g.biases) for g in plan.weights))
         )
-        W, R = (b.initializer(_joined(gates, (0, H)), f"/{name}") for name, gates in (("W", of_input), ("R", of_state)))
-        B = b.initializer(_joined([*biases, *[None] * 4], (H,)), "/B")
-        X = _sequence(plan, b)
+        W = b.initializer(_concatenated(of_input, (0, H)), "/W")
+        R = b.initializer(_concatenated(of_state, (0, H)), "/R")
+        B = b.initializer(_concatenated([*biases, *[None] * 4], (H,)), "/B")
+        X = _input_sequence(plan, b)
         initial = [None if state is None else b.unsqueeze(state, 0) for state in plan.initial]
         inputs = [X, W, R, B, *([None, *initial] if any(initial) else [])]
         readers = set(last.c.consumers()) - set(last.nodes)
@@ -197,12 +198,12 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
         return outputs
 
 
-def _joined(gates: Sequence[Array | None], shape: tuple[int, ...]) -> Array:
-    """Returns the arrays of the gates, one direction of LSTM's W, R or B; zeros of a shape for absent ones."""
+def _concatenated(gates: Sequence[Array | None], shape: tuple[int, ...]) -> Array:
+    """Returns LSTM's W, R or B for one direction from the arrays of the gates; absent gates become zeros of `shape`."""
     return np.concatenate([np.zeros(shape, np.float32) if gate is None else gate for gate in gates])[None]
 
 
-def _sequence(plan: UnrolledLstm, b: Builder) -> ir.Value:
+def _input_sequence(plan: UnrolledLstm, b: Builder) -> ir.Value:
     """Writes the inputs of all time steps [steps, batch, inputs], ordered by their rows."""
     if plan.rows is None:
         return b.concat([b.unsqueeze(x, 0) for x in plan.inputs], 0)
@@ -231,7 +232,7 @@ def _following(cell: LstmCell) -> LstmCell | None:
 
 
 def _dependents(cells: Sequence[LstmCell], nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Returns the nodes that depend on a time step; other readers of the remaining nodes do no harm."""
+    """Returns the nodes that depend on a time step. The remaining nodes may have other readers."""
     inside, found = set(nodes), dict[ir.Node, None]()
     work = [value for cell in cells for value in (cell.h, cell.c)]
     while work:
@@ -246,7 +247,7 @@ def _weights(
 ) -> tuple[tuple[ir.Value, ...], tuple[GateWeights, ...], ir.Value | None]:
     """Returns the input of each step, the constants of the gates, and the hidden state before the first step.
 
-    The hidden state is None if the first step has no product with it, which is then zero.
+    The hidden state is None if the first step does not multiply it. It is then zero.
     """
     states = [_initial_state(steps, cells), *(cell.h for cell in cells[:-1])]
     inputs: list[ir.Value] = []
@@ -255,7 +256,8 @@ def _weights(
         node = cell.nodes[0]
         read = {value for gate in gates for value, _ in gate.matmuls if value is not state}
         if len(read) != 1:
-            raise Refusal(Code.UNSUPPORTED_OP, f"its gates read {len(read)} inputs besides the hidden state", node)
+            text = f"the gates of a time step read {len(read)} inputs besides the hidden state"
+            raise Refusal(Code.UNSUPPORTED_OP, text, node)
         inputs += read
         weights.append(tuple(_split(gate, state) for gate in gates))
         if any(not g.of_input or (state is not None and not g.of_state) for g in weights[-1]):
@@ -265,7 +267,8 @@ def _weights(
         pairs = zip(found, expected)
         same = _without_state_equal(found, expected, editor) if state is None else all(a.equals(b) for a, b in pairs)
         if not same:
-            raise Refusal(Code.WRONG_SHAPE, "a time step has other weights than the last one", cell.nodes[0])
+            text = "the weights of a time step differ from those of the last one"
+            raise Refusal(Code.WRONG_SHAPE, text, cell.nodes[0])
     return tuple(inputs), expected, states[0]
 
 
@@ -278,7 +281,8 @@ def _split(gate: Gate, state: ir.Value | None) -> GateWeights:
 def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -> ir.Value | None:
     """Returns the hidden state before the first step.
 
-    With one step, input and state are interchangeable. With several steps, its weights are those of the state.
+    With one step, the state is the value whose weight has as many rows as there are hidden units. With several steps,
+    the state has the weights that the second step multiplies by the hidden state of the first.
     """
     first = steps[0][0].matmuls
     if len(steps) == 1:
@@ -291,7 +295,7 @@ def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -
 
 
 def _without_state_equal(found: Sequence[GateWeights], expected: Sequence[GateWeights], editor: Editor) -> bool:
-    """Compares the weights of a step without hidden state, where constant folding may have added the biases."""
+    """Compares the weights of a step without hidden state. Constant folding may have added up its biases."""
     for a, b in zip(found, expected):
         mine, theirs = (total(biases, editor) for biases in (a.biases, b.biases))
         if Counter(a.of_input) != Counter(b.of_input) or (mine is None) != (theirs is None):
@@ -320,7 +324,7 @@ def _is_zero(value: ir.Value, editor: Editor) -> bool:
 
 
 def _require_batch(value: ir.Value, cell: LstmCell, editor: Editor) -> None:
-    """Checks that `value` and the hidden state are matrices with equally many rows."""
+    """Requires that `value` and the hidden state are matrices with the same number of rows."""
     node = cell.nodes[0]
     dims, state = (editor.require_dims(v, node) for v in (value, cell.h))
     if len(state) != 2 or len(dims) != 2:
@@ -332,7 +336,7 @@ def _require_batch(value: ir.Value, cell: LstmCell, editor: Editor) -> None:
 
 
 def _consecutive_rows(inputs: Sequence[ir.Value], editor: Editor) -> tuple[Rows, ...] | None:
-    """Returns the rows of one tensor that the inputs are, if their indices ascend or descend by one."""
+    """Returns the inputs as rows of one tensor if their indices ascend or descend by one, or None."""
     rows = [_row_of(x, editor) for x in inputs]
     first = rows[0]
     found = tuple(row for row in rows if row is not None and first is not None)
@@ -385,8 +389,10 @@ def _part_start(node: ir.Node, value: ir.Value, axis: int, editor: Editor) -> in
     return None if None in before or len(before) != value.index() else sum(n for n in before if n is not None)
 
 
-def _place(cells: Sequence[LstmCell], nodes: Iterable[ir.Node], sources: Iterable[ir.Value | None]) -> ir.Node:
-    """Returns the first node that reads a result of the time steps, or else their last node.
+def _insertion_point(
+    cells: Sequence[LstmCell], nodes: Iterable[ir.Node], sources: Iterable[ir.Value | None]
+) -> ir.Node:
+    """Returns the insertion point of the LSTM: the last node of the time steps, or an earlier reader of their results.
 
     Raises:
         Refusal: OTHER_USES if a source is computed after that node; ESCAPES if a reader is in another graph.
@@ -394,15 +400,15 @@ def _place(cells: Sequence[LstmCell], nodes: Iterable[ir.Node], sources: Iterabl
     inside, last = set(nodes), cells[-1].nodes[0]
     graph = last.graph
     assert graph is not None
-    places = {node: place for place, node in enumerate(graph)}
+    positions = {node: place for place, node in enumerate(graph)}
     readers = {r for value in (*(c.h for c in cells), cells[-1].c) for r in value.consumers() if r not in inside}
     for reader in readers:
         if reader.graph is not graph:
             raise Refusal(Code.ESCAPES, f"{reader.op_type} in another graph reads a hidden state", last, reader)
-    anchor = min((last, *readers), key=places.__getitem__)
+    anchor = min((last, *readers), key=positions.__getitem__)
     for source in sources:
         producer = None if source is None else source.producer()
-        if producer is not None and (producer in inside or places.get(producer, -1) >= places[anchor]):
+        if producer is not None and (producer in inside or positions.get(producer, -1) >= positions[anchor]):
             text = f"{anchor.op_type} reads a hidden state before {producer.op_type} computes an input"
             raise Refusal(Code.OTHER_USES, text, anchor, producer)
     return anchor
@@ -420,8 +426,8 @@ def _stack(cells: Sequence[LstmCell], editor: Editor) -> Stack | None:
         axes = {tuple(editor.arguments(node).axes(3) or ()) for node in made if node is not None}
         axis = attribute_int(concat, "axis", 0) % 3
         if axes == {(axis,)} and sorted(t for t in order if t is not None) == list(range(len(cells))):
-            alone = all(node is not None and use_count(node.outputs[0]) == 1 for node in made)
-            if alone and not any(node is not None and node.outputs[0].is_graph_output() for node in made):
+            read_once = all(node is not None and use_count(node.outputs[0]) == 1 for node in made)
+            if read_once and not any(node is not None and node.outputs[0].is_graph_output() for node in made):
                 return Stack(concat, axis, tuple(t for t in order if t is not None))
     return None
 

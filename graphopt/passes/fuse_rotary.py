@@ -4,8 +4,8 @@
 
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 
-rotated(X) swaps the two elements of each pair and negates one of them. A pair is element i of both halves of X
-(Hugging Face's `rotate_half`), or two adjacent elements (Interleaved).
+rotated(X) swaps the two elements of each pair and negates one of them. A pair consists of element i of the first half
+and element i of the second half of X (Hugging Face's `rotate_half`), or of two adjacent elements (Interleaved).
 
 Why it is legal: the operators are defined by that equation for any cos and sin, which need not belong to one angle or
 be equal in both halves. If the graph computes each half separately, with cos and sin of half the columns, the rewrite
@@ -13,7 +13,7 @@ concatenates cos with itself and sin with itself.
 
 Conditions: X has two, three or four axes; its halves or pairs are proven to cover the last axis, which is static and
 even; cos and sin have the last axis' size, or half of it if each half is computed separately, and do not broadcast X;
-all have one type, float or float16; no other node reads an intermediate value.
+all have the same type, float or float16; no other node reads an intermediate value.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ to the end and back, becomes FusedLayerNorm2d.
 For targets without our operators a written-out LayerNorm becomes LayerNormalization(X - mean(X)) from opset 17 on. The
 mean is subtracted first because runtimes may compute the variance as E[X^2] - E[X]^2 (onnxruntime 1.22 does). For rows
 far from zero that gives errors of 4e-3 of the RMS, or NaN; the written-out nodes give 5e-6. Runtimes fuse one form
-themselves (squares by Pow, then Div, gamma and beta): it is refused with NO_GAIN. RMSNormalization is written from
-opset 23 on.
+themselves (squares by Pow, then Div, gamma and beta): it is refused with NO_GAIN. On portable targets a written-out
+RMSNorm becomes RMSNormalization from opset 23 on.
 
 Why it is legal: LayerNorm of X - c equals that of X for any c that is constant in a row. The fused operators are
 defined by these equations with statistics in at least float32. Half-precision models request float32 statistics by
@@ -25,7 +25,7 @@ Casts, which this pass removes.
 
 Conditions: both means are over the last axis only, or, for a LayerNorm on targets with our operators, over axis 1 of
 three or more axes; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a
-constant; no other node reads an intermediate value; both operands of the sum are proven to have one shape.
+constant; no other node reads an intermediate value; both operands of the sum are proven to have the same shape.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
 
 
 def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:
-    """Returns the nodes to remove: all, except the mean and X - mean(X) before a standard node."""
+    """Returns the nodes to remove. The mean and X - mean(X) before a new standard node are kept."""
     if match.centred is None or not _becomes_standard(match, editor):
         return match.nodes
     centre = match.centred.producer()
@@ -183,7 +183,7 @@ def _standard_candidate(match: RowNormMatch, editor: Editor) -> Candidate | None
 
 def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str:
     x, label = match.centred or match.X, match.Y.name or "norm"
-    dtype, wanted = editor.dtype(x), editor.dtype(match.X)
+    dtype, x_dtype = editor.dtype(x), editor.dtype(match.X)
     assert dtype is not None
     gamma = np.ones(match.D) if match.gamma is None else match.gamma
     gamma = -gamma if match.mean_first else gamma
@@ -193,9 +193,9 @@ def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str
         parameters.append(builder.initializer(match.beta.astype(dtype.numpy()), "_beta"))
     op_type = "RMSNormalization" if match.rms else "LayerNormalization"
     y = builder.op(op_type, x, *parameters, axis=-1, epsilon=match.epsilon)
-    if wanted is not None and dtype != wanted:
+    if x_dtype is not None and dtype != x_dtype:
         y.dtype = dtype
-        y = builder.cast(y, wanted)
+        y = builder.cast(y, x_dtype)
     replaced = _replaced(match, editor)
     editor.replace(list(replaced), builder.nodes, {match.Y: y}, anchor=anchor)
     return became(len(replaced), op_type)
@@ -297,12 +297,12 @@ class _Tail:
     has_type_of_x: bool
     nodes: list[ir.Node] = field(default_factory=list)
 
-    def fuse_reader(self, core: RowNorm, D: int, wanted: ir.DataType | None, editor: Editor) -> bool:
+    def fuse_reader(self, core: RowNorm, D: int, x_dtype: ir.DataType | None, editor: Editor) -> bool:
         """Fuses the only reader of y if possible, and makes its result y; returns whether it did."""
         user = sole_reader(self.y)
         if user is None:
             return False
-        if user.op_type == "Cast" and not self.has_type_of_x and attribute_int(user, "to", 0) == wanted:
+        if user.op_type == "Cast" and not self.has_type_of_x and attribute_int(user, "to", 0) == x_dtype:
             self.has_type_of_x = True
         elif user.op_type == "Mul" and self.gamma is None and self.beta is None:
             self.gamma = _operand(user, self.y, D, core, editor)
@@ -372,22 +372,22 @@ def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) 
     if array is None or (array.size != 1 and not _is_along_axis(array, D, _axes_after(core))):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):
-        return None  # dimensions of size 1 in the constant would add dimensions to the result
+        return None  # leading dimensions of size 1 in the constant would increase the rank of the result
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 
 def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
-    """Returns the Add that produces x in the graph of the norm, if its operands have one shape and element type."""
+    """Returns the Add that produces x in the norm's graph if its operands have the same shape and element type."""
     add = producer_of(x, "Add")
     if add is None or add.graph is not first.graph:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
-    alike = len(editor.known_types(add.inputs)) <= 1
-    return add if dims[0] is not None and dims[0] == dims[1] and alike else None
+    same_type = len(editor.known_types(add.inputs)) <= 1
+    return add if dims[0] is not None and dims[0] == dims[1] and same_type else None
 
 
 def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
-    """Rewrites a match over the last axis between two Transposes as one over axis 1; returns any other unchanged."""
+    """Converts a match over the last axis between two Transposes to one over axis 1; otherwise returns the match."""
     to_end, back = producer_of(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
     rank = editor.shapes.rank(match.X)
     if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.channels:

@@ -1,4 +1,4 @@
-"""Activations that no other node fuses become one com.graphopt node.
+"""Replaces activations that no other node fuses by one com.graphopt node each.
 
     x (erf(x / sqrt 2) + 1) / 2 -> FusedGelu;  with tanh -> FusedGeluTanh;  x tanh(softplus(x)) -> FusedMish;
     x clip(x / 6 + 1 / 2, 0, 1) -> FusedHardSwish
@@ -11,7 +11,7 @@ tolerance of the pass `activations`.
 Conditions: no other node reads a value between x and the result; x is float or float16.
 
 Where it is faster: on GPUs if the model's opset lacks the standard operator, because each node of the written-out form
-is a kernel launch. ONNX Runtime also expands the operator Mish to such nodes. On CPUs our kernel is faster than ONNX
+is a kernel launch. ONNX Runtime also expands the operator Mish to several nodes. On CPUs our kernel is faster than ONNX
 Runtime's for large tensors (docs/measurements/forms_cpu.md), except for HardSwish after a convolution.
 """
 

@@ -99,12 +99,12 @@ def _resolved_pads(
         raise Refusal(Code.ATTRIBUTE, f"output_shape is {list(wanted)}, and the sizes of X are not known", node)
     strides, dilations = (attribute_ints(node, name, (1,) * axes) for name in ("strides", "dilations"))
     totals = []
-    for i, (k, stride, dilation, more) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):
-        # SAME makes each output axis stride times as long as that of X.
+    for i, (k, stride, dilation, extra) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):
+        # With SAME an output axis has stride * size elements, so the size cancels, and both terms can be 0.
         size = sizes[i] if wanted else 0
         goal = wanted[i] if wanted else 0
         assert size is not None
-        totals.append(stride * (size - 1) + more + (k - 1) * dilation + 1 - goal)
+        totals.append(stride * (size - 1) + extra + (k - 1) * dilation + 1 - goal)
     if min(totals) < 0:
         raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} and output_shape {list(wanted)} need negative pads", node)
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)

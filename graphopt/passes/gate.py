@@ -7,9 +7,9 @@ N. Shazeer, "GLU Variants Improve Transformer", 2020.
 Why it is legal: the operators are defined by these equations.
 
 Conditions: the activation is one of Relu, Sigmoid, Silu, Gelu, GeluTanh, and only the Mul reads it; A and B are proven
-to have one shape, so nothing broadcasts, and one type, float or float16. A Mul that broadcasts the activation (the
-scale of squeeze and excitation) is not a gate. For GatedHalves a Split in two or two Slices of the last axis produce A
-and B, and no other node reads these halves.
+to have the same shape, so nothing broadcasts, and have the same type, float or float16. A Mul that broadcasts the
+activation (the scale of squeeze and excitation) is not a gate. For GatedHalves a Split in two or two Slices of the last
+axis produce A and B, and no other node reads these halves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# Anchors that are always a whole activation: no written-out form of an activation of Gated contains them.
+# Anchors that are whole activations. They are not part of the written-out form of another gated activation.
 WHOLE = frozenset({("", "Relu"), ("", "Gelu"), (DOMAIN, "FusedGelu"), (DOMAIN, "FusedGeluTanh")})
 
 
@@ -40,7 +40,7 @@ class GateMatch:
 
     Attributes:
         form: the activation of A.
-        product: the Mul.
+        mul: the Mul.
         other: B.
         X: the value that A and B are halves of, or None.
         gate: the index of the half A.
@@ -48,7 +48,7 @@ class GateMatch:
     """
 
     form: Form
-    product: ir.Node
+    mul: ir.Node
     other: ir.Value
     X: ir.Value | None = None
     gate: int = 0
@@ -68,40 +68,40 @@ class Gate(Pass[GateMatch, GateMatch]):
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
         whole = (node.domain, node.op_type) in WHOLE
         if whole and sole_reader(node.outputs[0], "Mul") is None:
-            return None  # a cheap test first: most activations are not multiplied
+            return None  # the cheap test is first, because most activations are not multiplied
         form = (None if whole else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
-        product = sole_reader(form.y, "Mul")
-        if product is None or product.inputs[0] is product.inputs[1]:
+        mul = sole_reader(form.y, "Mul")
+        if mul is None or mul.inputs[0] is mul.inputs[1]:
             return None
-        other = other_input(product, form.y)
+        other = other_input(mul, form.y)
         if other is None or editor.is_constant(other):
             return None
         dims, others = editor.shapes.dims(form.x), editor.shapes.dims(other)
         if dims != others and _broadcasts(dims, others):
             return None
-        match = GateMatch(form, product, other)
+        match = GateMatch(form, mul, other)
         first, second = half_of(form.x, editor), half_of(other, editor)
         if first is None or second is None or first.X is not second.X or first.index == second.index:
             return match
         # If other nodes read the halves, the halves are computed anyway, and GatedHalves saves nothing.
-        if any(reader not in (*form.nodes, product) for v in (form.x, other) for reader in v.consumers()):
+        if any(reader not in (*form.nodes, mul) for v in (form.x, other) for reader in v.consumers()):
             return match
-        return GateMatch(form, product, other, first.X, first.index, (first.split, second.split))
+        return GateMatch(form, mul, other, first.X, first.index, (first.split, second.split))
 
     def legal(self, match: GateMatch, editor: Editor) -> GateMatch:
-        a, b, product = match.form.x, match.other, match.product
+        a, b, mul = match.form.x, match.other, match.mul
         match.form.require_closed()
-        require_one_graph(match.form.nodes, product)
+        require_one_graph(match.form.nodes, mul)
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"it is not proven that {a.name} and {b.name} have one shape", product)
-        editor.require_equal_types((a, b), product)
-        editor.require_dtype(a, product)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"it is not proven that {a.name} and {b.name} have the same shape", mul)
+        editor.require_equal_types((a, b), mul)
+        editor.require_dtype(a, mul)
         if not dims:
-            raise Refusal(Code.WRONG_RANK, f"{a.name} is a scalar", product)
-        editor.require_op(match.name, a, product)
+            raise Refusal(Code.WRONG_RANK, f"{a.name} is a scalar", mul)
+        editor.require_op(match.name, a, mul)
         return match
 
     def candidate(self, plan: GateMatch, editor: Editor) -> Candidate:
@@ -109,16 +109,16 @@ class Gate(Pass[GateMatch, GateMatch]):
         fused = conv is not None and editor.target.device == "cpu" and plan.form.suffix in ("Relu", "Sigmoid")
         no_gain = "ONNX Runtime fuses the activation into the convolution" if fused else ""
         operands = (plan.form.x, plan.other) if plan.X is None else (plan.X,)
-        return editor.candidate(plan.name, operands, plan.product.outputs[0], plan.product, no_gain)
+        return editor.candidate(plan.name, operands, plan.mul.outputs[0], plan.mul, no_gain)
 
     def rewrite(self, plan: GateMatch, editor: Editor) -> str:
-        product = plan.product
+        mul = plan.mul
         if plan.X is None:
-            new = Builder(editor, product).emit(plan.name, [plan.form.x, plan.other], {})
+            new = Builder(editor, mul).emit(plan.name, [plan.form.x, plan.other], {})
         else:
-            new = Builder(editor, product).emit(plan.name, [plan.X], {"gate": plan.gate})
-        nodes = [*dict.fromkeys(plan.splits), *plan.form.nodes, product]
-        editor.replace(nodes, [new], {product.outputs[0]: new.outputs[0]}, anchor=product)
+            new = Builder(editor, mul).emit(plan.name, [plan.X], {"gate": plan.gate})
+        nodes = [*dict.fromkeys(plan.splits), *plan.form.nodes, mul]
+        editor.replace(nodes, [new], {mul.outputs[0]: new.outputs[0]}, anchor=mul)
         return became(len(nodes), plan.name)
 
 

@@ -12,9 +12,9 @@ and the result move together, as a row.
 
 Conditions: all moved elements come from one value; no other node reads an intermediate value. Only the first dimension,
 the number of images, may be unknown; then no node moves elements along it, and every image is moved in the same way. A
-row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are small compared to the data.
+row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are few compared to the data.
 
-Where it is faster: if the nodes write at least twice as many elements as the Gather. The pass runs after
+Where it is faster: if the nodes copy at least twice as many elements as the Gather. The pass runs after
 fuse_attention, because FusedAttention reads transposed operands without a copy.
 """
 
@@ -51,9 +51,9 @@ class RowMoves:
         nodes: the nodes in topological order; the last one produces the result.
         images: the number of images, which are moved independently.
         rows: for each row of an image of the result, the index of the row of x.
-        rows_of_x: rows of an image of x.
-        width: elements of a row.
-        written: elements that the nodes copy for one image.
+        rows_of_x: the number of rows of an image of x.
+        width: the number of elements of a row.
+        copied: the number of elements that the nodes copy for one image.
     """
 
     x: ir.Value
@@ -63,7 +63,7 @@ class RowMoves:
     rows: Array
     rows_of_x: int
     width: int
-    written: int
+    copied: int
 
     @property
     def y(self) -> ir.Value:
@@ -93,8 +93,8 @@ class GatherRows(Pass[RowMoves, RowMoves]):
         if moved.size == 0 or width * dtype.itemsize < MIN_ROW_BYTES:
             return None
         rows = (moved[::width] // width).astype(np.int32)
-        written = sum(elements[n.outputs[0]].size for n in nodes if n.op_type in COPIES)
-        return RowMoves(x, dtype, tuple(nodes), images, rows, elements[x].size // width, width, written)
+        copied = sum(elements[n.outputs[0]].size for n in nodes if n.op_type in COPIES)
+        return RowMoves(x, dtype, tuple(nodes), images, rows, elements[x].size // width, width, copied)
 
     def legal(self, match: RowMoves, editor: Editor) -> RowMoves:
         if "shape" not in signature("Reshape", editor.opset(match.nodes[-1])).inputs:
@@ -105,27 +105,27 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
     def candidate(self, plan: RowMoves, editor: Editor) -> Candidate:
         gathered = plan.rows.size * plan.width
-        few = plan.written < 2 * gathered
-        no_gain = f"the nodes copy {plan.written} elements per image, and a Gather {gathered}" if few else ""
+        few = plan.copied < 2 * gathered
+        no_gain = f"the nodes copy {plan.copied} elements per image, and a Gather {gathered}" if few else ""
         return editor.candidate("Gather", [plan.x], plan.y, plan.nodes[-1], no_gain)
 
     def rewrite(self, plan: RowMoves, editor: Editor) -> str:
         last = plan.nodes[-1]
         builder = Builder(editor, last)
 
-        def of_rows(rows: int) -> tuple[Size, ...]:
+        def shape_of_rows(rows: int) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), Size.of(plan.width)
 
         rows = builder.initializer(plan.rows, "/rows")
-        read = reshaped(builder, plan.x, editor.shapes.dims(plan.x), of_rows(plan.rows_of_x))
-        gathered = builder.op("Gather", read, rows, axis=1, _dtype=plan.dtype)
-        y = reshaped(builder, gathered, of_rows(plan.rows.size), editor.shapes.dims(plan.y))
+        x_rows = reshaped(builder, plan.x, editor.shapes.dims(plan.x), shape_of_rows(plan.rows_of_x))
+        gathered = builder.op("Gather", x_rows, rows, axis=1, _dtype=plan.dtype)
+        y = reshaped(builder, gathered, shape_of_rows(plan.rows.size), editor.shapes.dims(plan.y))
         editor.replace(plan.nodes, builder.nodes, {plan.y: y}, anchor=last)
         return became(len(plan.nodes), "Gather")
 
 
-def _row_width(elements: Array, all_of_x: int) -> int:
+def _row_width(elements: Array, size_of_x: int) -> int:
     """Returns the largest row width that divides the start of each run of consecutive elements, in x and the result."""
     flat = elements.reshape(-1)
     begins = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
-    return math.gcd(all_of_x, flat.size, *np.unique(begins).tolist(), *np.unique(flat[begins]).tolist())
+    return math.gcd(size_of_x, flat.size, *np.unique(begins).tolist(), *np.unique(flat[begins]).tolist())

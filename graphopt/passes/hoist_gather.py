@@ -4,8 +4,8 @@
 
 Why it is legal: each row of X W depends only on the same row of X, and the bias is the same for all rows.
 
-Windowed attention on padded images removes the padding after its last MatMul, with a Gather that also reverses the
-window partition: in Segment Anything 4096 of 4900 rows remain. After the rewrite this Gather reads the Transpose of the
+Windowed attention on padded images removes the padding after its last MatMul. The Gather that does so also reverses the
+window partition. In Segment Anything 4096 of 4900 rows remain. After the rewrite this Gather reads the Transpose of the
 heads, and gather_rows merges both into one copy.
 
 Conditions: W is a matrix; b is a constant that is the same for all rows; the Gather selects along axis 1 of three, with
@@ -34,21 +34,21 @@ from graphopt.targets.profit import Candidate
 
 
 @dataclass(frozen=True)
-class RowsOfProduct:
+class GatherAfterMatMul:
     """A Gather after a MatMul.
 
     Attributes:
         linear: the MatMul and its bias.
-        view: the Reshape between them, or None.
+        reshape: the Reshape between them, or None.
         gather: the Gather of rows.
         last: the Reshape that is the only reader of the Gather, or the Gather.
         images: the first dimension of the Gather's input.
-        rows: the number of rows that the Gather selects, and the number of rows of its input.
-        tokens: rows of the MatMul's result in one row of the Gather's input.
+        rows: the number of rows that the Gather selects, and the number of rows of its input, for each image.
+        tokens: the number of rows of the MatMul's result in one row of the Gather's input.
     """
 
     linear: Linear
-    view: ir.Node | None
+    reshape: ir.Node | None
     gather: ir.Node
     last: ir.Node
     images: Size
@@ -58,37 +58,38 @@ class RowsOfProduct:
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes to remove, consumers first."""
-        between = () if self.view is None else (self.view,)
+        between = () if self.reshape is None else (self.reshape,)
         return (*dict.fromkeys((self.last, self.gather)), *between, *self.linear.nodes)
 
 
-class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
+class HoistGather(Pass[GatherAfterMatMul, GatherAfterMatMul]):
     name = "hoist_gather"
     equation = "(X W + b)[rows] = X[rows] W + b"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Gather")})
 
-    def match(self, node: ir.Node, editor: Editor) -> RowsOfProduct | None:
+    def match(self, node: ir.Node, editor: Editor) -> GatherAfterMatMul | None:
         rows = editor.constant(node.inputs[1])
         if rows is None or rows.ndim != 1 or attribute_int(node, "axis", 0) != 1:
             return None
-        view = producer_of(node.inputs[0], "Reshape")
-        product = node.inputs[0] if view is None else view.inputs[0]
-        linear = None if product is None else linear_before(product, editor)
+        reshape = producer_of(node.inputs[0], "Reshape")
+        matmul_output = node.inputs[0] if reshape is None else reshape.inputs[0]
+        linear = None if matmul_output is None else linear_before(matmul_output, editor)
         if linear is None or linear.node.op_type != "MatMul" or linear.node.graph is not node.graph:
             return None
         dims, weight = editor.shapes.dims(node.inputs[0]), editor.shapes.dims(linear.W)
         if weight is None or len(weight) != 2:
             return None
         if dims is None or len(dims) != 3 or None in (dims[1].value, dims[2].value, *(d.value for d in weight)):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the rows need a known number and width: shape {shape_text(dims)}", node)
+            text = f"the number and width of the rows must be known, but the shape is {shape_text(dims)}"
+            raise Refusal(Code.UNKNOWN_SHAPE, text, node)
         length, width, channels = dims[1].value or 0, dims[2].value or 0, weight[1].value or 0
         if channels == 0 or width % channels:
             return None
         last = sole_reader(node.outputs[0], "Reshape") or node
-        return RowsOfProduct(linear, view, node, last, dims[0], (rows.size, length), width // channels)
+        return GatherAfterMatMul(linear, reshape, node, last, dims[0], (rows.size, length), width // channels)
 
-    def legal(self, match: RowsOfProduct, editor: Editor) -> RowsOfProduct:
+    def legal(self, match: GatherAfterMatMul, editor: Editor) -> GatherAfterMatMul:
         linear = match.linear
         bias = () if linear.bias is None else editor.shapes.dims(linear.bias)
         if bias is None or any(d != ONE for d in bias[:-1]) or len(bias) > (editor.shapes.rank(linear.X) or 0):
@@ -97,31 +98,31 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
             require_read_once(node.outputs[0], node)
         return match
 
-    def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
-        taken, length = plan.rows
-        is_faster = taken < length or (taken == length and _is_copy(plan.linear.X))
-        no_gain = "" if is_faster else f"the Gather selects {taken} of {length} rows"
+    def candidate(self, plan: GatherAfterMatMul, editor: Editor) -> Candidate:
+        selected, length = plan.rows
+        is_faster = selected < length or (selected == length and _is_copy(plan.linear.X))
+        no_gain = "" if is_faster else f"the Gather selects {selected} of {length} rows"
         return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, no_gain)
 
-    def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:
+    def rewrite(self, plan: GatherAfterMatMul, editor: Editor) -> str:
         linear, gather = plan.linear, plan.gather
         builder, dtype = Builder(editor, gather), linear.Y.dtype
-        (taken, length), tokens = plan.rows, plan.tokens
+        (selected, length), tokens = plan.rows, plan.tokens
         inner = editor.shapes.last(linear.X) or ONE
         channels = editor.shapes.dim(linear.W, 1)
 
-        def of_rows(rows: int, width: Size) -> tuple[Size, ...]:
+        def shape_of_rows(rows: int, width: Size) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), width
 
         wide = Size.of(tokens) * inner
-        value = reshaped(builder, linear.X, editor.shapes.dims(linear.X), of_rows(length, wide))
+        value = reshaped(builder, linear.X, editor.shapes.dims(linear.X), shape_of_rows(length, wide))
         value = builder.op("Gather", value, gather.inputs[1], axis=1, _dtype=dtype)
-        value = reshaped(builder, value, of_rows(taken, wide), of_rows(taken * tokens, inner))
+        value = reshaped(builder, value, shape_of_rows(selected, wide), shape_of_rows(selected * tokens, inner))
         value = builder.op("MatMul", value, linear.W, _dtype=dtype)
         if linear.bias is not None:
             value = builder.op("Add", value, linear.bias, _dtype=dtype)
         y = plan.last.outputs[0]
-        value = reshaped(builder, value, of_rows(taken * tokens, channels), editor.shapes.dims(y))
+        value = reshaped(builder, value, shape_of_rows(selected * tokens, channels), editor.shapes.dims(y))
         editor.replace(plan.nodes, builder.nodes, {y: value}, anchor=plan.last)
         return became(len(plan.nodes), "Gather and MatMul")
 

@@ -79,9 +79,9 @@ class WindowNorm:
 
     Attributes:
         norm: the norm.
-        moves: the nodes in topological order, after its output or before its R.
-        into: whether they are after the norm (partition); otherwise before it (reverse).
-        source: the input of the first of them.
+        moves: the nodes that move rows, in topological order, after the norm's output or before its R.
+        into: whether the nodes are after the norm (partition) or before it (reverse).
+        source: the input of the first node.
         images: the number of images.
         windows: the sizes of the partition.
     """
@@ -106,7 +106,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
     name = "norm_windows"
     equation = "windows(norm(X [+ R])) = FusedLayerNorm[AddSum]IntoWindows;  norm(X + images(R)) = ..FromWindows"
     numerics = Numerics.EXACT
-    # For GPUs fuse_row_norm keeps a LayerNormalization without a residual sum.
+    # LayerNormalization, because fuse_row_norm keeps it on GPU targets if there is no residual sum.
     anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> WindowNorm | None:
@@ -151,12 +151,12 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
             )  # fmt: skip
         attributes = {"image": w.image, "window": w.window, "shift": w.shift}
         epsilon = attribute_float(norm, "epsilon", 1e-5)
-        made = builder.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes})
+        new = builder.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes})
         y = plan.moves[-1].outputs[0] if plan.into else norm.outputs[0]
         replaced = [y, *norm.outputs[1:]] if plan.adds else [y]
         outputs = {
             old: reshaped(builder, value, in_windows if plan.into and old is y else in_images, editor.shapes.dims(old))
-            for old, value in zip(replaced, made.outputs)
+            for old, value in zip(replaced, new.outputs)
         }
         editor.replace([*plan.moves, norm], builder.nodes, outputs, anchor=norm)
         return became(len(plan.moves) + 1, plan.name)
@@ -210,7 +210,7 @@ def _is_plain(node: ir.Node, editor: Editor) -> bool:
 
 
 def _last_after(y: ir.Value, editor: Editor) -> ir.Node | None:
-    """Returns the last node of the chain of nodes after y that move elements or pad, or None."""
+    """Returns the last node of the chain after y whose nodes move elements or pad, or None."""
     last = None
     while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):
         last, y = node, node.outputs[0]
@@ -218,7 +218,7 @@ def _last_after(y: ir.Value, editor: Editor) -> ir.Node | None:
 
 
 def _keep_columns(moves: list[ir.Node]) -> bool:
-    """Returns whether no Transpose moves the last axis: a cheap test, which most nodes after norms fail."""
+    """Returns whether no Transpose moves the last axis. This cheap test excludes most nodes after norms."""
     perms = [n.attributes.get("perm") for n in moves if n.op_type == "Transpose"]
     return all(perm is not None and perm.as_ints()[-1] == len(perm.as_ints()) - 1 for perm in perms)
 
@@ -229,14 +229,14 @@ def _rows_of(elements: Array, D: int) -> Array | None:
         return None
     rows = elements.reshape(-1, D)
     padded = rows[:, :1] == PADDED
-    whole = np.where(padded, PADDED, rows[:, :1] + np.arange(D))
-    if not np.array_equal(rows, whole) or (rows[:, 0][~padded[:, 0]] % D).any():
+    expected = np.where(padded, PADDED, rows[:, :1] + np.arange(D))
+    if not np.array_equal(rows, expected) or (rows[:, 0][~padded[:, 0]] % D).any():
         return None
     return np.where(padded[:, 0], PADDED, rows[:, 0] // D)
 
 
 def _windows_of(rows: Array, count: int) -> Windows | None:
-    """Returns the image, window and shift sizes that give this order of rows, for images of `count` rows, or None."""
+    """Returns the sizes of image, window and shift with this order of rows, for images of `count` rows, or None."""
     if rows[0] == PADDED or rows.size > MAX_ROWS:
         return None
     widths = _divisors(rows.size)

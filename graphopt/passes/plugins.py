@@ -1,6 +1,6 @@
-"""Passes of other packages: entry points of the group `graphopt.passes` that name subclasses of `Pass` or `ModelPass`.
+"""Loads passes of other packages: subclasses of `Pass` or `ModelPass` in entry points of the group `graphopt.passes`.
 
-They run after ours, sorted by name, under the same rules: remarks, invariants, repetition until nothing changes.
+They run after our passes, sorted by name, under the same rules: remarks, invariants, repetition until nothing changes.
 """
 
 from __future__ import annotations

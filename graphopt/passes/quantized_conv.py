@@ -3,13 +3,13 @@
     Q(act(Conv(D(X), D(W), D(B)))) = T(QuantizedConv<act>(T'(X), W, B))     D: DequantizeLinear, Q: QuantizeLinear
     QLinearConv(X, W, B)           = T(QuantizedConv(T'(X), W, B))          T, T': Transpose from and to channels last
 
-Why it is legal: QuantizedConv is defined by the first equation, and rounds the same results to integers. Their sums are
+Why it is legal: QuantizedConv is defined by the first equation, and rounds the same results to integers. The sums equal
 those of the definition on every processor. ONNX Runtime saturates sums of two products on processors without VNNI.
 
 Conditions: two spatial axes; one group, or a depthwise convolution with one filter for each channel; X and the result
 are both int8 or both uint8, with scalar scales; all scales, zero points, W and B are constants; W minus its zero points
-is int8; the scale of B is that of a product; act is Relu, Clip or absent. No other node reads a value between Conv and
-QuantizeLinear.
+fits int8; the scale of B is the product of the scales of X and W; act is Relu, Clip or absent. No other node reads a
+value between Conv and QuantizeLinear.
 
 Why it is faster: ONNX Runtime copies the windows of few channels element by element, and its depthwise kernel
 multiplies 16-bit integers. Its other convolutions run near the peak of VNNI. They also have channels last, so ONNX
@@ -47,8 +47,8 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.cpu import quantized_conv_no_gain
 from graphopt.targets.profit import Candidate
 
-BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
-# Relative difference of the scale of B and the product of the scales, which quantizers compute in float32.
+INT8_TYPES = (np.dtype(np.uint8), np.dtype(np.int8))
+# The largest relative difference between the scale of B and the product of both scales, which is rounded to float32.
 SCALE_TOLERANCE = 1e-6
 TO_CHANNELS_FIRST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -78,7 +78,7 @@ class QuantizedConvMatch:
         conv: the Conv or QLinearConv.
         X: its input.
         W: its weight.
-        B: its bias with the scale, or None; a QLinearConv has no scale for the bias.
+        B: its bias, with a scale except in a QLinearConv; None if there is no bias.
         Y: the result. Its value is the output of the last node.
         form: the activation, or None.
         nodes: the nodes from the convolution to the result.
@@ -141,7 +141,7 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
     def candidate(self, plan: QuantizedConvPlan, editor: Editor) -> Candidate:
         match = plan.match
         no_gain = _no_gain(match.conv, plan.weight.shape)
-        if not no_gain and _leaves_pools(match.conv, editor):
+        if not no_gain and _leaves_only_pools(match.conv, editor):
             no_gain = "ONNX Runtime would pool with channels first, because no quantized convolution is left to it"
         return editor.candidate(match.name, (match.X.value, match.W.value), match.Y.value, match.conv, no_gain)
 
@@ -228,13 +228,17 @@ def _scalar_parameters(x: Quantized, what: str, editor: Editor) -> tuple[Array, 
         zero = editor.require_constant(x.zero, f"the zero point of {what}", x.node)
     if scale.size != 1 or zero.size != 1:
         raise Refusal(Code.PER_CHANNEL_SCALE, f"the scale of {what} has {scale.size} elements", x.node)
-    if scale.dtype != np.float32 or zero.dtype not in BYTES:
+    if scale.dtype != np.float32 or zero.dtype not in INT8_TYPES:
         raise Refusal(Code.WRONG_DTYPE, f"{what} is {zero.dtype} with a scale of {scale.dtype}", x.node)
     return scale.reshape(()), zero.reshape(())
 
 
 def _require_plain(node: ir.Node) -> None:
-    """Raises Refusal: ATTRIBUTE, if a node quantizes by blocks or names the type of its result or its division."""
+    """Refuses a node that quantizes by blocks or has output_dtype or precision.
+
+    Raises:
+        Refusal: ATTRIBUTE.
+    """
     for name in ("block_size", "output_dtype", "precision"):
         if attribute_int(node, name, 0) != 0:
             raise Refusal(Code.ATTRIBUTE, f"{name} is {attribute_int(node, name, 0)}", node)
@@ -260,16 +264,16 @@ def _weight(match: QuantizedConvMatch, editor: Editor) -> tuple[Array, Array]:
         raise Refusal(
             Code.WRONG_AXIS, f"the weight has a scale for each element of axis {attribute_int(node, 'axis', 1)}", node
         )
-    if w.dtype not in BYTES or scale.dtype != np.float32:
+    if w.dtype not in INT8_TYPES or scale.dtype != np.float32:
         raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} is {w.dtype} with a scale of {scale.dtype}", node)
     centred = w.astype(np.int16) - zero.reshape(-1, 1, 1, 1).astype(np.int16)
     if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
-        raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} minus its zero point is beyond int8", node)
+        raise Refusal(Code.WRONG_DTYPE, f"{W.value.name} minus its zero point does not fit int8", node)
     return centred.astype(np.int8), np.broadcast_to(scale.reshape(-1), (M,)).copy()
 
 
 def _bias(match: QuantizedConvMatch, product_scale: Array, editor: Editor) -> Array:
-    """Returns the bias as int32 [M] in units of the product of the scales; zeros if there is none.
+    """Returns the bias as int32 [M] with the scale of X times W; zeros if there is no bias.
 
     Raises:
         Refusal: NOT_CONSTANT, OVERRIDABLE, WRONG_SHAPE, WRONG_DTYPE or PER_CHANNEL_SCALE.
@@ -291,7 +295,9 @@ def _bias(match: QuantizedConvMatch, product_scale: Array, editor: Editor) -> Ar
     if scale.size not in (1, M) or zero.any():
         raise Refusal(Code.WRONG_SHAPE, f"the scale of the bias has {scale.size} elements", B.node)
     if not np.allclose(scale, product_scale, rtol=SCALE_TOLERANCE, atol=0):
-        raise Refusal(Code.PER_CHANNEL_SCALE, "the scale of the bias is not that of X times that of the weight", B.node)
+        raise Refusal(
+            Code.PER_CHANNEL_SCALE, "the scale of the bias is not the product of the scales of X and the weight", B.node
+        )
     return bias
 
 
@@ -313,16 +319,16 @@ def _window(match: QuantizedConvMatch, weight: Array, editor: Editor) -> dict[st
 
 
 def _no_gain(conv: ir.Node, weight: Sequence[int]) -> str:
-    """Returns why QuantizedConv is not faster for a convolution with weights of a shape; "" if it is."""
+    """Returns why QuantizedConv is not faster for a convolution with a weight of this shape; "" if it is faster."""
     M, C, *kernel = weight
     return quantized_conv_no_gain(C, M, attribute_int(conv, "group", 1), math.prod(kernel))
 
 
-def _leaves_pools(conv: ir.Node, editor: Editor) -> bool:
+def _leaves_only_pools(conv: ir.Node, editor: Editor) -> bool:
     """Returns whether the model has MaxPools, and this pass would rewrite all its quantized convolutions.
 
-    ONNX Runtime moves channels last only in models with a QLinearConv. Its 8-bit MaxPool is many times slower with
-    channels first.
+    ONNX Runtime uses the channels-last layout only in models with a QLinearConv. Its 8-bit MaxPool is many times slower
+    with channels first.
     """
     if not editor.nodes({("", "MaxPool")}):
         return False

@@ -4,7 +4,7 @@
         = QuantizedLinear<act>(X, W, w_scale, w_zero, b),       Q(X), x_scale, x_zero = DynamicQuantizeLinear(X)
 
 Why it is legal: QuantizedLinear is defined by this equation, and its integer sums are equal. On processors without VNNI
-ONNX Runtime's MatMulInteger saturates sums of two products; our kernel never does.
+ONNX Runtime's MatMulInteger saturates sums of two products. Our kernel never saturates them.
 
 Conditions: W is a constant int8 or uint8 matrix; w_scale, w_zero and b are constants with one element for all columns
 or one for each; no other node reads a value between MatMulInteger and the result. DynamicQuantizeLinear may have other
@@ -203,12 +203,12 @@ def _row(
     node: ir.Node,
     editor: Editor,
 ) -> ir.Value | Array:
-    """Returns a parameter of the columns as [N]: the model's value, or a new array if that has another shape.
+    """Returns a parameter of the columns as [N]: the model's value, or a new array of the required shape and type.
 
     Args:
         value: the parameter; None for zeros.
         what: its description in a refusal.
-        rank: its largest rank, None for 1.
+        rank: the largest rank that the parameter may have; None: 1.
         dtype: its type.
         N: the number of columns.
         node: the node that reads it.

@@ -42,11 +42,11 @@ from graphopt.precision.nchw2c_convolutions import ConvToNchw2c
 from graphopt.precision.nchw2c_pools import MaxPoolToNchw2c
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
-    # First: the other passes match the nodes that Contrib creates, and CleanUp folds its constants (a causal mask of
-    # known length).
+    # First, because the other passes match the nodes that Contrib creates. CleanUp folds their constants, such as a
+    # causal mask of known length.
     Contrib(),
     CleanUp(),
-    # Before the passes that fuse a Gemm of a time step with its neighbours.
+    # Before the passes that fuse the Gemm of a time step with the nodes around it.
     FuseLstm(),
     StftConv(),
     # Before folding and ScaleShift, which would fuse the scale and shift of a norm.
@@ -77,11 +77,11 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     GatherRows(),
     HoistGather(),
     NormWindows(),
+    # After FuseRowNorm, which fuses the residual sums before norms.
     FeedForward(),
-    # After FuseRowNorm, which fuses residual sums.
     QuantizedLinear(),
     QuantizedConv(),
-    # After the passes that fuse an activation with its neighbours.
+    # After the passes that fuse an activation with the nodes around it.
     FusedActivation(),
 )
 
@@ -92,8 +92,8 @@ def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
     Args:
         keep: names of nodes and operators that keep float32.
     """
-    products = (LinearToBf16(keep), ConvToBf16(keep), AttentionToBf16(keep), MatMulToBf16(keep))
-    return (*products, FuseEpilogue(), PRelu(), MaxPoolToNchw2c(), ConvToNchw2c())
+    to_bfloat16 = (LinearToBf16(keep), ConvToBf16(keep), AttentionToBf16(keep), MatMulToBf16(keep))
+    return (*to_bfloat16, FuseEpilogue(), PRelu(), MaxPoolToNchw2c(), ConvToNchw2c())
 
 
 __all__ = ["PASSES", "bfloat16_passes"]

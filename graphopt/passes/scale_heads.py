@@ -5,7 +5,7 @@
 Z. Liu et al., "Swin Transformer V2", 2022: c = exp(min(s, ln 100)) with a learned s for each head.
 
 Why it is legal: c is constant in each row of Q K, so it can multiply the row of Q instead. FusedAttention also
-multiplies Q by its scale, so the risk of an overflow in float32 is the same.
+multiplies Q by its scale, so the risk of overflow in float32 is the same.
 
 Conditions: only the Mul reads the MatMul, and a Softmax follows; c has size 1 along rows and columns and does not
 broadcast Q to a larger shape; float32; c is not a known scalar, which would become the scale of FusedAttention.
@@ -25,7 +25,7 @@ from graphopt.passes.base import Pass
 
 # Operators between the scores and their Softmax.
 STEPS = ("Add", "Sub", "Where", "Reshape", "Mul", "Div", "Cast", "Clip", "Max", "Min", "Tanh")
-MOST_STEPS = 12
+MAX_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
     anchors = frozenset({("", "MatMul")})
 
     def match(self, node: ir.Node, editor: Editor) -> HeadScale | None:
-        """Returns a match that can be rewritten, or None: FuseAttention refuses the others with a reason."""
+        """Returns a match that can be rewritten, or None. FuseAttention refuses other candidates with a reason."""
         scaled = sole_reader(node.outputs[0], "Mul")
         factor = None if scaled is None else other_input(scaled, node.outputs[0])
         if scaled is None or factor is None or scaled.graph is not node.graph or not editor.target.custom_ops:
@@ -55,7 +55,7 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
         if q is None or c is None or len(q) < 3 or len(c) > len(q) or any(size.value != 1 for size in c[-2:]):
             return None
         if (editor.shapes.rank(node.inputs[1]) or 0) < 2:
-            return None  # K is a vector: the result has one axis fewer than Q, so c is along other axes
+            return None  # with a vector K the result has one axis less than Q, so c applies to other axes
         fits = all(size.value == 1 or size == of for size, of in zip(c[:-2], q[len(q) - len(c) :]))
         types = {editor.dtype(v) for v in (node.inputs[0], factor)}
         return HeadScale(node, scaled, factor) if fits and types == {ir.DataType.FLOAT} else None
@@ -74,7 +74,7 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
 
 
 def _softmax_follows(node: ir.Node) -> bool:
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         reader = sole_reader(node.outputs[0], "Softmax", *STEPS)
         if reader is None or reader.op_type == "Softmax":
             return reader is not None

@@ -56,7 +56,6 @@ class ScaleShiftMatch:
         nodes: the nodes, producers first.
         maps: the affine map of each node.
         standard: whether they become standard operators.
-
     """
 
     nodes: tuple[ir.Node, ...]
@@ -75,7 +74,6 @@ class ScaleShiftPlan:
     Attributes:
         match: the nodes.
         scale, shift: the combined map in X's dtype, [C, 1, .., 1].
-
     """
 
     match: ScaleShiftMatch
@@ -96,7 +94,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
         # Most affine nodes have no affine producer. Constants are read only if there is one.
-        first = _neighbour(node, editor)
+        first = _affine_producer(node, editor)
         if first is None or (last := _affine(node, editor)) is None or (before := _affine(first, editor)) is None:
             return None
         maps = (before, last)
@@ -106,8 +104,8 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
 
     def legal(self, match: ScaleShiftMatch, editor: Editor) -> ScaleShiftPlan:
         node, x = match.nodes[0], match.X
-        for part in match.nodes:
-            if (norm := fused_by_runtimes(part, editor)) is not None:
+        for member in match.nodes:
+            if (norm := fused_by_runtimes(member, editor)) is not None:
                 raise Refusal(Code.NO_GAIN, f"the node is part of {norm}, which runtimes fuse as a whole", node)
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
@@ -180,7 +178,7 @@ def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
 
 
 def _operators(maps: list[Affine]) -> int:
-    """Returns an upper bound of the Mul and Add nodes that the combined map needs."""
+    """Returns an upper bound of the number of Mul and Add nodes that the combined map needs."""
     return any(np.any(m.scale != 1) for m in maps) + any(np.any(m.shift != 0) for m in maps)
 
 
@@ -189,32 +187,32 @@ def _rewrite_standard(plan: ScaleShiftPlan, editor: Editor) -> str:
     last = nodes[-1]
     builder = Builder(editor, last)
     if any((n.domain, n.op_type) == BATCH_NORM for n in nodes):
-        numbers = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}
-        inputs = [builder.initializer(array.reshape(-1), f"_{name}") for name, array in numbers.items()]
+        constants = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}
+        inputs = [builder.initializer(array.reshape(-1), f"_{name}") for name, array in constants.items()]
         x = builder.op("BatchNormalization", x, *inputs, epsilon=0.0)
     else:
-        numbers = {"Mul": scale} if np.any(scale != 1) else {}
-        if np.any(shift != 0) or not numbers:  # an identity map becomes one Add of 0
-            numbers["Add"] = shift
-        for op, array in numbers.items():
+        constants = {"Mul": scale} if np.any(scale != 1) else {}
+        if np.any(shift != 0) or not constants:  # an identity map becomes one Add of 0
+            constants["Add"] = shift
+        for op, array in constants.items():
             x = builder.op(op, x, builder.initializer(array, f"_{op}"), _like=last.outputs[0])
     editor.replace(list(nodes), builder.nodes, {last.outputs[0]: x}, anchor=last)
     return f"{' and '.join(n.op_type for n in nodes)} became {' and '.join(n.op_type for n in builder.nodes)}"
 
 
-def _is_ours(node: ir.Node) -> bool:
+def _is_scale_shift(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == SCALE_SHIFT
 
 
-def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
-    """Returns the affine node before `node` if only `node` reads its result; does not read constants.
+def _affine_producer(node: ir.Node, editor: Editor) -> ir.Node | None:
+    """Returns the affine node before `node` if only `node` reads its result. Reads no constants.
 
     Raises:
         Refusal: OVERRIDABLE: callers may override the constant of `node`, and an affine node precedes it. Without that
             affine node, `node` is not a candidate.
     """
     refused: Refusal | None = None
-    if _is_ours(node):
+    if _is_scale_shift(node):
         operands = node.inputs[:1]
     else:
         try:
@@ -234,7 +232,7 @@ def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
 
 
 def _affine(node: ir.Node, editor: Editor) -> Affine | None:
-    if not _is_ours(node):
+    if not _is_scale_shift(node):
         return elementwise_affine(node, editor)
     x, scale, shift = node.inputs
     s, t = editor.constant(scale), editor.constant(shift)
@@ -246,7 +244,7 @@ def _varies(m: Affine) -> bool:
 
 
 def _varies_elsewhere(m: Affine, rank: int | None) -> bool:
-    """Returns whether the constant is known to vary along another axis than 1."""
+    """Returns whether the constant is known to vary along an axis other than 1."""
     if rank is None or m.scale.size == 1:
         return False
     axis = 1 - (rank - m.scale.ndim)

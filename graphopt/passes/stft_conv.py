@@ -39,9 +39,9 @@ class Transform:
         node: the STFT.
         signal: [batch, samples], or [batch, samples, 1].
         rank: the rank of the signal.
-        step: samples from one frame to the next.
-        window: the factor of each sample of a frame, or None for a number of ones.
-        length: samples of a frame.
+        step: the number of samples from one frame to the next.
+        window: the factor of each sample of a frame; None if all factors are 1.
+        length: the number of samples of a frame.
         frequencies: the number of frequencies in the result.
         frames: the number of frames; None if it is not known.
     """
@@ -72,17 +72,19 @@ class StftConv(Pass[Transform, Transform]):
             raise Refusal(Code.WRONG_RANK, f"{signal.name} has rank {len(dims)}", node)
         if len(dims) == 3 and dims[2].value != 1:
             known = dims[2].value is not None
-            text = f"the signal {signal.name} has {dims[2]} parts"
+            text = f"the last dimension of {signal.name} is {dims[2]}, and that of a real signal is 1"
             raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, node)
         step = self._size(require_input(node, 1), "the step", editor, node)
         given = node.inputs[2] if len(node.inputs) > 2 else None
         window = None if given is None else editor.require_constant(given, "the window", node)
         length = node.inputs[3] if len(node.inputs) > 3 else None
         if length is None and window is None:
-            raise Refusal(Code.UNSUPPORTED_OP, "it has neither a window nor a length", node)
+            raise Refusal(Code.UNSUPPORTED_OP, "the STFT has neither a window nor a length", node)
         N = len(window) if length is None and window is not None else self._size(length, "the length", editor, node)
         if step < 1 or N < 1 or (window is not None and window.shape != (N,)):
-            raise Refusal(Code.WRONG_SHAPE, f"the step is {step}, the length {N}", node)
+            raise Refusal(
+                Code.WRONG_SHAPE, f"the step is {step}, the length is {N}, and the window must have that length", node
+            )
         frequencies = N // 2 + 1 if attribute_int(node, "onesided", 1) else N
         samples = dims[1].value
         frames = None if samples is None else (samples - N) // step + 1
@@ -105,9 +107,9 @@ class StftConv(Pass[Transform, Transform]):
 
     def rewrite(self, plan: Transform, editor: Editor) -> str:
         b, (N, F) = Builder(editor, plan.node), (plan.length, plan.frequencies)
-        turns = np.outer(np.arange(F), np.arange(N)) % N * (2 * np.pi / N)
-        # [frequency, part, sample]
-        factors = np.stack([np.cos(turns), -np.sin(turns)], 1) * (1.0 if plan.window is None else plan.window)
+        angles = np.outer(np.arange(F), np.arange(N)) % N * (2 * np.pi / N)
+        # [frequency, real or imaginary, sample]
+        factors = np.stack([np.cos(angles), -np.sin(angles)], 1) * (1.0 if plan.window is None else plan.window)
         weight = b.initializer(factors.reshape(2 * F, 1, N).astype(np.float32), "/frequencies")
         x = b.unsqueeze(plan.signal, 1) if plan.rank == 2 else b.transpose(plan.signal, 0, 2, 1)
         y = b.op("Conv", x, weight, kernel_shape=[N], strides=[plan.step])

@@ -8,9 +8,9 @@ Why it is legal: WinogradConv is defined as the same convolution; its kernel nee
 differently (numerics: approximate).
 
 Conditions: X has rank 4; kernel 3x3, strides, dilations and group are 1; auto_pad is resolved (SAME_UPPER and
-SAME_LOWER of stride 1 both mean one row on each side); pads are not negative; the weight is not quantized (it may be a
-constant or not); the type is float32 and the rewrite is faster on the target (`--ignore-cost-model` also rewrites
-float16 and slower candidates).
+SAME_LOWER of stride 1 both mean one row on each side); pads are not negative; the weight is not quantized, but need not
+be a constant; the type is float32, and the rewrite is faster on the target. `--ignore-cost-model` also rewrites float16
+and slower candidates.
 """
 
 from __future__ import annotations

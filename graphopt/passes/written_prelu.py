@@ -7,8 +7,8 @@ tf2onnx writes the PReLU layer of Keras in this form (K. He et al., "Delving Dee
 Why it is legal: one of the two summands is 0 for every X, and s is finite, so nothing is rounded twice. Infinities and
 NaN give the same results.
 
-Conditions: those of prelu.py; no other node reads a value between X and the result. With a single slope X may have any
-rank, and the PRelu becomes a LeakyRelu (activations.py).
+Conditions: the conditions of prelu.py hold; no other node reads a value between X and the result. With a single slope X
+may have any rank, and the PRelu becomes a LeakyRelu (activations.py).
 
 Why it is faster: five nodes become one PRelu. A preceding convolution fuses the PRelu (fuse_epilogue.py); otherwise it
 becomes three nodes on CPUs (prelu.py). On targets without our operators ONNX Runtime's PRelu would be slower than the
@@ -34,7 +34,7 @@ from graphopt.remarks import Code, Refusal, became
 
 @dataclass(frozen=True)
 class WrittenPReluMatch:
-    """A written-out PRelu: the slope of the PRelu, and the nodes; the last node produces the result."""
+    """A written-out PRelu: its input, its slope and its nodes. The last node produces the result."""
 
     X: ir.Value
     slope: Array
@@ -50,16 +50,16 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
     def match(self, node: ir.Node, editor: Editor) -> WrittenPReluMatch | None:
         pairs = [node.inputs] if node.op_type == "Sub" else [node.inputs, node.inputs[::-1]]
         for above, below in pairs:
-            relu, product = producer_of(above, "Relu"), producer_of(below, "Mul")
-            if relu is None or product is None:
+            relu, scaled = producer_of(above, "Relu"), producer_of(below, "Mul")
+            if relu is None or scaled is None:
                 continue
-            for negative, s in (product.inputs, product.inputs[::-1]):
-                other = producer_of(negative, "Relu")
-                negation = None if other is None else producer_of(other.inputs[0], "Neg")
-                if other is None or negation is None or negation.inputs[0] is not relu.inputs[0]:
+            for negative, s in (scaled.inputs, scaled.inputs[::-1]):
+                negative_part = producer_of(negative, "Relu")
+                negation = None if negative_part is None else producer_of(negative_part.inputs[0], "Neg")
+                if negative_part is None or negation is None or negation.inputs[0] is not relu.inputs[0]:
                     continue
                 slope = editor.require_constant(s, "the slope", node)
-                nodes = (negation, other, product, relu, node)
+                nodes = (negation, negative_part, scaled, relu, node)
                 return WrittenPReluMatch(
                     require_input(relu, 0), slope if node.op_type == "Sub" else np.negative(slope), nodes
                 )

@@ -1,1 +1,1 @@
-"""The parts of the pass `fuse_attention`: matching, and the order of the steps."""
+"""Modules of the pass `fuse_attention`: they match an attention and reorder its steps."""

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.passes.attention.match import Attention, Condition, Operand, Term, joined_values, score_dims
+from graphopt.passes.attention.match import Attention, Condition, Operand, Term, score_dims, terms_and_conditions
 from graphopt.remarks import Code, Refusal
 
-# The number of axes of the fused node, and of an attention with one more batch axis.
+# The largest rank of the fused node's operands, and the rank of an attention with one more batch axis.
 FUSED_RANK, MERGED_RANK = 4, 5
 
 
 @dataclass(frozen=True)
 class MergedBatches:
-    """The shapes of the operands and the result, as targets of Reshapes.
+    """The targets of the Reshapes of the operands and the result.
 
     Attributes:
         operands: the merged shapes of Q, K and V.
-        output: the shape of the result with both axes.
+        output: the shape of the result with both batch axes.
     """
 
     operands: tuple[tuple[int, ...], ...]
@@ -32,10 +32,11 @@ def merged_perm(perm: Sequence[int]) -> tuple[int, ...]:
 
 
 def merge_batches(match: Attention) -> MergedBatches | None:
-    """Returns the shapes around the fused node; None if the attention has no more than four axes.
+    """Returns the shapes around the fused node; None if the attention has at most four axes.
 
     Raises:
-        Refusal: the batch axes are not the first ones, differ between operands, or another dimension is not known.
+        Refusal: the batch axes are not the first two or differ between operands, those of a bias or mask cannot be
+            merged, or more than one dimension is not known.
     """
     if len(match.o_perm) < MERGED_RANK:
         return None
@@ -46,8 +47,8 @@ def merge_batches(match: Attention) -> MergedBatches | None:
     dims = [_dims(match, operand) for operand in operands]
     if any(len(d) != MERGED_RANK or d[:2] != dims[0][:2] for d in dims):
         raise Refusal(Code.WRONG_SHAPE, "in an attention of rank 5 the batch axes of Q, K and V must be equal", node)
-    for joined in joined_values(match):
-        merged_shape(match, joined)
+    for term in terms_and_conditions(match):
+        merged_shape(match, term)
     heads = [d[o.perm[2]] for d, o in zip(dims, operands)]
     result = [
         *dims[0][:2],
@@ -55,30 +56,30 @@ def merge_batches(match: Attention) -> MergedBatches | None:
         dims[0][match.q.perm[3]],
         dims[2][match.v.perm[4]],
     ]
-    output = tuple(_number(result[axis]) for axis in match.o_perm)
-    shapes = tuple((-1, *(_number(size) for size in d[2:])) for d in dims)
+    output = tuple(_target_size(result[axis]) for axis in match.o_perm)
+    shapes = tuple((-1, *(_target_size(size) for size in d[2:])) for d in dims)
     if any(shape.count(-1) > 1 for shape in (output, *shapes)):
         raise Refusal(Code.UNKNOWN_SHAPE, "more than one dimension of an attention of rank 5 is not known", node)
     return MergedBatches(shapes, output)
 
 
-def merged_shape(match: Attention, joined: Term | Condition) -> tuple[int, ...] | None:
-    """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no such axes.
+def merged_shape(match: Attention, term: Term | Condition) -> tuple[int, ...] | None:
+    """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no batch axes.
 
     Raises:
         Refusal: it broadcasts along one of the two axes only, or along axes of another view of the scores.
     """
-    name, node = joined.value.name, joined.node
-    dims = match.graph.shapes.dims(joined.value)
-    if joined.view is not None or dims is None:
+    name, node = term.value.name, term.node
+    dims = match.graph.shapes.dims(term.value)
+    if term.view is not None or dims is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"{name} belongs to reshaped scores of rank 5", node)
-    batches, own = dims[:-3], [_number(size) for size in dims[-3:]]
+    batches, sizes = dims[:-3], [_target_size(size) for size in dims[-3:]]
     if not batches:
         return None
     if all(size == ONE for size in batches):
-        shape = tuple(own)
+        shape = tuple(sizes)
     elif (ONE, *batches)[-2:] == score_dims(match)[:2]:
-        shape = (-1, *own)
+        shape = (-1, *sizes)
     else:
         raise Refusal(Code.WRONG_SHAPE, f"{name} broadcasts along one of the two batch axes", node)
     if shape.count(-1) > 1:
@@ -93,5 +94,5 @@ def _dims(match: Attention, operand: Operand) -> tuple[Size, ...]:
     return tuple(dims)
 
 
-def _number(size: Size) -> int:
+def _target_size(size: Size) -> int:
     return -1 if size.value is None else size.value

@@ -1,4 +1,4 @@
-"""Masks that multiply the scores: s mask + c (1 - mask). Megatron, GLM, minGPT and the first GPT-2 hide keys like this.
+"""Masks that multiply the scores: s mask + c (1 - mask). Megatron, GLM, minGPT and the first GPT-2 have such masks.
 
 If every element of the mask is 0 or 1, the sum equals Where(mask, s, c) bit for bit: s * 1 + c * 0 = s and
 s * 0 + c = c for every finite score. A mask that is a model input may have other values, so the mask must be computed
@@ -18,10 +18,10 @@ from graphopt.graph.view import GraphView, attribute_int, producer_of
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
-# Operators with results that consist of zeros and elements of the first operand, possibly cast to another type.
+# Operators whose results consist of elements of the first operand and zeros, possibly cast to another type.
 _KEEP_OR_CLEAR = DATA_MOVEMENT | {"Cast", "Trilu"}
-# Operators with results that are 0 or 1 if all operands are 0 or 1.
-_CLOSED = frozenset("Concat Max Min Mul".split())
+# Operators whose results are 0 or 1 if all operands are 0 or 1.
+_KEEP_ZERO_OR_ONE = frozenset("Concat Max Min Mul".split())
 
 
 def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
@@ -29,10 +29,10 @@ def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
     visited = {value}
     nearest = [value]
     for _ in range(MAX_PATH):
-        found = [_zero_or_one_if(v, graph) for v in nearest]
+        found = [_sources_to_check(v, graph) for v in nearest]
         if any(sources is None for sources in found):
             return False
-        # Each value is visited once; if values were read twice at each step, there would be 2^MAX_PATH paths.
+        # Each value is visited once, because the number of paths can grow exponentially.
         nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in visited))
         if not nearest:
             return True
@@ -40,7 +40,7 @@ def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
     return False
 
 
-def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Value | None] | None:
+def _sources_to_check(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Value | None] | None:
     """Returns the values that must be 0 or 1 for `value` to be 0 or 1; None if it may have other elements."""
     array = graph.constant(value)
     if array is not None:
@@ -52,7 +52,7 @@ def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Val
         return None
     if node.op_type in _KEEP_OR_CLEAR:
         return node.inputs[:1]
-    if node.op_type in _CLOSED:
+    if node.op_type in _KEEP_ZERO_OR_ONE:
         return node.inputs
     if node.op_type == "Where":
         return node.inputs[1:]
@@ -64,7 +64,7 @@ def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Val
     return None
 
 
-def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView) -> float | None:
+def hidden_value(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView) -> float | None:
     """Returns the c of s mask + c (1 - mask); None if the expression has another form.
 
     Args:
@@ -79,17 +79,17 @@ def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphVie
     if stored is not None and added is not None:
         if stored.shape != added.shape:
             return None
-        ends: list[Array | None] = [added[stored == 0], added[stored == 1]]
+        added_where: list[Array | None] = [added[stored == 0], added[stored == 1]]
     else:
-        ends = [_Computed(_origin(mask), number, graph).of(bias) for number in (0, 1)]
-    zeros, ones = ends
+        added_where = [_Evaluation(_origin(mask), number, graph).evaluate(bias) for number in (0, 1)]
+    zeros, ones = added_where
     if zeros is None or ones is None or np.any(ones) or zeros.size == 0 or np.any(zeros != zeros.reshape(-1)[0]):
         return None
     return factor * float(zeros.reshape(-1)[0])
 
 
 def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: GraphView) -> Condition:
-    """Returns the condition of a mask factor: the boolean source if the mask is only a Cast of it."""
+    """Returns a mask factor as a condition, with its boolean source if Casts of that source produce the mask."""
     source = _origin(mask)
     if graph.dtype(source) == ir.DataType.BOOL:
         return Condition(source, node, view)
@@ -107,8 +107,8 @@ def _origin(value: ir.Value) -> ir.Value:
 
 
 @dataclass
-class _Computed:
-    """Evaluates values that are computed from a mask and scalars, for an element of the mask that equals `number`.
+class _Evaluation:
+    """Evaluates values that are computed from a mask and scalars, for mask elements equal to `number`.
 
     Each value is computed once, in its own type.
     """
@@ -116,16 +116,16 @@ class _Computed:
     mask: ir.Value
     number: int
     graph: GraphView
-    _known: dict[ir.Value, Array | None] = field(default_factory=dict)
+    _results: dict[ir.Value, Array | None] = field(default_factory=dict)
 
-    def of(self, value: ir.Value | None, budget: int = MAX_PATH) -> Array | None:
+    def evaluate(self, value: ir.Value | None, budget: int = MAX_PATH) -> Array | None:
         if value is None or budget == 0:
             return None
-        if value not in self._known:
-            self._known[value] = self._of(value, budget)
-        return self._known[value]
+        if value not in self._results:
+            self._results[value] = self._evaluate(value, budget)
+        return self._results[value]
 
-    def _of(self, value: ir.Value, budget: int) -> Array | None:
+    def _evaluate(self, value: ir.Value, budget: int) -> Array | None:
         dtype = self.graph.dtype(value)
         if _origin(value) is self.mask:
             return None if dtype is None else np.asarray(self.number, dtype.numpy())
@@ -135,13 +135,13 @@ class _Computed:
         node = producer_of(value)
         if node is None:
             return None
-        known = [o for v in node.inputs if (o := self.of(v, budget - 1)) is not None]
+        known = [o for v in node.inputs if (o := self.evaluate(v, budget - 1)) is not None]
         if len(known) < len(node.inputs) or not known:
             return None
-        return _applied(node, known)
+        return _apply(node, known)
 
 
-def _applied(node: ir.Node, operands: Sequence[Array]) -> Array | None:
+def _apply(node: ir.Node, operands: Sequence[Array]) -> Array | None:
     """Applies a node to scalars; returns None for operators that masks do not use."""
     first = operands[0]
     with np.errstate(all="ignore"):

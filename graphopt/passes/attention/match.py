@@ -13,7 +13,7 @@ from graphopt.graph.view import GraphView, is_op, producer_of
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 
-# Real models have at most a dozen nodes between the two MatMuls.
+# The largest number of nodes on a path. Real models have at most a dozen nodes between the two MatMuls.
 MAX_PATH = 24
 
 
@@ -59,8 +59,9 @@ class ScoresView:
 class Term:
     """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
 
-    With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, or where(value, c, 0).
-    For `numeric` see `Condition`.
+    With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, otherwise
+    where(value, c, 0).
+    `numeric` is defined in `Condition`.
     """
 
     value: ir.Value
@@ -108,7 +109,7 @@ class ContextPath:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention; each part of the matching returns a copy with more fields filled."""
+    """One attention. Each step of the matching returns a copy with more fields set."""
 
     softmax: ir.Node
     scores: ir.Node
@@ -128,14 +129,14 @@ class Attention:
     terms: tuple[Term, ...] = ()
     conditions: tuple[Condition, ...] = ()
     mask_value: float = 0.0
-    # View -> the Reshape back to the shape of the scores, if there is one.
-    back: Mapping[ScoresView, ir.Node] = field(default_factory=dict)
+    # View -> the model's Reshape that restores the shape of the scores, if there is one.
+    restoring_reshapes: Mapping[ScoresView, ir.Node] = field(default_factory=dict)
     causal: bool = False
     # The number of keys that a query sees before and after its own position.
     window: tuple[int, int] | None = None
     guard: bool = False
     gqa: bool = False
-    # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
+    # The scores are float16, and the rest is float32. The rewrite casts Q and K to float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
     # For Shape nodes that read a removed value: value -> for each dimension, another value and an axis of equal size.
@@ -162,7 +163,7 @@ class Attention:
 
 
 def data_readers(value: ir.Value) -> list[ir.Node]:
-    """Returns the readers of a value, once for each use; omits Shape nodes, which can read another value instead."""
+    """Returns the readers of a value, once for each use. Omits Shape nodes, which can read another value instead."""
     return [use.node for use in value.uses() if not is_shape(use.node)]
 
 
@@ -181,7 +182,7 @@ def is_random(value: ir.Value | None) -> bool:
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Returns whether two shapes of one tensor agree; one size may be written differently: the others determine it."""
+    """Returns whether two shapes of one tensor agree. One pair of sizes may differ: the other sizes determine it."""
     return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
 
 
@@ -204,11 +205,11 @@ def score_dims(match: Attention) -> tuple[Size, ...]:
     batch = max(len(q), len(k)) - 2
     sizes: list[Size] = []
     for i in range(-batch - 2, -2):
-        pair = [t[i] for t in (q, k) if -i <= len(t)]
+        sizes_of_axis = [t[i] for t in (q, k) if -i <= len(t)]
         # The size of Q if heads are grouped; otherwise the result of broadcasting.
-        sizes.append(pair[0] if pair[0] != ONE or match.gqa else pair[-1])
+        sizes.append(sizes_of_axis[0] if sizes_of_axis[0] != ONE or match.gqa else sizes_of_axis[-1])
     return (*sizes, q[-2], k[-1])
 
 
-def joined_values(match: Attention) -> tuple[Term | Condition, ...]:
+def terms_and_conditions(match: Attention) -> tuple[Term | Condition, ...]:
     return (*match.terms, *match.conditions)

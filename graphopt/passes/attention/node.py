@@ -13,20 +13,21 @@ from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
-# The attributes read here. qk_matmul_output_mode concerns only an output that must be unused.
-KNOWN = frozenset(
+# The supported attributes. qk_matmul_output_mode has no effect, because only the output of scores depends on it, which
+# must be unused.
+KNOWN_ATTRIBUTES = frozenset(
     ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision")
 )
 # Attributes of Attention-25 and later: the number of keys that a query sees before and after its own; -1 for all.
-WINDOWS = ("left_window_size", "right_window_size")
-# A size above any sequence length.
+WINDOW_ATTRIBUTES = ("left_window_size", "right_window_size")
+# A window size above any sequence length.
 ALL_KEYS = 2**31 - 1
 
 
 def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
     """Reads Attention-23 to -26 as defined by the function body of their specification.
 
-    The function body gives 0 for fully masked rows. With a mask the Guard variant is therefore used, which replaces NaN
+    The function body gives 0 for fully masked rows. A mask therefore selects the Guard variant, which replaces NaN
     probabilities by 0.
 
     Raises:
@@ -42,7 +43,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
     present_key, present_value, scores = (_read_output(node, i) for i in (1, 2, 3))
     cached = past_key is not None and past_value is not None
     if scores is not None or (not cached and (present_key or present_value)):
-        why = "other nodes read the scores, or keys and values without a cache, which are outputs of Attention"
+        why = "the output of scores is used, or the outputs of keys and values are used without a cache"
         raise Refusal(Code.ESCAPES, why, node)
     packed = _is_packed(node, (q, k, v), graph)
     _require_precision(node)
@@ -94,7 +95,7 @@ def _require_version(node: ir.Node, graph: GraphView) -> None:
 
 
 def _require_known_attributes(node: ir.Node) -> None:
-    if unknown := sorted(node.attributes.keys() - KNOWN - {*WINDOWS}):
+    if unknown := sorted(node.attributes.keys() - KNOWN_ATTRIBUTES - {*WINDOW_ATTRIBUTES}):
         raise Refusal(Code.ATTRIBUTE, f"graphopt does not know the attribute {unknown[0]} of Attention", node)
 
 
@@ -110,9 +111,9 @@ def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, 
 
 
 def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
-    """Returns the number of keys that a query sees before and after its own (0 after if causal); None for no window."""
-    sizes = [attribute_int(node, name, -1) for name in WINDOWS]
-    for name, size in zip(WINDOWS, sizes):
+    """Returns the number of keys that a query sees before and after its own (0 after it if causal); None: no window."""
+    sizes = [attribute_int(node, name, -1) for name in WINDOW_ATTRIBUTES]
+    for name, size in zip(WINDOW_ATTRIBUTES, sizes):
         if size < -1:
             raise Refusal(Code.ATTRIBUTE, f"{name} is {size}", node)
     left, right = (ALL_KEYS if size == -1 else min(size, ALL_KEYS) for size in sizes)
@@ -177,8 +178,7 @@ def _prepare(
     """Returns the operand that the rewrite creates from an input by splitting heads and concatenating the cache.
 
     Raises:
-        Refusal: ATTRIBUTE when the heads do not divide the last dimension.
-
+        Refusal: ATTRIBUTE if the heads do not divide the last dimension.
     """
     value = ir.Value(name=f"{x.name}/prepared", type=x.type)
     dims: list[Size | None] = [graph.shapes.dim(x, i) for i in range(3 if heads is not None else 4)]

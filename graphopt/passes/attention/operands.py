@@ -1,7 +1,7 @@
-"""Operands and result of an attention: the meaning of their axes, and the nodes around them that are fused.
+"""Reads the axes of the operands and the result of an attention, and fuses nodes around them.
 
 MatMuls are read in Einsum notation, so a layout is a permutation of axes, and permutations compose. The fused node
-replaces Transposes, scalar factors and repeated key/value heads of the operands, and Transposes of the result.
+includes Transposes, scalar factors and repetitions of key/value heads of the operands, and Transposes of the result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from graphopt.passes.attention.match import (
 from graphopt.remarks import Code, Refusal
 
 
-def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
-    """Returns a MatMul or Einsum of two tensors in Einsum notation: the axes of its operands and its result.
+def _einsum_axes(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
+    """Returns the axes of both operands and of the result of a MatMul or Einsum, in Einsum notation.
 
     Raises:
         Refusal: UNKNOWN_RANK, WRONG_RANK, or UNSUPPORTED_OP for an Einsum that is not a plain matrix multiplication.
-
     """
     if len(node.inputs) != 2:
         raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has {len(node.inputs)} operands", node)
@@ -51,17 +50,17 @@ def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
     return batch[len(batch) - rank_a + 2 :] + "ik", batch[len(batch) - rank_b + 2 :] + "kj", batch + "ij"
 
 
-def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
+def _operand(value: ir.Value | None, axes: str, batch: str, matrix: str, node: ir.Node) -> Operand:
     """Returns the operand as a stack of matrices with the axes `matrix`; its other axes must be the last of `batch`."""
-    own = "".join(c for c in batch if c in letters)
-    if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > MERGED_RANK:
-        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {letters} and not {batch + matrix}", node)
-    return Operand(value, tuple(letters.index(c) for c in own + matrix))
+    own = "".join(c for c in batch if c in axes)
+    if set(axes) != set(own + matrix) or not batch.endswith(own) or value is None or len(axes) > MERGED_RANK:
+        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {axes} and not {batch + matrix}", node)
+    return Operand(value, tuple(axes.index(c) for c in own + matrix))
 
 
 def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
     """Returns Q as [.., i, k] and K as [.., k, j] of the MatMul that produces the scores [.., i, j]."""
-    a, b, out = _letters(node, graph)
+    a, b, out = _einsum_axes(node, graph)
     batch, i, j = out[:-2], out[-2:-1], out[-1:]
     first = 0 if i in a and j in b else 1
     q, k = (a, b) if first == 0 else (b, a)
@@ -78,7 +77,7 @@ def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
 def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
     """Returns V as [.., T, Dv], and the perm from [.., S, Dv] to the result of the context MatMul."""
     node = down.context
-    a, b, out = _letters(node, graph)
+    a, b, out = _einsum_axes(node, graph)
     p, v = (a, b) if down.index == 0 else (b, a)
     if down.swapped:
         p = p[:-2] + p[-1] + p[-2]
@@ -116,12 +115,12 @@ def absorb_operands(found: Attention, graph: GraphView) -> Attention:
 def _before_repeating(
     q: Operand, k: Operand, v: Operand, graph: GraphView
 ) -> tuple[Operand, Operand, tuple[ir.Node, ...]] | None:
-    """Returns K and V before their heads are repeated for groups of query heads, and the repeating nodes, or None."""
+    """Returns K and V before the nodes that repeat their heads for groups of query heads, and these nodes, or None."""
     if {len(q.perm), len(k.perm), len(v.perm)} != {4}:
         return None
     k_perm = k.perm
     keys, values = _repeated(k.value, graph), _repeated(v.value, graph)
-    if keys is None and (flat := _flat(k.value, graph)) is not None:
+    if keys is None and (flat := _flat_transpose(k.value, graph)) is not None:
         keys = _spread(flat.value, flat.dims, flat.nodes, graph)
         k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
     if keys is None or values is None or keys.groups != values.groups:
@@ -133,7 +132,7 @@ def _before_repeating(
 
 @dataclass(frozen=True)
 class _Repeat:
-    """`value` with each slice of `axis` repeated `groups` times, the copies adjacent."""
+    """`value` with each slice along `axis` repeated `groups` times; the copies are adjacent."""
 
     value: ir.Value
     axis: int
@@ -151,7 +150,7 @@ def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
 
 
 def _spread(
-    wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], graph: GraphView
+    wide: ir.Value | None, merged: Sequence[Size], following: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
     """Returns the repetition if `wide` is an Expand or Tile along a new axis and is reshaped to `merged`, or None."""
     spread = producer_of(wide, "Expand", "Tile")
@@ -167,20 +166,20 @@ def _spread(
     before, after, x = graph.shapes.dims(narrow), graph.shapes.dims(wide), graph.shapes.dims(source)
     if before is None or after is None or x is None or len(before) != len(after):
         return None
-    grown = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
-    if len(grown) != 1 or grown[0] == 0 or before[grown[0]] != ONE:
+    expanded = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
+    if len(expanded) != 1 or expanded[0] == 0 or before[expanded[0]] != ONE:
         return None
-    g = grown[0]
-    # Removing the new axis of size 1 must give x, and merging it into the axis before must give the result.
+    g = expanded[0]
+    # Without the new axis, the shape must be that of x. Merged with the axis before it, the shape must be `merged`.
     if not same_dims(x, (*before[:g], *before[g + 1 :])):
         return None
     if not same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
         return None
-    return _Repeat(source, g - 1, after[g], (split, spread, *below))
+    return _Repeat(source, g - 1, after[g], (split, spread, *following))
 
 
 class _Absorbed:
-    """Collects the fused nodes, the scale, and for each removed value the equal axes of its source."""
+    """Collects the fused nodes, the scale, and for each removed value the source axis of each of its axes."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -189,7 +188,7 @@ class _Absorbed:
         self.axes = dict(found.axes)
 
     def absorb(self, operand: Operand, *, scaled: bool) -> Operand:
-        """Fuses the Identities and Transposes before an operand, and if `scaled` is set its scalar factors."""
+        """Fuses the Identities and Transposes before an operand; also scalar factors if `scaled` is set."""
         value, perm = operand.value, operand.perm
         while sole_data_reader(value) is not None:
             node = producer_of(value)
@@ -204,7 +203,7 @@ class _Absorbed:
             elif scaled and (factor := factor_of(node, self._view)) is not None:
                 self.scale *= factor[1]
                 source = factor[0]
-            elif (flat := _flat(value, self._view)) is not None:
+            elif (flat := _flat_transpose(value, self._view)) is not None:
                 if not same_dims(flat.dims, self._view.shapes.dims(flat.value) or ()):
                     break
                 own, source = _swap_last(own), flat.value
@@ -243,7 +242,7 @@ class _FlatTranspose:
     nodes: tuple[ir.Node, ...]
 
 
-def _flat(value: ir.Value, graph: GraphView) -> _FlatTranspose | None:
+def _flat_transpose(value: ir.Value, graph: GraphView) -> _FlatTranspose | None:
     """Matches nodes that flatten the leading dimensions, transpose the last two and restore the leading ones."""
     outer = producer_of(value, "Reshape")
     transpose = None if outer is None else producer_of(outer.inputs[0], "Transpose")
@@ -268,7 +267,7 @@ def _flat(value: ir.Value, graph: GraphView) -> _FlatTranspose | None:
 
 
 def absorb_result(found: Attention) -> Attention:
-    """Fuses Transposes, and Reshapes to the same shape, as long as one of these is the only reader of the result."""
+    """Fuses Transposes and Reshapes to the same shape, while such a node is the only reader of the result."""
     while (node := sole_data_reader(found.output)) is not None:
         if not is_op(node) or node.graph is not found.context.graph:
             return found
@@ -282,7 +281,7 @@ def absorb_result(found: Attention) -> Attention:
         else:
             return found
         if sorted(own) != list(range(len(found.o_perm))):
-            return found  # not a permutation of these axes: an invalid model
+            return found  # the model is invalid, because this is not a permutation of the axes
         axes = found.axes
         if use_count(found.output) > 1:
             read = _result_axes(found)

@@ -1,4 +1,4 @@
-"""Reorders the steps between the two MatMuls of an attention to the steps of the fused node."""
+"""Moves the steps between the two MatMuls of an attention into the order of the fused node."""
 
 from __future__ import annotations
 
@@ -10,47 +10,46 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.view import GraphView
-from graphopt.passes.attention.mask_factor import condition_of, hidden_number
-from graphopt.passes.attention.match import Attention, Condition, joined_values, score_dims
+from graphopt.passes.attention.mask_factor import condition_of, hidden_value
+from graphopt.passes.attention.match import Attention, Condition, score_dims, terms_and_conditions
 from graphopt.passes.attention.readings import Add, ScoreFactor, Step, Unchanged
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal
 
 
-def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node]) -> Attention:
-    """Reorders the steps to scale, soft cap, additive terms, masks.
+def apply_steps(found: Attention, steps: Sequence[Step], following: Sequence[ir.Node]) -> Attention:
+    """Moves the steps into the order scale, soft cap, additive terms, masks.
 
     Args:
         found: the attention without its steps.
         steps: the steps from the scores to the softmax.
-        below: the nodes from the softmax to the context MatMul.
+        following: the nodes from the softmax to the context MatMul.
 
     Raises:
         Refusal: another order would change the results.
-
     """
     scores = Scores(found)
-    waiting: ScoreFactor | None = None  # until the next term shows whether the factor is a mask
+    pending: ScoreFactor | None = None  # until the next term shows whether the factor is a mask
     for step in steps:
-        if waiting is not None and not isinstance(step, Unchanged):
-            _hide_by(waiting, step, scores)
-            waiting = None
+        if pending is not None and not isinstance(step, Unchanged):
+            _apply_mask_factor(pending, step, scores)
+            pending = None
         elif isinstance(step, ScoreFactor):
-            waiting = step
+            pending = step
         else:
             step.apply(scores)
-    if waiting is not None:
-        waiting.apply(scores)
+    if pending is not None:
+        pending.apply(scores)
     scores.require_keys_last()
-    scores.follow_below(below)
+    scores.follow_probabilities(following)
     return scores.to_attention()
 
 
-def _hide_by(factor: ScoreFactor, term: Step, scores: Scores) -> None:
+def _apply_mask_factor(factor: ScoreFactor, term: Step, scores: Scores) -> None:
     """Adds s mask + c (1 - mask) to the scores as a mask; refuses a factor if `term` is not c (1 - mask)."""
     number = None
     if isinstance(term, Add):
-        number = hidden_number(factor.operand, term.operand, term.number, scores.graph)
+        number = hidden_value(factor.operand, term.operand, term.number, scores.graph)
     if number is None:
         factor.apply(scores)
     else:
@@ -63,40 +62,40 @@ def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | No
         if not isinstance(factor, ScoreFactor) or factor.refusal is None or not isinstance(term, Add):
             continue
         constant = graph.is_constant(factor.operand)
-        if not constant and hidden_number(factor.operand, term.operand, term.number, graph):
+        if not constant and hidden_value(factor.operand, term.operand, term.number, graph):
             return Refusal(Code.MASK_VALUES, f"{factor.operand.name} may have elements other than 0 and 1", factor.node)
     return None
 
 
 def find_causal(found: Attention) -> Attention:
-    """Replaces a constant that hides exactly the keys after each query by the Causal step.
+    """Replaces a constant term or mask that hides exactly the keys after each query by the Causal step.
 
     Every query sees a key, so no row is fully masked, and -inf has the same effect as the Causal step. Another very low
-    value has the same effect only without other terms and masks: if these hid all keys of a row that the constant
-    leaves visible, the original would average over the keys that the constant hides as well.
+    value has the same effect only without other terms and masks. These may hide all keys of a row that the constant
+    leaves visible. The original then averages over the keys that the constant hides, but the Causal step does not.
     """
     base = score_dims(found)
     rows, keys = base[-2].value, base[-1].value
     if rows is None or keys is None or keys < rows:
         return found
     alone = len(found.terms) + len(found.conditions) == 1
-    for joined in joined_values(found):
-        array = found.graph.constant(joined.value) if joined.view is None else None
+    for term in terms_and_conditions(found):
+        array = found.graph.constant(term.value) if term.view is None else None
         if array is None or array.ndim < 2 or array.shape[-2:] != (rows, keys) or array.size != rows * keys:
             continue
         matrix = array.reshape(rows, keys)
         visible = np.tri(rows, keys, keys - rows, dtype=np.bool_)
-        if isinstance(joined, Condition):
+        if isinstance(term, Condition):
             hidden = np.full(1, found.mask_value)
-            same = np.array_equal(matrix == joined.keeps, visible)
+            same = np.array_equal(matrix == term.keeps, visible)
         else:
             hidden = matrix[~visible]
-            same = joined.factor == 1.0 and joined.mask is None and not matrix[visible].any()
+            same = term.factor == 1.0 and term.mask is None and not matrix[visible].any()
         if same and (hidden <= (-1e30 if alone else -np.inf)).all():
             return replace(
                 found,
                 causal=True,
-                terms=tuple(t for t in found.terms if t is not joined),
-                conditions=tuple(c for c in found.conditions if c is not joined),
+                terms=tuple(t for t in found.terms if t is not term),
+                conditions=tuple(c for c in found.conditions if c is not term),
             )
     return found

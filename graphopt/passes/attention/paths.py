@@ -15,13 +15,13 @@ from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_r
 from graphopt.remarks import Code, Refusal
 
 # Operators between a softmax and its MatMul, used only to distinguish candidates from unrelated Softmax nodes.
-PASSING = frozenset(
+PASS_THROUGH = frozenset(
     "Add Cast DequantizeLinear Div Dropout Identity Mul QuantizeLinear Reshape Squeeze Sub Transpose Unsqueeze "
     "Where".split()
 )
 # The MatMul that produces the scores, and the steps from there to the softmax.
 ScorePath = tuple[ir.Node, list[Step]]
-# The largest number of values that are visited before one softmax, nearest first.
+# The largest number of values that the search for one softmax visits; it visits the nearest values first.
 MAX_VISITS = 300
 
 
@@ -29,7 +29,7 @@ MAX_VISITS = 300
 
 
 def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
-    """Follows the probabilities to the MatMul that reads them; returns None if they reach none."""
+    """Follows the probabilities to the MatMul that reads them; returns None if there is no such MatMul."""
     value = softmax.outputs[0]
     nodes: list[ir.Node] = []
     swapped = guard = False
@@ -46,12 +46,12 @@ def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
             value = guarded
             continue
         if len(readers) > 1:
-            on_the_way = [c for c in consumers if _leads_to_product(c)]
-            if not on_the_way:
+            toward_matmul = [c for c in consumers if _leads_to_matmul(c)]
+            if not toward_matmul:
                 return None
             if refusal is None:
                 refusal = Refusal(Code.OTHER_USES, f"{value.name} has {len(readers)} readers", softmax)
-            consumers = on_the_way[:1]
+            consumers = toward_matmul[:1]
         if not consumers:
             return None
         node = consumers[0]
@@ -65,7 +65,7 @@ def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
         elif node.op_type == "Dropout":
             refusal = refusal or dropout_refusal(node, graph)
         elif node.op_type not in ("Identity", "Cast", "Reshape"):
-            if not _leads_to_product(node):
+            if not _leads_to_matmul(node):
                 return None
             random = any(is_random(v) for v in node.inputs)
             code = Code.NON_DETERMINISTIC if random else code_of(node.op_type)
@@ -87,14 +87,14 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], graph: GraphView) 
     return where.outputs[0] if graph.scalar(zero) == 0.0 and (graph.shapes.rank(zero) or 0) <= 1 else None
 
 
-def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
+def _leads_to_matmul(node: ir.Node, depth: int = 4) -> bool:
     if not is_op(node):
         return False
     if node.op_type in CONTRACTIONS:
         return True
-    if depth == 0 or node.op_type not in PASSING or not node.outputs:
+    if depth == 0 or node.op_type not in PASS_THROUGH or not node.outputs:
         return False
-    return any(_leads_to_product(c, depth - 1) for c in node.outputs[0].consumers())
+    return any(_leads_to_matmul(c, depth - 1) for c in node.outputs[0].consumers())
 
 
 def _swaps_last_two(node: ir.Node) -> bool:
@@ -125,9 +125,9 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
 
 
 def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
-    """Returns a sort key: paths without refusals first, then without projections, then fewer Reshapes, fewer steps."""
-    product_node, steps = path
-    projection = any(graph.is_constant(v) for v in product_node.inputs)
+    """Returns a sort key: has refusals, multiplies a constant, number of Reshapes, number of steps."""
+    matmul, steps = path
+    projection = any(graph.is_constant(v) for v in matmul.inputs)
     reshapes = sum(isinstance(s, Reshape) for s in steps)
     return any(s.refusal is not None for s in steps), projection, reshapes, len(steps)
 
@@ -139,7 +139,7 @@ def require_last_axis(softmax: ir.Node, graph: GraphView) -> None:
         return
     rank = graph.shapes.rank(softmax.inputs[0])
     if rank is None:
-        raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax's input is not known", softmax)
     if axis % rank != rank - 1:
         code = Code.FLATTENED_SOFTMAX if flattens("Softmax", opset) else Code.WRONG_AXIS
         raise Refusal(code, f"the Softmax is over axis {axis} of rank {rank}", softmax)

@@ -1,6 +1,6 @@
 """The steps between the scores and a softmax: the interpretations of each operator, and their effect on the scores.
 
-A step is one node, seen from the scores: a factor, a soft cap, an additive term, a mask or a Reshape.
+A step is one node and its effect on the scores: a factor, a soft cap, an additive term, a mask or a Reshape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphopt.remarks import Code, Refusal
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One node between the scores and the softmax, with the refusal if no fused node can compute it."""
+    """One node between the scores and the softmax; `refusal` is set if no fused node can compute it."""
 
     node: ir.Node
     refusal: Refusal | None = None
@@ -124,13 +124,13 @@ def _dropout(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     yield node.inputs[0], Unchanged(node=node, refusal=dropout_refusal(node, graph))
 
 
-def _product(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
+def _mul(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
     yield from _factor(node, a, b, graph.shapes.number(b), graph)
     yield from _factor(node, b, a, graph.shapes.number(a), graph)
 
 
-def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
+def _div(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
     yield b, Step(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "the scores are the divisor of a Div", node))
     number = graph.shapes.number(b)
@@ -142,7 +142,7 @@ def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 def _factor(
     node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, graph: GraphView
 ) -> Iterable[Reading]:
-    """Yields `main` as the scores if the node multiplies or divides them by `other`; `number`: the factor, if known."""
+    """Yields the reading that `other` multiplies or divides the scores `main`. `number`: the factor, if known."""
     if number is not None:
         yield main, Scale(node=node, number=number)
     elif not graph.is_constant(main):
@@ -154,12 +154,12 @@ def _factor(
             yield main, ScoreFactor(node=node, operand=other, refusal=None if is_zero_or_one(other, graph) else refusal)
 
 
-def _sum(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
+def _add(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = (require_input(node, i) for i in range(2))
     return [(a, Add(node=node, operand=b)), (b, Add(node=node, operand=a))]
 
 
-def _difference(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
+def _sub(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = (require_input(node, i) for i in range(2))
     subtracted = Refusal(Code.UNSUPPORTED_OP, "the scores are subtracted", node)
     return [(a, Add(node=node, operand=b, number=-1.0)), (b, Step(node=node, refusal=subtracted))]
@@ -179,10 +179,10 @@ _READINGS: dict[str, Callable[[ir.Node, GraphView], Iterable[Reading]]] = {
     "Reshape": lambda node, _: [(node.inputs[0], Reshape(node=node))],
     "Tanh": lambda node, _: [(node.inputs[0], Tanh(node=node))],
     "Neg": lambda node, _: [(node.inputs[0], Scale(node=node, number=-1.0))],
-    "Mul": _product,
-    "Div": _quotient,
-    "Add": _sum,
-    "Sub": _difference,
+    "Mul": _mul,
+    "Div": _div,
+    "Add": _add,
+    "Sub": _sub,
     "Where": _where,
 }
 

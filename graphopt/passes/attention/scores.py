@@ -1,6 +1,6 @@
 """Collects the steps from the scores to a softmax in the order of the fused node: scale, soft cap, terms, masks.
 
-Steps in another order are moved by identities of real numbers, or refused.
+A step in another position is moved by an identity of real numbers, or refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphopt.remarks import Code, Refusal
 
 
 class Scores:
-    """The scores after the steps so far; `view` is their current shape if they are reshaped, or None."""
+    """The scores after the steps applied so far; `view` is their shape if a Reshape changed it, or None."""
 
     def __init__(self, found: Attention) -> None:
         self.graph = found.graph
@@ -29,18 +29,18 @@ class Scores:
         self._terms: list[Term] = []
         self._conditions: list[Condition] = []
         self._mask_value = found.mask_value
-        self._back: dict[ScoresView, ir.Node] = {}
+        self._restoring_reshapes: dict[ScoresView, ir.Node] = {}
         self._casts: list[tuple[ir.DataType, ir.Node]] = []
         self._wide: list[ir.Node] = []
-        self._dtype = self._now = found.graph.dtype(found.scores.outputs[0])
+        self._dtype = self._current_dtype = found.graph.dtype(found.scores.outputs[0])
 
     def cast(self, node: ir.Node) -> None:
-        self._now = ir.DataType(attribute_int(node, "to", 0))
-        if self._now not in (self._dtype, ir.DataType.FLOAT):
-            raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {self._now.name}", node)
+        self._current_dtype = ir.DataType(attribute_int(node, "to", 0))
+        if self._current_dtype not in (self._dtype, ir.DataType.FLOAT):
+            raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {self._current_dtype.name}", node)
 
     def multiply(self, number: float, node: ir.Node) -> None:
-        """Multiplies the scores, with all steps so far, by a factor."""
+        """Multiplies the scores and all steps applied so far by a factor."""
         if not math.isfinite(number):
             raise Refusal(Code.NOT_FINITE, f"the scores are multiplied by {number}", node)
         self._scale *= number
@@ -57,12 +57,12 @@ class Scores:
 
     def add(self, term: Term) -> None:
         self._masks_to_terms(term.node)
-        self._note_width(term.node)
+        self._record_wide_step(term.node)
         self._terms.append(term)
 
     def hide(self, number: float, condition: Condition, node: ir.Node) -> None:
         """Adds a mask at `node`; `number` replaces the masked scores."""
-        self._note_width(node)
+        self._record_wide_step(node)
         if self._conditions and self._mask_value != number:
             raise Refusal(Code.UNSUPPORTED_OP, "two masks write different values", condition.node)
         self._mask_value = number
@@ -76,17 +76,17 @@ class Scores:
             self.view = ScoresView(dims, node)
             return
         if self.view is not None:
-            self._back[self.view] = node
+            self._restoring_reshapes[self.view] = node
         self.view = None
 
-    def _note_width(self, node: ir.Node) -> None:
-        if self._now != self._dtype:
+    def _record_wide_step(self, node: ir.Node) -> None:
+        if self._current_dtype != self._dtype:
             self._wide.append(node)
 
     def _masks_to_terms(self, node: ir.Node) -> None:
         """Turns masks before a bias into biases: where(m, s, c) + b = s + where(m, 0, c) + b.
 
-        For float32 scores below 1e30 this is exact if c is -inf, or of such magnitude that adding s does not change it.
+        For float32 scores below 1e30 this is exact if c is -inf, or so large in magnitude that s + c = c.
         """
         if not self._conditions:
             return
@@ -101,7 +101,7 @@ class Scores:
         """Requires that the last axis is the axis of the keys.
 
         Raises:
-            Refusal: a softmax would not be over the keys.
+            Refusal: the softmax is not over the keys, or its axis is not known.
         """
         view, base = self.view, self.graph.shapes.dims(self._found.scores.outputs[0])
         if view is None or (base is not None and view.dims[-1] == base[-1]):
@@ -110,10 +110,10 @@ class Scores:
             raise Refusal(Code.UNKNOWN_SHAPE, "it is not known whether the softmax is over the keys", view.reshape)
         raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.reshape)
 
-    def follow_below(self, below: Sequence[ir.Node]) -> None:
+    def follow_probabilities(self, nodes: Sequence[ir.Node]) -> None:
         """Follows the nodes from the softmax to the context MatMul, which must restore the shape of the scores."""
         swapped: ir.Node | None = None
-        for node in below:
+        for node in nodes:
             if node.op_type == "Cast":
                 self._casts.append((ir.DataType(attribute_int(node, "to", 0)), node))
             elif node.op_type == "Transpose":
@@ -138,7 +138,7 @@ class Scores:
             terms=tuple(self._terms),
             conditions=tuple(self._conditions),
             mask_value=self._mask_value,
-            back=self._back,
+            restoring_reshapes=self._restoring_reshapes,
             casts=tuple(self._casts),
             wide_steps=tuple(self._wide),
         )

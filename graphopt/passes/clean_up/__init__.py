@@ -4,13 +4,13 @@
     If(true, f, g) = f
 
 Why it is legal: the results are equal bit for bit. Only operators that IEEE 754 and the ONNX operator specification
-define exactly are computed (graph/operators/evaluation.py). Integers that follow from dimensions are exact: none
-depends on a rounded float (graph/shapes).
+define exactly are computed (graph/operators/evaluation.py). Integers that follow from dimensions are exact, because
+none depends on a rounded float (graph/shapes).
 
 Conditions:
-- Random operators, also Bernoulli, are neither computed nor merged. A Dropout in training mode is kept. Quantization
-  nodes are not merged, because runtimes expect one pair for each reader. Nodes of domains other than ONNX's,
-  com.microsoft and ours are kept, because they may have side effects.
+- Random operators, including Bernoulli, are neither computed nor merged. A Dropout in training mode is kept. Nodes that
+  quantize or dequantize are not merged, because runtimes expect one pair of them for each reader. Nodes of domains
+  other than ONNX's, com.microsoft and ours are kept, because they may have side effects.
 - Initializers that callers may override are not constants.
 - Casts of float16 matrices and filters are not computed, because the file would grow.
 - A computed constant has at most 64 KiB, or at most the bytes of the inputs that become unused. Tile, Expand,
@@ -62,7 +62,7 @@ class CleanUp(ModelPass):
 
 
 def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable], done: Counter[str]) -> bool:
-    """Simplifies a graph's nodes in topological order; returns whether inference may find more afterwards."""
+    """Simplifies a graph's nodes in topological order; returns whether inference may find more types or shapes."""
     constants, equal, inlined = ConstantFolding(editor), EqualNodes(editor, contents), False
     for node in graph:
         op_type = node.op_type  # read once: a graph without rewrites spends most of its time in this loop
@@ -72,7 +72,7 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
             done["If with a constant condition, replaced by its branch"] += 1
             inlined = True
         else:
-            if op_type == "Range" and is_op(node) and constants.read_scalars(node):
+            if op_type == "Range" and is_op(node) and constants.replace_by_scalars(node):
                 done["one-element constants of Range, reshaped to scalars"] += 1
             same = unchanged(node, editor) if op_type in CANDIDATES else None
             if same is not None and editor.bypass(node, same):

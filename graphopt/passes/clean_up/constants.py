@@ -17,10 +17,10 @@ from graphopt.graph.view import use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
-# Larger weights are not loaded from disk.
+# Limit of the freed inputs that `_limit` counts. Larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
 # Operators that can be computed. The readers of an Identity read its input instead: a computed copy of a weight that
-# several nodes share would enlarge the file, and passes would take it for another weight.
+# several nodes share would enlarge the file, and passes would treat it as another weight.
 COMPUTED = (ELEMENTS.keys() | EVALUATED | {"CastLike"}) - {"Identity"}
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
@@ -31,16 +31,16 @@ class ConstantFolding:
     """Computes nodes with constant inputs, and integers that follow from dimensions."""
 
     editor: Editor
-    # The computed constants, and whether their type and shape were known before.
+    # The computed constants, and whether their types and shapes were known before.
     _computed: list[tuple[ir.Value, bool]] = field(default_factory=list)
 
     @property
     def enables_inference(self) -> bool:
         """Whether another inference may find more types and shapes, because of the computed constants."""
-        return any(use_count(v) and not (known and self._is_operand(v)) for v, known in self._computed)
+        return any(use_count(v) and not (known and self._affects_no_shape(v)) for v, known in self._computed)
 
-    def _is_operand(self, value: ir.Value) -> bool:
-        """Returns whether the output shapes of a value's readers depend on its shape only, and not on its elements."""
+    def _affects_no_shape(self, value: ir.Value) -> bool:
+        """Returns whether the elements of a value, which are floats, determine no output shape of its readers."""
         readers = value.consumers()
         values = (value, *(output for node in readers for output in node.outputs))
         return all(r.domain == "" and r.op_type not in READ_FLOATS for r in readers) and all(
@@ -67,10 +67,10 @@ class ConstantFolding:
         self.editor.replace([node], [], {output: constant}, anchor=node)
         return True
 
-    def read_scalars(self, node: ir.Node) -> bool:
-        """Replaces one-element constant inputs of a Range by scalars.
+    def replace_by_scalars(self, node: ir.Node) -> bool:
+        """Replaces the one-element constant inputs of a Range by scalars; returns whether there are any.
 
-        Runtimes accept such tensors if nodes compute them, but reject them as constants.
+        Runtimes accept a one-element tensor of rank 1 if a node computes it, but reject it as a constant.
         """
         arrays = [self.editor.constant(v) for v in node.inputs]
         if not all(a is not None and a.size == 1 for a in arrays) or all(a is not None and not a.shape for a in arrays):

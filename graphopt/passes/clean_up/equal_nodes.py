@@ -20,7 +20,7 @@ from graphopt.ops import DOMAIN
 MAX_COMPARED_BYTES = 128
 # Random operators, and quantization nodes: runtimes expect one quantization node for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Visited nodes that may be equal: a single node before its key is computed, or key -> node.
+# Visited nodes that may be equal: a single node whose key is not computed yet, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
@@ -30,7 +30,7 @@ class EqualNodes:
 
     Attributes:
         editor: the model.
-        contents: value -> its content if it is a small constant, or the value; shared by the graphs of a model.
+        contents: value -> its content if it is a small constant, otherwise the value; shared by the graphs of a model.
     """
 
     editor: Editor
@@ -44,16 +44,16 @@ class EqualNodes:
             return False
         # Contents of constants are compared only for nodes with the same operator and first computed operand.
         data: ir.Value | None = None
-        for value in node.inputs:  # no generator, which takes twice as long
+        for value in node.inputs:  # a generator expression would take twice as long
             if value is not None and self.editor.tensor(value) is None:
                 data = value
                 break
-        place = (domain, op_type, data)
-        bucket = self._seen.setdefault(place, node)
+        bucket_key = (domain, op_type, data)
+        bucket = self._seen.setdefault(bucket_key, node)
         if bucket is node:
             return False
         if isinstance(bucket, ir.Node):
-            bucket = self._seen[place] = {self._key(bucket): bucket}
+            bucket = self._seen[bucket_key] = {self._key(bucket): bucket}
         key = self._key(node)
         if key is None:
             return False

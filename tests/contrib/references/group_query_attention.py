@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, _ends_at_last_key
+from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, _clamps_padding_queries
 from graphopt.contrib.schema import Call
 from graphopt.ops.schema import Array
 from tests.contrib.case import Case, Reference, either, normal
@@ -52,7 +52,7 @@ def _reference(call: Call[Array]) -> Mapping[str, Array]:
     y = np.zeros((B, S, N, H))
     probabilities = np.zeros((B, N, S, length))
     for b, s, n in np.ndindex(B, S, N):
-        query_at = min(positions[b, s], ends[b] - 1) if _ends_at_last_key(call) else positions[b, s]
+        query_at = min(positions[b, s], ends[b] - 1) if _clamps_padding_queries(call) else positions[b, s]
         last = min(query_at if call.attribute("causal", 1) else ends[b] - 1, ends[b] - 1)
         seen = slice(max(0, query_at - window + 1) if window > 0 else 0, last + 1)
         if seen.start >= seen.stop:  # the window is in the padding
