@@ -106,9 +106,9 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
     for path, text in files.items():
         looked_up = {m.start() for m, _, _ in lookups(text)}
         for call in re.finditer(r'(?<![.\w])(resolve|dlsym|find)\([^;()]*"(\w+)"', text):
-            # The existence of a function may be queried without calling it.
-            known_to_be = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
-            if call.start() not in looked_up and not call[2].startswith("graphopt_") and not known_to_be:
+            # dlsym may only query whether a function exists.
+            is_existence_query = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
+            if call.start() not in looked_up and not call[2].startswith("graphopt_") and not is_existence_query:
                 found.append(f"{path}: {call[2]} belongs to no interface of tests/native/abi_names.py")
         for member in _MEMBER.finditer(text):
             if member.start() not in looked_up:
@@ -160,7 +160,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
         present = [name for name in names if interface.owns(name)]
         for name in present:
             if re.search(rf"\b{macros.get(name, name)}\b", declared) is None:
-                # If two versions have different names, one may be missing; a single name must exist.
+                # A lookup may name a function of either of two versions: one may be missing. A single name must exist.
                 if len(present) == 1:
                     missing.add(name)
                 continue
@@ -196,7 +196,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
             text = text[:start] + replacement + text[end:]
         for struct, (theirs, pairs) in interface.members.items():
             if f"struct {struct.rpartition('::')[2]} " not in text:
-                compared.problems.append(f"{struct} is not declared any more")
+                compared.problems.append(f"{struct} is not declared")
                 continue
             checks = [f"sizeof(graphopt::gpu::{struct}) == sizeof(::{theirs})"]
             checks += [
@@ -256,7 +256,7 @@ def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple
                 continue
             if re.search(rf"\bstruct {theirs} {{", declared) is None:
                 if struct.startswith("Ort"):
-                    compared.problems.append(f"{path}: {struct} is no struct of the header")
+                    compared.problems.append(f"{path}: {struct} is not a struct of the header")
                 continue
             renamed = ORT_MEMBERS.get(struct, ORT_MEMBERS[""])
             for member in re.findall(r"^  uint32_t (\w+)(?: = \w+)?;", body, re.M):
@@ -319,7 +319,7 @@ def triton_headers() -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of headers")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a folder of headers")
     parser.add_argument("--pypi", action="store_true", help="also use the headers in PyPI's wheel of triton")
     arguments = parser.parse_args()
     folders = [SYSTEM, *(triton_headers() if arguments.pypi else []), *(f.resolve() for f in arguments.folders)]

@@ -13,7 +13,7 @@ Without ARCH, uses the architectures that the table (native/device/architectures
 in waves on a SIMD, from the table's facts, for work-groups of the kernel's maximum size.
 
 Fails if a kernel has spills, scratch or flat instructions, if a GEMM or attention kernel has no 128-bit loads, if it
-has no matrix instruction although the architecture has them for its type, or if a simulation is below its floor.
+has no matrix instructions although the architecture has them for its type, or if a simulated bound is below its floor.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ GEMMS = (
     r"(winograd|implicit|matrix)_gemm|fused_attention_(plain|many|\d)|(integer_)?gemm_(?!sum)|(channels_last_)?conv_|"
     r"matmul_nbits_(rows|\d)"
 )
-# The least simulated percentage of the matrix units' peak, for the largest tiles.
+# The minimum simulated bound of the largest tiles, in percent of the matrix units' peak.
 FLOORS = {
     r"gemm_(transposed_)?panels_128x128_f16|(channels_last_conv|conv_disjoint)_128x128_f16": 65,
     r"fused_attention_plain_(64|128)_f16": 50,
@@ -134,7 +134,7 @@ def describe(loop: Loop, simulated: float, alone: int) -> str:
         f"    loop of {len(loop.code)} instructions, clocks: {clocks}; LDS accesses by bits: {widths}; "
         f"waits {loop.count('s_wait')}, barriers {loop.count('s_barrier$|s_barrier_wait')}; "
         f"peak {100 * loop.busiest():.0f} % (busiest unit), {100 * simulated:.0f} % (simulated); "
-        f"{alone} clocks a round for one work-group on a compute unit"
+        f"{alone} clocks per iteration with one work-group on a compute unit"
     )
 
 
@@ -189,7 +189,7 @@ def main() -> int:
         for kernel in read_kernels(paths):
             failures += [f"{arch} {kernel.name}: {problem}" for problem in print_kernel(arch, kernel)]
     print(
-        *(["", *failures] if failures else ["", "no spills, no scratch, matrix instructions where they belong"]),
+        *(["", *failures] if failures else ["", "no spills, no scratch, no missing matrix instructions"]),
         sep="\n",
     )
     return int(bool(failures))

@@ -44,7 +44,7 @@ def write_buffers(case: Case, folder: Path) -> None:
         np.save(folder / f"out{i}.npy", y)
 
 
-def plan_of(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> Plan | None:
+def plan_of(case: Case, arch: str, harness: Harness, object_of: dict[str, str]) -> Plan | None:
     """Returns the plan of a case; None if the architecture has no matrix units or no kernel for the case.
 
     Raises:
@@ -54,15 +54,15 @@ def plan_of(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> Pl
         return case.plan(harness, harness.typical_facts(arch))
     except RuntimeError:
         kernels = [launch["kernel"] for launch in case.plan(harness, harness.typical_facts("cpu64")).launches]
-        if all(kernel in home and (has_matrix(arch, half=True) or not only_matrix(kernel)) for kernel in kernels):
+        if all(kernel in object_of and (has_matrix(arch, half=True) or not only_matrix(kernel)) for kernel in kernels):
             raise
         return None
 
 
-def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any] | None:
-    """Returns a case of the manifest, or None if it has no launches; `home` maps each kernel to its code object."""
+def entry(case: Case, arch: str, harness: Harness, object_of: dict[str, str]) -> dict[str, Any] | None:
+    """Returns a case of the manifest, or None if it has no launches; `object_of`: kernel -> code object."""
     facts = harness.typical_facts(arch)
-    plan = plan_of(case, arch, harness, home)
+    plan = plan_of(case, arch, harness, object_of)
     if plan is None:
         return None
     launches = list(plan.launches)
@@ -81,10 +81,10 @@ def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict
         raise SystemExit(f"{case.name}: a manifest has no pointers into buffers")
     if not launches:
         return None
-    first = home[launches[0]["kernel"]]
+    first = object_of[launches[0]["kernel"]]
     for launch in launches:
-        if home[launch["kernel"]] != first:
-            launch["code_object"] = f"{arch}/{home[launch['kernel']]}"
+        if object_of[launch["kernel"]] != first:
+            launch["code_object"] = f"{arch}/{object_of[launch['kernel']]}"
     return {
         "name": f"{case.name}-{arch}",
         "op": case.op,
@@ -110,32 +110,32 @@ def main() -> int:
     cases = list(all_cases())
     names = [case.name for case in cases]
     if len(set(names)) != len(names):
-        raise SystemExit(f"two cases of one name: {sorted({n for n in names if names.count(n) > 1})}")
+        raise SystemExit(f"several cases have the same name: {sorted({n for n in names if names.count(n) > 1})}")
     for case in cases:
         write_buffers(case, out / case.name)
     entries = []
     failures = []
     for arch in archs:
         (out / arch).mkdir()
-        home: dict[str, str] = {}
-        takes = parameters(objects[arch])
+        object_of: dict[str, str] = {}
+        parameters_of = parameters(objects[arch])
         for path in objects[arch]:
             shutil.copy(path, out / arch / path.name)
-            home |= dict.fromkeys(kernels(path), path.name)
+            object_of |= dict.fromkeys(kernels(path), path.name)
         shapes: dict[str, set[str]] = defaultdict(set)
         for case in cases:
-            made = entry(case, arch, harness, home)
+            made = entry(case, arch, harness, object_of)
             if made is None:
                 continue
             entries.append(made)
             for launch in made["launches"]:
-                wrong = disagreement(launch, takes[launch["kernel"]])
+                wrong = disagreement(launch, parameters_of[launch["kernel"]])
                 if wrong:
                     raise SystemExit(f"{case.name}-{arch}: {wrong}")
                 # For single elements the value, not the shape, distinguishes cases.
                 inputs = [x.tolist() if x.size == 1 else list(x.shape) for x in case.inputs]
                 shapes[launch["kernel"]].add(json.dumps([launch["args"], inputs], default=str))
-        for kernel in home:
+        for kernel in object_of:
             is_used = has_matrix(arch, half=True) or not only_matrix(kernel)
             if is_used and len(shapes[kernel]) < LEAST_CASES:
                 failures.append(f"{arch}: {kernel} has {len(shapes[kernel])} different cases")

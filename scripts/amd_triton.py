@@ -3,8 +3,8 @@
     python scripts/amd_triton.py [ARCH ...]
 
 Needs `pip install triton` and LLVM's tools, but no GPU. Without ARCH: gfx90a, gfx942, gfx1100, gfx1151 and gfx1201. The
-kernels follow Triton's tutorials (matrix multiplication, fused attention), in float16 with float32 sums, with right
-operands of contiguous K. For each tile it prints the bounds of the inner loop, for as many work-groups as fit.
+kernels follow Triton's tutorials (matrix multiplication, fused attention), in float16 with float32 sums and B stored
+as [N, K]. For each tile it prints the bounds of the inner loop with as many work-groups on a compute unit as fit.
 """
 
 from __future__ import annotations

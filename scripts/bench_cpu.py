@@ -14,14 +14,15 @@ time on an idle machine and ignores other load on a busy one. With several threa
 The table gives the median of the original, the speedups of the other sides, the largest spread (interquartile range
 over median), and the peak resident memory of a separate process that loads the model and runs it twice.
 
-The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on other
-processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may
-take 1.1 times as long as its original.
+The floors of the rows are for a processor that gains by bfloat16 (`bfloat16_gain`), such as one with AVX512-BF16; on
+other processors ours in float32 must not be slower than the original. A file made for another target has no bfloat16
+and may take 1.1 times as long as its original.
 
-With several threads each side begins when all threads of the process sleep, since those of another side spin for a
-while after their run, and its first runs do not count. Its median run within a fixed time is one measurement. If there
-are as many threads as processors, each thread is pinned to one, as ONNX Runtime does by default. Measurements with a
-spread above 10 % are repeated, up to three times in all; the table has the try with the smallest spread.
+With several threads each side begins when all threads of the process sleep, because the threads of another side spin
+for a while after their run. The first runs of a side do not count. The median of its runs within a fixed time is one
+measurement. If there are as many threads as processors, each thread is pinned to one, as ONNX Runtime does by default.
+Measurements with a spread above 10 % are repeated, up to three times in all; the table has the measurement with the
+smallest spread.
 
 --roof profiles ours in float32 with one thread and takes the shortest time of each node. A node's bound is the longer
 of two times: its multiply-adds at the rate of FMA instructions, and its bytes at the rate of the cache level that holds
@@ -74,7 +75,7 @@ SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again
 FILES = ORIGINAL, OURS, BF16 = "original", "ours", "ours bf16"
 SPED_UP = (OURS, BF16, "OpenVINO f32", "OpenVINO")  # the columns of ratios
 NOISE = 0.95  # lower than this means slower, not noise
-FOREIGN = 1 / 1.1  # the floor of a file made for another target
+OTHER_TARGET_FLOOR = 1 / 1.1  # the floor of a file made for another target
 MEMORY = 1.5  # the maximum of peak resident memory, relative to the original
 
 
@@ -249,7 +250,7 @@ def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: P
         return list(arrays.values())
 
 
-def _rest() -> None:
+def _wait_until_idle() -> None:
     """Waits until no thread of this process runs, for at most half a second."""
     for _ in range(int(0.5 / PAUSE)):
         before = time.process_time()
@@ -268,7 +269,7 @@ def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
     return times
 
 
-def _several_threads(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
+def _wall_times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
     times: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run(feeds)
@@ -277,7 +278,7 @@ def _several_threads(sides: dict[str, Side], feeds: dict[str, Any], threads: int
     try:
         for _ in range(repeats):
             for name, run in sides.items():
-                _rest()
+                _wait_until_idle()
                 _block(run, feeds, WARM)
                 times[name].append(statistics.median(_block(run, feeds, BLOCK)))
     finally:
@@ -295,7 +296,7 @@ def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats:
 
 def _tries(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> Iterator[dict[str, Times]]:
     for _ in range(TRIES):
-        yield (times := _several_threads(sides, feeds, threads, repeats))
+        yield (times := _wall_times(sides, feeds, threads, repeats))
         if _largest_spread(times) <= SPREAD:
             return
 
@@ -303,7 +304,7 @@ def _tries(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats:
 def _floors(row: Row, target: str, threads: int) -> dict[str, float]:
     """Returns the minimum speedups by column name."""
     if parse_target(target).device != "cpu":
-        return {OURS: FOREIGN}
+        return {OURS: OTHER_TARGET_FLOOR}
     if (bfloat16_gain() or 0.0) < LEAST_GAIN:
         return {OURS: 1.0}
     return {OURS: row.floor, BF16: row.bf16} if threads == 1 else {OURS: 1.0, BF16: NOISE}
@@ -325,14 +326,14 @@ def _too_large(peaks: Mapping[str, float]) -> list[str]:
 
 
 def _rates() -> tuple[float, dict[int, float]]:
-    """Returns the multiply-adds per second of one thread, and bytes -> bytes per second of reading so many."""
+    """Returns the multiply-adds per second of one thread, and buffer size in bytes -> bytes read per second."""
     sizes = [2**n for n in (14, 17, 19, 22, 24, 28)]
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/rates"
         source = Path(__file__).with_name("rates.cpp")
         subprocess.run(["g++", "-std=c++17", "-O3", "-march=native", "-o", program, source], check=True)
-        said = subprocess.run([program, *map(str, sizes)], check=True, capture_output=True, text=True).stdout
-    fma, *rates = map(float, said.split())
+        output = subprocess.run([program, *map(str, sizes)], check=True, capture_output=True, text=True).stdout
+    fma, *rates = map(float, output.split())
     return fma, dict(zip(sizes, rates, strict=True))
 
 
@@ -350,7 +351,7 @@ def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, flo
     for _ in range(WARM_UP_RUNS + RUNS):
         session.run(None, feeds)
     events = read_events(Path(session.end_profiling()).read_text())
-    seconds: dict[str, float] = {}  # the shortest run, which other load of the machine disturbs least
+    seconds: dict[str, float] = {}  # of the shortest run, which other load of the machine disturbs least
     last = {}
     for event in events:
         name, _, kind = event["name"].rpartition("_kernel_")
@@ -361,14 +362,14 @@ def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, flo
     for node in ir.load(optimized).graph:
         if node.name not in seconds:
             continue
-        said = last[node.name]
-        for value, shape in zip(node.outputs, said["output_type_shape"], strict=False):
+        arguments = last[node.name]
+        for value, shape in zip(node.outputs, arguments["output_type_shape"], strict=False):
             dims[value.name or ""] = tuple(*shape.values())
         weights = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
         real = 1.0
         if (node.domain, node.op_type) == ("com.microsoft.nchwc", "Conv"):
             node.domain, real = "", _real_outputs(weights[0].numpy())
-        moved = int(said["activation_size"]) + int(said["output_size"]) + sum(weight.nbytes for weight in weights)
+        moved = int(arguments["activation_size"]) + int(arguments["output_size"]) + sum(w.nbytes for w in weights)
         yield node, seconds[node.name], real * (multiply_adds(node, dims) or 0), moved
 
 
@@ -459,7 +460,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--batch", type=int, nargs="*", help="only these batch sizes")
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
-    parser.add_argument("--skip-errors", action="store_true", help="skip the float64 run (a minute a model)")
+    parser.add_argument("--skip-errors", action="store_true", help="skip the float64 run (a minute per model)")
     parser.add_argument("--here", action="store_true", help="use only this interpreter's runtime")
     parser.add_argument("--write", type=Path, help="write a JSON file for scripts/pages.py; needs --here")
     parser.add_argument("--roof", action="store_true", help="compare each node's time with its bound; needs --here")

@@ -5,7 +5,7 @@
 
 A case (models/operators.py) is a chain of equal operators, with weights and tensors in cache or in memory as in a real
 network. Ours is the file with every legal rewrite, regardless of the cost model; "becomes" names its operators, and
-"default" tells whether `optimize` writes them by default. Both sides run under ORT_ENABLE_ALL with bound inputs and
+"default" shows whether `optimize` writes them by default. Both sides run under ORT_ENABLE_ALL with bound inputs and
 outputs. Times are lower quartiles for one operator of the chain; ratios are ONNX Runtime's time over ours. With one
 thread the CPU time of the process is measured, with several wall time. The error is the largest difference, over the
 RMS of the output.
@@ -84,7 +84,7 @@ def measure(case: Case, threads: int, rounds: int, library: Path, other: Path | 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="all by default")
+    parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="groups of cases (default: all)")
     parser.add_argument("--only", default="", help="only cases with this in their name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)

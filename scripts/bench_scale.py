@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/bench_scale.py                    # ours, and onnx_ir alone
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
-    .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
+    .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree and a commit in turns
 
 Each cell, `seconds of CPU / peak MB`, is measured in a separate process that reads a file, optimizes it and writes a
 file; imports are not counted. The other tools are installed into temporary environments; hence CI does not run this.
@@ -37,7 +37,7 @@ before, wall = os.times(), time.perf_counter()
 {optimize}
 after = os.times()
 cpu = after.user + after.system - before.user - before.system
-# The peak of this program alone: getrusage's number would include the moment before exec.
+# The peak of this program alone: the number of getrusage would include the process before exec.
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) / 1024
 print(cpu, time.perf_counter() - wall, peak)
 """
@@ -125,7 +125,7 @@ def compare(commit: str, nodes: list[int]) -> None:
         folder = Path(name)
         before = folder / "before"
         check_out(commit, before)
-        print(heading([f"median of {TURNS}", commit, "this tree", "ratio", "each turn's"]))
+        print(heading([f"median of {TURNS}", commit, "this tree", "ratio", "ratio in each turn"]))
         for shape, build in SHAPES.items():
             for n in nodes:
                 path = folder / "model.onnx"
@@ -140,7 +140,7 @@ def compare(commit: str, nodes: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000, 50_000, 100_000])
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", action="store_true", help="also measure the other tools")
     parser.add_argument("--no-large", action="store_true", help="skip the model of 2.35 GB")
     parser.add_argument("--timeout", type=int, default=300, help="CPU seconds for one cell")
     parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit")
@@ -164,16 +164,17 @@ def main() -> None:
                 rows.append((title, large_weights(place, batch_norm=batch_norm)))
         pythons = {tool: interpreter(tool, folder) for tool in tools}
         print(heading(["model", *tools]))
-        gone: set[tuple[str, str]] = set()
+        over_limit: set[tuple[str, str]] = set()
         for title, path in rows:
             cells = []
             for tool in tools:
                 out = path.with_suffix(".out.onnx")
                 shape = title.split(",")[0]
                 # A tool that exceeded the limit for a graph is not measured on a larger graph of that shape.
-                cell = "-" if (tool, shape) in gone else measure(tool, pythons[tool], path, out, arguments.timeout)
+                skipped = (tool, shape) in over_limit
+                cell = "-" if skipped else measure(tool, pythons[tool], path, out, arguments.timeout)
                 if cell.startswith("over"):
-                    gone.add((tool, shape))
+                    over_limit.add((tool, shape))
                 cells.append(cell)
                 for written in path.parent.glob("*"):
                     if written.is_file() and written not in [p for _, p in rows] and written.name != "weights.data":

@@ -63,22 +63,22 @@ def read(path: Path) -> list[Row]:
 def fit(rows: list[Row]) -> dict[str, float]:
     """Fits the constants of targets_cpu to the rows by the relative error of each time.
 
-    A time is a sum of terms over rates, hence linear in the fitted values; a term that the rows do not determine is 0.
-    The direct convolution gives the rates. F(4x4) gives its transform and the overhead of its GEMMs, from the rows for
-    which the model chooses it.
+    A time is a sum of terms, each divided by a rate, so it is linear in the reciprocal rates. A term that the rows do
+    not determine is 0. The direct convolution gives the rates. F(4x4) gives its transform and the overhead of its
+    GEMMs, from the rows for which the model chooses it.
     """
     rows = [row for row in rows if row.C >= 16]
     direct = [(18 * r.C * -(-r.M // 8) * 8 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
-    product, weight, tensor = _nonnegative(direct, [r.direct for r in rows])
-    quarter = [r for r in rows if r.H > 14 or (r.H == 14 and 144 * r.C * r.M <= 12 << 20)]
-    tiles = [(-(-r.H // 4)) ** 2 for r in quarter]
+    multiply_add, weight, tensor = _nonnegative(direct, [r.direct for r in rows])
+    f4x4_rows = [r for r in rows if r.H > 14 or (r.H == 14 and 144 * r.C * r.M <= 12 << 20)]
+    tiles = [(-(-r.H // 4)) ** 2 for r in f4x4_rows]
     winograd = [
-        (72 * t * r.C * r.M * product + 144 * r.C * r.M * weight, t * (r.C + r.M), 0.0)
-        for r, t in zip(quarter, tiles, strict=True)
+        (72 * t * r.C * r.M * multiply_add + 144 * r.C * r.M * weight, t * (r.C + r.M), 0.0)
+        for r, t in zip(f4x4_rows, tiles, strict=True)
     ]
-    overhead, transform, _ = _nonnegative(winograd, [r.winograd for r in quarter])
+    overhead, transform, _ = _nonnegative(winograd, [r.winograd for r in f4x4_rows])
     return {
-        "RATE": 1 / product if product else float("inf"),
+        "RATE": 1 / multiply_add if multiply_add else float("inf"),
         "WEIGHT_RATE": 1 / weight if weight else float("inf"),
         "TENSOR_RATE": 1 / tensor if tensor else float("inf"),
         "OVERHEAD": overhead,
@@ -125,8 +125,9 @@ def print_choices(report: dict[str, Any]) -> None:
         winograd = times.get((f"Winograd{name}", dtype), {})
         if name.startswith("Conv 3x3") and "" in by and "" in winograd:
             (_, C, H, _), (M, *_), _ = inputs[name]
-            pays = "yes" if winograd_is_faster(target, C, M, H, H) else "no"
-            print(f"| {name} | {dtype} | {by['']:.3f} | {winograd['']:.3f} | {by[''] / winograd['']:.2f} | {pays} |")
+            rewritten = "yes" if winograd_is_faster(target, C, M, H, H) else "no"
+            times_and_ratio = f"{by['']:.3f} | {winograd['']:.3f} | {by[''] / winograd['']:.2f}"
+            print(f"| {name} | {dtype} | {times_and_ratio} | {rewritten} |")
 
 
 def main() -> None:

@@ -51,8 +51,8 @@ CONVOLUTIONS = (
     (32, 256, 14, 256), (32, 512, 7, 512), (1, 64, 224, 64), (16, 64, 224, 64), (1, 320, 64, 320),
     (8, 320, 64, 320), (1, 640, 32, 640),
 )  # fmt: skip
-# M, N, K; batches
-PRODUCTS = (
+# M, N, K, number of matrices
+GEMM_SIZES = (
     (1024, 1024, 1024, 1), (4096, 4096, 4096, 1), (8192, 8192, 8192, 1), (3072, 768, 768, 1), (3072, 3072, 768, 1),
     (3072, 768, 3072, 1), (128, 768, 768, 1), (128, 3072, 768, 1), (128, 768, 3072, 1), (197, 768, 768, 1),
     (1024, 768, 768, 1), (1024, 3072, 768, 1), (1024, 768, 3072, 1), (1, 4096, 4096, 1),
@@ -62,19 +62,19 @@ PRODUCTS = (
 # The aligned tiles for dense operands, from the largest; `--tiles` times each.
 ALIGNED = [tile.number for tile in (*tiles.DENSE_COPYING, *tiles.DENSE)]
 INT8 = [tile.number for tile in (*tiles.INT8_COPYING, *tiles.INT8)]
-# Images, channels, height and width, filters, kernel, stride
-PLAIN = (
+# Images, channels, height (equal to the width), filters, kernel, stride
+CHANNELS_FIRST = (
     (32, 64, 56, 64, 3, 1), (32, 256, 56, 512, 1, 2), (32, 256, 28, 1024, 1, 1), (32, 3, 224, 64, 7, 2),
     (8, 128, 56, 128, 3, 2),
 )  # fmt: skip
-LAST = (
+CHANNELS_LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),
     (8, 128, 56, 128, 3, 2), (8, 256, 28, 256, 3, 2), (8, 512, 14, 512, 3, 1), (8, 512, 14, 512, 3, 2),
     (8, 64, 56, 256, 1, 1), (8, 256, 56, 64, 1, 1), (8, 1024, 14, 256, 1, 1), (8, 256, 14, 1024, 1, 1),
     (8, 512, 7, 2048, 1, 1), (8, 256, 56, 512, 1, 2), (1, 1024, 14, 256, 1, 1), (1, 512, 7, 2048, 1, 1),
     (1, 64, 56, 256, 1, 1), (32, 8, 224, 64, 7, 2),
 )  # fmt: skip
-# N, C, H, W. For channels-last layout also further sizes of Stable Diffusion's UNet, and of its decoder.
+# N, C, H, W. In channels last, more sizes of Stable Diffusion's UNet and decoder are timed.
 NORMS = ((256, 64, 32, 32), (32, 256, 56, 56), (1, 320, 64, 64), (8, 320, 64, 64))
 NORMS_LAST = (*NORMS, (2, 640, 32, 32), (1, 1280, 8, 8), (8, 1280, 16, 16), (1, 128, 512, 512))
 # B, H, S, D
@@ -134,7 +134,7 @@ def eager_milliseconds(work: Work, repeats: int = 10) -> float:
 
 
 def copy_bandwidth() -> float:
-    """Returns the bytes read and written by a copy of 1 GiB, in TB/s. (In a graph, copy_ would use a copy engine.)"""
+    """Returns the rate of a copy of 1 GiB in TB/s, reads and writes. (In a graph, copy_ would use a copy engine.)"""
     x = torch.randn(256 << 20, device="cuda")
     y = torch.empty_like(x)
     moved: int = 2 * x.nbytes
@@ -154,7 +154,7 @@ class Row:
         flops: floating-point operations, for a rate; 0 shows none.
         timer: returns the milliseconds of our work.
         peer_timer: returns those of PyTorch's.
-        cold: whether to show the ratio to the first peer also with a flushed L2.
+        cold: whether the ratio to the first peer is also shown with a flushed L2.
         with_tile: returns our work with a given tile, for `--tiles`.
         tiles: the tiles that `--tiles` times.
     """
@@ -326,7 +326,7 @@ def norms(r: Runner) -> Iterator[Group]:
 
 
 def matmuls(r: Runner, dtype: torch.dtype, transpose: bool) -> Iterator[Row]:
-    for M, N, K, batch in PRODUCTS:
+    for M, N, K, batch in GEMM_SIZES:
         a = normal(batch, M, K, dtype=dtype)
         b = normal(batch, *((N, K) if transpose else (K, N)), dtype=dtype)
         y = torch.empty(batch, M, N, device="cuda", dtype=dtype)
@@ -343,7 +343,7 @@ def matmuls(r: Runner, dtype: torch.dtype, transpose: bool) -> Iterator[Row]:
 
 def integer_matmuls(r: Runner) -> Iterator[Row]:
     """Times uint8 activations and packed int8 weights with scales and a bias for each column; the output is uint8."""
-    for M, N, K, batch in PRODUCTS:
+    for M, N, K, batch in GEMM_SIZES:
         if batch > 1 or K % 16:
             continue
         a, b = (torch.randint(-100, 100, size, device="cuda", dtype=torch.int8) for size in ((M, K), (N, K)))
@@ -373,7 +373,7 @@ def integer_matmuls(r: Runner) -> Iterator[Row]:
 
 
 def convolutions(r: Runner, dtype: torch.dtype) -> Iterator[Row]:
-    for n, c, h, m, kernel, stride in PLAIN:
+    for n, c, h, m, kernel, stride in CHANNELS_FIRST:
         pad = kernel // 2
         out = (h + 2 * pad - kernel) // stride + 1
         x, w = normal(n, c, h, h, dtype=dtype), normal(m, c, kernel, kernel, dtype=dtype) / (c * kernel**2) ** 0.5
@@ -405,7 +405,7 @@ def convolutions_last(r: Runner, shapes: Sequence[tuple[int, ...]]) -> Iterator[
 
 def integer_convolutions(r: Runner) -> Iterator[Row]:
     """Times uint8 images and packed int8 filters with scales and a bias for each filter; the output is uint8."""
-    for n, c, h, m, kernel, stride in LAST:
+    for n, c, h, m, kernel, stride in CHANNELS_LAST:
         if c % 16:
             continue
         out, K = (h + 2 * (kernel // 2) - kernel) // stride + 1, c * kernel**2
@@ -438,20 +438,20 @@ def winograds(r: Runner, dtype: torch.dtype) -> Iterator[Row]:
 
 
 def tiled(r: Runner) -> Iterator[Group]:
-    """GEMMs and convolutions in float16 and int8 that can be timed with each tile."""
+    """Yields GEMMs and convolutions in float16 and int8, which can be timed with each tile."""
     for transpose in (False, True):
         title = f"MatMul, float16{', B transposed' if transpose else ''}"
         yield Group(title, matmuls(r, torch.float16, transpose))
     yield Group("QLinearMatMul, uint8 and int8", integer_matmuls(r))
-    unit = [shape for shape in LAST if shape[4:] == (3, 1)]
+    unit = [shape for shape in CHANNELS_LAST if shape[4:] == (3, 1)]
     yield Group("Conv in channels last, float16, 3x3 (floor 0.8x)", convolutions_last(r, unit))
-    others = [shape for shape in LAST if shape not in unit]
+    others = [shape for shape in CHANNELS_LAST if shape not in unit]
     yield Group("Conv in channels last, float16, other sizes and strides", convolutions_last(r, others))
     yield Group("QLinearConv in channels last, uint8 and int8", integer_convolutions(r))
 
 
-def products(r: Runner) -> Iterator[Group]:
-    """GEMMs and convolutions; the kernels that are used without cuBLAS and cuDNN mostly have no floor."""
+def gemms(r: Runner) -> Iterator[Group]:
+    """Yields GEMMs and convolutions. Kernels that run only without cuBLAS and cuDNN mostly have no floor."""
     for transpose in (False, True):
         title = f"MatMul, float32{', B transposed' if transpose else ''}"
         yield Group(title, matmuls(r, torch.float32, transpose))
@@ -525,14 +525,14 @@ def attention(r: Runner) -> Iterator[Group]:
 # -- language models ---------------------------------------------------------------------------------------------------
 
 
-def rotated(works: Sequence[Work]) -> Work:
-    """Returns a function that enqueues one of `works` after the other, so that their weights are not in the L2."""
+def alternating(works: Sequence[Work]) -> Work:
+    """Returns a function that enqueues another one of `works` in each call, so their weights are not in the L2."""
     turns = itertools.cycle(works)
     return lambda: next(turns)()
 
 
-def packed_products(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
-    """Times MatMulNBits with blocks of 32 and zero points; weights take turns in 256 MiB, also those of cuBLAS."""
+def packed_gemms(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
+    """Times MatMulNBits with blocks of 32 and zero points. Calls alternate between weights of 256 MiB in all."""
     K, N, size, memory = 4096, 14336, 32, 256 << 20
     for M in rows:
         a, y, none = normal(M, K).half(), torch.empty(M, N, dtype=torch.float16, device="cuda"), normal(16)
@@ -543,8 +543,8 @@ def packed_products(r: Runner, bits: int, *rows: int) -> Iterator[Row]:
             b, points = (torch.randint(256, (N, n * bits // 8), device="cuda").byte() for n in (K, K // size))
             works.append(r.work(plan, [a, b, uniform(N, K // size).half(), points, none, none], [y]))
         dense = [partial(torch.mm, a, normal(N, K).half().T) for _ in range(-(-memory // (N * K * 2)))]
-        peers, moved = {"cuBLAS float16": rotated(dense)}, N * K * bits // 8 if M <= 8 else 0
-        yield Row(f"{M} x {N} x {K}, {bits} bits", plan, rotated(works), peers, moved, 2 * M * N * K)
+        peers, moved = {"cuBLAS float16": alternating(dense)}, N * K * bits // 8 if M <= 8 else 0
+        yield Row(f"{M} x {N} x {K}, {bits} bits", plan, alternating(works), peers, moved, 2 * M * N * K)
 
 
 def grouped_query(r: Runner, tokens: int, keys: int, held: int) -> tuple[Plan, Work, tuple[torch.Tensor, ...]]:
@@ -587,7 +587,7 @@ def long_buffer(r: Runner) -> Iterator[Row]:
 
 
 def grouped_query_attentions(r: Runner) -> Iterator[Group]:
-    """Heads of Llama 3 8B: 32 of queries, 8 of keys, 128 elements."""
+    """Yields attention with the heads of Llama 3 8B: 32 query heads and 8 key heads of 128 elements."""
     title = "GroupQueryAttention, float16, 32 and 8 heads of 128"
     yield Group(f"{title}, one token (floor 0.67x)", grouped_queries(r, False, 1000), of_peer=1 / 1.5)
     yield Group(f"{title}, one token (floor 0.83x)", grouped_queries(r, False, 16_000, 128_000), of_peer=1 / 1.2)
@@ -597,12 +597,12 @@ def grouped_query_attentions(r: Runner) -> Iterator[Group]:
 
 def language(r: Runner) -> Iterator[Group]:
     title = "MatMulNBits, float16, blocks of 32"
-    yield Group(f"{title} (floor 55 % of copy)", packed_products(r, 4, 1), of_copy=0.55)
-    yield Group(f"{title} (floor 40 % of copy)", packed_products(r, 4, 8), of_copy=0.4)
-    yield Group(f"{title} (floor 1.25x)", packed_products(r, 4, 16), of_peer=1.25)
-    yield Group(f"{title} (floor 0.5x)", packed_products(r, 4, 256, 1024), of_peer=0.5)
+    yield Group(f"{title} (floor 55 % of copy)", packed_gemms(r, 4, 1), of_copy=0.55)
+    yield Group(f"{title} (floor 40 % of copy)", packed_gemms(r, 4, 8), of_copy=0.4)
+    yield Group(f"{title} (floor 1.25x)", packed_gemms(r, 4, 16), of_peer=1.25)
+    yield Group(f"{title} (floor 0.5x)", packed_gemms(r, 4, 256, 1024), of_peer=0.5)
     for bits in (2, 8):
-        yield Group(title, packed_products(r, bits, 1, 8, 16, 64, 256, 1024))
+        yield Group(title, packed_gemms(r, bits, 1, 8, 16, 64, 256, 1024))
     yield from grouped_query_attentions(r)
 
 
@@ -629,17 +629,17 @@ class Standard:
         return self.r.row(name, plan, inputs, [y], moved=sum(t.nbytes for t in inputs) + written)
 
     def rows(self) -> Iterator[Row]:
-        yield from self.of_elements()
+        yield from self.elementwise_rows()
         if self.dtype == torch.float32:
-            yield from self.of_integers()
-        yield from self.of_places()
-        yield from self.counted()
-        yield from self.converted()
-        yield from self.reduced()
-        yield from self.normalized()
-        yield from self.pooled()
+            yield from self.integer_rows()
+        yield from self.movement_rows()
+        yield from self.data_dependent_rows()
+        yield from self.conversion_rows()
+        yield from self.reduction_rows()
+        yield from self.normalization_rows()
+        yield from self.pooling_rows()
 
-    def of_elements(self) -> Iterator[Row]:
+    def elementwise_rows(self) -> Iterator[Row]:
         zero, size = c_float(0), self.x.nbytes
 
         def elementwise(op: str, b: list[int] | None = None) -> Plan:
@@ -661,8 +661,8 @@ class Standard:
         yield self.row("Less", logic("Less", 2), [self.x, other], self.total)
         yield self.row("IsNaN", logic("IsNaN", 1), [self.x], self.total)
 
-    def of_integers(self) -> Iterator[Row]:
-        """Rows for bool and int64."""
+    def integer_rows(self) -> Iterator[Row]:
+        """Yields rows for bool and int64."""
         P, H, W = self.P, self.H, self.W
         of = [3, P // 2, H, W]
 
@@ -679,8 +679,8 @@ class Standard:
         yield self.row("Add, int64", integer_plan("Add"), [a, b], a.nbytes)
         yield self.row("Mod, int64", integer_plan("Mod"), [a, b.clamp(1)], a.nbytes)
 
-    def of_places(self) -> Iterator[Row]:
-        """Rows for data movement, and for tensors generated from scalars and indices."""
+    def movement_rows(self) -> Iterator[Row]:
+        """Yields rows for data movement, and for tensors generated from scalars and indices."""
         P, H, W, x, size = self.P, self.H, self.W, self.x, self.x.nbytes
         wide = c_int64(self.bytes)
 
@@ -715,8 +715,8 @@ class Standard:
         places = torch.randint(0, W, (P * H,), device="cuda")
         yield self.row("OneHot", hot, [places, torch.tensor([0.0, 1.0], device="cuda").to(self.dtype)], size)
 
-    def counted(self) -> Iterator[Row]:
-        """Rows that read their conditions twice, since the host allocates the outputs between counting and writing."""
+    def data_dependent_rows(self) -> Iterator[Row]:
+        """Yields operators that read their conditions twice: to count the results, and to write them."""
         found = torch.empty(1, dtype=torch.int64, device="cuda")
 
         def steps(x: torch.Tensor, is_float: c_int, all_: int) -> tuple[Plan, list[Work], torch.Tensor]:
@@ -734,7 +734,7 @@ class Standard:
 
         sparse = self.x * (torch.rand_like(self.x) < 0.25)
         find, works, places = steps(sparse, YES, int(torch.count_nonzero(sparse)))
-        yield Row("NonZero, a quarter", find, partial(in_turn, works), moved=2 * sparse.nbytes + places.nbytes)
+        yield Row("NonZero, a quarter nonzero", find, partial(in_turn, works), moved=2 * sparse.nbytes + places.nbytes)
         holds = torch.rand(self.P, device="cuda") < 0.5
         kept = int(torch.count_nonzero(holds))
         _, works, places = steps(holds, NO, kept)
@@ -743,7 +743,7 @@ class Standard:
         works = [*works, self.r.work(gather, [self.x, places], [y])]
         yield Row("Compress, half of the rows", gather, partial(in_turn, works), moved=2 * y.nbytes)
 
-    def converted(self) -> Iterator[Row]:
+    def conversion_rows(self) -> Iterator[Row]:
         x, scale = self.x, torch.tensor([0.1], device="cuda").to(self.dtype)
         small = torch.randint(-99, 99, x.shape, device="cuda", dtype=torch.int8)
 
@@ -753,9 +753,9 @@ class Standard:
         yield self.row("QuantizeLinear", quantize(NO), [x, scale], self.total)
         yield self.row("DequantizeLinear", quantize(YES), [small, scale], x.nbytes)
         cast = self.plan("cast", c_int64(self.total), self.type, c_int32(11 - self.type.value), YES)
-        yield self.row("Cast to the other", cast, [x], self.total * (6 - self.bytes))
+        yield self.row("Cast between float32 and float16", cast, [x], self.total * (6 - self.bytes))
 
-    def reduced(self) -> Iterator[Row]:
+    def reduction_rows(self) -> Iterator[Row]:
         P, H, W, x, b = self.P, self.H, self.W, self.x, self.bytes
         rows, columns = int64s([2, P, H * W, 0, 1]), int64s([3, 64, P // 64, H * W, 0, 1, 0])
 
@@ -774,12 +774,12 @@ class Standard:
             yield self.row(f"Reduce{how}, rows of 4096", reduce(how, rows), [x], b * P)
             yield self.row(f"Reduce{how}, columns", reduce(how, columns), [x], b * 64 * H * W)
         outer = reduce("LogSumExp", int64s([*self.shape, 1, 0, 1]))
-        yield self.row("ReduceLogSumExp, first and last", outer, [x], b * H)
+        yield self.row("ReduceLogSumExp, first and last axis", outer, [x], b * H)
         for smallest, name in enumerate(("ArgMax", "ArgMin")):
             yield self.row(f"{name}, rows of 4096", arg(smallest, P, H * W, 1), [x], 8 * P)
             yield self.row(f"{name}, columns", arg(smallest, 64, P // 64, H * W), [x], 8 * 64 * H * W)
 
-    def normalized(self) -> Iterator[Row]:
+    def normalization_rows(self) -> Iterator[Row]:
         x, size, epsilon = self.x, self.x.nbytes, c_float(1e-5)
         pixels, N, C = self.H * self.W, 64, self.P // 64
         images = [*map(c_int64, (N, C, pixels))]
@@ -808,7 +808,7 @@ class Standard:
         ids, tables = torch.arange(S, device="cuda").repeat(B), normal(2, S, D // 2, dtype=self.dtype)
         yield self.row("RotaryEmbedding", turn, [x, ids, *tables], size)
 
-    def pooled(self) -> Iterator[Row]:
+    def pooling_rows(self) -> Iterator[Row]:
         P, H, W = self.P, self.H, self.W
         windows = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
         pool = self.plan("pool", self.type, c_int32(0), windows, c_int64(0))
@@ -892,7 +892,7 @@ def sampled(r: Runner) -> Iterator[Row]:
 
 
 def recurrent(r: Runner) -> Iterator[Row]:
-    """LSTM, GRU and RNN, whose input GEMM is PyTorch's on both sides."""
+    """Yields LSTM, GRU and RNN. On both sides PyTorch computes the GEMM of the input and its weights."""
     for kind, module, gates in (("LSTM", torch.nn.LSTM, 4), ("GRU", torch.nn.GRU, 3), ("RNN", torch.nn.RNN, 1)):
         for S, B, H in ((128, 1, 256), (100, 16, 512), (512, 32, 128)):
             layer = module(H, H).cuda().requires_grad_(False)
@@ -900,23 +900,23 @@ def recurrent(r: Runner) -> Iterator[Row]:
             weights, bias = normal(1, gates * H, H) / H**0.5, torch.zeros(1, 2 * gates * H, device="cuda")
             none, state = torch.zeros(1, 3 * H, device="cuda"), torch.zeros(1, B, H, device="cuda")
             lengths = torch.full((B,), S, dtype=torch.int32, device="cuda")
-            product = torch.empty(S, B, gates * H, device="cuda")
+            gate_inputs = torch.empty(S, B, gates * H, device="cuda")
             states = 2 if kind == "LSTM" else 1
             out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(states))]
             sizes, code = int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), c_int32(recurrent_cases.KINDS.index(kind))
             made = r.plan("recurrent", NO, code, sizes, c_float(0), c_int(-1))
-            steps = r.work(made, [product, weights, bias, none, lengths, state, state], out)
+            steps = r.work(made, [gate_inputs, weights, bias, none, lengths, state, state], out)
 
-            def ours(x: Any = x, w: Any = w, product: Any = product, steps: Work = steps) -> None:
-                torch.matmul(x, w, out=product)
+            def ours(x: Any = x, w: Any = w, gate_inputs: Any = gate_inputs, steps: Work = steps) -> None:
+                torch.matmul(x, w, out=gate_inputs)
                 steps()
 
             peers = {"PyTorch": partial(layer, x)}
             yield Row(f"{kind} {S} x {B} x {H}", made, ours, peers, peer_timer=eager_milliseconds)
 
 
-def spectra(r: Runner) -> Iterator[Row]:
-    """DFT and STFT by definition: a GEMM of each line with a table."""
+def fourier_transforms(r: Runner) -> Iterator[Row]:
+    """Yields DFT and STFT, which our kernel computes by definition: a GEMM of each line with a table."""
 
     def row(name: str, places: list[int], flops: int, inputs: list[torch.Tensor], theirs: Work) -> Row:
         is_complex = name.startswith("DFT")
@@ -946,13 +946,13 @@ def standard(r: Runner) -> Iterator[Group]:
     yield Group(f"ScatterElements and ScatterND, {floor}", scattered(r), of_peer=0.5)
     yield Group(f"GridSample and NonMaxSuppression, {floor}", sampled(r), of_peer=0.5)
     yield Group(f"LSTM, GRU and RNN, {floor}", recurrent(r), of_peer=0.5)
-    yield Group("DFT and STFT, float32, against cuFFT", spectra(r))
+    yield Group("DFT and STFT, float32, against cuFFT", fourier_transforms(r))
 
 
 # Option -> the groups that it times.
 PARTS: dict[str, Callable[[Runner], Iterator[Group]]] = {
     "--attention": attention,
-    "--products": products,
+    "--gemms": gemms,
     "--norms": norms,
     "--language": language,
     "--standard": standard,

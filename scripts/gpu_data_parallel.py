@@ -3,8 +3,8 @@
     python scripts/gpu_data_parallel.py
 
 Builds the library with nvcc into graphopt/lib first and prints a line for each check. The exit code is 1 if a check
-fails (different bits, an error above rounding, or a speedup of ResNet-50 below 1.7), or with fewer than two devices.
-scripts/gpu_soak.py is the soak test on both.
+fails (different bits, an error above LIMIT, or a speedup of ResNet-50 below 1.7), or with fewer than two devices.
+scripts/gpu_soak.py is the soak test for both devices.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def beside_pytorch() -> str:
     feeds = feeds_of(model, 4)
     want = first.run(None, feeds)
     x = torch.randn(1024, 1024, device="cuda:0", generator=torch.Generator("cuda:0").manual_seed(0))
-    product = (x @ x).cpu()
+    expected = (x @ x).cpu()
     stop = threading.Event()
     wrong: list[str] = []
 
@@ -87,7 +87,7 @@ def beside_pytorch() -> str:
         torch.cuda.set_device(0)
         with torch.cuda.stream(torch.cuda.Stream(0)):
             while not stop.is_set():
-                if not torch.equal((x @ x).cpu(), product):
+                if not torch.equal((x @ x).cpu(), expected):
                     wrong.append("PyTorch has computed something else")
                     return
 
@@ -106,11 +106,11 @@ def beside_pytorch() -> str:
         stop.set()
         thread.join()
     require(not wrong, "".join(wrong))
-    require(torch.equal((x @ x).cpu(), product), "PyTorch computes something else")
+    require(torch.equal((x @ x).cpu(), expected), "PyTorch computes something else")
     return "same bits on both devices, the current device is the caller's"
 
 
-def kept_apart() -> str:
+def alternate_devices() -> str:
     """Runs sessions of one model alternately on both devices, then one of them after the other is closed."""
     model = optimized("resnet50")
     before = [in_use(device) for device in range(2)]
@@ -177,10 +177,10 @@ def split_batch(name: str) -> str:
     require_same(got, [np.concatenate(piece) for piece in zip(*pieces, strict=True)], "the parts on one device")
     times = interleaved({"one": partial(one.run, None, feeds), "all": partial(every.run, None, feeds)})
     a, b = (1e3 * times[side].median for side in ("one", "all"))
-    said = f"batch {batch}: one device {a:.1f} ms, all {b:.1f} ms, speedup {a / b:.2f}, error {error:.1e}"
-    require(error <= LIMIT, said)
-    require(a / b >= LEAST_SPEEDUP.get(name, 0.0), said)
-    return said
+    result = f"batch {batch}: one device {a:.1f} ms, all {b:.1f} ms, speedup {a / b:.2f}, error {error:.1e}"
+    require(error <= LIMIT, result)
+    require(a / b >= LEAST_SPEEDUP.get(name, 0.0), result)
+    return result
 
 
 def main() -> int:
@@ -192,7 +192,7 @@ def main() -> int:
         return 1
     checks: dict[str, Callable[[], str]] = {
         "beside PyTorch": beside_pytorch,
-        "kept apart": kept_apart,
+        "alternate devices": alternate_devices,
         **{f"DataParallel, {name}": lambda name=name: split_batch(name) for name in BATCHES},  # type: ignore[misc]
         "wrong device": wrong_device,
     }

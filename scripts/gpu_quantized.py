@@ -2,16 +2,17 @@
 
     python scripts/gpu_quantized.py [--models FOLDER] [--only MODEL[:BATCH] ...] [--trace COUNT] [--prepare]
 
-The models of the zoo in QDQ format, with BatchNormalization folded into convolutions: `onnxruntime.quantization`
-quantizes them statically, with uint8 activations and int8 weights for each channel. The calibration reads normal draws.
-The files are kept in FOLDER, because calibration takes a minute of the CPU; `--prepare` only writes them, without a
-GPU.
+The models are those of the zoo, with BatchNormalization folded into convolutions. `onnxruntime.quantization` quantizes
+them statically in QDQ format: uint8 activations, int8 weights with a scale for each channel. The calibration inputs are
+normal draws. The files are kept in FOLDER, because calibration takes a minute of CPU time; `--prepare` only writes the
+files, without a GPU.
 
-A row has the steps of the output's scale by which an output differs most from ONNX Runtime's CPU provider, the fraction
-of different outputs, the nodes on the CPU, copies (Memcpy nodes), the operators that run as one int8 kernel with their
-DequantizeLinear and QuantizeLinear nodes, the launches of a captured run, medians of interleaved runs with inputs and
-outputs on the device, and the ratio of int8 to float16. `--trace COUNT` also prints the slowest kernels of a captured
-run, in int8 and in float16.
+Columns: `steps`, the largest difference from ONNX Runtime's CPU provider, in steps of the output's scale; `different`,
+the fraction of different outputs; `on CPU`, the nodes on the CPU; `copies`, Memcpy nodes; `groups`, operators that run
+as one int8 kernel with their DequantizeLinear and QuantizeLinear nodes; `launches` of a captured run; medians of
+interleaved runs with inputs and outputs on the device; `ratio`, the int8 time over the float16 time.
+
+`--trace COUNT` also prints the slowest kernels of a captured run, in int8 and in float16.
 Fails if a row has nodes on the CPU or copies, differs by more than STEPS, or is slower than float16.
 """
 
@@ -41,7 +42,7 @@ from scripts.timing import heading, line
 
 MODELS = ("resnet50", "mobilenet_v2")
 BATCHES = (1, 32)
-# The largest difference of an output: a rounding that differs by one step in an early layer reaches many outputs.
+# The largest allowed `steps`: one different rounding in an early layer changes many outputs.
 STEPS = 4.0
 COLUMNS = "model, batch, steps, different, on CPU, copies, groups, launches, int8 ms, float16 ms, ratio, misses"
 

@@ -7,12 +7,11 @@ torch.compile(mode="reduce-overhead"), all in one process. PyTorch's convolution
 Builds the library with nvcc first.
 
 With `--json` rows are added to the file one by one, and rows that it already has are not measured again: a table may
-combine several runs on the same kind of device. Prints the table of the file at the end, and fails if a row misses its
-floor: nothing on the CPU, no copy, errors within the limit, and our time at most the row's multiple of the best of the
-three, if the row has one. A variant of PyTorch that fails is named and also counts as a miss, since the best of two is
-not the best of three. `--write FILE` writes the speed-up over the best of PyTorch at batch 1,
-for scripts/pages.py. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
-again.
+combine several runs on the same kind of device. Prints the table of the file at the end. Fails if a row has nodes on
+the CPU, copies, an error above the limit, or a ratio of our time to the best of PyTorch above MAX_RATIOS. A variant of
+PyTorch that fails is named and also counts as a miss, because the best of two is not the best of three. `--write FILE`
+writes the speed-up over the best of PyTorch at batch 1, for scripts/pages.py. `--no-compile` skips torch.compile: its
+rows say "of 2", and without the option they are measured again.
 
 `--decoder`: a decoder with 4-bit weights and 1,000 tokens in a cache of 4,096, bound in place: one more token, and a
 prompt of 512 tokens in an empty cache. Its outputs are compared with PyTorch in float32, and its time with the captured
@@ -22,9 +21,9 @@ graph of PyTorch with float16 weights.
 node of a long chain. With `--kernels` also the kernels with the most device time in a captured run, ours and those of
 PyTorch's captured graph.
 `--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
-the first run of a size with the second, with a memory limit that evicts plans, and with one that fits all kept
-plans. Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more device memory than
-its limit, or if memory outside of the library (the driver's for graphs, the vendor's libraries') grew over the sizes.
+the first run of a size with the second, with a memory limit that evicts plans, and with one that fits all kept plans.
+Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more device memory than its limit, or
+if the memory of the driver and the vendor's libraries grew by more than MOST_GROWTH.
 GRAPHOPT_BUILT names the folder of another build of the library.
 """
 
@@ -68,8 +67,8 @@ MODELS = tuple(ZOO)
 BATCHES = (1, 8, 32)
 DTYPES = ("float32", "float16")
 ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
-# The largest allowed ratio of our time to the best of PyTorch; a row without a floor is only shown.
-FLOORS = {
+# The largest allowed ratio of our time to the best of PyTorch; other rows are only shown.
+MAX_RATIOS = {
     "float32": dict.fromkeys(MODELS, 1.0)
     | dict.fromkeys(("mobilenet_v2", "unet", "yolo", "chess", "vgg16_bn", "gpt2"), 1.1),
     "float16": dict.fromkeys(("bert", "vit", "chess"), 1.0)
@@ -82,13 +81,14 @@ DECODER = {"decoder_token": (1000, 1), "decoder_prompt": (0, 512)}
 # PyTorch's own error in float16 is 0.047 on a CPU: most of the cache is zeros, so its root mean square is low.
 DECODER_ERROR_LIMIT = 6e-2
 # In float16 without vendor libraries.
-FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
+MAX_RATIOS_WITHOUT_LIBRARIES = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
 SIDES = ("eager", "graph", "compile")
-# For --sizes: the largest allowed ratio of the first run of a size to the second, and the maximum growth of memory of
-# the driver and the vendor's libraries meanwhile, mainly for graphs.
+# For --sizes: the largest allowed ratio of the first run of a size to the second, and the maximum growth of the memory
+# of the driver (mainly for graphs) and the vendor's libraries.
 SIZES_RATIO = 1.3
 MOST_GROWTH = 128 << 20
-# The number of sets of shapes with plans that a region keeps (kMaxPlans of native/runtime/provider/region_cache.h).
+# The number of plans, one for each set of shapes, that a region keeps (kMaxPlans of
+# native/runtime/provider/region_cache.h).
 PLANS = 32
 
 
@@ -119,10 +119,10 @@ class Row:
         return self.ours / min(peers, default=float("nan"))
 
     @property
-    def floor(self) -> float | None:
+    def max_ratio(self) -> float | None:
         if self.libraries:
-            return FLOORS[self.dtype].get(self.model)
-        return FLOORS_ALONE.get(self.model) if self.dtype == "float16" else None
+            return MAX_RATIOS[self.dtype].get(self.model)
+        return MAX_RATIOS_WITHOUT_LIBRARIES.get(self.model) if self.dtype == "float16" else None
 
     @property
     def error_limit(self) -> float:
@@ -147,8 +147,8 @@ class Row:
             found.append(f"on the CPU: {self.on_cpu}")
         if self.copies:
             found.append(f"{self.copies} copies")
-        if self.floor is not None and not self.ratio <= self.floor:
-            found.append(f"above {self.floor}")
+        if self.max_ratio is not None and not self.ratio <= self.max_ratio:
+            found.append(f"above {self.max_ratio}")
         return found
 
     def markdown(self, sides: Sequence[str]) -> str:
@@ -480,16 +480,16 @@ class SizesRun:
     first: list[float] = field(default_factory=list)
     second: list[float] = field(default_factory=list)
     replayed: list[float] = field(default_factory=list)
-    # Device memory in use by all: before the session, with it, after the first size, and the maximum afterwards.
+    # Device memory in use by all programs: before the session, with it, after the first size, and the maximum after it.
     before: int = 0
-    made: int = 0
-    began: int = 0
+    with_session: int = 0
+    after_first: int = 0
     most: int = 0
     # Memory outside of our library: after the first size, and the maximum afterwards.
-    others_began: int = 0
+    others_after_first: int = 0
     others_most: int = 0
     held: int = 0  # maximum of the session, as counted by the library
-    beside: int = 0  # by the library outside of the session: shared weights, workspaces
+    outside_session: int = 0  # by the library outside of the session: shared weights, workspaces
     recordings: int = 0  # maximum
     fewest: int = 0  # minimum of kept plans, once there were as many as a region keeps
     planning: float = 0.0  # milliseconds of planning on the host
@@ -499,30 +499,31 @@ class SizesRun:
     def ratio(self) -> float:
         return statistics.median(a / b for a, b in zip(self.first, self.second, strict=True))
 
-    def misses(self, bites: bool) -> list[str]:
-        """Describes the missed limits. With `bites` the memory limit must evict plans, and times are not judged."""
+    def misses(self, evicts: bool) -> list[str]:
+        """Describes the missed limits. With `evicts` the memory limit must evict plans, and times are not checked."""
         found = []
         if self.held > self.limit:
             found.append(f"the session held {mib(self.held)}, above its limit of {mib(self.limit)}")
-        grown = self.others_most - self.others_began
+        grown = self.others_most - self.others_after_first
         if grown > MOST_GROWTH:
             found.append(f"the driver and the vendor's libraries grew by {mib(grown)}, above {mib(MOST_GROWTH)}")
-        if bites and self.fewest >= PLANS:
-            found.append("no plan has left for the limit")
-        if not bites and not self.ratio <= SIZES_RATIO:
+        if evicts and self.fewest >= PLANS:
+            found.append("the limit evicted no plan")
+        if not evicts and not self.ratio <= SIZES_RATIO:
             found.append(f"ratio {self.ratio:.2f}, above {SIZES_RATIO}")
         return found
 
     def text(self) -> str:
         first, second, replayed = (statistics.median(kept) for kept in (self.first, self.second, self.replayed))
         return (
-            f"limit {mib(self.limit)}, {len(self.first)} sizes: first run {first:.2f} ms, of which the host plans "
-            f"{self.planning:.2f}; second, captured then, {second:.2f}; third, at once, {replayed:.2f}; median of "
-            f"first over second {self.ratio:.2f}\n"
-            f"  the device holds {mib(self.before)} before the session, {mib(self.made)} with it, {mib(self.began)} "
-            f"after its first size, {mib(self.most)} at most over all sizes\n"
-            f"  of that the session at most {mib(self.held)}, the library beside it {mib(self.beside)}; the driver, "
-            f"the vendor's libraries and PyTorch {mib(self.others_began)} after the first size, "
+            f"limit {mib(self.limit)}, {len(self.first)} sizes: first run {first:.2f} ms, with "
+            f"{self.planning:.2f} ms of planning; second run, with the capture, {second:.2f} ms; third run "
+            f"{replayed:.2f} ms; median of first over second {self.ratio:.2f}\n"
+            f"  device memory in use: {mib(self.before)} before the session, {mib(self.with_session)} with it, "
+            f"{mib(self.after_first)} after its first size, {mib(self.most)} at most over all sizes\n"
+            f"  of that the session at most {mib(self.held)}, the library outside the session "
+            f"{mib(self.outside_session)}; the driver, the vendor's libraries and PyTorch "
+            f"{mib(self.others_after_first)} after the first size, "
             f"{mib(self.others_most)} at most; up to {self.recordings} graphs\n"
             f"  plans kept, of {PLANS}: at least {self.fewest}; {self.events}"
         )
@@ -542,9 +543,9 @@ def random_sizes(count: int, library: Path) -> bool:
     """Returns whether different sizes run within the memory limits, and first runs are about as fast as second runs."""
     model, _ = graphopt.optimize(dynamic_detector(), target="cuda")
     fine = True
-    for limit, bites in ((256 << 20, True), (1 << 30, False)):
+    for limit, evicts in ((256 << 20, True), (1 << 30, False)):
         run = run_sizes(sizes_of_images(count), model, library, limit)
-        misses = run.misses(bites)
+        misses = run.misses(evicts)
         print(f"{run.text()}\n  misses: {'; '.join(misses) or 'none'}", flush=True)
         fine &= not misses
     return fine
@@ -553,7 +554,7 @@ def random_sizes(count: int, library: Path) -> bool:
 def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Path, limit: int) -> SizesRun:
     run = SizesRun(limit, before=device_memory(library)[0], fewest=PLANS)
     session = session_of(model, library, memory_limit=limit)
-    run.made = device_memory(library)[0]
+    run.with_session = device_memory(library)[0]
     rng = np.random.default_rng(0)
     begin = statistics_of("GraphoptRegions", library)
     for i, (h, w) in enumerate(sizes):
@@ -567,7 +568,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
         assert all(np.isfinite(y).all() for y in got)
         taken, ours = device_memory(library)
         if i == 0:
-            run.began, run.others_began = taken, taken - ours["bytes"]
+            run.after_first, run.others_after_first = taken, taken - ours["bytes"]
         run.most = max(run.most, taken)
         run.others_most = max(run.others_most, taken - ours["bytes"])
         run.recordings = max(run.recordings, ours["recordings"])
@@ -576,7 +577,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
             run.fewest = min(run.fewest, run.events["planned"] - run.events["dropped"])
     (pool,) = (pool for pool in ours["pools"] if pool["limit"] == limit)
     run.held = pool["most"]
-    run.beside = ours["bytes"] - pool["in_use"] - pool["kept"]
+    run.outside_session = ours["bytes"] - pool["in_use"] - pool["kept"]
     run.planning = run.events.pop("planning_us") / 1e3 / run.events["planned"]
     return run
 

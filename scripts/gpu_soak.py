@@ -1,4 +1,4 @@
-"""Soak test: sessions are created, run and destroyed on GPUs, results keep their bits, and no memory is lost.
+"""Soak test: creates, runs and destroys sessions on GPUs; results must keep their bits, and no memory may leak.
 
     python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
 
@@ -59,7 +59,7 @@ from tests.provider.worker import heap_bytes, kernels_on_the_cpu
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
 MOST_SESSIONS = 5  # per thread
-STALLED = 300.0  # seconds without an operation, taken for a deadlock
+STALLED = 300.0  # seconds without an operation that count as a deadlock
 # Lines on stderr that report another implementation.
 OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernel|falling back)")
 
@@ -68,7 +68,7 @@ OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in ke
 
 
 class SoakError(Exception):
-    """A failure that the soak test found itself."""
+    """A failure that the soak test itself has detected."""
 
 
 def error_of(got: Sequence[Array], want: Sequence[Array], limit: float) -> str:
@@ -367,8 +367,8 @@ class Worker(threading.Thread):
             (self.open, 5 if len(self.live) < MOST_SESSIONS else 0),
             (self.use, 12 if self.live else 0),
             (self.close, 4 if self.live else 0),
-            (self.share, 2 if self.live else 0),
-            (self.twins, 2),
+            (self.run_on_two_threads, 2 if self.live else 0),
+            (self.run_two_sessions, 2),
         ]
         if soak.torch is not None:
             work.append((lambda: soak.compute(rng.choice(soak.devices), captures=False), 2))
@@ -376,7 +376,7 @@ class Worker(threading.Thread):
         actions, weights = zip(*work)
         rng.choices(actions, weights)[0]()
 
-    def made(self, model: Model | None = None, precision: str = "", device: int | None = None) -> Live:
+    def open_random(self, model: Model | None = None, precision: str = "", device: int | None = None) -> Live:
         rng = self.rng
         return self.soak.open(
             model or rng.choice(self.soak.models),
@@ -386,7 +386,7 @@ class Worker(threading.Thread):
         )
 
     def open(self) -> None:
-        self.live.append(self.made())
+        self.live.append(self.open_random())
         self.use_one(self.live[-1])
 
     def use(self) -> None:
@@ -405,30 +405,30 @@ class Worker(threading.Thread):
         if self.rng.random() < 0.5:  # on a thread without a current device
             gone = [live]
             del live
-            self.together(gone.clear)
+            self.run_threads(gone.clear)
 
-    def share(self) -> None:
+    def run_on_two_threads(self) -> None:
         """Runs one session on two threads."""
         live = self.rng.choice(self.live)
         sizes = [self.rng.randrange(len(live.model.inputs)) for _ in range(2)]
-        self.together(*(lambda size=size: self.soak.run(live, size) for size in sizes))
+        self.run_threads(*(lambda size=size: self.soak.run(live, size) for size in sizes))
 
-    def twins(self) -> None:
+    def run_two_sessions(self) -> None:
         """Runs two sessions of one model on two threads, and on two devices if there are two."""
         model, precision = self.rng.choice(self.soak.models), self.rng.choice([*ERROR_LIMIT])
         first = self.rng.randrange(len(self.soak.devices))
         devices = [self.soak.devices[(first + i) % len(self.soak.devices)] for i in range(2)]
         size = self.rng.randrange(len(model.inputs))
-        pair = [self.made(model, precision, device) for device in devices]
+        pair = [self.open_random(model, precision, device) for device in devices]
 
         def both(live: Live) -> None:
             self.soak.run(live, size)
             self.soak.run_bound(live, size, 3, anew=True)
 
-        self.together(*(lambda live=live: both(live) for live in pair))
+        self.run_threads(*(lambda live=live: both(live) for live in pair))
         self.soak.begin(f"close two of {model.name} {precision}")
 
-    def together(self, *works: Callable[[], None]) -> None:
+    def run_threads(self, *works: Callable[[], None]) -> None:
         """Runs each function on a new thread and raises the first error."""
         with ThreadPoolExecutor(len(works), f"{self.name}, part") as pool:
             for done in [pool.submit(work) for work in works]:

@@ -1,11 +1,11 @@
-"""Runs models that this project was not developed with on an NVIDIA GPU, against the fastest variant of PyTorch.
+"""Runs models that were not used in the development on an NVIDIA GPU, against the fastest variant of PyTorch.
 
     python scripts/gpu_zoo.py --json FILE [--only MODEL[:BATCH[:DTYPE]] ...] [--minutes N] [--trace COUNT]
 
 The models are those of models/pytorch/foreign.py, in float32 and with precision="fp16", at batch 1 and 8, six of them
 also at 32. First torch.compile fills its cache in parallel. Then one pool of processes exports and optimizes models,
 while other processes measure those that are ready, each the rows of one model, as scripts/gpu_session.py does: errors
-against the float32 CPU provider on the exported model beside those of PyTorch on the GPU, the nodes on the CPU, copies,
+of our outputs and of PyTorch's against the float32 CPU provider on the exported model, the nodes on the CPU, copies,
 and medians of interleaved runs with inputs and outputs on the device. While one process measures times, no other one
 uses the GPU. PyTorch in float16 runs models of images channels last.
 
@@ -95,7 +95,7 @@ class ForeignRow(Row):
     measured: float = 0.0  # seconds since 1970
 
     @property
-    def floor(self) -> float | None:
+    def max_ratio(self) -> float | None:
         return LIMITS.get((self.dtype, self.batch))
 
     @property
@@ -213,7 +213,7 @@ def join(process: Any, until: float) -> None:
 def measure_model(
     rows: list[ForeignRow], folder: Path, library: Path, json: Path, compiled: bool, until: float
 ) -> None:
-    """Measures the rows of one model in a process; the row at which it crashes once more without torch.compile."""
+    """Measures the rows of one model in a process; a row that crashes it is measured again without torch.compile."""
     begin = time.time()
     while rows and time.monotonic() < until:
         process = SPAWN.Process(target=measure_rows, args=(rows, folder, library, json, compiled))

@@ -3,12 +3,12 @@
     .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
 Made for third-party files, such as test suites of other projects; docs/measurements/outside_files.md describes the
-comparison and the outcomes. Inputs are those of onnx's test data layout next to the model, or are made from the
-declared types and shapes; if the original runs on none of those, inputs that `graphopt verify` finds. Files that run
-only at ONNX Runtime's default optimization level are compared at that level. A log has one line of JSON for each file;
-a run skips the files that its log has. With --seed the files come in a random order with each project (a folder of
-FOLDER), operator and opset early, which makes an interrupted run a representative sample. Files are written to TMPDIR:
-a folder in memory saves most of a run's time.
+comparison and the outcomes. Inputs are read from onnx's test data next to the model, or made from the declared types
+and shapes. If the original runs on none of these, the inputs of `graphopt verify` are used. Files that run only at ONNX
+Runtime's default optimization level are compared at that level. A log has one line of JSON for each file; a run skips
+the files that its log has. With --seed the order is random, but begins with files that cover each project (a folder of
+FOLDER), operator and opset, so an interrupted run is a representative sample. Files are written to TMPDIR: a folder in
+memory saves most of a run's time.
 
 Exit code 0: no file failed.
 """
@@ -36,31 +36,31 @@ from tests.hostile.foreign_file import RESULT
 TARGETS = "cpu,rocm,cuda,migraphx,portable"
 
 
-def _holds(path: Path, folders: list[Path]) -> set[object]:
+def _properties(path: Path, folders: list[Path]) -> set[object]:
     """Returns the properties that a sample should cover: the project, each operator, each opset of standard ONNX."""
-    held: set[object] = {path.relative_to(f).parts[0] for f in folders if path.is_relative_to(f) and path != f}
+    properties: set[object] = {path.relative_to(f).parts[0] for f in folders if path.is_relative_to(f) and path != f}
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception:
-        return held
-    held.update((n.domain, n.op_type) for n in model.graph.node)
-    held.update(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    return held
+        return properties
+    properties.update((n.domain, n.op_type) for n in model.graph.node)
+    properties.update(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    return properties
 
 
 def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
     """Sorts paths into rounds; each takes, in the order of `paths`, files with a property not yet in the round."""
-    left = [(path, _holds(path, folders)) for path in paths]
+    left = [(path, _properties(path, folders)) for path in paths]
     ordered: list[Path] = []
     while left:
         seen: set[object] = set()
         later = []
-        for path, held in left:
-            if held <= seen:
-                later.append((path, held))
+        for path, properties in left:
+            if properties <= seen:
+                later.append((path, properties))
             else:
                 ordered.append(path)
-                seen |= held
+                seen |= properties
         if len(later) == len(left):  # files without properties
             return ordered + [path for path, _ in left]
         left = later
@@ -85,19 +85,19 @@ class _Worker:
         while left := [t for t in targets if t not in found]:
             print(json.dumps([str(path), left, self.seconds, runs]), file=self.process.stdin, flush=True)
             for target in left:
-                whose = RESULT
-                while isinstance(said := json.loads(self.process.stdout.readline()), str):
-                    whose = said
-                if isinstance(said, dict):
-                    code = said["ended"]
-                    runs = whose == RESULT
+                running = RESULT
+                while isinstance(message := json.loads(self.process.stdout.readline()), str):
+                    running = message
+                if isinstance(message, dict):
+                    code = message["ended"]
+                    runs = running == RESULT
                     if code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
                         slow = ("slow", f"more than {self.seconds:g} s")
                         return {**dict.fromkeys(left, slow), **found}
-                    died = ("FAILED" if runs else "not run", f"{whose} ends the process with {code}")
-                    found[target] = died
+                    ended = ("FAILED" if runs else "not run", f"{running} ends the process with {code}")
+                    found[target] = ended
                     break
-                found[target] = (said[0], said[1])
+                found[target] = (message[0], message[1])
         return found
 
     def end(self) -> None:

@@ -44,7 +44,7 @@ def with_rows(text: str, heading: str, rows: Sequence[str], columns: Sequence[st
     """
     head = re.compile(rf"(^\| {heading} \|.*\n\|[-:|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
     if len(head.findall(text)) != 1:
-        raise ValueError(f"not one table has a first column called {heading!r}")
+        raise ValueError(f"exactly one table must have a first column called {heading!r}")
     named = f"{row(heading, *columns)}\n|---|{'--:|' * len(columns)}\n" if columns else ""
     return head.sub(lambda found: (named or found[1]) + "".join(f"{row}\n" for row in rows), text)
 
@@ -71,7 +71,7 @@ def with_optional_words(names: Sequence[str]) -> list[str]:
 
 
 def operators() -> list[str]:
-    """Returns one row for each oldest opset, with the names; those with optional activations become NAME[act]."""
+    """Returns one row for each oldest opset, with its names; names with any activation are combined into NAME[act]."""
     acts_of: dict[tuple[str, str], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")
@@ -79,9 +79,9 @@ def operators() -> list[str]:
         acts_of.setdefault((name.removesuffix(act), spec.name[len(name) :]), []).append(act)
     rows: dict[int, list[str]] = {}
     for (base, tail), acts in acts_of.items():
-        some = ", ".join(filter(None, acts))
-        some = "" if not some else f"[{some}]" if "" in acts else f"<{some}>"
-        suffix = "[act]" if len(acts) == len(ACTIVATIONS) else some
+        listed_acts = ", ".join(filter(None, acts))
+        listed_acts = "" if not listed_acts else f"[{listed_acts}]" if "" in acts else f"<{listed_acts}>"
+        suffix = "[act]" if len(acts) == len(ACTIVATIONS) else listed_acts
         oldest = {act: OPS[base + act + tail].min_opset for act in acts}
         least = min(oldest.values())
         assert all(oldest[act] == max(least, ACTIVATIONS[act].min_opset) for act in acts)
@@ -115,7 +115,7 @@ def activations(text: str) -> list[str]:
     return rows
 
 
-def passes_that_say(code: Code) -> list[str]:
+def passes_with_code(code: Code) -> list[str]:
     """Returns the passes with this code in the tables of their pages."""
     codes = {page.stem: re.findall(r"\b[A-Z][A-Z0-9_]+\b", page.read_text()) for page in DOCS.glob("passes/*.md")}
     return [name for name in sorted(codes) if code.name in codes[name]]
@@ -124,12 +124,12 @@ def passes_that_say(code: Code) -> list[str]:
 def refusal(text: str, code: Code) -> str:
     """Returns the page with the code's meaning and the passes that use it; further links are kept after them."""
     text = re.sub(r"^Meaning: .*\.$", lambda _: f"Meaning: {code.meaning}.", text, count=1, flags=re.MULTILINE)
-    said = re.search(r"^Used by: (.*)\.$", text, re.MULTILINE)
-    if said is None:
+    used_by = re.search(r"^Used by: (.*)\.$", text, re.MULTILINE)
+    if used_by is None:
         return text
-    others = [link for link in said[1].split(", ") if "(../passes/" not in link]
-    links = [f"[{name}](../passes/{name}.md)" for name in passes_that_say(code)]
-    return text.replace(said[0], f"Used by: {', '.join(links + others)}.")
+    others = [link for link in used_by[1].split(", ") if "(../passes/" not in link]
+    links = [f"[{name}](../passes/{name}.md)" for name in passes_with_code(code)]
+    return text.replace(used_by[0], f"Used by: {', '.join(links + others)}.")
 
 
 def results() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Plants faults and runs `graphopt verify` on them; compares equivalent pairs of files, which must raise no alarm.
+"""Plants faults and runs `graphopt verify` on them; with --honest verifies equivalent pairs, which must raise no alarm.
 
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
     .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
@@ -340,7 +340,7 @@ def table(folder: Path, planned: Sequence[Fault], failed: Mapping[str, str]) -> 
         visible = [(s, k) for s, k in rows if effects.rows[k]["effect"] > VISIBLE]
         missed = [k for _, k in visible if verdicts.rows[k]["verdict"] == "missed"]
         for key in missed:
-            print(f"missed: {key}: {effects.rows[key]['effect']:.3g} times the honest error")
+            print(f"missed: {key}: {effects.rows[key]['effect']:.3g} times the noise floor")
         found = len(visible) - len(missed)
         lines.append(line([kind, len({s for s, _ in visible}), len(rows), len(visible), found]))
         planted, shown, caught = planted + len(rows), shown + len(visible), caught + found
@@ -366,7 +366,7 @@ def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: ar
     for key, row in alarms.items():
         print(f"alarm: {key}: {row['words']}")
     _print_failed(run.failed)
-    print(f"{len(alarms)} false alarms over {len(known)} honest pairs")
+    print(f"{len(alarms)} false alarms over {len(known)} equivalent pairs")
     return 1 if alarms or run.failed else 0
 
 
@@ -377,7 +377,7 @@ def _print_failed(failed: Mapping[str, str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the folder of measurements")
+    parser.add_argument("folder", type=Path, help="the folder of results")
     parser.add_argument("--exports", type=Path, help="a folder of .onnx files of scripts/export.py")
     parser.add_argument("--no-trained", action="store_true", help="skip the models from PyPI")
     parser.add_argument("--models", default="", help="only models with this in their name")

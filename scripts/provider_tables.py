@@ -2,12 +2,12 @@
 
 python scripts/provider_tables.py MIGRAPHX HIP_EP ONNXRUNTIME
 
-with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
+The arguments are checkouts of github.com/ROCm/AMDMIGraphX, github.com/ROCm/hip-ep and github.com/ROCm/onnxruntime.
 
 Only facts are taken: names of operators, their listed types, and limits. For MIGraphX they come from the table of
-docs/dev/onnx_operators.rst and, for operators that it lacks or marks as unsupported, from the names that the parsers
-register; and from the names and types that ONNX Runtime's MIGraphX provider accepts, which are fewer. For hip-ep they
-come from its list and from the patterns that its conversions register; their limits were read by hand.
+docs/dev/onnx_operators.rst. If the table lacks an operator or marks it as unsupported, the names that the parsers
+register count. ONNX Runtime's MIGraphX provider accepts fewer names and types; these are taken from its source. For
+hip-ep the facts come from its list and from the patterns that its conversions register; their limits were read by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphopt.placement.provider_tables import FOLDER
 MIGRAPHX = ("https://github.com/ROCm/AMDMIGraphX", "docs/dev/onnx_operators.rst")
 HIP_EP = ("https://github.com/ROCm/hip-ep", "docs/supported-operations.md")
 HIP_EP_CONVERSIONS = "lib/Conversion/OnnxToHip"
-HANDED_ON = (
+PROVIDER_SOURCE = (
     "https://github.com/ROCm/onnxruntime",
     "onnxruntime/core/providers/migraphx/migraphx_execution_provider.cc",
 )
@@ -112,9 +112,9 @@ def migraphx(checkout: Path) -> dict[str, Any]:
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
 
 
-def handed_on(checkout: Path) -> dict[str, Any]:
+def accepted_by_provider(checkout: Path) -> dict[str, Any]:
     """Returns the names and types that the provider accepts, and the operators with unsupported forms."""
-    text = git(checkout, "show", f"HEAD:{HANDED_ON[1]}")
+    text = git(checkout, "show", f"HEAD:{PROVIDER_SOURCE[1]}")
 
     def words(function: str, pattern: str) -> list[str]:
         body = re.search(rf"static bool {function}\(.*?^\}}", text, re.S | re.M)
@@ -124,7 +124,7 @@ def handed_on(checkout: Path) -> dict[str, Any]:
     listed = re.search(r"mgx_supported_ops\s*=\s*\{(.*?)\};", text, re.S)
     assert listed is not None
     return {
-        **source(checkout, *HANDED_ON),
+        **source(checkout, *PROVIDER_SOURCE),
         "types": [t.lower() for t in words("IsTypeSupported", r"case \S*DataType_(\w+):")],
         "limits": words("IsUnsupportedOpMode", r'optype == "(\w+)"'),
         "operators": sorted(set(re.findall(r'"(\w+)"', listed[1]))),
@@ -162,11 +162,12 @@ def hip_ep(checkout: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    mine = {**migraphx(Path(sys.argv[1])), "provider": handed_on(Path(sys.argv[3]))}
-    theirs = hip_ep(Path(sys.argv[2]))
-    if theirs["commit"] != HIP_EP_READ_AT:
-        sys.exit(f"read HIP_EP_FORMS and HIP_EP_TYPES again at {theirs['commit']}, and write it down as HIP_EP_READ_AT")
-    for name, content in (("migraphx", mine), ("hip-ep", theirs)):
+    migraphx_table = {**migraphx(Path(sys.argv[1])), "provider": accepted_by_provider(Path(sys.argv[3]))}
+    hip_ep_table = hip_ep(Path(sys.argv[2]))
+    if hip_ep_table["commit"] != HIP_EP_READ_AT:
+        commit = hip_ep_table["commit"]
+        sys.exit(f"compare HIP_EP_FORMS and HIP_EP_TYPES with hip-ep's sources at {commit}, then set HIP_EP_READ_AT")
+    for name, content in (("migraphx", migraphx_table), ("hip-ep", hip_ep_table)):
         rows = ",\n".join(f'    "{op}": {json.dumps(facts)}' for op, facts in content.pop("operators").items())
         head = json.dumps(content, indent=2).removesuffix("\n}")
         (FOLDER / f"{name}.json").write_text(f'{head},\n  "operators": {{\n{rows}\n  }}\n}}\n')

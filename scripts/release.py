@@ -72,7 +72,7 @@ def check_version(text: str) -> Version:
     try:
         version = Version(text)
     except InvalidVersion:
-        fail(f"'{text}' is no version")
+        fail(f"'{text}' is not a version")
     tags = [Version(t[1:]) for t in run("git", "tag", "--list", "v*").split() if re.fullmatch(r"v\d[\w.]*", t)]
     if tags and version <= max(tags):
         fail(f"{version} is not newer than {max(tags)}")

@@ -6,8 +6,8 @@
 
 The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all models
 that the tests of passes and the conformance tests pass to graphopt. The zoo and the trained models are optimized with
-all option sets of WAYS, the others with "cpu, all sites" and one more set. A commit's results are stored in DIR.
-Files that differ are listed with the rewrites that only one side has. The exit code is 1 if there are any.
+every set of OPTION_SETS, the others with "cpu, every legal rewrite" and one more set. DIR keeps the commit's results.
+Files that differ are listed with the rewrites that only one side has. The exit code is 1 if files differ.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from models.scale import SHAPES
 from scripts.timing import ROOT, check_out
 
 # Name of an option set -> arguments of `optimize`.
-WAYS: dict[str, dict[str, Any]] = {
+OPTION_SETS: dict[str, dict[str, Any]] = {
     "cpu": {"target": "cpu"},
-    "cpu, all sites": {"target": "cpu", "ignore_cost_model": True},
+    "cpu, every legal rewrite": {"target": "cpu", "ignore_cost_model": True},
     "rocm": {"target": "rocm"},
-    "cuda, all sites, fp16": {"target": "cuda", "ignore_cost_model": True, "precision": "fp16"},
+    "cuda, every legal rewrite, fp16": {"target": "cuda", "ignore_cost_model": True, "precision": "fp16"},
     "portable": {"target": "portable"},
     "migraphx": {"target": "migraphx"},
 }
@@ -49,7 +49,8 @@ HARVESTED_TESTS = ("tests/passes", "tests/conformance/test_conformance.py", "tes
 # The largest model taken from a test: larger ones are in the zoo.
 MAX_HARVESTED_BYTES = 4_000_000
 
-# Reads a list of [path, way, arguments]; prints one JSON line for each: model, way, digest of the output, and rewrites.
+# Reads a list of [path, option set, arguments]. Prints one JSON line for each: model, option set, digest of the output,
+# and rewrites.
 WORKER = """
 import hashlib, json, sys
 from collections import Counter
@@ -57,18 +58,18 @@ from pathlib import Path
 import graphopt
 assert Path(graphopt.__file__).is_relative_to(Path.cwd()), graphopt.__file__
 scratch = Path(sys.argv[1])
-for path, way, arguments in json.load(sys.stdin):
+for path, option_set, arguments in json.load(sys.stdin):
     try:
         _, report = graphopt.optimize(path, scratch, **arguments)
         digest = hashlib.sha256(scratch.read_bytes()).hexdigest()
-        sites = Counter(f"{r.pass_name} at {', '.join(r.nodes)}: {r.detail}" for r in report.remarks if r.applied)
+        rewrites = Counter(f"{r.pass_name} at {', '.join(r.nodes)}: {r.detail}" for r in report.remarks if r.applied)
     except Exception as error:
-        digest, sites = f"{type(error).__name__}: {error}", Counter()
-    print(json.dumps([Path(path).stem, way, digest, sites]), flush=True)
+        digest, rewrites = f"{type(error).__name__}: {error}", Counter()
+    print(json.dumps([Path(path).stem, option_set, digest, rewrites]), flush=True)
 """
 
 
-# (model, key in WAYS) -> digest, rewrites
+# (model, key in OPTION_SETS) -> digest, rewrites
 Results = dict[tuple[str, str], tuple[str, Counter[str]]]
 
 
@@ -112,12 +113,13 @@ def make_models(folder: Path, random: int) -> None:
 
 
 def work_list(folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """Returns path of a model, key in WAYS, arguments of `optimize`."""
+    """Returns path of a model, key in OPTION_SETS, arguments of `optimize`."""
     work = []
-    first, *others = [way for way in WAYS if way != "cpu"]
+    first, *others = [option_set for option_set in OPTION_SETS if option_set != "cpu"]
     for i, path in enumerate(sorted(folder.glob("*.onnx"))):
-        ways = list(WAYS) if path.stem.startswith(("zoo", "trained")) else [first, others[i % len(others)]]
-        work += [(str(path), way, WAYS[way]) for way in ways]
+        has_every_set = path.stem.startswith(("zoo", "trained"))
+        option_sets = list(OPTION_SETS) if has_every_set else [first, others[i % len(others)]]
+        work += [(str(path), option_set, OPTION_SETS[option_set]) for option_set in option_sets]
     return work
 
 
@@ -134,14 +136,15 @@ def optimize_all(tree: Path, folder: Path, scratch: Path) -> Results:
         check=True,
     )
     lines = map(json.loads, done.stdout.splitlines())
-    return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in lines}
+    return {(model, option_set): (digest, Counter(rewrites)) for model, option_set, digest, rewrites in lines}
 
 
 def optimized_by(commit: str, folder: Path, work: Path) -> Results:
     """Returns a commit's results for all models, which are kept in the folder."""
     kept = folder / f"{commit}.json"
     if kept.exists():
-        return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in json.loads(kept.read_text())}
+        lines = json.loads(kept.read_text())
+        return {(model, option_set): (digest, Counter(rewrites)) for model, option_set, digest, rewrites in lines}
     before = work / "before"
     check_out(commit, before)
     results = optimize_all(before, folder, work / "out.onnx")
@@ -149,10 +152,10 @@ def optimized_by(commit: str, folder: Path, work: Path) -> Results:
     return results
 
 
-def verdict(path: Path, way: str, out: Path) -> str:
+def verdict(path: Path, option_set: str, out: Path) -> str:
     """Verifies that this tree's file computes the same as the original."""
     try:
-        graphopt.optimize(path, out, **WAYS[way])
+        graphopt.optimize(path, out, **OPTION_SETS[option_set])
         return graphopt.verify(path, out).summary
     except graphopt.GraphoptError as error:
         return f"not compared: {str(error).splitlines()[0]}"
@@ -176,16 +179,16 @@ def main() -> int:
         old = optimized_by(commit, folder, work)
         new = optimize_all(ROOT, folder, work / "out.onnx")
         differing = [key for key in old if old[key][0] != new[key][0]]
-        for model, way in differing:
-            (_, sites_before), (digest, sites_after) = old[model, way], new[model, way]
-            print(f"{model}, {way}" + ("" if len(digest) == 64 else f": {digest[:300]}"))
-            for site, count in (sites_after - sites_before).items():
-                print(f"  + {count} x {site[:200]}")
-            for site, count in (sites_before - sites_after).items():
-                print(f"  - {count} x {site[:200]}")
+        for model, option_set in differing:
+            (_, rewrites_before), (digest, rewrites_after) = old[model, option_set], new[model, option_set]
+            print(f"{model}, {option_set}" + ("" if len(digest) == 64 else f": {digest[:300]}"))
+            for rewrite, count in (rewrites_after - rewrites_before).items():
+                print(f"  + {count} x {rewrite[:200]}")
+            for rewrite, count in (rewrites_before - rewrites_after).items():
+                print(f"  - {count} x {rewrite[:200]}")
             if arguments.verify:
-                print(f"  {verdict(folder / f'{model}.onnx', way, work / 'verified.onnx')}")
-        changed = sum(bool(sites) for _, sites in old.values())
+                print(f"  {verdict(folder / f'{model}.onnx', option_set, work / 'verified.onnx')}")
+        changed = sum(bool(rewrites) for _, rewrites in old.values())
         print(f"{len(old)} files of {len({m for m, _ in old})} models, {changed} rewritten: {len(differing)} differ")
     return 1 if differing else 0
 

@@ -61,7 +61,7 @@ def interleaved(
         least: seconds; a shorter call is repeated within one measurement, at most `most_calls` times.
         most_calls: see `least`.
         total: seconds; rounds are added until the first function has taken this long in total.
-        most: seconds; after five rounds, a function that has taken longer in total is left out of the others.
+        most: seconds; after five rounds, a function that has taken longer in total is left out of further rounds.
         clock: `time.process_time` ignores other processes, but adds up the time of several threads.
     """
     calls = {}
@@ -124,9 +124,9 @@ def write_results(
 
     Args:
         place: the file, docs/measurements/*.json.
-        models: "model" is the name in the table; other members are ratios by the column that they belong to.
-        columns: member -> the column's title, unless the file has another one.
-        machine: its name, unless the file has a better one.
+        models: "model" is the name in the table; each other member is the ratio for a column.
+        columns: member -> the column's title, unless the file already has titles.
+        machine: its name, unless the file already has one.
         runtime: ONNX Runtime's version.
         facts: further facts about the measurement.
     """

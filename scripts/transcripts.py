@@ -68,7 +68,7 @@ BRANCH = """g (float[N, 4] x) => (float[N, 4] y) {
                 else_branch = e () => (float[N, 4] v) { v = Exp (z) }>
 }"""
 ACME = "g (float[N, 4] x) => (float[N, 4] y) { t = Identity (x)  d = acme.Doubled (t)  y = Relu (d) }"
-# The result, the model, what writes it, and the options of `optimize`.
+# The kind of result, the model, a function that writes the model, and the options of `optimize`.
 KINDS: Sequence[tuple[str, str, Callable[[Path], object], str]] = (
     ("unchanged", "a convolution of four channels", made_of(THIN, WEIGHT), "--verify --bench"),
     (

@@ -104,11 +104,12 @@ def sizes_run(script: Any, **changes: Any) -> Any:
 
 
 def test_what_many_sizes_miss(script: Any) -> None:
-    assert sizes_run(script).misses(bites=False) == sizes_run(script).misses(bites=True) == []
+    assert sizes_run(script).misses(evicts=False) == sizes_run(script).misses(evicts=True) == []
     slow = sizes_run(script, first=[1.2, 1.5])
-    assert slow.misses(bites=False) == ["ratio 1.35, above 1.3"] and not slow.misses(bites=True)
-    assert "the session held 257 MiB, above" in sizes_run(script, held=257 << 20).misses(bites=True)[0]
+    assert slow.misses(evicts=False) == ["ratio 1.35, above 1.3"] and not slow.misses(evicts=True)
+    assert "the session held 257 MiB, above" in sizes_run(script, held=257 << 20).misses(evicts=True)[0]
     # Device memory in use before the run is not counted.
-    assert not sizes_run(script, others_began=800 << 20, others_most=900 << 20).misses(bites=False)
-    assert "grew by 129 MiB" in sizes_run(script, others_began=1 << 20, others_most=130 << 20).misses(bites=False)[0]
-    assert sizes_run(script, fewest=script.PLANS).misses(bites=True) == ["no plan has left for the limit"]
+    assert not sizes_run(script, others_after_first=800 << 20, others_most=900 << 20).misses(evicts=False)
+    grown = sizes_run(script, others_after_first=1 << 20, others_most=130 << 20)
+    assert "grew by 129 MiB" in grown.misses(evicts=False)[0]
+    assert sizes_run(script, fewest=script.PLANS).misses(evicts=True) == ["the limit evicted no plan"]

@@ -197,8 +197,9 @@ static bool IsUnsupportedOpMode(const Node* node) {
   }
 }
 static std::set<std::string> mgx_supported_ops = {"Abs", "ArgMax"};"""
-    handed_on = provider_tables.handed_on(_checkout(tmp_path / "o", {provider_tables.HANDED_ON[1]: provider}))
-    assert handed_on["types"] == ["bool", "float16"] and handed_on["limits"] == ["ArgMax", "ArgMin"]
+    source = provider_tables.PROVIDER_SOURCE[1]
+    accepted = provider_tables.accepted_by_provider(_checkout(tmp_path / "o", {source: provider}))
+    assert accepted["types"] == ["bool", "float16"] and accepted["limits"] == ["ArgMax", "ArgMin"]
     pattern = 'struct {0}ToHip {{ {0}ToHip() : RewritePattern("onnx.{1}", 1, ctx) {{}} {2} }};'
     own = 'if (!fn || fn.getValue() != "QMoE") return; if (!domain || domain.getValue() != "com.microsoft") return;'
     hip = {
