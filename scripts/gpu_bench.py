@@ -610,7 +610,7 @@ def language(r: Runner) -> Iterator[Group]:
 
 
 class Standard:
-    """A tensor x [P, H, W] of 64 MiB, and rows of standard operators on it, each read and written once."""
+    """A tensor x [P, H, W] of 64 MiB, and rows of standard operators that read it once."""
 
     H = W = 64
 

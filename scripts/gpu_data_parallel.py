@@ -1,4 +1,4 @@
-"""Checks two GPUs in one process: sessions on both together with PyTorch, and a batch split between them.
+"""Checks two GPUs in one process: sessions on both while PyTorch computes, and a batch split between them.
 
     python scripts/gpu_data_parallel.py
 

@@ -13,13 +13,13 @@ PyTorch that fails is named and also counts as a miss, because the best of two i
 writes the speed-up over the best of PyTorch at batch 1, for scripts/pages.py. `--no-compile` skips torch.compile: its
 rows say "of 2", and without the option they are measured again.
 
-`--decoder`: a decoder with 4-bit weights and 1,000 tokens in a cache of 4,096, bound in place: one more token, and a
-prompt of 512 tokens in an empty cache. Its outputs are compared with PyTorch in float32, and its time with the captured
-graph of PyTorch with float16 weights.
-`--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
-`--trace`: host and device time of a run, without regions, without capture, and with both; and the host time for each
-node of a long chain. With `--kernels` also the kernels with the most device time in a captured run, ours and those of
-PyTorch's captured graph.
+`--decoder`: times a decoder with 4-bit weights and a cache of 4,096 tokens, bound in place: one token after 1,000
+tokens, and a prompt of 512 tokens in an empty cache. The outputs are compared with PyTorch in float32, the times with
+PyTorch's captured graph with float16 weights.
+`--without-libraries`: disables cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD GPU without AMD's libraries.
+`--trace`: prints host and device time of a run without regions, with regions but without capture, and captured; then
+the host time for each node of a long chain. `--kernels` adds the kernels with the most device time in a captured run,
+ours and those of PyTorch's captured graph.
 `--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
 the first run of a size with the second, with a memory limit that evicts plans, and with one that fits all kept plans.
 Fails if the ratio with the larger limit is above SIZES_RATIO, if a session held more device memory than its limit, or

@@ -3,17 +3,18 @@
     python scripts/gpu_zoo.py --json FILE [--only MODEL[:BATCH[:DTYPE]] ...] [--minutes N] [--trace COUNT]
 
 The models are those of models/pytorch/foreign.py, in float32 and with precision="fp16", at batch 1 and 8, six of them
-also at 32. First torch.compile fills its cache in parallel. Then one pool of processes exports and optimizes models,
-while other processes measure those that are ready, each the rows of one model, as scripts/gpu_session.py does: errors
+also at 32. First torch.compile fills its cache in parallel. Then a pool of processes exports and optimizes models,
+while other processes measure the finished ones. Each measures the rows of one model, as scripts/gpu_session.py: errors
 of our outputs and of PyTorch's against the float32 CPU provider on the exported model, the nodes on the CPU, copies,
-and medians of interleaved runs with inputs and outputs on the device. While one process measures times, no other one
-uses the GPU. PyTorch in float16 runs models of images channels last.
+and medians of interleaved runs with inputs and outputs on the device. While one process measures times, no other
+process uses the GPU. PyTorch in float16 runs models of images channels last.
 
 The file has one line for each row, and the next call continues with the missing rows. `--again` optimizes and measures
-rows of the file again, in pairs with PyTorch's captured graph; the times of the other variants are kept if card and
-version are the same. `--minutes` stops before a deadline. A process that crashes costs one row, which is measured once
-more without torch.compile. `--prepare` only exports and optimizes, without a GPU, and prints the nodes that the
-provider will not claim. `--trace COUNT` prints the slowest kernels of a captured run, ours and those of PyTorch.
+rows of the file again, together with PyTorch's captured graph; the times of the other variants are kept if GPU and
+PyTorch's version are the same. `--minutes` stops before a deadline. A process that crashes costs one row, which is
+measured once more without torch.compile. `--prepare` only exports and optimizes, without a GPU, and prints the nodes
+that the provider will not claim. `--trace COUNT` prints the slowest kernels of a captured run, ours and those of
+PyTorch.
 
 Prints the table of the file and the geometric means at the end, and fails if a row misses its limit.
 """
