@@ -622,7 +622,7 @@ EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from,
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,
                                    int64_t inner, int32_t what) {
   return guarded(
-      [&] { return softmax_plan(outer, D, inner, static_cast<OverAxis>(what), half != 0, true, *device); });
+      [&] { return softmax_plan(outer, D, inner, static_cast<AxisFunction>(what), half != 0, true, *device); });
 }
 
 EXPORT Plan* graphopt_top_k_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int64_t K,
@@ -776,7 +776,7 @@ EXPORT Plan* graphopt_nms_plan(const DeviceFacts*, const int64_t* numbers, int c
                                float score, int has_score) {
   return guarded([&] {
     NmsProblem p = {numbers[0], numbers[1], numbers[2], numbers[3], centered != 0, overlap, std::nullopt};
-    if (has_score != 0) p.score = score;
+    if (has_score != 0) p.score_threshold = score;
     return nms_plan(p);
   });
 }

@@ -27,8 +27,7 @@ DEVICE int64_t quotient(int64_t v, int64_t w, bool is_uint64) {
   return w == -1 ? negative(v) : v / w;
 }
 
-// Shifts v by w. If w is outside of [0, bits), the result is 0, or for a right shift of signed integers 0 or
-// -1 by the sign of v.
+// Shifts v by w. If w is outside of [0, bits), the result is 0, but -1 for a right shift of a negative v.
 DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left, bool is_uint64) {
   const bool out = w < 0 || w >= bits;
   if (left) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) << w);
@@ -46,8 +45,8 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
   return is_less(high, least, is_uint64) ? high : least;
 }
 
-// x = op(x, z). The operator is uniform, so a work-item branches once for kCount values. Bit j of the mask
-// belongs to value j.
+// x[j] = op(x[j], z[j]). The operation is the same for all work-items, so a work-item branches once for its kCount
+// values. kWhere selects x[j] if bit j of the mask is set, else z[j].
 template <int kBits, int kCount>
 DEVICE void compute(const IntegerElementwiseArgs& args, uint32_t mask, int64_t (&x)[kCount],
                     const int64_t (&z)[kCount]) {

@@ -62,10 +62,10 @@ DEVICE float remainder_towards_zero(float x, float y) {
   constexpr uint32_t kInfinite = 0x7f800000, kOne = 0x800000;  // kOne: the implicit bit of the mantissa
   if (b == 0 || b > kInfinite || a >= kInfinite) return (x - x) / (y - y);
   if (a < b) return x;
-  const auto digits = [](uint32_t bits) { return (bits & (kOne - 1)) | (bits < kOne ? 0 : kOne); };
+  const auto mantissa = [](uint32_t bits) { return (bits & (kOne - 1)) | (bits < kOne ? 0 : kOne); };
   const auto exponent = [](uint32_t bits) { return bits < kOne ? 1 : static_cast<int32_t>(bits >> 23); };
-  const uint32_t divisor = digits(b);
-  uint32_t rest = digits(a) % divisor;
+  const uint32_t divisor = mantissa(b);
+  uint32_t rest = mantissa(a) % divisor;
   NO_UNROLL for (int32_t left = exponent(a) - exponent(b); left > 0 && rest != 0; left -= 40) {
     rest = static_cast<uint32_t>((static_cast<uint64_t>(rest) << min_int(left, 40)) % divisor);
   }
@@ -79,7 +79,7 @@ DEVICE float remainder_towards_zero(float x, float y) {
   return bit_cast<float>(found | sign);
 }
 
-// x[j] = op(x[j], z[j]). The operator is the same for all work-items, so a work-item branches once for all its
+// x[j] = op(x[j], z[j]). The operation is the same for all work-items, so a work-item branches once for its kCount
 // values. kWhereOp selects x[j] if bit j of the mask is set, else z[j].
 template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {

@@ -79,13 +79,10 @@ Planner plan_any_unary(hip::ElementwiseOp op, IntegerOp integer_op) {
   };
 }
 
-// Returns the limit that input i of a Clip gives: 1 is the minimum, 2 the maximum. Returns `absent` if the input is
+// Returns an integer limit of Clip: input 1 is the minimum, input 2 the maximum. Returns `absent` if the input is
 // omitted. A limit of type uint64 is returned with the same bits.
 int64_t limit(const Call& call, size_t i, int64_t absent) {
-  if (!call.has_input(i)) return absent;
-  const std::vector<int64_t> given = call.integers(i);
-  throw_if(given.size() != 1, "a limit must be one element");
-  return given[0];
+  return call.has_input(i) ? call.integer(i, "a limit") : absent;
 }
 
 // Plans Clip; both limits are optional.
@@ -113,7 +110,7 @@ void plan_relu(Call& call, Program& program) {
 
 // The operation for floats, for integers, or for both.
 struct Operation {
-  hip::ElementwiseOp of_floats = hip::kCopyOp;
+  hip::ElementwiseOp float_op = hip::kCopyOp;
   IntegerOp integer_op = IntegerOp::kNeg;
 };
 
@@ -128,7 +125,7 @@ gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shap
   };
   if (is_float(type)) {
     ElementwiseProblem problem;
-    problem.op = op.of_floats;
+    problem.op = op.float_op;
     return gpu::elementwise_plan(described(problem), type == ElementType::kHalf, call.aligned());
   }
   gpu::IntegerElementwiseProblem problem;
@@ -146,12 +143,12 @@ Planner plan_binary(Operation op) {
     for (size_t i = 1; i < n; ++i) shape = gpu::broadcast_shape(shape, call.input(i).shape);
     const Ref y = set_output(call, 0, shape);
     Ref a = Ref::input(0);
-    Shape of_a = call.input(0).shape;
+    Shape a_shape = call.input(0).shape;
     for (size_t i = 1; i < n || i == 1; ++i) {
-      const Shape of_b = n > 1 ? call.input(i).shape : of_a;
-      program.launch(binary_step(call, op, of_a, of_b, shape), {a, n > 1 ? Ref::input(i) : a}, {y});
+      const Shape b_shape = n > 1 ? call.input(i).shape : a_shape;
+      program.launch(binary_step(call, op, a_shape, b_shape, shape), {a, n > 1 ? Ref::input(i) : a}, {y});
       a = y;
-      of_a = shape;
+      a_shape = shape;
     }
   };
 }
@@ -221,7 +218,7 @@ Planner plan_shift(const Node& node) {
 
 std::string refuse_shift(const Node& node) {
   const std::string direction = node.get_string("direction", "");
-  if (direction != "LEFT" && direction != "RIGHT") return "this direction is not known";
+  if (direction != "LEFT" && direction != "RIGHT") return "direction is not LEFT or RIGHT";
   return refuse_mixed_integers(node);
 }
 

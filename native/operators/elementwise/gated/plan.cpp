@@ -11,8 +11,8 @@ Plan gated_plan(const GatedProblem& p, bool half, bool aligned) {
   if (p.rows * p.D == 0) return plan;
   const int64_t element = half ? 2 : 4, pack = kThreadBytes / element;
   const int64_t x_row = (p.halves ? 2 : 1) * p.D;
-  // The elements of X and of Y in one launch are counted with 31 bits.
-  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 30) / to_u31(x_row));
+  // One launch computes at most 2^30 elements of X, or one row: kernels count elements with 31 bits.
+  const int64_t max_rows = std::max<int64_t>(1, (int64_t{1} << 30) / to_u31(x_row));
   hip::GatedArgs args = {};
   args.D = make_divisor(p.D);
   args.skip = static_cast<uint32_t>(x_row - p.D);
@@ -20,8 +20,8 @@ Plan gated_plan(const GatedProblem& p, bool half, bool aligned) {
   args.a_first = p.halves ? to_u31(p.gate * p.D) : 0;
   args.b_first = p.halves ? to_u31((1 - p.gate) * p.D) : 0;
   args.act = p.act;
-  for (int64_t first = 0; first < p.rows; first += most) {
-    const int64_t total = std::min(most, p.rows - first) * p.D;
+  for (int64_t first = 0; first < p.rows; first += max_rows) {
+    const int64_t total = std::min(max_rows, p.rows - first) * p.D;
     const int64_t x = first * x_row * element;
     args.a = offset_by(input(0), x);
     args.b = offset_by(input(p.halves ? 0 : 1), x);

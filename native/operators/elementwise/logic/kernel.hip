@@ -20,7 +20,7 @@ DEVICE T comparable(T x, bool is_unsigned) {
 DEVICE bool is_positive_inf(float x) { return x > 3.40282347e+38f; }
 DEVICE bool is_negative_inf(float x) { return x < -3.40282347e+38f; }
 
-// truth = op(x, z). The operator is the same for all work-items, so a work-item branches once for all its
+// truth[j] = op(x[j], z[j]). The operation is the same for all work-items, so a work-item branches once for its kCount
 // values. Comparisons with NaN are false, as in IEEE 754.
 template <int kCount, class C>
 DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8_t (&truth)[kCount]) {
@@ -51,7 +51,7 @@ DEVICE void logic(const LogicArgs& args) {
       args, [&](T x) { return comparable(x, is_unsigned); },
       [&](uint32_t, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(C);
-        // On GCN, a truth value takes two scalar registers until it is converted to a byte. There are too few
+        // On GCN, a truth value occupies two scalar registers until it is converted to a byte. There are too few
         // registers for 16 truth values.
         constexpr int kPart = kCount < 8 ? kCount : 8;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {

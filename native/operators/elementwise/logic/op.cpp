@@ -38,7 +38,7 @@ Planner plan_is_inf(const Node& node) {
 }
 
 // Returns a refusal unless all inputs have the same type and it is one of `types`.
-std::string refuse_unless(const Node& node, std::initializer_list<ElementType> types) {
+std::string refuse_types_except(const Node& node, std::initializer_list<ElementType> types) {
   const ElementType type = node.inputs.front().type;
   if (std::find(types.begin(), types.end(), type) == types.end()) {
     return no_kernel(type);
@@ -49,29 +49,29 @@ std::string refuse_unless(const Node& node, std::initializer_list<ElementType> t
   return "";
 }
 
-std::string refuse_numbers(const Node& node) {
-  return refuse_unless(node,
-                       {ElementType::kFloat, ElementType::kHalf, ElementType::kInt8, ElementType::kInt16,
-                        ElementType::kInt32, ElementType::kInt64, ElementType::kUint8, ElementType::kUint16,
-                        ElementType::kUint32, ElementType::kUint64});
+std::string refuse_unless_number(const Node& node) {
+  return refuse_types_except(
+      node, {ElementType::kFloat, ElementType::kHalf, ElementType::kInt8, ElementType::kInt16,
+             ElementType::kInt32, ElementType::kInt64, ElementType::kUint8, ElementType::kUint16,
+             ElementType::kUint32, ElementType::kUint64});
 }
 
 std::string refuse_equal(const Node& node) {
-  return node.inputs.front().type == ElementType::kBool ? refuse_unless(node, {ElementType::kBool})
-                                                        : refuse_numbers(node);
+  return node.inputs.front().type == ElementType::kBool ? refuse_types_except(node, {ElementType::kBool})
+                                                        : refuse_unless_number(node);
 }
 
-std::string refuse_truth(const Node& node) { return refuse_unless(node, {ElementType::kBool}); }
+std::string refuse_unless_bool(const Node& node) { return refuse_types_except(node, {ElementType::kBool}); }
 
-std::string refuse_floats(const Node& node) {
-  return refuse_unless(node, {ElementType::kFloat, ElementType::kHalf});
+std::string refuse_unless_float(const Node& node) {
+  return refuse_types_except(node, {ElementType::kFloat, ElementType::kHalf});
 }
 
 std::string refuse_is_inf(const Node& node) {
   if (!node.get_bool("detect_negative", true) && !node.get_bool("detect_positive", true)) {
     return "detect_negative and detect_positive are both 0";
   }
-  return refuse_floats(node);
+  return refuse_unless_float(node);
 }
 
 }  // namespace
@@ -81,22 +81,22 @@ void add_logic(Kernels& kernels) {
       .refused(refuse_equal)
       .takes_rare_types();
   kernels.add_onnx("Less", 7, 13, plan_logic(LogicOp::kLess, true))
-      .refused(refuse_numbers)
+      .refused(refuse_unless_number)
       .takes_rare_types();
   kernels.add_onnx("LessOrEqual", 12, 16, plan_logic(LogicOp::kLessOrEqual, true))
-      .refused(refuse_numbers)
+      .refused(refuse_unless_number)
       .takes_rare_types();
   kernels.add_onnx("Greater", 7, 13, plan_logic(LogicOp::kGreater, true))
-      .refused(refuse_numbers)
+      .refused(refuse_unless_number)
       .takes_rare_types();
   kernels.add_onnx("GreaterOrEqual", 12, 16, plan_logic(LogicOp::kGreaterOrEqual, true))
-      .refused(refuse_numbers)
+      .refused(refuse_unless_number)
       .takes_rare_types();
-  kernels.add_onnx("And", 7, 7, plan_logic(LogicOp::kAnd, true)).refused(refuse_truth);
-  kernels.add_onnx("Or", 7, 7, plan_logic(LogicOp::kOr, true)).refused(refuse_truth);
-  kernels.add_onnx("Xor", 7, 7, plan_logic(LogicOp::kXor, true)).refused(refuse_truth);
-  kernels.add_onnx("Not", 1, 1, plan_logic(LogicOp::kNot, false)).refused(refuse_truth);
-  kernels.add_onnx("IsNaN", 9, 20, plan_logic(LogicOp::kIsNaN, false)).refused(refuse_floats);
+  kernels.add_onnx("And", 7, 7, plan_logic(LogicOp::kAnd, true)).refused(refuse_unless_bool);
+  kernels.add_onnx("Or", 7, 7, plan_logic(LogicOp::kOr, true)).refused(refuse_unless_bool);
+  kernels.add_onnx("Xor", 7, 7, plan_logic(LogicOp::kXor, true)).refused(refuse_unless_bool);
+  kernels.add_onnx("Not", 1, 1, plan_logic(LogicOp::kNot, false)).refused(refuse_unless_bool);
+  kernels.add_onnx("IsNaN", 9, 20, plan_logic(LogicOp::kIsNaN, false)).refused(refuse_unless_float);
   kernels.add_onnx("IsInf", 10, 20, plan_is_inf).refused(refuse_is_inf);
 }
 

@@ -14,7 +14,7 @@ struct LogicProblem {
   Shape a, b, y;
 };
 
-// Inputs a, b if any; output y of bytes 0 and 1. `aligned`: all pointers are multiples of 16. Throws
+// Inputs a, and b if `binary`; output y of bytes 0 and 1. `aligned`: all pointers are multiples of 16. Throws
 // std::invalid_argument if there is no kernel for the type, if an input does not broadcast to y, if a size is too large,
 // or if too many axes cannot be merged.
 Plan logic_plan(const LogicProblem& problem, bool aligned);

@@ -26,9 +26,9 @@ DEVICE float ceil_exact(float x) {
 
 // Returns r, within pi/4 of 0, with x = k pi/2 + r for an integer k, and adds k to `quarters`. Valid for any
 // finite x of magnitude 8192 and more. Source: M. Payne and R. Hanek, "Radian Reduction for Trigonometric
-// Functions", 1983. x is an integer of 24 bits times a power of two. Only 96 bits of 2/pi matter: those that
-// stand for 2 to 2^-94 after the multiplication by that power of two. Higher bits contribute full turns, and
-// lower bits less than 2^-70. Needs no double, which is slow on most GPUs.
+// Functions", 1983. x is an integer of 24 bits times a power of two. After multiplication by that power, only the 96
+// bits of 2/pi with values from 2 to 2^-94 matter: higher bits contribute full turns, and lower bits less than 2^-70.
+// Needs no double, which is slow on most GPUs.
 DEVICE float reduced_large(float x, int32_t& quarters) {
   // 32 zero bits, then the fraction bits of 2/pi.
   constexpr uint32_t kTwoOverPi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
@@ -53,21 +53,21 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   // The product in quarter turns, times 2^62.
   const uint64_t product = high << 32 | (middle & 0xffffffffu);
   const auto rest = static_cast<int64_t>(product << 2);  // from -1/2 to 1/2, times 2^64
-  const auto turns = static_cast<int32_t>(product >> 62) + (rest < 0 ? 1 : 0);
+  const auto k = static_cast<int32_t>(product >> 62) + (rest < 0 ? 1 : 0);
   const float r = static_cast<float>(rest) * 8.5153040e-20f;  // pi/2 / 2^64
-  quarters += x < 0 ? -turns : turns;
+  quarters += x < 0 ? -k : k;
   return x < 0 ? -r : r;
 }
 
-// The sine of x + quarters pi/2. For small x, a multiple of pi/2 is subtracted, with pi/2 split into three
-// parts. The first two parts have few digits, so their products with the multiple are exact (Cody and Waite,
-// "Software Manual for the Elementary Functions", 1980). The remainder is within pi/4 of 0.
+// The sine of x + quarters pi/2. For small x, k pi/2 is subtracted, with pi/2 split into three parts. The first two
+// parts have few digits, so their products with k are exact (Cody and Waite, "Software Manual for the Elementary
+// Functions", 1980). The remainder is within pi/4 of 0.
 DEVICE float sine(float x, int32_t quarters) {
   float r;
   if (magnitude_of(x) < 8192.0f) {
-    const float turns = round_even(x * 0.63661977f);
-    r = ((x - turns * 1.5703125f) - turns * 4.8375129699707e-4f) - turns * 7.5497899487686e-8f;
-    quarters += static_cast<int32_t>(turns);
+    const float k = round_even(x * 0.63661977f);
+    r = ((x - k * 1.5703125f) - k * 4.8375129699707e-4f) - k * 7.5497899487686e-8f;
+    quarters += static_cast<int32_t>(k);
   } else {
     if (!(magnitude_of(x) <= 3.40282347e+38f)) return x - x;
     r = reduced_large(x, quarters);

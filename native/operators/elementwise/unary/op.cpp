@@ -17,7 +17,7 @@ Planner plan_unary_function(const Node& node, hip::UnaryOp op, float absent_alph
   };
 }
 
-// The sign of an integer is the integer limited to -1 to 1.
+// The sign of an integer is the integer clipped to [-1, 1].
 void plan_sign(Call& call, Program& program) {
   const Tensor& x = call.input(0);
   if (!is_float(x.type)) {

@@ -78,7 +78,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
 
 // Returns values[which]. Indexing by a variable would move the values from registers to memory.
 template <int kTaps, class V>
-DEVICE V one_of(const V (&values)[kTaps], int which) {
+DEVICE V element_of(const V (&values)[kTaps], int which) {
   V value = values[0];
   UNROLL for (int k = 1; k < kTaps; ++k) value = which == k ? values[k] : value;
   return value;
@@ -90,13 +90,13 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
   const uint32_t i = work_item(kGridSampleThreads);
   if (i >= args.total) return;
   const uint32_t image = divide(i, args.points), point = i - image * args.points.d;
-  const T* const place = grid + static_cast<size_t>(i) * static_cast<size_t>(args.axes);
-  const GridTaps<kTaps> columns = grid_taps<kTaps>(args, to_float(place[0]), args.sizes[0]),
-                        rows = grid_taps<kTaps>(args, to_float(place[1]), args.sizes[1]);
+  const T* const coordinates = grid + static_cast<size_t>(i) * static_cast<size_t>(args.axes);
+  const GridTaps<kTaps> columns = grid_taps<kTaps>(args, to_float(coordinates[0]), args.sizes[0]),
+                        rows = grid_taps<kTaps>(args, to_float(coordinates[1]), args.sizes[1]);
   GridTaps<kTaps> layers = {};
   layers.weight[0] = 1;
   const int depth = args.axes == 3 ? kTaps : 1;
-  if (args.axes == 3) layers = grid_taps<kTaps>(args, to_float(place[2]), args.sizes[2]);
+  if (args.axes == 3) layers = grid_taps<kTaps>(args, to_float(coordinates[2]), args.sizes[2]);
   const uint32_t area = static_cast<uint32_t>(args.sizes[0]) * static_cast<uint32_t>(args.sizes[1]),
                  volume = area * static_cast<uint32_t>(args.sizes[2]);
   const int first = block_y() * args.channels_each, last = min_int(first + args.channels_each, args.channels);
@@ -108,11 +108,11 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
     // Elements with weight 0 are skipped: such an element may be infinite, and its product with 0 would be
     // NaN.
     NO_UNROLL for (int l = 0; l < depth; ++l) {
-      const float of_layer = one_of<kTaps>(layers.weight, l);
-      if (of_layer == 0) continue;
-      const T* const layer = x + static_cast<uint32_t>(one_of<kTaps>(layers.at, l)) * area;
+      const float layer_weight = element_of<kTaps>(layers.weight, l);
+      if (layer_weight == 0) continue;
+      const T* const layer = x + static_cast<uint32_t>(element_of<kTaps>(layers.at, l)) * area;
       UNROLL for (int r = 0; r < kTaps; ++r) {
-        const float weight = of_layer * rows.weight[r];
+        const float weight = layer_weight * rows.weight[r];
         const T* const row = layer + rows.at[r] * args.sizes[0];
         UNROLL for (int c = 0; c < kTaps; ++c) {
           const float w = weight * columns.weight[c];

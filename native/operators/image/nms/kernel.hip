@@ -1,7 +1,6 @@
 // NonMaxSuppression. A work-group selects the boxes of one image and one class in the order of descending
-// scores; of equal scores the first box comes first. In each round it removes the boxes that overlap the last
-// selected box too much, and finds the next box. ONNX defines this order, so results do not depend on the
-// device's scheduling.
+// scores; boxes with equal scores are ordered by index. In each round it removes the boxes whose IoU with the last
+// selected box is above the threshold, and finds the next box. Results do not depend on the device's scheduling.
 #include "device/platform.h"
 #include "operators/image/nms/args.h"
 
@@ -20,15 +19,17 @@ DEVICE NmsBox nms_box(const float* p, bool centered) {
           p[1] < p[3] ? p[3] : p[1]};
 }
 
-DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float most) {
+// Returns true if the intersection over union of the boxes is above the threshold.
+DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float iou_threshold) {
   const float top = a.top > b.top ? a.top : b.top, left = a.left > b.left ? a.left : b.left;
   const float bottom = a.bottom < b.bottom ? a.bottom : b.bottom,
               right = a.right < b.right ? a.right : b.right;
   if (!(bottom > top) || !(right > left)) return false;
   const float both = (bottom - top) * (right - left);
-  const float of_a = (a.bottom - a.top) * (a.right - a.left), of_b = (b.bottom - b.top) * (b.right - b.left);
-  const float either = of_a + of_b - both;
-  return of_a > 0 && of_b > 0 && either > 0 && both / either > most;
+  const float a_area = (a.bottom - a.top) * (a.right - a.left),
+              b_area = (b.bottom - b.top) * (b.right - b.left);
+  const float either = a_area + b_area - both;
+  return a_area > 0 && b_area > 0 && either > 0 && both / either > iou_threshold;
 }
 
 // The best candidate of each wave. Rounds alternate between two buffers, so one barrier in each round is
@@ -72,18 +73,18 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
   const float* const boxes =
       static_cast<const float*>(args.boxes) + 4 * static_cast<size_t>(image) * static_cast<size_t>(args.N);
   const float* const scores = static_cast<const float*>(args.scores) + first;
-  float* const left = static_cast<float*>(args.left) + first;
+  float* const remaining = static_cast<float*>(args.remaining) + first;
   int32_t* const picked =
-      static_cast<int32_t*>(args.picked) + static_cast<size_t>(pair) * static_cast<size_t>(args.most);
+      static_cast<int32_t*>(args.picked) + static_cast<size_t>(pair) * static_cast<size_t>(args.max_boxes);
   const float none = -infinity();
   const int thread = thread_x();
   for (int i = thread; i < args.N; i += kNmsThreads) {
     const float score = scores[i];
-    left[i] = args.any_score != 0 || score > args.score ? score : none;
+    remaining[i] = args.any_score != 0 || score > args.score_threshold ? score : none;
   }
   int count = 0, last = -1;
   NmsBox selected = {};
-  NO_UNROLL while (count < args.most) {
+  NO_UNROLL while (count < args.max_boxes) {
     NmsCandidate mine = {none, args.N};
     NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
       // Issues all loads before it waits for the first.
@@ -91,14 +92,14 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
       NmsBox box[kNmsBoxes];
       UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
         const int at = i + k * kNmsThreads;
-        score[k] = at < args.N ? left[at] : none;
+        score[k] = at < args.N ? remaining[at] : none;
         box[k] = nms_box(boxes + 4 * (at < args.N ? at : i), args.centered != 0);
       }
       UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
         const int at = i + k * kNmsThreads;
         if (!(score[k] > none)) continue;
-        if (last >= 0 && (at == last || overlaps(selected, box[k], args.overlap))) {
-          left[at] = none;
+        if (last >= 0 && (at == last || overlaps(selected, box[k], args.iou_threshold))) {
+          remaining[at] = none;
         } else if (score[k] > mine.score) {
           mine = {score[k], at};
         }
@@ -131,20 +132,20 @@ DEVICE void write_rows(const NmsRowsArgs& args) {
   }
   const int start = sums.sum[0], count = counts[pair];
   const uint32_t image = divide(static_cast<uint32_t>(pair), args.classes);
-  const int32_t* const picked =
-      static_cast<const int32_t*>(args.picked) + static_cast<size_t>(pair) * static_cast<size_t>(args.most);
+  const int32_t* const picked = static_cast<const int32_t*>(args.picked) +
+                                static_cast<size_t>(pair) * static_cast<size_t>(args.max_boxes);
   int64_t* const rows = static_cast<int64_t*>(args.rows) + 3 * static_cast<size_t>(start);
   for (int i = thread; i < count; i += kNmsThreads) {
     rows[3 * i] = image;
     rows[3 * i + 1] = static_cast<uint32_t>(pair) - image * args.classes.d;
     rows[3 * i + 2] = picked[i];
   }
-  if (thread == 0 && pair == args.pairs - 1) static_cast<int64_t*>(args.number)[0] = start + count;
+  if (thread == 0 && pair == args.pairs - 1) static_cast<int64_t*>(args.row_count)[0] = start + count;
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-KERNEL_OF(nms_select, select_boxes, kNmsThreads, NmsSelectArgs, boxes, scores, left, picked, counts)
-KERNEL_OF(nms_rows, write_rows, kNmsThreads, NmsRowsArgs, picked, counts, number, rows)
+KERNEL_OF(nms_select, select_boxes, kNmsThreads, NmsSelectArgs, boxes, scores, remaining, picked, counts)
+KERNEL_OF(nms_rows, write_rows, kNmsThreads, NmsRowsArgs, picked, counts, row_count, rows)

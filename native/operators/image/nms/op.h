@@ -10,14 +10,14 @@ namespace graphopt::gpu {
 
 struct NmsProblem {
   int64_t B = 1, C = 1, N = 1;  // images, classes, boxes
-  int64_t most = 0;             // max_output_boxes_per_class, at most N
+  int64_t max_boxes = 0;        // max_output_boxes_per_class, at most N
   bool centered = false;        // a box is given by centre and size, else by two corners
-  float overlap = 0;            // IoU threshold: boxes with a larger overlap are removed
-  std::optional<float> score;   // score threshold
+  float iou_threshold = 0;
+  std::optional<float> score_threshold;
 };
 
 // Inputs boxes, scores; outputs the number of rows, and rows of image, class and box. Throws std::invalid_argument
-// if there is nothing to select, for example with most = 0.
+// if there is nothing to select, for example with max_boxes = 0.
 Plan nms_plan(const NmsProblem& p);
 
 }  // namespace graphopt::gpu

@@ -53,8 +53,8 @@ struct ResizeOneArgs : Arguments<2, 120> {
   SourceAxis axis;
   Interpolation mode;
   float cubic;          // the coefficient a of the cubic
-  float narrow;         // factor of distances in x: the scale if antialias widens the weights, else 1
-  int32_t reach;        // number of elements of x on either side that have weights
+  float narrow;         // multiplies distances in x: the scale if antialias widens the weights, else 1
+  int32_t reach;        // number of elements of x on each side that have weights
   int32_t inside_only;  // only elements of x have weights; else the edge elements are repeated beyond x
   int32_t crops;        // positions outside of x have the value `outside`
   int32_t normalized;   // weights are divided by their sum

@@ -11,9 +11,8 @@ DEVICE float floor_of(float x) {
   return down > x ? down - 1 : down;
 }
 
-// x / step, correctly rounded: the remainder of the product with 1 / step corrects its last bit (Markstein,
-// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). This takes a third of the
-// instructions of a division.
+// Returns x / step, correctly rounded: the remainder corrects the last bit of x times 1 / step (Markstein, "Computation
+// of elementary functions on the IBM RISC System/6000 processor", 1990). Takes a third of a division's instructions.
 DEVICE float quotient(float x, const SourceAxis& a) {
   const float q = x * a.inverse;
   return fused_multiply_add(fused_multiply_add(-q, a.step, x), a.inverse, q);

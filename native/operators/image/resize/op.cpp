@@ -85,7 +85,7 @@ class Resize final : public gpu::DeviceKernel {
         channels_last_(channels_last) {}
 
  private:
-  // The axes of the attribute `axes`; by default all.
+  // Returns the axes of the attribute `axes`; by default all.
   std::vector<size_t> named_axes(size_t rank) const {
     std::vector<size_t> named;
     for (const int64_t axis : axes_) {
@@ -120,16 +120,16 @@ class Resize final : public gpu::DeviceKernel {
   void set_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& named,
                  std::vector<ResizeAxis>& all) const {
     throw_if(sizes.size() != named.size(), "one size for each axis is needed");
-    float one = 0;  // common scale of all axes, unless kStretch
+    float common = 0;  // scale of all axes, unless kStretch
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
       throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "size ", sizes[k],
                " is not valid for an axis of size ", axis.in);
       axis.out = gpu::to_i31(sizes[k]);
       if (axis.out != axis.in) axis.scale = static_cast<float>(axis.out) / static_cast<float>(axis.in);
-      one = k == 0                          ? axis.scale
-            : aspect_ == Aspect::kNotLarger ? std::min(one, axis.scale)
-                                            : std::max(one, axis.scale);
+      common = k == 0                          ? axis.scale
+               : aspect_ == Aspect::kNotLarger ? std::min(common, axis.scale)
+                                               : std::max(common, axis.scale);
     }
     if (aspect_ == Aspect::kStretch) {
       // The scale of an empty axis is not used.
@@ -137,8 +137,8 @@ class Resize final : public gpu::DeviceKernel {
       return;
     }
     for (const size_t d : named) {
-      all[d].scale = one;
-      all[d].out = gpu::to_i31(static_cast<int64_t>(std::round(one * static_cast<float>(all[d].in))));
+      all[d].scale = common;
+      all[d].out = gpu::to_i31(static_cast<int64_t>(std::round(common * static_cast<float>(all[d].in))));
     }
   }
 

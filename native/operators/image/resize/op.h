@@ -21,7 +21,7 @@ enum class Coordinates : int32_t {
 
 struct ResizeAxis {
   int32_t in = 1, out = 1;
-  float scale = 1;            // of the node: out / in
+  float scale = 1;            // from the input `scales`, or computed from `sizes`
   float first = 0, last = 1;  // for kCrop: the ends of the crop; 0 and 1 are the ends of X
 };
 
@@ -46,7 +46,7 @@ struct ResizeOneProblem {
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation mode = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
-  bool antialias = false;    // downsampling weights all elements of X
+  bool antialias = false;    // downsampling uses all elements of X
   bool inside_only = false;  // positions beyond the edges have weight 0; else the edge elements are repeated
   // The value that kCrop writes outside of X: the bits of an element, or of a float if elements are interpolated.
   uint64_t outside = 0;

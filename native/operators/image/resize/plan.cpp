@@ -56,12 +56,12 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   to_u31(p.planes * p.rows.in * p.columns.in);
   to_u31(total);
   // A work-item computes several rows only if enough work-items for an entire GPU remain.
-  constexpr int64_t kMinStrips = int64_t{1} << 17;
+  constexpr int64_t kMinItems = int64_t{1} << 17;
   const int64_t pack = half ? 8 : 4, across = divide_up(p.columns.out, pack),
-                strips = p.planes * across * p.rows.out / kMinStrips,
-                each = rows_each.value_or(strips >= 8   ? 8
-                                          : strips >= 4 ? 4
-                                                        : 1),
+                max_rows = p.planes * across * p.rows.out / kMinItems,
+                each = rows_each.value_or(max_rows >= 8   ? 8
+                                          : max_rows >= 4 ? 4
+                                                          : 1),
                 down = divide_up(p.rows.out, each);
   hip::ResizeArgs args = {};
   args.x = input(0);

@@ -16,19 +16,19 @@ constexpr int64_t kColumns = kVectors * L;
 // Computes kCount vectors of columns. The last vector has n columns.
 template <int64_t kCount, class T>
 void columns(const T* x, T* y, int64_t D, int64_t stride, int64_t n) {
-  Vec most[kCount], sum[kCount] = {};
+  Vec maximum[kCount], sum[kCount] = {};
   const auto count = [&](int64_t j) { return j + 1 == kCount ? n : L; };
-  for (Vec& m : most) m = splat(-std::numeric_limits<float>::infinity());
+  for (Vec& m : maximum) m = splat(-std::numeric_limits<float>::infinity());
   for (int64_t d = 0; d < D; ++d) {
 #pragma GCC unroll 4
     for (int64_t j = 0; j < kCount; ++j)
-      most[j] = larger(load_range(x + d * stride + j * L, 0, count(j)), most[j]);
+      maximum[j] = larger(load_range(x + d * stride + j * L, 0, count(j)), maximum[j]);
   }
   for (int64_t d = 0; d < D; ++d) {
 #pragma GCC unroll 4
     for (int64_t j = 0; j < kCount; ++j) {
       const int64_t at = d * stride + j * L;
-      const Vec e = exp_nonpositive(load_range(x + at, 0, count(j)) - most[j]);
+      const Vec e = exp_nonpositive(load_range(x + at, 0, count(j)) - maximum[j]);
       sum[j] += e;
       store_part(y + at, e, count(j), false);
     }

@@ -11,7 +11,7 @@ constexpr int kGroupNormSplitThreads = 512;
 // Elements per work-item.
 constexpr int kGroupNormSmallElements = 16;
 constexpr int kGroupNormLargeElements = 40;
-// Elements of a group that a work-group of group_norm_stats_* and group_norm_apply_* processes.
+// Elements per work-group of group_norm_stats_* and group_norm_apply_*.
 constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
 
 // One work-group for each image and group.
@@ -19,7 +19,7 @@ struct GroupNormArgs : Arguments<4, 88> {
   In x;
   Constant gamma, beta;
   Out y;
-  uint32_t size;  // elements of a group: a multiple of a pack, and no more than all work-items can hold
+  uint32_t size;  // elements of a group: a multiple of a pack; they fit into the work-group's registers
   uint32_t group_channels;
   Divisor groups, inner;
   float epsilon;

@@ -3,15 +3,14 @@
 //
 // Bound by memory. A work-item processes 8 channels of every rows-th pixel of a slab, or one channel if the
 // number of channels is not a multiple of 8. For each channel it keeps the moments: a mean and a sum of
-// squared deviations. Two passes over registers compute the moments of a round of pixels. The moments of
-// rounds, then those of rows, channels and slabs are joined in a fixed order (T. F. Chan, G. H. Golub and R.
-// J. LeVeque, 1983).
+// squared deviations. Two passes over registers compute the moments of a round of pixels. The moments of rounds, rows,
+// channels and slabs are combined in a fixed order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
 //
-// If there is little work in all pixels of a block of groups, one work-group processes it
-// (group_norm_channels_last_*). The work-group reads the pixels that are not kept in registers a second time, from a
-// cache. Otherwise group_norm_channels_last_stats_* reads X once and writes the moments of the groups in each slab and
-// block of channels. group_norm_channels_last_apply_* joins them and reads X a second time, mostly from the cache.
-// About 15 FLOPs per element. Launch: operators/normalization/group_norm/plan.cpp.
+// If a block of groups is small, one work-group processes all its pixels (group_norm_channels_last_*). The work-group
+// reads pixels that it does not keep in registers a second time, from a cache. Otherwise
+// group_norm_channels_last_stats_* reads X once and writes the moments of the groups in each slab and block of
+// channels. group_norm_channels_last_apply_* combines them and reads X a second time, mostly from the cache. About 15
+// FLOPs per element. Launch: operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/reduce.h"
@@ -51,17 +50,17 @@ struct ChannelRange {
 
 // The position of a work-item.
 template <int kSize>
-struct Place {
+struct TilePosition {
   const GroupNormTiles& tiles;
   uint32_t image, block, slab;
   uint32_t row, column;
   uint32_t first, channels;      // channels of the block
-  uint32_t first_group, groups;  // groups that these channels belong to
+  uint32_t first_group, groups;  // groups of these channels
   uint32_t pixels;               // pixels in the slab
   uint32_t own_pixels;           // pixels of the work-item
   size_t offset;                 // offset of its first element
 
-  DEVICE explicit Place(const GroupNormTiles& of) : tiles(of) {
+  DEVICE explicit TilePosition(const GroupNormTiles& of) : tiles(of) {
     const auto id = static_cast<uint32_t>(block_x()), t = static_cast<uint32_t>(thread_x());
     const uint32_t slabs = divide(id, of.blocks);
     block = id - slabs * of.blocks.d;
@@ -93,9 +92,9 @@ struct Place {
                    end = begin + tiles.group_channels.d, low = one_block * width, high = low + width;
     return {begin > low ? begin : low, smaller(end, high)};
   }
-  // Offset of the moments of the image's blocks.
-  DEVICE size_t first_of_image(uint32_t most_groups) const {
-    return static_cast<size_t>(image) * (tiles.blocks.d * most_groups * tiles.slabs.d);
+  // Offset of the moments of the image.
+  DEVICE size_t first_of_image(uint32_t max_groups) const {
+    return static_cast<size_t>(image) * (tiles.blocks.d * max_groups * tiles.slabs.d);
   }
   // Channel j of the work-item's pack.
   DEVICE uint32_t channel(int j) const { return first + column * kSize + static_cast<uint32_t>(j); }
@@ -110,12 +109,13 @@ struct RoundPixels {
   DEVICE Channels<kSize> at(int i) const { return bit_cast<Channels<kSize>>(step[i]); }
 
   // Loads the pixels and returns their number.
-  DEVICE int load(const Place<kSize>& place, const half_t* x, uint32_t round) {
+  DEVICE int load(const TilePosition<kSize>& position, const half_t* x, uint32_t round) {
     int found = 0;
     UNROLL for (int i = 0; i < kSteps; ++i) {
-      const uint32_t at = place.step(round, i);
-      if (at < place.own_pixels) {
-        const Channels<kSize> loaded = load_channels<kSize>(x + place.offset + at * place.tiles.channels);
+      const uint32_t at = position.step(round, i);
+      if (at < position.own_pixels) {
+        const Channels<kSize> loaded =
+            load_channels<kSize>(x + position.offset + at * position.tiles.channels);
         step[i] = bit_cast<Bits>(loaded);
         ++found;
       }
@@ -127,12 +127,12 @@ struct RoundPixels {
 // Computes the moments of the work-item's channels and writes them to LDS. Afterwards `round` holds the
 // pixels that were loaded last.
 template <int kSize>
-DEVICE void compute_channel_moments(const Place<kSize>& place, const half_t* x, RoundPixels<kSize>& round,
-                                    GroupNormChannelsLastLds<kSize>& lds) {
+DEVICE void compute_channel_moments(const TilePosition<kSize>& position, const half_t* x,
+                                    RoundPixels<kSize>& round, GroupNormChannelsLastLds<kSize>& lds) {
   Moments own[kSize] = {};
   float count = 0;
-  for (uint32_t r = 0; r < place.tiles.rounds; ++r) {
-    const int found = round.load(place, x, r);
+  for (uint32_t r = 0; r < position.tiles.rounds; ++r) {
+    const int found = round.load(position, x, r);
     if (found == 0) break;
     const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
     UNROLL for (int j = 0; j < kSize; ++j) {
@@ -154,13 +154,13 @@ DEVICE void compute_channel_moments(const Place<kSize>& place, const half_t* x, 
     count += more;
   }
   UNROLL for (int j = 0; j < kSize; ++j) lds.own[j][thread_x()] = own[j];
-  if (place.column == 0) lds.pixels[place.row] = count;
+  if (position.column == 0) lds.pixels[position.row] = count;
 }
 
-// Joins moments over a wave. each(add) calls add(moments, their number of values) for the moments of the
-// work-item. `count` is the number of values of all work-items. The pivot must be near their mean.
+// Combines moments over a wave. each(add) calls add(moments, number of values) for each of the work-item's moments.
+// `count` is the number of values of all work-items. The pivot must be near their mean.
 template <class Each>
-DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
+DEVICE Moments combine_in_wave(float pivot, float count, const Each& each) {
   float sum = 0, deviations = 0;
   each([&](const Moments& some, float n) { sum += n * (some.mean - pivot); });
   const float mean = pivot + wave_sum(sum) / count;
@@ -171,23 +171,23 @@ DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
   return {mean, wave_sum(deviations)};
 }
 
-// Each work-item of a column joins the rows of a slice for one of the pack's channels.
+// Each work-item of a column combines the rows of a slice for one of the pack's channels.
 template <int kSize>
-DEVICE void join_rows(const Place<kSize>& place, GroupNormChannelsLastLds<kSize>& lds) {
-  const uint32_t slices = place.tiles.rows / kSize, slice = place.row / kSize,
-                 columns = place.tiles.columns.d;
-  const auto j = static_cast<int>(place.row % kSize);
+DEVICE void combine_rows(const TilePosition<kSize>& position, GroupNormChannelsLastLds<kSize>& lds) {
+  const uint32_t slices = position.tiles.rows / kSize, slice = position.row / kSize,
+                 columns = position.tiles.columns.d;
+  const auto j = static_cast<int>(position.row % kSize);
   const int t = thread_x();
   Moments all = {};
   float count = 0;
   int group = -1;
-  if (slice < slices && place.column * kSize < place.channels) {
+  if (slice < slices && position.column * kSize < position.channels) {
     const auto each = [&](const auto& f) {
-      for (uint32_t r = slice; r < place.tiles.rows; r += slices) {
-        f(lds.own[j][r * columns + place.column], lds.pixels[r]);
+      for (uint32_t r = slice; r < position.tiles.rows; r += slices) {
+        f(lds.own[j][r * columns + position.column], lds.pixels[r]);
       }
     };
-    const float pivot = lds.own[j][slice * columns + place.column].mean;
+    const float pivot = lds.own[j][slice * columns + position.column].mean;
     float sum = 0;
     each([&](const Moments& one, float n) {
       count += n;
@@ -198,7 +198,8 @@ DEVICE void join_rows(const Place<kSize>& place, GroupNormChannelsLastLds<kSize>
       const float d = one.mean - all.mean;
       all.deviations += one.deviations + n * d * d;
     });
-    group = static_cast<int>(divide(place.channel(j), place.tiles.group_channels) - place.first_group);
+    group =
+        static_cast<int>(divide(position.channel(j), position.tiles.group_channels) - position.first_group);
   }
   lds.slice[t] = all;
   lds.count[t] = count;
@@ -208,14 +209,16 @@ DEVICE void join_rows(const Place<kSize>& place, GroupNormChannelsLastLds<kSize>
 // A wave computes the moments of each group of the block in its slab. Calls f(index of the group in the block,
 // number of values, moments).
 template <int kSize, class F>
-DEVICE void join_groups(const Place<kSize>& place, const GroupNormChannelsLastLds<kSize>& lds, const F& f) {
-  const uint32_t columns = place.tiles.columns.d;
-  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormChannelsLastThreads / kWave) {
-    const auto [low, high] = place.channels_of(place.block, place.first_group + static_cast<uint32_t>(g));
-    const uint32_t from = low - place.first;
+DEVICE void combine_groups(const TilePosition<kSize>& position, const GroupNormChannelsLastLds<kSize>& lds,
+                           const F& f) {
+  const uint32_t columns = position.tiles.columns.d;
+  for (int g = wave_id(); g < static_cast<int>(position.groups); g += kGroupNormChannelsLastThreads / kWave) {
+    const auto [low, high] =
+        position.channels_of(position.block, position.first_group + static_cast<uint32_t>(g));
+    const uint32_t from = low - position.first;
     const float pivot = lds.slice[from % kSize * columns + from / kSize].mean;  // mean of slice 0
-    const float count = static_cast<float>(place.pixels) * static_cast<float>(high - low);
-    f(g, count, join_in_wave(pivot, count, [&](const auto& add) {
+    const float count = static_cast<float>(position.pixels) * static_cast<float>(high - low);
+    f(g, count, combine_in_wave(pivot, count, [&](const auto& add) {
         UNROLL for (int k = 0; k < kGroupNormChannelsLastThreads; k += kWave) {
           const int t = k + lane_id();
           if (lds.group[t] == g) add(lds.slice[t], lds.count[t]);
@@ -224,27 +227,28 @@ DEVICE void join_groups(const Place<kSize>& place, const GroupNormChannelsLastLd
   }
 }
 
-// Computes the moments of each group of the block over the entire image, from the moments of all slabs and
-// blocks. Calls f like join_groups.
+// Computes the moments of each group of the block over the entire image, from the moments of all slabs and blocks.
+// Calls f as combine_groups does.
 template <int kSize, class F>
-DEVICE void join_slabs(const Place<kSize>& place, const Moments* partial, uint32_t most_groups, const F& f) {
-  const GroupNormTiles& tiles = place.tiles;
-  partial += place.first_of_image(most_groups);
-  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormChannelsLastThreads / kWave) {
-    const uint32_t group = place.first_group + static_cast<uint32_t>(g),
+DEVICE void combine_slabs(const TilePosition<kSize>& position, const Moments* partial, uint32_t max_groups,
+                          const F& f) {
+  const GroupNormTiles& tiles = position.tiles;
+  partial += position.first_of_image(max_groups);
+  for (int g = wave_id(); g < static_cast<int>(position.groups); g += kGroupNormChannelsLastThreads / kWave) {
+    const uint32_t group = position.first_group + static_cast<uint32_t>(g),
                    begin = group * tiles.group_channels.d, begin_block = divide(begin / kSize, tiles.columns),
                    last_block = divide((begin + tiles.group_channels.d - 1) / kSize, tiles.columns);
     const auto of_block = [&](uint32_t block) {
       const uint32_t first_group = divide(block * tiles.columns.d * kSize, tiles.group_channels);
-      return partial + (block * most_groups + group - first_group) * tiles.slabs.d;
+      return partial + (block * max_groups + group - first_group) * tiles.slabs.d;
     };
     const float count = static_cast<float>(tiles.pixels) * static_cast<float>(tiles.group_channels.d);
-    f(g, count, join_in_wave(of_block(begin_block)->mean, count, [&](const auto& add) {
+    f(g, count, combine_in_wave(of_block(begin_block)->mean, count, [&](const auto& add) {
         for (uint32_t block = begin_block; block <= last_block; ++block) {
-          const auto [low, high] = place.channels_of(block, group);
+          const auto [low, high] = position.channels_of(block, group);
           const Moments* const slabs = of_block(block);
           for (auto s = static_cast<uint32_t>(lane_id()); s < tiles.slabs.d; s += kWave) {
-            add(slabs[s], static_cast<float>(place.pixels_of(s)) * static_cast<float>(high - low));
+            add(slabs[s], static_cast<float>(position.pixels_of(s)) * static_cast<float>(high - low));
           }
         }
       }));
@@ -256,31 +260,32 @@ template <int kSize>
 struct ChannelParameters {
   Channels<kSize> gamma = {}, beta = {};
 
-  DEVICE ChannelParameters(const Place<kSize>& place, const half_t* of_gamma, const half_t* of_beta) {
-    if (place.own_pixels == 0) return;
-    gamma = load_channels<kSize>(of_gamma + place.channel(0));
-    beta = load_channels<kSize>(of_beta + place.channel(0));
+  DEVICE ChannelParameters(const TilePosition<kSize>& position, const half_t* of_gamma,
+                           const half_t* of_beta) {
+    if (position.own_pixels == 0) return;
+    gamma = load_channels<kSize>(of_gamma + position.channel(0));
+    beta = load_channels<kSize>(of_beta + position.channel(0));
   }
 };
 
 // Normalizes the rounds from the last one, which is already loaded, to the first, because caches hold the most
 // recently read pixels. Y may be X, because no other work-item reads these pixels afterwards.
 template <int kSize>
-DEVICE void normalize(const Place<kSize>& place, const half_t* x, half_t* y, RoundPixels<kSize>& round,
-                      const ChannelParameters<kSize>& parameters, const GroupScales& scales,
-                      const Activation& act) {
-  if (place.own_pixels == 0) return;
+DEVICE void normalize(const TilePosition<kSize>& position, const half_t* x, half_t* y,
+                      RoundPixels<kSize>& round, const ChannelParameters<kSize>& parameters,
+                      const GroupScales& scales, const Activation& act) {
+  if (position.own_pixels == 0) return;
   float mean[kSize], scale[kSize];
   UNROLL for (int j = 0; j < kSize; ++j) {
-    const uint32_t group = divide(place.channel(j), place.tiles.group_channels) - place.first_group;
+    const uint32_t group = divide(position.channel(j), position.tiles.group_channels) - position.first_group;
     mean[j] = scales.mean[group];
     scale[j] = to_float(parameters.gamma.v[j]) * scales.scale[group];
   }
-  for (uint32_t r = place.tiles.rounds - 1;; --r) {
+  for (uint32_t r = position.tiles.rounds - 1;; --r) {
     // Not unrolled, because each step would have a copy of all activations.
     NO_UNROLL for (int i = 0; i < kSteps; ++i) {
-      const uint32_t at = place.step(r, i);
-      if (at >= place.own_pixels) break;
+      const uint32_t at = position.step(r, i);
+      if (at >= position.own_pixels) break;
       float value[kSize];
       UNROLL for (int j = 0; j < kSize; ++j) {
         value[j] = (to_float(round.at(0).v[j]) - mean[j]) * scale[j] + to_float(parameters.beta.v[j]);
@@ -289,10 +294,10 @@ DEVICE void normalize(const Place<kSize>& place, const half_t* x, half_t* y, Rou
       activate(act, value);
       Channels<kSize> out;
       UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<half_t>(value[j]);
-      store_channels(y + place.offset + at * place.tiles.channels, out);
+      store_channels(y + position.offset + at * position.tiles.channels, out);
     }
     if (r == 0) break;
-    round.load(place, x, r - 1);
+    round.load(position, x, r - 1);
   }
 }
 
@@ -307,33 +312,33 @@ template <int kSize>
 DEVICE void group_norm_channels_last(const GroupNormChannelsLastArgs& args) {
   SHARED(lds, GroupNormChannelsLastLds<kSize>);
   const half_t* const x = args.x;
-  const Place<kSize> place(args.tiles);
-  const ChannelParameters<kSize> parameters(place, args.gamma, args.beta);
+  const TilePosition<kSize> position(args.tiles);
+  const ChannelParameters<kSize> parameters(position, args.gamma, args.beta);
   RoundPixels<kSize> round;
-  compute_channel_moments(place, x, round, lds);
+  compute_channel_moments(position, x, round, lds);
   barrier();
-  join_rows(place, lds);
+  combine_rows(position, lds);
   barrier();
-  join_groups(place, lds, [&](int group, float count, const Moments& all) {
+  combine_groups(position, lds, [&](int group, float count, const Moments& all) {
     store_scale(lds.scales, group, count, all, args.epsilon);
   });
   barrier();
-  normalize(place, x, args.y, round, parameters, lds.scales, args.act);
+  normalize(position, x, args.y, round, parameters, lds.scales, args.act);
 }
 
 template <int kSize>
 DEVICE void group_norm_channels_last_stats(const GroupNormChannelsLastStatsArgs& args) {
   SHARED(lds, GroupNormChannelsLastLds<kSize>);
-  const Place<kSize> place(args.tiles);
+  const TilePosition<kSize> position(args.tiles);
   RoundPixels<kSize> round;
-  compute_channel_moments(place, args.x, round, lds);
+  compute_channel_moments(position, args.x, round, lds);
   barrier();
-  join_rows(place, lds);
+  combine_rows(position, lds);
   barrier();
-  Moments* const partial = static_cast<Moments*>(args.partial) + place.first_of_image(args.groups);
-  join_groups(place, lds, [&](int group, float, const Moments& all) {
-    const uint32_t row = place.block * args.groups + static_cast<uint32_t>(group);
-    if (lane_id() == 0) partial[row * args.tiles.slabs.d + place.slab] = all;
+  Moments* const partial = static_cast<Moments*>(args.partial) + position.first_of_image(args.groups);
+  combine_groups(position, lds, [&](int group, float, const Moments& all) {
+    const uint32_t row = position.block * args.groups + static_cast<uint32_t>(group);
+    if (lane_id() == 0) partial[row * args.tiles.slabs.d + position.slab] = all;
   });
 }
 
@@ -341,16 +346,16 @@ template <int kSize>
 DEVICE void group_norm_channels_last_apply(const GroupNormChannelsLastApplyArgs& args) {
   SHARED(scales, GroupScales);
   const half_t* const x = args.x;
-  const Place<kSize> place(args.tiles);
-  const ChannelParameters<kSize> parameters(place, args.gamma, args.beta);
+  const TilePosition<kSize> position(args.tiles);
+  const ChannelParameters<kSize> parameters(position, args.gamma, args.beta);
   RoundPixels<kSize> round;
-  round.load(place, x, args.tiles.rounds - 1);
-  join_slabs(place, static_cast<const Moments*>(args.partial), args.groups,
-             [&](int group, float count, const Moments& all) {
-               store_scale(scales, group, count, all, args.epsilon);
-             });
+  round.load(position, x, args.tiles.rounds - 1);
+  combine_slabs(position, static_cast<const Moments*>(args.partial), args.groups,
+                [&](int group, float count, const Moments& all) {
+                  store_scale(scales, group, count, all, args.epsilon);
+                });
   barrier();
-  normalize(place, x, args.y, round, parameters, scales, args.act);
+  normalize(position, x, args.y, round, parameters, scales, args.act);
 }
 
 }  // namespace graphopt::hip

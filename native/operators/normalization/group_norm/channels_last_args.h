@@ -9,8 +9,8 @@ namespace graphopt::hip {
 constexpr int kGroupNormChannelsLastThreads = 256;
 constexpr int kGroupNormChannelsLastSteps = 4;    // concurrent loads of a work-item
 constexpr int kGroupNormChannelsLastSharing = 4;  // work-groups that share a compute unit
-constexpr int kGroupNormChannelsLastWidth = 256;  // the most channels of a work-group
-constexpr int kGroupNormChannelsLastGroups = 16;  // the most groups that these channels belong to
+constexpr int kGroupNormChannelsLastWidth = 256;  // maximum number of channels per work-group
+constexpr int kGroupNormChannelsLastGroups = 16;  // maximum number of groups of these channels
 
 // X [images, pixels, channels] is divided into slabs of pixels and blocks of channels, which may divide groups. A
 // work-item processes a pack of channels (8 or one) of every rows-th pixel of its slab.
@@ -24,7 +24,7 @@ struct GroupNormTiles {
   Divisor group_channels;
 };
 
-// One work-group for each block and image: a slab has all pixels, and no block divides a group.
+// One work-group for each block and image: a slab has all pixels, and each block consists of complete groups.
 struct GroupNormChannelsLastArgs : Arguments<4, 120> {
   In x;
   Constant gamma, beta;
@@ -39,7 +39,7 @@ struct GroupNormChannelsLastStatsArgs : Arguments<2, 88> {
   In x;
   Out partial;  // [images blocks][groups][slabs][2]: mean and sum of squared deviations
   GroupNormTiles tiles;
-  uint32_t groups;  // the most groups of a block
+  uint32_t groups;  // maximum number of groups in a block
 };
 
 struct GroupNormChannelsLastApplyArgs : Arguments<5, 128> {

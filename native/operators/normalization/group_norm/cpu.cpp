@@ -11,12 +11,12 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Mean and sum of squared deviations of a set of values. join() computes those of the union of two sets: T.
-// F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
+// Mean and sum of squared deviations of a set of values. combine() adds the values of another set: T. F. Chan, G. H.
+// Golub, R. J. LeVeque, "Algorithms for Computing the Sample Variance", 1983.
 struct Moments {
   double count = 0, mean = 0, deviations = 0;
 
-  void join(const Moments& other) {
+  void combine(const Moments& other) {
     if (other.count == 0) return;
     const double n = count + other.count;
     const double delta = other.mean - mean;
@@ -51,7 +51,7 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
 
 // Computes the moments in one pass over memory. The pivot of a block is the mean of all previous blocks. The pivot
 // of the first block is its own mean. A pivot far from a block's mean costs digits of the block's deviations. This
-// does no harm: join() then adds the squared distance of the means, which is about as large as the rounded sums.
+// does no harm: combine() then adds the squared distance of the means, which is about as large as the rounded sums.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
@@ -60,23 +60,22 @@ Moments moments(const T* x, int64_t n) {
     const int64_t length = std::min(kBlock, n - i);
     const float* block = as_float(x + i, buffer, static_cast<size_t>(length));
     if (i == 0) all.mean = block_moments(block, length, block[0]).mean;
-    all.join(block_moments(block, length, static_cast<float>(all.mean)));
+    all.combine(block_moments(block, length, static_cast<float>(all.mean)));
   }
   return all;
 }
 
 constexpr int64_t kChunk = 32 * kBlock;
 
-// Computes the moments of each chunk and joins them, so the result has the same bits as if worker threads shared
-// the set.
+// Combines the moments of the chunks in order, so the result has the same bits as if worker threads shared the set.
 template <class T>
 Moments moments_of_set(const T* x, int64_t n) {
   Moments all = moments(x, std::min(kChunk, n));
-  for (int64_t i = kChunk; i < n; i += kChunk) all.join(moments(x + i, std::min(kChunk, n - i)));
+  for (int64_t i = kChunk; i < n; i += kChunk) all.combine(moments(x + i, std::min(kChunk, n - i)));
   return all;
 }
 
-// y = act((x - mean) * s + h)
+// y = act((x - mean) * s + h) for a run: n adjacent elements of one channel.
 using Run = void (*)(const float* x, float mean, float s, float h, const Activation& act, float* y,
                      int64_t n);
 
@@ -87,15 +86,15 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// Returns the number of chunks of each set (the elements of a group of an image). Returns 0 if worker threads do
-// not share sets: sets are small, or there are at least as many sets as worker threads.
+// A set is the elements of one group of one image. Returns the number of chunks per set; 0 if worker threads do not
+// share sets, because sets are small or at least as many as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t workers) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(workers) || group_size <= kChunk) return 0;
   return (group_size + kChunk - 1) / kChunk;
 }
 
-Moments* take_parts(const GroupNormProblem& p, int64_t chunks, Workspace& workspace) {
+Moments* take_moments(const GroupNormProblem& p, int64_t chunks, Workspace& workspace) {
   return workspace.take<Moments>(p.N * p.groups * chunks);
 }
 
@@ -104,7 +103,7 @@ Moments* take_parts(const GroupNormProblem& p, int64_t chunks, Workspace& worksp
 template <class T>
 size_t group_norm_workspace(const GroupNormProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts(p, chunks_of(p, workers), workspace);
+  take_moments(p, chunks_of(p, workers), workspace);
   return workspace.bytes();
 }
 
@@ -159,17 +158,19 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
     return;
   }
   Workspace workspace(memory);
-  Moments* parts = take_parts(p, chunks, workspace);
+  Moments* chunk_moments = take_moments(p, chunks, workspace);
   parallel_for(parallel, sets * chunks, [&](int64_t item, size_t) {
     const int64_t begin = item % chunks * kChunk;
-    parts[item] = moments(x + item / chunks * group_size + begin, std::min(kChunk, group_size - begin));
+    chunk_moments[item] =
+        moments(x + item / chunks * group_size + begin, std::min(kChunk, group_size - begin));
   });
   for (int64_t set = 0; set < sets; ++set) {
-    for (int64_t i = 1; i < chunks; ++i) parts[set * chunks].join(parts[set * chunks + i]);
+    for (int64_t i = 1; i < chunks; ++i) chunk_moments[set * chunks].combine(chunk_moments[set * chunks + i]);
   }
   parallel_for(parallel, sets * chunks, [&](int64_t item, size_t) {
     const int64_t begin = item % chunks * kChunk;
-    normalize(item / chunks, parts[item / chunks * chunks], begin, std::min(begin + kChunk, group_size));
+    normalize(item / chunks, chunk_moments[item / chunks * chunks], begin,
+              std::min(begin + kChunk, group_size));
   });
 }
 

@@ -3,7 +3,7 @@
 // E[x^2] - E[x]^2.
 //
 // Bound by memory. A group that fits into the registers of one work-group is read once and written once
-// (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and writes a mean and a sum
+// (group_norm_*). A larger one is divided into parts: group_norm_stats_* reads X once and writes a mean and a sum
 // of squared deviations for each part. group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
 // fixed order and reads X a second time, mostly from the cache. About 10 FLOPs per element. Reached on an
 // H200 (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth for 8 to 256 images, 16 to 30 % for
@@ -31,7 +31,7 @@ struct GroupPart {
   using Held = typename Select<kGcn, PackBits<T>, Pack<T>>::Type;
   Held held[kVectors];
 
-  // GCN recomputes the index: 1,024 work-items have 64 registers each.
+  // On GCN the index is recomputed to save registers: 1,024 work-items have 64 each.
   DEVICE static uint32_t element(int k, int threads) {
     const int thread = kGcn ? opaque(thread_x()) : thread_x();
     return static_cast<uint32_t>(k * threads + thread) * kSize;
@@ -83,8 +83,7 @@ struct GroupPart {
     return s;
   }
 
-  // `first` is the index in the group of the part's first element; gamma and beta are those of the group's
-  // first channel.
+  // `first` is the index in the group of the part's first element; gamma and beta point to the group's first channel.
   DEVICE void store(T* y, uint32_t size, int threads, bool vectors, uint32_t first, float mean, float scale,
                     const T* __restrict__ gamma, const T* __restrict__ beta, const Divisor& inner,
                     const Activation& act) const {
@@ -124,13 +123,14 @@ struct GroupPart {
   }
 };
 
-// A part of a group that is cut into parts.
-struct CutPart {
-  // Index of the group; the part's first element in the group; the part's number of elements.
-  uint32_t n, first, count;
+// The elements of a work-group, if a group is divided into parts.
+struct PartRange {
+  uint32_t n;      // index of the group
+  uint32_t first;  // index in the group of the part's first element
+  uint32_t count;  // elements of the part
 };
 
-DEVICE CutPart cut_part(uint32_t size, const Divisor& parts) {
+DEVICE PartRange range_of_part(uint32_t size, const Divisor& parts) {
   const auto b = static_cast<uint32_t>(block_x());
   const uint32_t n = divide(b, parts);
   const uint32_t first = (b - n * parts.d) * kGroupNormPart;
@@ -171,7 +171,7 @@ DEVICE void group_norm_stats(const GroupNormStatsArgs& args) {
   float* partial = args.partial;
   const uint32_t size = args.size;
   const auto b = static_cast<uint32_t>(block_x());
-  const auto [n, first, count] = cut_part(size, args.parts);
+  const auto [n, first, count] = range_of_part(size, args.parts);
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
   x += static_cast<size_t>(n) * size + first;
   part.load(x, count, kGroupNormSplitThreads, args.vectors != 0);
@@ -195,7 +195,7 @@ DEVICE void group_norm_apply(const GroupNormApplyArgs& args) {
   const uint32_t size = args.size;
   const Divisor &groups = args.groups, &parts = args.parts;
   constexpr uint32_t kPart = kGroupNormPart;
-  const auto [n, first, count] = cut_part(size, parts);
+  const auto [n, first, count] = range_of_part(size, parts);
   const size_t offset = static_cast<size_t>(n) * size + first;
   GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
   part.load(x + offset, count, kGroupNormSplitThreads, args.vectors != 0);

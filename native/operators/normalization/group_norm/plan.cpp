@@ -43,7 +43,7 @@ struct ChannelsLastSplit {
   int64_t blocks() const { return divide_up(channels, width()); }
   int64_t slabs() const { return divide_up(pixels, slab); }
   int64_t work_groups() const { return images * blocks() * slabs(); }
-  // Returns the most groups that the channels of a block belong to.
+  // Returns the maximum number of groups to which the channels of a block belong.
   int64_t groups() const {
     if (width() % group_channels == 0) return width() / group_channels;
     return group_channels % width() == 0 ? 1 : (width() - 2) / group_channels + 2;
@@ -54,11 +54,11 @@ struct ChannelsLastSplit {
     rounds = divide_up(slab, round_pixels());
   }
 
-  // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns
-  // false if the smallest such block is too large. Blocks of more than kFew packs, in all pixels, must also
-  // occupy a quarter of the compute units, and be wide enough to use full memory sectors. A cache compensates
-  // for partial sectors of smaller blocks.
-  bool take_whole_groups(const DeviceFacts& device) {
+  // Chooses blocks of complete groups, such that one work-group processes all pixels of a block. Returns false if the
+  // smallest such block is too large. If a block has more than kFew packs in all pixels, the blocks must also occupy a
+  // quarter of the compute units and use full memory sectors. For smaller blocks, a cache compensates for partial
+  // sectors.
+  bool choose_complete_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kChannelsLastThreads, kFew = 4 * kChannelsLastThreads,
                       kMost = 16 * kChannelsLastThreads;  // packs in all pixels
     constexpr int64_t kNarrow = 32;                       // channels
@@ -78,9 +78,9 @@ struct ChannelsLastSplit {
     return columns * pixels <= kFew || (fills() && width() >= std::min(kNarrow, channels));
   }
 
-  // Chooses blocks of 128 bytes (64 bytes without packs), or less if these have too many groups. The slabs
-  // should fill the device. But each work-group also reads the moments of all slabs of its groups. The number
-  // of slabs is limited so that these are at most a quarter of the bytes of X that a work-group reads.
+  // Chooses blocks of 128 bytes (64 bytes without packs), or less if these have too many groups. The slabs should fill
+  // the device. But each work-group also reads the moments of all slabs of its groups: at most a quarter as many bytes
+  // as of X, which limits the number of slabs.
   void split_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t most = size == 8 ? 8 : 32;
@@ -119,7 +119,7 @@ Plan channels_last_plan(const GroupNormProblem& p, bool aligned, const DeviceFac
   Plan plan;
   ChannelsLastSplit split(p, aligned);
   const bool wide = split.size == 8;
-  if (split.take_whole_groups(device)) {
+  if (split.choose_complete_groups(device)) {
     hip::GroupNormChannelsLastArgs args = {};
     fill(args, p);
     args.tiles = split.tiles();

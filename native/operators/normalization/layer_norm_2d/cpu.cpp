@@ -15,33 +15,33 @@ constexpr int64_t kMinPixels = 32;
 constexpr int64_t kBlockFloats = 32 * 1024;  // floats per block of pixels: fits into the second-level cache
 constexpr int64_t kChannels = 32;            // channels per partial sum
 
-// Pixels that are normalised at a time.
+// Returns the number of pixels that are normalized at a time.
 int64_t block_of(const LayerNorm2dProblem& p) {
   const int64_t pixels =
       std::clamp(kBlockFloats / std::max<int64_t>(p.C, 1), kMinPixels, kMaxPixels) / 16 * 16;
   return std::min(pixels, p.pixels);
 }
 
-struct Parts {
+struct Buffers {
   float *gamma, *beta;  // converted to float; unused for float
   float* block;         // for each worker thread: X converted to float
-  int64_t numbers;      // floats per block
+  int64_t block_floats;
 };
 
 template <class T>
-Parts take_parts(const LayerNorm2dProblem& p, size_t workers, Workspace& workspace) {
+Buffers take_buffers(const LayerNorm2dProblem& p, size_t workers, Workspace& workspace) {
   constexpr bool kConverts = !std::is_same_v<T, float>;
-  Parts parts;
-  parts.gamma = workspace.take<float>(kConverts ? p.C : 0);
-  parts.beta = workspace.take<float>(kConverts ? p.C : 0);
-  parts.numbers = kConverts ? p.C * block_of(p) : 0;
-  parts.block = workspace.take<float>(static_cast<int64_t>(workers) * parts.numbers);
-  return parts;
+  Buffers buffers;
+  buffers.gamma = workspace.take<float>(kConverts ? p.C : 0);
+  buffers.beta = workspace.take<float>(kConverts ? p.C : 0);
+  buffers.block_floats = kConverts ? p.C * block_of(p) : 0;
+  buffers.block = workspace.take<float>(static_cast<int64_t>(workers) * buffers.block_floats);
+  return buffers;
 }
 
-// sum[i] = the sum over channels of of(row of X, i), for n pixels.
-template <class Of>
-void sum_channels(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, const Of& of) {
+// sum[i] = the sum over channels of term(row of X, i), for n pixels.
+template <class Term>
+void sum_channels(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, const Term& term) {
   float part[kMaxPixels];
   std::fill_n(sum, n, 0.0f);
   for (int64_t first = 0; first < C; first += kChannels) {
@@ -49,7 +49,7 @@ void sum_channels(const float* x, int64_t stride, int64_t C, int64_t n, float* s
     for (int64_t c = first; c < std::min(C, first + kChannels); ++c) {
       const float* row = x + c * stride;
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) part[i] += of(row, i);
+      for (int64_t i = 0; i < n; ++i) part[i] += term(row, i);
     }
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) sum[i] += part[i];
@@ -61,7 +61,7 @@ void sum_channels(const float* x, int64_t stride, int64_t C, int64_t n, float* s
 template <class T>
 size_t layer_norm_2d_workspace(const LayerNorm2dProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts<T>(p, workers, workspace);
+  take_buffers<T>(p, workers, workspace);
   return workspace.bytes();
 }
 
@@ -71,9 +71,9 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
   constexpr bool kConverts = !std::is_same_v<T, float>;
   if (p.N * p.C * p.pixels == 0) return;
   Workspace workspace(memory);
-  const Parts parts = take_parts<T>(p, parallel.workers(), workspace);
-  const float* g = as_float(gamma, parts.gamma, static_cast<size_t>(p.C));
-  const float* b = as_float(beta, parts.beta, static_cast<size_t>(p.C));
+  const Buffers buffers = take_buffers<T>(p, parallel.workers(), workspace);
+  const float* g = as_float(gamma, buffers.gamma, static_cast<size_t>(p.C));
+  const float* b = as_float(beta, buffers.beta, static_cast<size_t>(p.C));
   const int64_t block = block_of(p), blocks = (p.pixels + block - 1) / block;
 
   parallel_for(parallel, p.N * blocks, [&](int64_t item, size_t worker) {
@@ -83,7 +83,7 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
     const float* s = nullptr;
     int64_t stride = p.pixels;
     if constexpr (kConverts) {
-      float* copy = parts.block + static_cast<int64_t>(worker) * parts.numbers;
+      float* copy = buffers.block + static_cast<int64_t>(worker) * buffers.block_floats;
       for (int64_t c = 0; c < p.C; ++c) to_float(x + at + c * p.pixels, copy + c * n, static_cast<size_t>(n));
       s = copy;
       stride = n;

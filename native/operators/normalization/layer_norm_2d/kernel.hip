@@ -2,8 +2,8 @@
 // variance over the channels of a pixel.
 //
 // Bound by memory. A work-group processes adjacent pixels, or pairs of pixels, and loads complete memory
-// sectors. A work-item processes a slice of the channels of a pixel or pair. X is read once if a work-item
-// has registers for its channels, else three times, two of them from a cache. About 8 FLOPs per element.
+// sectors. A work-item processes a slice of the channels of a pixel or pair. X is read once if the slice fits into
+// registers; otherwise it is read three times, twice from a cache. About 8 FLOPs per element.
 // Launch: operators/normalization/layer_norm_2d/plan.cpp.
 #include "blocks/gpu/vec.h"
 #include "operators/normalization/layer_norm_2d/args.h"
@@ -73,17 +73,17 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   // of exactly 0. Y may be X, so all work-items must read the pivot before one of them writes.
   const Values pivot = load_vec<kWidth>(x);
   Sums part = {};
-  each([&](uint32_t, const Values& numbers) {
-    UNROLL for (int w = 0; w < kWidth; ++w) part.v[w] += to_float(numbers.v[w]) - to_float(pivot.v[w]);
+  each([&](uint32_t, const Values& values) {
+    UNROLL for (int w = 0; w < kWidth; ++w) part.v[w] += to_float(values.v[w]) - to_float(pivot.v[w]);
   });
   Sums mean = sum_of(lds.first, part);
   UNROLL for (int w = 0; w < kWidth; ++w) {
     mean.v[w] = to_float(pivot.v[w]) + mean.v[w] / static_cast<float>(args.C);
     part.v[w] = 0;
   }
-  each([&](uint32_t, const Values& numbers) {
+  each([&](uint32_t, const Values& values) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
-      const float d = to_float(numbers.v[w]) - mean.v[w];
+      const float d = to_float(values.v[w]) - mean.v[w];
       part.v[w] += d * d;
     }
   });
@@ -92,11 +92,11 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     scale.v[w] = rsqrt_exact(scale.v[w] / static_cast<float>(args.C) + args.epsilon);
   }
   if (!inside) return;
-  each([&](uint32_t c, const Values& numbers) {
+  each([&](uint32_t c, const Values& values) {
     const float g = to_float(gamma[c]), b = to_float(beta[c]);
     Values out;
     UNROLL for (int w = 0; w < kWidth; ++w) {
-      out.v[w] = from_float<T>((to_float(numbers.v[w]) - mean.v[w]) * scale.v[w] * g + b);
+      out.v[w] = from_float<T>((to_float(values.v[w]) - mean.v[w]) * scale.v[w] * g + b);
     }
     store_vec(y + c * step, out);
   });

@@ -1,4 +1,4 @@
-// FusedLayerNorm2d: normalisation over the channels (axis 1) of each pixel.
+// FusedLayerNorm2d: normalization over the channels (axis 1) of each pixel.
 #pragma once
 
 #include <cstdint>

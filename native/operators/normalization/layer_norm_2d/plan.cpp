@@ -33,10 +33,11 @@ Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half, bool aligned) {
   args.C = to_u31(p.C);
   args.pixels = to_u31(p.pixels);
   args.epsilon = p.epsilon;
-  const Kernel of = kernel_for(p.C);
+  const Kernel chosen = kernel_for(p.C);
   const bool pairs = half && aligned && p.pixels % 2 == 0;  // two pixels per work-item
-  const char* kernel = float_kernel(kernel_name({of.name, pairs ? "_pairs" : ""}), half);
-  const uint32_t groups = to_u31(divide_up(p.pixels, hip::kLayerNorm2dThreads / of.slices * (pairs ? 2 : 1)));
+  const char* kernel = float_kernel(kernel_name({chosen.name, pairs ? "_pairs" : ""}), half);
+  const uint32_t groups =
+      to_u31(divide_up(p.pixels, hip::kLayerNorm2dThreads / chosen.slices * (pairs ? 2 : 1)));
   to_u31(p.N);
   for (int64_t first = 0; first < p.N; first += kMaxGrid) {
     args.first_image = static_cast<uint32_t>(first);

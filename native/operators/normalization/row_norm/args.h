@@ -26,9 +26,8 @@ struct RowNormArgs : Arguments<7, 232> {
   uint32_t first_row;
   uint32_t gamma_step;  // stride of gamma over images; 0 if all share one
   uint32_t rows;        // rows of all launches
-  // For row_norm_windows_*. One tensor has another row order than the work-groups, and its address is that of
-  // row 0 of all launches. If `into` is set, it is x without a residual and y with a residual; else it is the
-  // residual.
+  // For row_norm_windows_*. Work-groups process one tensor in a different row order, and its address is that of row 0
+  // of all launches. If `into` is set, this tensor is x, or y if there is a residual. Otherwise it is the residual.
   RowWindows windows;
   int32_t into;
   uint32_t unused;

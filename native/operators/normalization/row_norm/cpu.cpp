@@ -10,21 +10,21 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-struct Parts {
+struct Buffers {
   float *gamma, *beta;  // converted to float; unused for float
   float* rows;          // three rows for each worker thread: s, x and r
   int64_t stride;       // floats per row
 };
 
 template <class T>
-Parts take_parts(const RowNormProblem& p, size_t workers, Workspace& workspace) {
+Buffers take_buffers(const RowNormProblem& p, size_t workers, Workspace& workspace) {
   constexpr bool kConverts = !std::is_same_v<T, float>;
-  Parts parts;
-  parts.gamma = workspace.take<float>(kConverts ? p.images * p.D : 0);
-  parts.beta = workspace.take<float>(kConverts && !p.rms ? p.images * p.D : 0);
-  parts.stride = (p.D + 15) / 16 * 16;
-  parts.rows = workspace.take<float>(static_cast<int64_t>(workers) * 3 * parts.stride);
-  return parts;
+  Buffers buffers;
+  buffers.gamma = workspace.take<float>(kConverts ? p.images * p.D : 0);
+  buffers.beta = workspace.take<float>(kConverts && !p.rms ? p.images * p.D : 0);
+  buffers.stride = (p.D + 15) / 16 * 16;
+  buffers.rows = workspace.take<float>(static_cast<int64_t>(workers) * 3 * buffers.stride);
+  return buffers;
 }
 
 // Returns the sum of f(v) over n elements, computed in several independent vector accumulators.
@@ -48,18 +48,20 @@ struct Rows {
 
 Rows rows_at(const RowNormProblem& p, int64_t row) {
   const hip::RowWindows& w = p.windows;
-  const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
-  const auto place = static_cast<uint32_t>(row);
-  // A line of a window is contiguous in the image as well, unless the image ends or begins within that line.
+  const auto divide = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
+  const auto within_image = static_cast<uint32_t>(row);
+  // A line of a window is also contiguous in the image, unless the image begins or ends within that line.
   const uint32_t width = w.window_width.d;
   if (!p.has_residual) {
-    const uint32_t first = row_in_images(w, place, by), more = width - place % width - 1;
+    const uint32_t first = row_in_images(w, within_image, divide), more = width - within_image % width - 1;
     if (first == hip::kNoRow) return {-1, row, row, 0};
-    return {first, row, row, row_in_images(w, place + more, by) == first + more ? more : 0};
+    return {first, row, row, row_in_images(w, within_image + more, divide) == first + more ? more : 0};
   }
-  const uint32_t first = row_in_windows(w, place, by), more = std::min(width, w.width - place % w.width) - 1;
-  const int64_t beside = row_in_windows(w, place + more, by) == first + more ? more : 0;
-  return p.order == RowOrder::kIntoWindows ? Rows{row, row, first, beside} : Rows{row, first, row, beside};
+  const uint32_t first = row_in_windows(w, within_image, divide),
+                 more = std::min(width, w.width - within_image % w.width) - 1;
+  const int64_t more_rows = row_in_windows(w, within_image + more, divide) == first + more ? more : 0;
+  return p.order == RowOrder::kIntoWindows ? Rows{row, row, first, more_rows}
+                                           : Rows{row, first, row, more_rows};
 }
 
 template <class T, bool kWindows>
@@ -69,17 +71,17 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
   const int64_t D = p.D;
   const auto count = static_cast<size_t>(D);
   Workspace workspace(memory);
-  const Parts parts = take_parts<T>(p, parallel.workers(), workspace);
+  const Buffers buffers = take_buffers<T>(p, parallel.workers(), workspace);
   const size_t parameters = static_cast<size_t>(p.images) * count;
-  const float* gammas = as_float(gamma, parts.gamma, parameters);
-  const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
+  const float* gammas = as_float(gamma, buffers.gamma, parameters);
+  const float* betas = p.rms ? nullptr : as_float(beta, buffers.beta, parameters);
   const int64_t rows_of_image = p.rows / p.images;
 
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
   parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t worker) {
-    float* s_buffer = parts.rows + static_cast<int64_t>(worker) * 3 * parts.stride;
-    float* x_buffer = s_buffer + parts.stride;
-    float* r_buffer = x_buffer + parts.stride;
+    float* s_buffer = buffers.rows + static_cast<int64_t>(worker) * 3 * buffers.stride;
+    float* x_buffer = s_buffer + buffers.stride;
+    float* r_buffer = x_buffer + buffers.stride;
     Rows at = {};
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
       if (!kWindows) {
@@ -105,7 +107,7 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
         if (p.writes_sum) store(sum + row * D, total, count);
         s = total;
       }
-      // Partial sums of blocks are joined in double: long rows lose no precision.
+      // The sums of blocks are added in double, so that long rows lose no precision.
       double mean = 0;
       if (!p.rms) {
         // Without the pivot, a large mean would cost digits of the sum. A row of equal values has a variance of
@@ -143,7 +145,7 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
 template <class T>
 size_t row_norm_workspace(const RowNormProblem& p, size_t workers) {
   Workspace workspace(nullptr);
-  take_parts<T>(p, workers, workspace);
+  take_buffers<T>(p, workers, workspace);
   return workspace.bytes();
 }
 

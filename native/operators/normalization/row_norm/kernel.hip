@@ -2,10 +2,11 @@
 // D of s = x + r. s is rounded to T, like the result of the Add that the operator replaces. Statistics are
 // float32, and the variance is computed from deviations.
 //
-// Bound by memory. row_norm_* keeps a row in the registers of a part of a wave or, if it is longer, of a work-group: X (and
-// R) are read once, Y (and S) written once; about 8 FLOPs per element. row_norm_any_* is for rows that do not fit or are not aligned,
-// and reads them three times. row_norm_* reached 80 to 99 % of a copy's bandwidth on an H200
-// (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows between image order and window order.
+// Bound by memory. row_norm_* keeps a short row in the registers of a part of a wave, and a longer row in those of a
+// work-group. X (and R) are read once and Y (and S) are written once; about 8 FLOPs per element. row_norm_any_* is for
+// rows that do not fit or are not aligned, and reads them three times. row_norm_* reached 80 to 99 % of a copy's
+// bandwidth on an H200 (docs/measurements/gpu_h200.md). row_norm_windows_* also reorders rows between image order and
+// window order.
 // Without R, X is in image order and Y in window order. With R, either Y or R is in window order. Launch:
 // operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
@@ -26,13 +27,13 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters, uint
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
-// The rows of x, residual and y for a row of the launch. One of them may have another order. x is kNoRow for padding.
-struct OtherRows {
+// The rows of x, residual and y for a row of the launch. One of them may differ from that row. x is kNoRow for padding.
+struct TensorRows {
   uint32_t x, residual, y;
 };
 
 template <bool kWindows>
-DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual, uint32_t row) {
+DEVICE TensorRows tensor_rows(const RowNormArgs& args, bool has_residual, uint32_t row) {
   if constexpr (kWindows) {
     const auto by = [](uint32_t n, const Divisor& d) { return divide(n, d); };
     if (!has_residual) return {row_in_images(args.windows, args.first_row + row, by), row, row};
@@ -68,21 +69,22 @@ DEVICE void row_norm(const RowNormArgs& args) {
   const auto part = static_cast<int>(divide(static_cast<uint32_t>(thread_x()), args.lanes)),
              lane = thread_x() - part * lanes;
   const uint32_t own_row = static_cast<uint32_t>(block_x()) * args.parts + static_cast<uint32_t>(part);
-  // Every work-item of a wave takes part in the sums. Those beyond the last row compute it again, and do not store it.
+  // Every work-item of a wave takes part in the sums. Work-items beyond the last row compute it again and do not store
+  // it.
   const bool is_row = own_row < args.count;
   const uint32_t row = is_row ? own_row : args.count - 1;
   const T *gamma = parameters_of<T>(args, args.gamma, row), *beta = parameters_of<T>(args, args.beta, row);
   const auto element = [&](int k) { return static_cast<uint32_t>(k * lanes + lane) * kSize; };
-  const OtherRows other = other_rows<kWindows>(args, residual != nullptr, row);
-  const bool is_padding = kWindows && other.x == kNoRow;
-  y += static_cast<size_t>(other.y) * D;
-  x += is_padding ? 0 : static_cast<size_t>(other.x) * D;
+  const TensorRows rows = tensor_rows<kWindows>(args, residual != nullptr, row);
+  const bool is_padding = kWindows && rows.x == kNoRow;
+  y += static_cast<size_t>(rows.y) * D;
+  x += is_padding ? 0 : static_cast<size_t>(rows.x) * D;
   Pack<T> pack[kRowNormVectors] = {}, g[kRowNormVectors], b[kRowNormVectors] = {};
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) < D && !is_padding) pack[k] = load_pack(x + element(k));
   }
   if (residual != nullptr) {
-    residual += static_cast<size_t>(other.residual) * D;
+    residual += static_cast<size_t>(rows.residual) * D;
     Pack<T> add[kRowNormVectors];
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) < D) add[k] = load_pack(residual + element(k));
@@ -95,7 +97,7 @@ DEVICE void row_norm(const RowNormArgs& args) {
       if (sum != nullptr && is_row) store_pack(sum + static_cast<size_t>(row) * D + element(k), pack[k]);
     }
   }
-  // The parameters arrive during the sums.
+  // The parameters are loaded while the sums are computed.
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) >= D) continue;
     g[k] = load_pack(gamma + element(k));
@@ -145,14 +147,14 @@ DEVICE void row_norm_any(const RowNormArgs& args) {
   const uint32_t D = args.D;
   const auto row = static_cast<uint32_t>(block_x()), first = static_cast<uint32_t>(thread_x());
   const T *gamma = parameters_of<T>(args, args.gamma, row), *beta = parameters_of<T>(args, args.beta, row);
-  const OtherRows other = other_rows<kWindows>(args, residual != nullptr, row);
-  y += static_cast<size_t>(other.y) * D;
-  if (kWindows && other.x == kNoRow) {
+  const TensorRows rows = tensor_rows<kWindows>(args, residual != nullptr, row);
+  y += static_cast<size_t>(rows.y) * D;
+  if (kWindows && rows.x == kNoRow) {
     for (uint32_t i = first; i < D; i += kRowNormAnyThreads) y[i] = from_float<T>(0.0f);
     return;
   }
-  x += static_cast<size_t>(other.x) * D;
-  if (residual != nullptr) residual += static_cast<size_t>(other.residual) * D;
+  x += static_cast<size_t>(rows.x) * D;
+  if (residual != nullptr) residual += static_cast<size_t>(rows.residual) * D;
   const auto value = [&](uint32_t i) {
     float v = to_float(x[i]);
     if (residual != nullptr) v = to_float(from_float<T>(v + to_float(global(residual)[i])));

@@ -175,7 +175,7 @@ template <class T>
 using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
 
 // Drops leading axes of size 1 down to `rank`, so that [1, 1, D] is accepted as a row.
-Shape without_ones_in_front(const Shape& shape, size_t rank) {
+Shape without_leading_ones(const Shape& shape, size_t rank) {
   size_t first = 0;
   while (shape.rank() - first > rank && shape[first] == 1) ++first;
   Shape rest(shape.rank() - first);
@@ -194,8 +194,7 @@ struct Statistics {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
-    // An omitted output before a present one cannot be distinguished from a present one here; its copy is not
-    // run.
+    // An omitted output before a present one looks present here, but its copy is not run.
     const auto requested = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
     p.writes_statistics = requested(mean) || requested(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
@@ -229,14 +228,14 @@ Planner plan_row_norm(const Node& node, bool rms) {
     p.has_beta = call.has_input(2);
     const Ref y = set_output(call, 0, x.shape);
     const bool half = is_half(x);
-    const auto of_row = [&](size_t i) {
-      const Shape given = without_ones_in_front(call.input(i).shape, row.rank());
+    const auto parameter = [&](size_t i) {
+      const Shape given = without_leading_ones(call.input(i).shape, row.rank());
       if (given == row) return Ref::input(i);
       const Ref repeated = program.reserve(p.D * bytes_of(x.type));
       program.launch(gpu::broadcast_plan(given, row, half, call.aligned()), {Ref::input(i)}, {repeated});
       return repeated;
     };
-    const Ref gamma = of_row(1), beta = p.has_beta ? of_row(2) : Ref();
+    const Ref gamma = parameter(1), beta = p.has_beta ? parameter(2) : Ref();
     statistics.launch(call, program, p, axis, {Ref::input(0), gamma, beta}, y, Ref());
   };
 }
@@ -280,7 +279,7 @@ std::string refuse_row_norm(const Node& node, size_t statistics) {
   if (!mixed.empty()) return mixed;
   for (size_t i = 1; i <= statistics; ++i) {
     const bool requested = i < node.outputs.size() && node.outputs[i].present;
-    if (requested && node.outputs[i].type != ElementType::kFloat) return "statistics that are not float";
+    if (requested && node.outputs[i].type != ElementType::kFloat) return "the statistics are not float";
   }
   return "";
 }

@@ -14,8 +14,8 @@
 
 namespace graphopt {
 
-// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order. Without a
-// residual there may be padding, where Y is 0. kFromWindows: the residual is in window order.
+// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order and, without a
+// residual, may have padding rows, which are 0. kFromWindows: the residual is in window order.
 enum class RowOrder { kImages, kIntoWindows, kFromWindows };
 
 // LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).

@@ -43,7 +43,7 @@ Rows rows_of_groups(int64_t rows, int64_t vectors, const DeviceFacts& device) {
   }
   int64_t lanes = 1;
   while (lanes < std::min(vectors, wave)) lanes *= 2;
-  // Work-groups of several waves only if there are more waves than the device's work-groups have room for.
+  // Work-groups have several waves only if there are enough rows for two such work-groups per compute unit.
   constexpr int64_t kThreads = 128;
   const bool are_many = rows * lanes / kThreads >= 2 * device.compute_units;
   return {lanes, (are_many ? kThreads : wave) / lanes};

@@ -10,8 +10,8 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kChunk = 16 * kBlock;  // elements that one thread takes at a time
-constexpr int64_t kShortPlane = 16;      // planes with fewer elements are processed many at a time
+constexpr int64_t kChunk = 16 * kBlock;  // elements that a thread processes at a time
+constexpr int64_t kShortPlane = 16;      // planes with fewer elements are processed together
 
 // y = act(x * s + h (+ r)) in one pass, which hides the arithmetic behind the latency of memory. Loops have
 // no dependences, because y overlaps x or r only if it is the same array.
@@ -52,7 +52,7 @@ bool has_short_planes(const ScaleShiftProblem& p) { return p.inner < kShortPlane
 
 // scale and shift as floats, one per channel, or one per element of an image if planes are short.
 struct Expanded {
-  int64_t times;
+  int64_t times;         // floats per channel
   float *scale, *shift;  // null: the parameters are read in place
 };
 
@@ -89,7 +89,7 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
   const Expanded expanded = take_expanded<T>(p, workspace);
   const float* s = expand(scale, p.C, expanded.times, expanded.scale);
   const float* h = expand(shift, p.C, expanded.times, expanded.shift);
-  // Runs of elements that share one call: a plane, or with short planes all planes of an image.
+  // Elements per call of a loop: a plane, or with short planes all planes of an image.
   const int64_t run = short_planes ? p.C * p.inner : p.inner;
 
   const Loops loops = loops_of(p.act.kind);

@@ -1,6 +1,6 @@
 // ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r). BatchNormalization: y = (x - mean[c]) scale[c] /
-// sqrt(variance[c] + epsilon) + shift[c]. The end of a convolution with PRelu: y = x + shift[c] + r,
-// multiplied by slope[c] if negative.
+// sqrt(variance[c] + epsilon) + shift[c]. The last step of a convolution with PRelu: y = x + shift[c] + r, multiplied
+// by slope[c] if negative.
 //
 // Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs per element besides the activation.
 // A work-group processes kTile consecutive elements, 16 bytes per work-item: a larger tile would leave too
@@ -17,9 +17,10 @@ struct Coefficients {
   float mean, scale, shift, slope;
 };
 
-// coefficients(c): the coefficients of channel c.
-template <class T, class Args, class Of>
-DEVICE void by_channel(const Args& args, const T* residual, const Activation& act, const Of& coefficients) {
+// Computes y of one launch. coefficients(c) returns the coefficients of channel c.
+template <class T, class Args, class GetCoefficients>
+DEVICE void apply_by_channel(const Args& args, const T* residual, const Activation& act,
+                             const GetCoefficients& coefficients) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &channels = args.channels;
@@ -87,15 +88,17 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
 template <class T>
 DEVICE void scale_shift(const ScaleShiftArgs& args) {
   const T *scale = args.scale, *shift = args.shift, *residual = args.residual;
-  by_channel<T>(args, residual, args.act,
-                [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c]), 1.0f}; });
+  apply_by_channel<T>(args, residual, args.act, [&](uint32_t c) {
+    return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c]), 1.0f};
+  });
 }
 
 template <class T>
 DEVICE void shift_prelu(const ShiftPReluArgs& args) {
   const T *slope = args.slope, *shift = args.shift, *residual = args.residual;
-  by_channel<T>(args, residual, Activation{},
-                [&](uint32_t c) { return Coefficients{0.0f, 1.0f, to_float(shift[c]), to_float(slope[c])}; });
+  apply_by_channel<T>(args, residual, Activation{}, [&](uint32_t c) {
+    return Coefficients{0.0f, 1.0f, to_float(shift[c]), to_float(slope[c])};
+  });
 }
 
 // BatchNormalization of x of type T, with statistics and parameters of type P.
@@ -103,7 +106,7 @@ template <class T, class P>
 DEVICE void batch_norm(const BatchNormArgs& args) {
   const P *scale = args.scale, *shift = args.shift, *mean = args.mean, *variance = args.variance;
   const T* no_residual = nullptr;
-  by_channel<T>(args, no_residual, Activation{}, [&](uint32_t c) {
+  apply_by_channel<T>(args, no_residual, Activation{}, [&](uint32_t c) {
     return Coefficients{to_float(mean[c]),
                         to_float(scale[c]) * rsqrt_exact(to_float(variance[c]) + args.epsilon),
                         to_float(shift[c]), 1.0f};

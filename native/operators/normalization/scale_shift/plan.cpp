@@ -7,16 +7,16 @@ namespace graphopt::gpu {
 
 namespace {
 
-// Adds launches for all planes, each for as many planes as one launch can process. fill(args, part) sets the
-// arguments that differ between kernels; part(b) is the launch's part of a buffer with the shape of X.
+// Adds launches for all planes; each launch processes as many planes as possible. fill(args, part) sets the arguments
+// that differ between kernels. part(b) returns the launch's part of a buffer with the shape of X.
 template <class Args, class Fill>
 void add_launches(Plan& plan, const ScaleShiftProblem& p, int64_t element, bool aligned, const char* name,
                   const Fill& fill) {
   constexpr int64_t kBytes = hip::kScaleShiftThreads * 16;
   const int64_t planes = p.N * p.C;
   if (planes * p.inner == 0) return;
-  // A launch counts elements with 31 bits. If 8 planes fit into a launch, it processes a multiple of 8
-  // planes, so the next launch starts at a multiple of 16 bytes.
+  // A launch counts elements with 31 bits. If a launch can process 8 planes or more, it processes a multiple of 8
+  // planes, so that the next launch starts at a multiple of 16 bytes.
   int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.inner));
   if (step > 8) step -= step % 8;
   for (int64_t first = 0; first < planes; first += step) {

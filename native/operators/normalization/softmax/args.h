@@ -5,9 +5,9 @@
 
 namespace graphopt::hip {
 
-// The values of `function` in the arguments of softmax_* and lp_norm_*: the function to compute.
-enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
-enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
+// The values of `function` in the arguments of softmax_* and lp_norm_*.
+enum SoftmaxFunction : int32_t { kSoftmax, kLogSoftmax };
+enum LpNormFunction : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
 // A work-item keeps up to kSoftmaxKept elements of a row or column in registers.
 constexpr int kSoftmaxKept = 8;
@@ -27,7 +27,7 @@ constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 struct SoftmaxColumnsArgs : Arguments<2, 40> {
   In x;
   Out y;
-  Divisor groups;  // work-groups for each of `outer`
+  Divisor groups;  // work-groups for each index of `outer`
   uint32_t D, inner;
   int32_t function;
 };

@@ -1,6 +1,6 @@
 // Softmax, LogSoftmax and LpNormalization, in float32. A work-group processes a row of the last axis, or
 // adjacent columns of another axis. In float16, a work-item can process two columns. Elements are kept in
-// registers if they fit. Otherwise they are read two or three times, all but the first time from the cache.
+// registers if they fit. Otherwise they are read two or three times; only the first read is from memory.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs per element. scripts/gpu_bench.py
 // compares the kernels with a copy.
@@ -12,19 +12,19 @@
 namespace graphopt::hip {
 
 // Softmax and LogSoftmax: the terms of the sum over an axis, and the results computed from the sum. kShifts:
-// elements are relative to `most`, the largest element.
+// elements are relative to `maximum`, the largest element.
 struct Exponentials {
   static constexpr bool kShifts = true;
   int32_t function;
   float scale, shift;
 
-  DEVICE float summand(float v, float most) const { return exp_fast(v - most); }
-  DEVICE void finish(float most, float sum) {
+  DEVICE float summand(float v, float maximum) const { return exp_fast(v - maximum); }
+  DEVICE void finish(float maximum, float sum) {
     scale = 1.0f / sum;
-    shift = most + 0.69314718f * log2_fast(sum);
+    shift = maximum + 0.69314718f * log2_fast(sum);
   }
-  DEVICE float result(float v, float most) const {
-    return function == kLogSoftmax ? v - shift : exp_fast(v - most) * scale;
+  DEVICE float result(float v, float maximum) const {
+    return function == kLogSoftmax ? v - shift : exp_fast(v - maximum) * scale;
   }
 };
 
@@ -39,11 +39,11 @@ struct Powers {
 };
 
 struct SoftmaxLds {
-  WaveSums most, sum;
+  WaveSums maximum, sum;
 };
 
-// Returns the larger of v and most; NaN if one of them is NaN.
-DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
+// Returns the larger of v and maximum; NaN if one of them is NaN.
+DEVICE float larger(float v, float maximum) { return v > maximum || v != v ? v : maximum; }
 
 // Processes a row of at most kSoftmaxKept elements per work-item, which are all loaded at once.
 template <class T, class Of>
@@ -53,24 +53,24 @@ DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.D;
   const T* const x = static_cast<const T*>(args.x) + row;
   T* const y = static_cast<T*>(args.y) + row;
-  const auto place = [&](int k) { return static_cast<uint32_t>(k * args.threads + thread_x()); };
+  const auto index = [&](int k) { return static_cast<uint32_t>(k * args.threads + thread_x()); };
   float v[kSoftmaxKept];
   UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
-    v[k] = place(k) < args.D ? to_float(x[place(k)]) : Of::kShifts ? -infinity() : 0.0f;
+    v[k] = index(k) < args.D ? to_float(x[index(k)]) : Of::kShifts ? -infinity() : 0.0f;
   }
-  float most = 0;
+  float maximum = 0;
   if constexpr (Of::kShifts) {
-    most = v[0];
-    UNROLL for (int k = 1; k < kSoftmaxKept; ++k) most = larger(v[k], most);
-    most = group_max(most, lds.most, args.threads);
+    maximum = v[0];
+    UNROLL for (int k = 1; k < kSoftmaxKept; ++k) maximum = larger(v[k], maximum);
+    maximum = group_max(maximum, lds.maximum, args.threads);
   }
   float sum = 0;
   UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
-    if (place(k) < args.D) sum += of.summand(v[k], most);
+    if (index(k) < args.D) sum += of.summand(v[k], maximum);
   }
-  of.finish(most, group_sum(sum, lds.sum, args.threads));
+  of.finish(maximum, group_sum(sum, lds.sum, args.threads));
   UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
-    if (place(k) < args.D) y[place(k)] = from_float<T>(of.result(v[k], most));
+    if (index(k) < args.D) y[index(k)] = from_float<T>(of.result(v[k], maximum));
   }
 }
 
@@ -85,17 +85,17 @@ DEVICE void softmax(const SoftmaxArgs& args) {
   const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(args.threads);
-  float most = 0;
+  float maximum = 0;
   if constexpr (Of::kShifts) {
-    most = to_float(x[row]);
-    for (uint32_t i = first; i < D; i += step) most = larger(to_float(x[row + i]), most);
-    most = group_max(most, lds.most, args.threads);
+    maximum = to_float(x[row]);
+    for (uint32_t i = first; i < D; i += step) maximum = larger(to_float(x[row + i]), maximum);
+    maximum = group_max(maximum, lds.maximum, args.threads);
   }
   float sum = 0;
-  for (uint32_t i = first; i < D; i += step) sum += of.summand(to_float(x[row + i]), most);
-  of.finish(most, group_sum(sum, lds.sum, args.threads));
+  for (uint32_t i = first; i < D; i += step) sum += of.summand(to_float(x[row + i]), maximum);
+  of.finish(maximum, group_sum(sum, lds.sum, args.threads));
   for (uint32_t i = first; i < D; i += step) {
-    y[row + i] = from_float<T>(of.result(to_float(x[row + i]), most));
+    y[row + i] = from_float<T>(of.result(to_float(x[row + i]), maximum));
   }
 }
 
@@ -120,17 +120,17 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const T* const x = static_cast<const T*>(args.x) + first;
   T* const y = static_cast<T*>(args.y) + first;
   const auto row = [&](uint32_t i) { return load_vec<kWidth>(x + static_cast<size_t>(i) * args.inner); };
-  const auto numbers_of = [](const Vec<T, kWidth>& in) {
-    Values numbers;
-    UNROLL for (int w = 0; w < kWidth; ++w) numbers.v[w] = to_float(in.v[w]);
-    return numbers;
+  const auto to_floats = [](const Vec<T, kWidth>& in) {
+    Values values;
+    UNROLL for (int w = 0; w < kWidth; ++w) values.v[w] = to_float(in.v[w]);
+    return values;
   };
-  const auto place = [part](uint32_t k) { return part + k * kSoftmaxParts; };
+  const auto index = [part](uint32_t k) { return part + k * kSoftmaxParts; };
   Vec<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
   if constexpr (kKept) {
     UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
       if (k * kSoftmaxParts >= args.D) break;
-      kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
+      kept[k] = row(index(k) < args.D ? index(k) : args.D - 1);
     }
   }
   // Calls visit(elements of a row, its index) for all rows of the work-item. Rows from D on repeat the last row.
@@ -138,46 +138,46 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     if constexpr (kKept) {
       UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
         if (k * kSoftmaxParts >= args.D) break;
-        visit(numbers_of(kept[k]), place(k));
+        visit(to_floats(kept[k]), index(k));
       }
     } else {
-      for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
+      for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(to_floats(row(i)), i);
     }
   };
-  // Applies join(joined elements, an element) over all parts of a column.
-  const auto over_parts = [&](const Values& own, const auto& join) {
+  // Reduces the values of all work-items of a column by combine(a, b).
+  const auto reduce_parts = [&](const Values& own, const auto& combine) {
     lds.of[part][in_group] = own;
     barrier();
     Values all = lds.of[0][in_group];
     UNROLL for (int p = 1; p < kSoftmaxParts; ++p) {
-      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = join(all.v[w], lds.of[p][in_group].v[w]);
+      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = combine(all.v[w], lds.of[p][in_group].v[w]);
     }
     return all;
   };
-  Values most, sum = {};
-  UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = -infinity();
+  Values maximum, sum = {};
+  UNROLL for (int w = 0; w < kWidth; ++w) maximum.v[w] = -infinity();
   if constexpr (Of::kShifts) {
-    each([&](const Values& numbers, uint32_t) {
-      UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = larger(numbers.v[w], most.v[w]);
+    each([&](const Values& values, uint32_t) {
+      UNROLL for (int w = 0; w < kWidth; ++w) maximum.v[w] = larger(values.v[w], maximum.v[w]);
     });
-    most = over_parts(most, [](float a, float b) { return larger(b, a); });
+    maximum = reduce_parts(maximum, [](float a, float b) { return larger(b, a); });
     barrier();
   }
   Of of[kWidth] = {};
   UNROLL for (int w = 0; w < kWidth; ++w) of[w].function = args.function;
-  each([&](const Values& numbers, uint32_t i) {
+  each([&](const Values& values, uint32_t i) {
     UNROLL for (int w = 0; w < kWidth; ++w) {
-      sum.v[w] += i < args.D ? of[w].summand(numbers.v[w], most.v[w]) : 0.0f;
+      sum.v[w] += i < args.D ? of[w].summand(values.v[w], maximum.v[w]) : 0.0f;
     }
   });
-  sum = over_parts(sum, [](float a, float b) { return a + b; });
+  sum = reduce_parts(sum, [](float a, float b) { return a + b; });
   if (!inside) return;
-  UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(most.v[w], sum.v[w]);
-  each([&](const Values& numbers, uint32_t i) {
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(maximum.v[w], sum.v[w]);
+  each([&](const Values& values, uint32_t i) {
     if (i >= args.D) return;
     Vec<T, kWidth> out;
     UNROLL for (int w = 0; w < kWidth; ++w) {
-      out.v[w] = from_float<T>(of[w].result(numbers.v[w], most.v[w]));
+      out.v[w] = from_float<T>(of[w].result(values.v[w], maximum.v[w]));
     }
     store_vec(y + static_cast<size_t>(i) * args.inner, out);
   });

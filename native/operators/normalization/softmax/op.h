@@ -6,10 +6,10 @@
 namespace graphopt::gpu {
 
 // The function that is computed over an axis.
-enum class OverAxis : int32_t { kSoftmax, kLogSoftmax, kLp1, kLp2 };
+enum class AxisFunction : int32_t { kSoftmax, kLogSoftmax, kLp1, kLp2 };
 
 // x and y [outer, D, inner], over D. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
-Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool half, bool aligned,
+Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, AxisFunction function, bool half, bool aligned,
                   const DeviceFacts& device);
 
 }  // namespace graphopt::gpu
