@@ -7,9 +7,8 @@
 
 namespace graphopt {
 
-// KIND(name, attribute that sets a, attribute that sets b), with null for a parameter that the kind does not
-// have. The numeric value of a kind never changes. The table is a macro because a template cannot make an enumerator or
-// a case label.
+// KIND(name, attribute for a, attribute for b); null: the kind has no such parameter. The numeric value of a kind never
+// changes. The table is a macro because a template cannot make an enumerator or a case label.
 #define GRAPHOPT_ACTIVATIONS(KIND)   \
   KIND(None, nullptr, nullptr)       \
   KIND(Relu, nullptr, nullptr)       \
@@ -32,7 +31,7 @@ enum class ActivationKind : int32_t {
 
 struct ActivationRow {
   const char* name;
-  const char *a, *b;  // attributes
+  const char *a, *b;  // names of the attributes, or null
 };
 constexpr ActivationRow kActivations[] = {
 #define GRAPHOPT_KIND(name, a, b) {#name, a, b},

@@ -1,4 +1,4 @@
-// Activation suffixes of op names and their attributes.
+// The suffixes of operator names for activations, and the attributes of activations.
 #pragma once
 
 #include <vector>

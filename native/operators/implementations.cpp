@@ -11,9 +11,9 @@ bool log_enabled() {
   return on;
 }
 
-void Choice::log_choice(uint32_t number, const char* name, const std::string& refused,
+void Choice::log_choice(uint32_t index, const char* name, const std::string& refused,
                         const Call* call) const {
-  if ((logged_.fetch_or(1u << number) >> number & 1) != 0) return;
+  if ((logged_.fetch_or(1u << index) >> index & 1) != 0) return;
   std::string inputs;
   if (call != nullptr) {
     inputs = ", inputs";

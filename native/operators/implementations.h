@@ -10,16 +10,16 @@
 
 namespace graphopt {
 
-// One implementation of an operator. A list of implementations is in order of preference; its last entry accepts every
-// valid call. Work describes one call and the device on which it runs.
+// One implementation of an operator. A list of implementations is in order of preference, and its last entry accepts
+// every valid call. Work describes one call and the device on which it runs.
 template <class Work>
 struct Implementation {
   const char* name;
-  // Returns the reason for refusing the work; null if the implementation accepts it. May store data for
-  // `plan` in the work.
+  // Returns why the implementation refuses the work; null if it accepts the work. May store data for `plan` in the
+  // work.
   const char* (*refuse)(Work& work);
-  // Adds the steps of a device implementation to the program. Null for a CPU implementation: a CPU kernel needs
-  // only the index of its choice.
+  // Adds the steps of a device implementation to the program. Null for a CPU implementation: a CPU kernel uses only
+  // the index of the chosen implementation.
   void (*plan)(Work& work) = nullptr;
   // Loads the vendor libraries that the implementation calls, before the first call; null if it calls none.
   void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;
@@ -30,7 +30,7 @@ const char* accept_all(Work&) {
   return nullptr;
 }
 
-// The parts of a list of implementations that do not depend on the type of work.
+// The names of a list of implementations, and their functions that load libraries.
 struct Implementations {
   std::vector<std::string> names;
   std::vector<void (*)(gpu::Device&, const gpu::LibraryChoices*)> loads;
@@ -54,10 +54,11 @@ class Choice {
  public:
   explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
 
-  // Returns the index of the implementation to use. If Call::only is set, this is the result; throws Error if that
-  // implementation refuses the work. Otherwise the result is `measured` if that implementation accepts the work and
-  // has not failed in this call, or else the first one in the list that does. The last one in the list is used
-  // without these checks. Without a call, the choice is for all calls.
+  // Returns the index of the implementation to use:
+  // - Call::only if it is set; throws Error if that implementation refuses the work;
+  // - `measured` if that implementation accepts the work and has not failed in this call;
+  // - otherwise the first implementation that accepts the work and has not failed, or the last one without a check.
+  // If `call` is null, the choice holds for all calls.
   template <class Work, size_t n>
   uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call,
                   int measured = -1) const {
@@ -97,7 +98,7 @@ class Choice {
 
  private:
   // Logs the choice the first time that this index is chosen.
-  void log_choice(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
+  void log_choice(uint32_t index, const char* name, const std::string& refused, const Call* call) const;
 
   std::string op_, name_;
   mutable std::atomic<uint32_t> logged_{0};

@@ -9,7 +9,7 @@ std::optional<InputSlice> InputSlice::read(const Attributes& node, size_t input)
   if (!values) return std::nullopt;
   const size_t rank = (values->size() - 1) / 2;  // of the tensor
   throw_if(rank < 2 || values->size() != 2 * rank + 1, "attribute '", kAttributes[input],
-           "' must have an axis, an index, the other axes and a shape");
+           "' must contain an axis, an index, the other axes and a shape");
   const auto shape = values->end() - static_cast<ptrdiff_t>(rank);
   InputSlice slice{(*values)[0], (*values)[1], {values->begin() + 2, shape}, {shape, values->end()}};
   std::vector<int64_t> all = slice.axes;
@@ -32,7 +32,7 @@ Shape reshaped(const Shape& tensor, const std::vector<int64_t>& target) {
   for (size_t i = 0; i < target.size(); ++i) {
     if (result[i] < 0) result[i] = known == 0 ? 0 : tensor.elements() / known;
   }
-  throw_if(result.elements() != tensor.elements(), "a tensor ", tensor, " has not the shape ", result);
+  throw_if(result.elements() != tensor.elements(), "a tensor ", tensor, " cannot be reshaped to ", result);
   return result;
 }
 

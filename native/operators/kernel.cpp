@@ -98,14 +98,14 @@ std::vector<int64_t> Call::integers(size_t i) const {
 
 int64_t Call::integer(size_t i, const char* name) const {
   const std::vector<int64_t> all = integers(i);
-  throw_if(all.size() != 1, name, " must be one number");
+  throw_if(all.size() != 1, name, " must have one element");
   return all[0];
 }
 
 float Call::number(size_t i, float absent) const {
   if (!has_input(i)) return absent;
   const Tensor& t = inputs[i];
-  throw_if(t.shape.elements() != 1, "input ", i, " must hold one number");
+  throw_if(t.shape.elements() != 1, "input ", i, " must have one element");
   if (t.type == ElementType::kFloat) return *t.as<float>();
   if (t.type == ElementType::kHalf) return *t.as<half>();
   throw Error("input ", i, " must be float or float16");

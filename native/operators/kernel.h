@@ -1,9 +1,10 @@
 // The interface of a kernel, which computes one node on one device. A session's custom operator, the plugin provider, a
-// region, another kernel or a test can run it. A kernel sees attributes and plain tensors, but nothing of ONNX Runtime.
+// region, another kernel or a test can run it. Kernels do not depend on ONNX Runtime.
 //
 //   create   creates a kernel from the attributes, types and known shapes of a Node. Throws Error if the node is
 //            invalid.
-//   counter  another kernel, only if output sizes depend on input values: computes the sizes before each plan.
+//   counter  a second kernel that computes the output sizes before each plan. Exists only if these depend on input
+//            values.
 //   prepare  converts constant weights to the kernel's layout; called once.
 //   plan     sets the output shapes, the implementation and the size of the workspace for the tensors of one
 //            call. An operator may have several implementations on a device; each can refuse a problem with a
@@ -115,7 +116,7 @@ class Node : public Attributes {
   }
 };
 
-// State that plan passes to run. Small values are stored inline.
+// State that plan passes to run: one value of at most kBytes bytes, stored inline.
 class State {
  public:
   State() = default;
@@ -207,8 +208,8 @@ class Kernel {
   // Called once, before the first plan; `node` is the node that the kernel was created from.
   virtual void prepare(const Node& node) { (void)node; }
   // Returns a kernel that the caller runs on the same inputs and device before each plan, or null. Its output 0
-  // determines the sizes of this kernel's outputs. The caller waits for it, and appends all its outputs to this
-  // kernel's inputs, output 0 in host memory.
+  // determines the sizes of this kernel's outputs. The caller waits for it and appends all its outputs to this
+  // kernel's inputs. Its output 0 is then in host memory.
   virtual const Kernel* counter() const { return nullptr; }
   virtual void plan(Call& call) const = 0;
   // Omitted outputs have no memory. Returns false if an implementation failed without side effects: its bit is then

@@ -48,7 +48,7 @@ class CpuKernel : public Kernel {
  protected:
   using Problem = typename Op::Problem;
   static const Problem& problem(const Call& call) { return call.state.get<Planned>().problem; }
-  // Returns the bytes that run needs.
+  // Returns the bytes of workspace that run needs.
   virtual size_t workspace(const Problem& p, size_t workers) const = 0;
   // Returns data that all runs of a planned call share, in addition to the problem. These runs never overlap.
   virtual std::shared_ptr<void> keep(const Problem& p, size_t workers) const {
@@ -73,8 +73,8 @@ const T* data(const Call& call, size_t i) {
 }
 
 // A kernel for an operator whose tensors all have the element type T. It calls kRun with the problem, kInputs
-// inputs, the output, the threads and, if kWorkspace (a function that returns the workspace size) is given, the
-// workspace.
+// inputs, the output and the threads. If kWorkspace is given, which returns the bytes of the workspace, kRun also
+// receives the workspace.
 template <class Op, class T, size_t kInputs, auto kRun, auto... kWorkspace>
 class CpuKernelOf final : public CpuKernel<Op> {
  public:
@@ -277,8 +277,8 @@ class GpuKernelOf : public gpu::DeviceKernel {
   bool half_;
 };
 
-// Launches the kernels that kPlan plans. kPlan receives the problem, whether the tensors are float16, whether
-// memory is aligned (Call::aligned) and, if it accepts them, the device's facts.
+// Launches the kernels of a plan. kPlan returns the plan. It receives the problem, whether the tensors are float16,
+// whether memory is aligned (Call::aligned) and, if it accepts them, the device's facts.
 template <class P, auto kPlan>
 void launch_own(GpuWork<P>& work) {
   if constexpr (std::is_invocable_v<decltype(kPlan), const P&, bool, bool>) {
@@ -292,7 +292,7 @@ constexpr Implementation<GpuWork<P>> kOwn[] = {
     {"built-in kernel", accept_all<GpuWork<P>>, launch_own<P, kPlan>},
 };
 
-// Chooses from kList, a list of Implementation<GpuWork<Op::Problem>>.
+// A kernel that uses one of the implementations in kList, a list of Implementation<GpuWork<Op::Problem>>.
 template <class Op, const auto& kList>
 class GpuKernel final : public GpuKernelOf<Op> {
  public:
@@ -312,10 +312,10 @@ class GpuKernel final : public GpuKernelOf<Op> {
 template <class Op, auto kPlan>
 using OwnGpuKernel = GpuKernel<Op, kOwn<typename Op::Problem, kPlan>>;
 
-// Returns a refusal unless all device inputs of a node are float or all are float16, because kernels have one
-// type T.
+// Returns a refusal unless all inputs of a node are float or all are float16, because kernels have one type T. Does not
+// check `host_inputs`.
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
-// Returns the refusal of a node because no kernel supports this type.
+// Returns the refusal of a node whose type no kernel supports.
 std::string no_kernel(ElementType type);
 
 // Returns true if `perm` contains each of the axes 0, 1, .. once.
@@ -338,10 +338,10 @@ bool is_half(const Tensor& tensor);
 // Returns the product of the dims before the axis, the dim of the axis, and the product of the dims after it.
 std::tuple<int64_t, int64_t, int64_t> split_at(const Shape& x, size_t axis);
 
-// Returns the input, or nothing if the node omits it.
+// Returns the input, or an empty Ref if the node omits it.
 Ref input_or_none(const Call& call, size_t i);
 
-// Returns the value of a key in a table.
+// Returns the value of a key in a table; nothing if the table does not contain the key.
 template <class Key, class T>
 std::optional<T> find_choice(const Key& key, std::initializer_list<std::pair<Key, T>> table) {
   for (const auto& [known, value] : table) {
@@ -350,7 +350,7 @@ std::optional<T> find_choice(const Key& key, std::initializer_list<std::pair<Key
   return std::nullopt;
 }
 
-// Sets an output on the device. Without a type it has the type of input 0.
+// These set an output on the device. Without a type it has the type of input 0.
 Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type);
 Ref set_output(Call& call, size_t i, const Shape& shape);
 

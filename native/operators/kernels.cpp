@@ -17,7 +17,7 @@ Kernels all_kernels(std::function<gpu::Device&()> device) {
   return kernels;
 }
 
-Table named(Table table, const char* provider, const std::string& device) {
+Table with_provider(Table table, const char* provider, const std::string& device) {
   for (Registration& r : table) {
     r.provider = provider;
     r.device = device;
@@ -62,7 +62,7 @@ Table rocm_kernels() {
   const gpu::DeviceFacts* current = gpu::usable_rocm_device();
   if (current == nullptr) return {};
   const char* provider = gpu::host_kernels() != nullptr ? nullptr : "ROCMExecutionProvider";
-  return named(all_kernels(gpu::rocm_device).take({Where::kGpu}), provider, current->arch);
+  return with_provider(all_kernels(gpu::rocm_device).take({Where::kGpu}), provider, current->arch);
 }
 
 }  // namespace graphopt

@@ -23,7 +23,7 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr int kRounds = 4, kRuns = 20;
-constexpr double kMaxRoundSeconds = 0.05;  // seconds; a round that takes longer is the last one
+constexpr double kMaxRoundSeconds = 0.05;  // a round that takes longer is the last one
 
 // Appends the line in one write, so lines of several processes do not mix.
 void append(const std::string& path, const std::string& line) {
@@ -39,7 +39,7 @@ void append(const std::string& path, const std::string& line) {
 
 // Captures kRuns runs of the call in a graph, as a region does. Returns null if they cannot be captured, for
 // example on the null stream.
-std::unique_ptr<Graph> captured(const Kernel& kernel, Device& device, Call& call) {
+std::unique_ptr<Graph> capture_runs(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
     Capture capture(device, call.stream, device.graph_rules().max_nodes);
@@ -60,7 +60,7 @@ struct Timed {
 
 // Measures a planned call; returns nothing if it fails. Uses a graph if possible: calling a vendor library for a small
 // convolution takes longer on the host than on the device, and a captured region calls it only once.
-std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
+std::optional<Timed> measure(const Kernel& kernel, Device& device, Call& call) {
   std::vector<DeviceMemory> scratch;
   const auto allocate = [&](size_t bytes) {
     return scratch.emplace_back(allocate_owned(device, bytes, MemoryUse::kWorkspaces)).get();
@@ -72,7 +72,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   call.workspace = allocate(call.workspace_bytes);
   if (!kernel.run(call)) return std::nullopt;
   device.synchronize(call.stream);
-  const std::unique_ptr<Graph> graph = captured(kernel, device, call);
+  const std::unique_ptr<Graph> graph = capture_runs(kernel, device, call);
   Timed timed = {std::numeric_limits<double>::infinity(), graph != nullptr};
   for (int round = 0; round < kRounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
@@ -92,7 +92,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
 }
 
 // Returns a copy of the call that is not planned yet and must use implementation `only`.
-std::unique_ptr<Call> call_of(const Call& call, int only) {
+std::unique_ptr<Call> unplanned_copy(const Call& call, int only) {
   auto trial = std::make_unique<Call>();
   trial->inputs.resize(call.inputs.size());
   std::copy(call.inputs.begin(), call.inputs.end(), trial->inputs.begin());
@@ -134,26 +134,26 @@ int fastest(const Kernel& kernel, const std::string& problem, const std::vector<
             const Call& call) {
   Device& device = *kernel.device();
   std::map<size_t, std::unique_ptr<Call>> planned;
-  std::string of = problem;
+  std::string key = problem;
   for (size_t i = 0; i < names.size(); ++i) {
-    auto trial = call_of(call, static_cast<int>(i));
+    auto trial = unplanned_copy(call, static_cast<int>(i));
     try {
       kernel.plan(*trial);
     } catch (const std::exception&) {
       continue;  // the implementation refuses the call
     }
-    of += "; " + names[i];
+    key += "; " + names[i];
     planned.emplace(i, std::move(trial));
   }
   if (planned.size() < 2) return -1;
-  const std::string name = call.measured->get(device, of, [&] {
+  const std::string name = call.measured->get(device, key, [&] {
     device.synchronize(call.stream);  // earlier work would slow down the first measurement
     std::optional<double> least;
     std::string best;
     for (const auto& [i, trial] : planned) {
       std::optional<Timed> timed;
       try {
-        timed = time_of(kernel, device, *trial);
+        timed = measure(kernel, device, *trial);
       } catch (const OutOfMemory&) {
         return std::string();
       }

@@ -31,9 +31,9 @@ class Measured {
   std::map<std::string, std::string> names_;
 };
 
-// Returns the index in `names` of the fastest implementation for the call. Measures each implementation on separate
-// memory. Returns -1 if fewer than two accept the call, or if memory is exhausted. Calls with the same `problem`
-// share one measurement, so `problem` must name everything that changes the running time.
+// Returns the index in `names` of the fastest implementation for the call; -1 if fewer than two accept the call, if all
+// fail or if memory is exhausted. Measures on separate memory. Calls with the same `problem` share one measurement, so
+// `problem` must name everything that changes the running time.
 int fastest(const Kernel& kernel, const std::string& problem, const std::vector<std::string>& names,
             const Call& call);
 

@@ -49,22 +49,22 @@ struct Registration {
   std::vector<ElementType> types;                 // types of input 0; empty: `refuse` checks them
   std::vector<size_t> host_inputs, host_outputs;  // indices of inputs and outputs in host memory
   bool counts = false;                            // its kernel has a counter
-  bool alone = false;         // never part of a region, because each run has another result
-  bool rare_types = false;    // also accepts types that are is_rare
-  bool packed_types = false;  // also accepts types that are is_packed
+  bool alone = false;         // never part of a region, because each run gives a different result
+  bool rare_types = false;    // also accepts the types of is_rare
+  bool packed_types = false;  // also accepts the types of is_packed
   bool float8 = false;        // also accepts float8e4m3fn
   Reuse reuse = Reuse::kNone;
   size_t slices = 0;  // number of first inputs that can be slices (operators/input_slice.h)
-  // Indices of inputs with the lengths of sequences. Nodes that compute only lengths, from a mask that grows with each
-  // token, become a separate region: the graph of the other nodes then remains valid.
+  // Indices of inputs that hold sequence lengths. Nodes that compute only lengths become a separate region. Their mask
+  // grows with each token, but the captured graph of the other nodes remains valid.
   std::vector<size_t> length_inputs;
   // Returns true if a plan for these inputs is also valid for another value of host input i. Empty: only for an equal
   // value.
   std::function<bool(const Call&, size_t i, const Tensor& value)> keeps_plan;
-  // Indices of an input and of an output of the same shape that may be the same memory, if nothing else reads it.
+  // Pairs of an input and an output of the same shape, by index. They may share memory if nothing else reads the input.
   std::vector<std::pair<size_t, size_t>> in_place;
   Implementations implementations;  // in order of preference, if there are several
-  // Returns why the provider refuses a node; empty if it claims it.
+  // Returns why the provider refuses a node; empty if the provider claims it.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
   // Creates a kernel that fuses the nodes after this node (tail.h); empty if the operator has no such kernel. The

@@ -1,4 +1,4 @@
-// Tensors as kernels see them: an address, a type, a shape, and a place (host or device).
+// The tensors of kernels: an address, a type, a shape, and a place (host or device).
 #pragma once
 
 #include <algorithm>

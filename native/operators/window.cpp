@@ -40,7 +40,7 @@ Window::Padding Window::halves(int64_t total) const {
   return auto_pad_ == "SAME_UPPER" ? Padding{less, more} : Padding{more, less};
 }
 
-Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const {
+Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const SetAxis& set_axis) const {
   const size_t axes = x.rank() - 2;
   check(axes, Integers(w.data() + 2, w.data() + w.rank()));
   throw_if(p.x_channels() != x[1], "the channels of X ", x, " and W ", w, " do not fit");
@@ -53,14 +53,14 @@ Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const P
     p.kernel[d] = w[2 + i];
     p.stride[d] = stride(i);
     p.dilation[d] = dilation(i);
-    place(p, d, i);
+    set_axis(p, d, i);
     throw_if(p.out[d] < 0, "the kernel is larger than the padded input");
     y[2 + i] = p.out[d];
   }
   return y;
 }
 
-void Window::place(ConvolutionProblem& p, size_t d, size_t i) const {
+void Window::set_convolution_axis(ConvolutionProblem& p, size_t d, size_t i) const {
   const Padding around = padding(i, p.in[d], p.span(d));
   p.pad[d] = around.begin;
   p.out[d] = p.out_of(d, around.end);

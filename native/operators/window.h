@@ -14,7 +14,7 @@ class Window {
  public:
   explicit Window(const Attributes& a);
 
-  // Throws Error unless the given attributes fit this number of axes and this kernel size.
+  // Throws Error unless the attributes are valid for this number of axes and this kernel shape.
   void check(size_t axes, const std::vector<int64_t>& kernel) const;
 
   const std::vector<int64_t>& kernel() const { return kernel_; }  // empty when not given
@@ -35,13 +35,13 @@ class Window {
   Padding halves(int64_t total) const;
 
   // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. A negative `out` means that the
-  // kernel does not fit into the padded input.
-  using Place = std::function<void(ConvolutionProblem& p, size_t d, size_t i)>;
+  // kernel is larger than the padded input.
+  using SetAxis = std::function<void(ConvolutionProblem& p, size_t d, size_t i)>;
   // Sets N and the axes of p from the shapes of X and W, which are in channels first and have the same rank. p's
   // groups, C and M must be set. Returns the shape of Y. Throws Error if the shapes do not fit.
-  Shape fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const;
-  // The Place function of a convolution that is not transposed.
-  void place(ConvolutionProblem& p, size_t d, size_t i) const;
+  Shape fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const SetAxis& set_axis) const;
+  // The SetAxis function of a convolution that is not transposed.
+  void set_convolution_axis(ConvolutionProblem& p, size_t d, size_t i) const;
 
  private:
   std::string auto_pad_;
@@ -51,6 +51,6 @@ class Window {
 // Returns the number of positions of a pool's window on an axis that is `slack` elements longer than the window. The
 // division rounds toward zero, as in ONNX Runtime: a window that is longer than the axis by less than a stride has
 // one position. A negative result means that the window is longer than the axis by two strides or more.
-constexpr int64_t pool_places(int64_t slack, int64_t stride) { return slack / stride + 1; }
+constexpr int64_t pool_positions(int64_t slack, int64_t stride) { return slack / stride + 1; }
 
 }  // namespace graphopt

@@ -151,7 +151,9 @@ class Conv : public Convolution {
     return p;
   }
 
-  void place(ConvolutionProblem& p, size_t d, size_t i) const override { window_.place(p, d, i); }
+  void place(ConvolutionProblem& p, size_t d, size_t i) const override {
+    window_.set_convolution_axis(p, d, i);
+  }
 };
 
 class ConvTranspose : public Convolution {

@@ -216,8 +216,9 @@ Shape IntegerConv::place(const Shape& x, const Shape& w, ConvolutionProblem& p) 
   p.groups = groups_;
   p.C = w[1];
   p.M = w[0] / groups_;
-  return window_.fit(x, w, p,
-                     [this](ConvolutionProblem& to, size_t d, size_t i) { window_.place(to, d, i); });
+  return window_.fit(x, w, p, [this](ConvolutionProblem& to, size_t d, size_t i) {
+    window_.set_convolution_axis(to, d, i);
+  });
 }
 
 }  // namespace graphopt::integer_matmul

@@ -23,7 +23,7 @@ int64_t tuple_length(const Call& call) {
   return indices[indices.rank() - 1];
 }
 
-Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed) {
+Shape selected_shape(const Shape& indices, const Shape& x, size_t indexed) {
   const size_t axes = indices.rank() - 1;
   Shape shape(axes + x.rank() - indexed);
   std::copy(indices.data(), indices.data() + axes, shape.data());
@@ -98,7 +98,7 @@ Planner plan_gather_nd(const Node& node) {
     p.inner = x.shape.elements(first);
     p.bytes = bytes_of(x.type);
     p.rows = index.shape.elements(batch, rank - 1);
-    const Ref out = set_output(call, 0, pointed_at(index.shape, x.shape, first));
+    const Ref out = set_output(call, 0, selected_shape(index.shape, x.shape, first));
     program.launch(gpu::gather_nd_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   };
 }

@@ -11,8 +11,8 @@ struct Row {
   int64_t elements, bytes;  // bytes of an element
 };
 
-// Returns the row in elements of 16 bytes if possible, else in its own elements. Elements of 8 bytes become
-// two of 4, because there are no kernels for 8 bytes.
+// Returns a row as elements of 16 bytes if possible, else with the given element size. Elements of 8 bytes become two
+// of 4, because there are no kernels for 8 bytes.
 Row widest(int64_t elements, int64_t bytes, bool aligned) {
   if (bytes == 8) {
     bytes = 4;

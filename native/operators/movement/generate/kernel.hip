@@ -4,16 +4,17 @@
 
 namespace graphopt::hip {
 
-DEVICE uint32_t generated(int k) {
+// Returns the index in y of element k of the work-item.
+DEVICE uint32_t element_index(int k) {
   return static_cast<uint32_t>(block_x()) * (kGenerateThreads * kGenerateElements) +
          static_cast<uint32_t>(k * kGenerateThreads + thread_x());
 }
 
-DEVICE float range_number(const RangeArgs& args, uint32_t i, float) {
+DEVICE float range_element(const RangeArgs& args, uint32_t i, float) {
   return args.start + static_cast<float>(i) * args.step;
 }
 template <class T>
-DEVICE T range_number(const RangeArgs& args, uint32_t i, T) {
+DEVICE T range_element(const RangeArgs& args, uint32_t i, T) {
   return static_cast<T>(static_cast<uint64_t>(args.integer_start) +
                         i * static_cast<uint64_t>(args.integer_step));
 }
@@ -22,8 +23,8 @@ template <class T>
 DEVICE void range(const RangeArgs& args) {
   T* y = args.y;
   UNROLL for (int k = 0; k < kGenerateElements; ++k) {
-    const uint32_t i = generated(k);
-    if (i < args.total) y[i] = range_number(args, i, T());
+    const uint32_t i = element_index(k);
+    if (i < args.total) y[i] = range_element(args, i, T());
   }
 }
 
@@ -45,8 +46,8 @@ DEVICE void fill(const FillArgs& args) {
 DEVICE bool is_kept(const TriluArgs& args, uint32_t i) {
   const uint32_t line = divide(i, args.columns), column = i - line * args.columns.d;
   const uint32_t row = line - divide(line, args.rows) * args.rows.d;
-  const int64_t beyond = static_cast<int64_t>(column) - static_cast<int64_t>(row);
-  return args.upper != 0 ? beyond >= args.k : beyond <= args.k;
+  const int64_t diagonal = static_cast<int64_t>(column) - static_cast<int64_t>(row);
+  return args.upper != 0 ? diagonal >= args.k : diagonal <= args.k;
 }
 
 template <class T>
@@ -102,19 +103,19 @@ DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
 
 // Returns the position along depth that index i selects. For an index out of range, the result equals no
 // position.
-DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
+DEVICE int64_t hot_position(const OneHotArgs& args, uint32_t i) {
   const int64_t index = index_of(args, i);
   return index < 0 ? index + args.depth.d : index;
 }
 
-// Returns a bit for each of `count` elements of y from `first` on, set if the element is the on value.
+// Returns a bit for each of `count` elements of y from `first` on. A bit is set if the element has the on value.
 // Requires inner = 1: each row of `depth` elements has one index.
 DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const int64_t depth = args.depth.d;
   uint32_t row = divide(first, args.depth), hot = 0;
   NO_UNROLL for (int64_t begin = static_cast<int64_t>(row) * depth - first; begin < count; begin += depth) {
-    const int64_t place = hot_place(args, row++), at = begin + place;
-    if (place >= 0 && place < depth && at >= 0 && at < count) hot |= 1u << static_cast<uint32_t>(at);
+    const int64_t position = hot_position(args, row++), at = begin + position;
+    if (position >= 0 && position < depth && at >= 0 && at < count) hot |= 1u << static_cast<uint32_t>(at);
   }
   return hot;
 }
@@ -123,15 +124,15 @@ DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t cou
 template <uint32_t kMost>
 DEVICE uint32_t hot_of_columns(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const uint32_t line = divide(first, args.inner);
-  uint32_t outer = divide(line, args.depth), place = line - outer * args.depth.d;
+  uint32_t outer = divide(line, args.depth), position = line - outer * args.depth.d;
   uint32_t column = first - line * args.inner.d, hot = 0;
   UNROLL_A_LITTLE for (uint32_t j = 0; j < kMost; ++j) {
     const uint32_t index = outer * args.inner.d + column;
-    if (j < count && hot_place(args, index) == static_cast<int64_t>(place)) hot |= 1u << j;
+    if (j < count && hot_position(args, index) == static_cast<int64_t>(position)) hot |= 1u << j;
     if (++column < args.inner.d) continue;
     column = 0;
-    if (++place < args.depth.d) continue;
-    place = 0;
+    if (++position < args.depth.d) continue;
+    position = 0;
     ++outer;
   }
   return hot;

@@ -9,12 +9,6 @@
 namespace graphopt {
 namespace {
 
-int64_t integer_input(const Call& call, size_t i) {
-  const std::vector<int64_t> given = call.integers(i);
-  throw_if(given.size() != 1, "input ", i, " must hold one number");
-  return given[0];
-}
-
 // The number of steps is computed in double, as in ONNX Runtime 1.32. Version 1.22 rounds limit - start to
 // float32.
 gpu::RangeProblem float_range(const Call& call) {
@@ -33,7 +27,8 @@ gpu::RangeProblem float_range(const Call& call) {
 gpu::RangeProblem integer_range(const Call& call) {
   gpu::RangeProblem p;
   p.type = call.input(0).type;
-  const int64_t start = integer_input(call, 0), limit = integer_input(call, 1), step = integer_input(call, 2);
+  const int64_t start = call.integer(0, "start"), limit = call.integer(1, "limit"),
+                step = call.integer(2, "delta");
   throw_if(step == 0, "the step of the range is 0");
   p.integer_start = start;
   p.integer_step = step;
@@ -109,7 +104,7 @@ int64_t depth(const Call& call) {
   const Tensor& given = call.input(1);
   const double depth = is_float(given.type) ? static_cast<double>(call.number(1, 0.0f))
                                             : static_cast<double>(call.integer(1, "the depth"));
-  throw_if(!(depth >= 0 && depth <= INT32_MAX), "a depth that is out of range");
+  throw_if(!(depth >= 0 && depth <= INT32_MAX), "the depth is out of range");
   return static_cast<int64_t>(depth);
 }
 
@@ -118,7 +113,7 @@ Planner plan_one_hot(const Node& node) {
   const int64_t given = node.get_int("axis", -1);
   return [=](Call& call, Program& program) {
     const Tensor &index = call.input(0), &values = call.input(2);
-    throw_if(values.shape != Shape{2}, "the values must be two: off and on");
+    throw_if(values.shape != Shape{2}, "values must have two elements: off and on");
     const size_t rank = index.shape.rank(), axis = axis_of(given, rank + 1);
     gpu::OneHotProblem p;
     p.depth = depth(call);

@@ -91,7 +91,7 @@ gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm) 
   return gpu::permutation(x.shape, from, bytes_of(x.type));
 }
 
-Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
+Shape concatenated(const Call& call, size_t first, size_t step, size_t axis) {
   Shape y = call.input(first).shape;
   y[axis] = 0;
   for (size_t i = first; i < call.inputs.size(); i += step) {
@@ -112,12 +112,12 @@ void strided_copy(const Call& call, Program& program, const StridedCopy& copy, s
   program.launch(gpu::strided_copy_plan(copy, call.aligned()), {Ref::input(x)}, {y});
 }
 
-// X as a batch of matrices.
 struct Matrices {
   int64_t batch = 1, rows = 1, columns = 1;
 };
 
-std::optional<Matrices> matrices(const StridedCopy& copy) {
+// Returns X as a batch of matrices if the copy only transposes them.
+std::optional<Matrices> transposed_matrices(const StridedCopy& copy) {
   // Adjacent axes of Y that form a single axis of X with one stride.
   struct Run {
     int64_t elements, stride;
@@ -138,9 +138,9 @@ std::optional<Matrices> matrices(const StridedCopy& copy) {
   m.batch = runs.size() == 3 ? runs[0].elements : 1;
   m.rows = across.elements;
   m.columns = down.elements;
-  const bool swapped = down.stride == 1 && across.stride == m.columns &&
-                       (runs.size() == 2 || runs[0].stride == m.rows * m.columns);
-  return swapped ? std::optional(m) : std::nullopt;
+  const bool is_transposed = down.stride == 1 && across.stride == m.columns &&
+                             (runs.size() == 2 || runs[0].stride == m.rows * m.columns);
+  return is_transposed ? std::optional(m) : std::nullopt;
 }
 
 Planner plan_transpose(const Node& node) {
@@ -148,7 +148,7 @@ Planner plan_transpose(const Node& node) {
     const StridedCopy copy = transposed(call, perm);
     const Ref y = set_output(call, 0, copy.shape);
     const bool fits = copy.bytes == 2 || copy.bytes == 4;
-    if (const auto m = matrices(copy); m && fits && m->rows > 1 && m->columns > 1) {
+    if (const auto m = transposed_matrices(copy); m && fits && m->rows > 1 && m->columns > 1) {
       program.launch(gpu::swap_planes_plan(m->batch, m->rows, m->columns, copy.bytes, call.aligned()),
                      {Ref::input(0)}, {y});
     } else {
@@ -211,7 +211,7 @@ void plan_tile(Call& call, Program& program) {
 // block have stride C (DCR) or are adjacent (CRD).
 Planner plan_block_move(const Node& node, bool to_space) {
   const int64_t block = node.get_int("blocksize");
-  const bool side_by_side = node.get_string("mode", "DCR") == "CRD";
+  const bool crd = node.get_string("mode", "DCR") == "CRD";
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     throw_if(x.shape.rank() != 4, "the data must have four axes");
@@ -221,13 +221,13 @@ Planner plan_block_move(const Node& node, bool to_space) {
     if (to_space) {
       throw_if(C % (b * b) != 0, "the number of channels must be a multiple of blocksize^2");
       const int64_t channels = C / (b * b);
-      dims = side_by_side ? Shape{N, channels, b, b, H, W} : Shape{N, b, b, channels, H, W};
-      perm = side_by_side ? std::vector<size_t>{0, 1, 4, 2, 5, 3} : std::vector<size_t>{0, 3, 4, 1, 5, 2};
+      dims = crd ? Shape{N, channels, b, b, H, W} : Shape{N, b, b, channels, H, W};
+      perm = crd ? std::vector<size_t>{0, 1, 4, 2, 5, 3} : std::vector<size_t>{0, 3, 4, 1, 5, 2};
       y = {N, channels, H * b, W * b};
     } else {
       throw_if(H % b != 0 || W % b != 0, "height and width must be multiples of blocksize");
       dims = {N, C, H / b, b, W / b, b};
-      perm = side_by_side ? std::vector<size_t>{0, 1, 3, 5, 2, 4} : std::vector<size_t>{0, 3, 5, 1, 2, 4};
+      perm = crd ? std::vector<size_t>{0, 1, 3, 5, 2, 4} : std::vector<size_t>{0, 3, 5, 1, 2, 4};
       y = {N, C * b * b, H / b, W / b};
     }
     strided_copy(call, program, gpu::permutation(dims, perm, bytes_of(x.type)), 0, set_output(call, 0, y));
@@ -262,7 +262,7 @@ Planner plan_layout_change(bool to_last) {
   };
 }
 
-// Returns the attribute `axis`, which may be negative; in channels last the axis of that layout.
+// Returns the attribute `axis`, which may be negative. With channels last, the result is the axis in that layout.
 int64_t layout_axis(const Node& node, bool channels_last) {
   const int64_t axis = node.get_int("axis", 0);
   return channels_last ? static_cast<int64_t>(channels_last_axis(axis_of(axis, kLayoutRank))) : axis;
@@ -272,7 +272,7 @@ Planner plan_concat(const Node& node, bool channels_last) {
   const int64_t given = layout_axis(node, channels_last);
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(0).shape.rank());
-    const Shape y = joined(call, 0, 1, axis);
+    const Shape y = concatenated(call, 0, 1, axis);
     const Ref out = set_output(call, 0, y);
     const std::vector<int64_t> strides = gpu::contiguous(y);
     int64_t at = 0;
@@ -338,7 +338,7 @@ std::optional<gpu::PadMode> pad_mode(const Attributes& a) {
                                             {"wrap", PadMode::kWrap}});
 }
 
-// Pads, value and axes are inputs 1 to 3.
+// The pads, the value and the axes are inputs 1 to 3.
 Planner plan_pad(const Node& node) {
   const gpu::PadMode mode = pad_mode(node).value();
   return [=](Call& call, Program& program) {

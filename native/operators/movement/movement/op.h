@@ -60,6 +60,6 @@ gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
 
 // Returns the shape of the concatenation of inputs `first`, `first + step`, .. along `axis`. Throws Error if they do
 // not match.
-Shape joined(const Call& call, size_t first, size_t step, size_t axis);
+Shape concatenated(const Call& call, size_t first, size_t step, size_t axis);
 
 }  // namespace graphopt

@@ -6,8 +6,8 @@
 namespace graphopt::hip {
 
 constexpr int kNonzeroThreads = 256;
-constexpr int kNonzeroElements = 16;                              // adjacent elements of a work-item
-constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // elements of x of a work-group
+constexpr int kNonzeroElements = 16;                              // adjacent elements per work-item
+constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // elements of x per work-group
 constexpr int kNonzeroCounts = 8;                                 // adjacent parts that a work-item sums
 constexpr int kNonzeroMaxAxes = 8;
 

@@ -10,7 +10,7 @@ namespace graphopt::hip {
 
 using NonzeroSums = ScanLds<uint32_t, kNonzeroThreads>;
 
-// Returns a bit for each nonzero element of the work-item.
+// Returns a bit for each element of the work-item, set if the element is not zero.
 template <class T>
 DEVICE uint32_t not_zero(const T* x, uint32_t first, uint32_t total, uint64_t mask) {
   constexpr int kSize = Pack<T>::kSize, kPacks = kNonzeroElements / kSize;

@@ -13,17 +13,17 @@ namespace {
 // Returns the shape of x. NonZero treats a scalar as a tensor with one axis of size 1.
 Shape with_axes(const Shape& x) { return x.rank() == 0 ? Shape{1} : x; }
 
-gpu::NonzeroType numbers(ElementType type) {
-  const bool has_sign_of_zero =
+gpu::NonzeroType nonzero_type(ElementType type) {
+  const bool has_negative_zero =
       is_float(type) || type == ElementType::kDouble || type == ElementType::kBfloat16;
-  return {bytes_of(type), has_sign_of_zero};
+  return {bytes_of(type), has_negative_zero};
 }
 
-// Counts the nonzero elements among the first `most` elements of input `which`.
-void plan_count(Call& call, Program& program, size_t which, int64_t most) {
+// Counts the nonzero elements among the first `count` elements of input `which`.
+void plan_count(Call& call, Program& program, size_t which, int64_t count) {
   const Ref all = set_output(call, 0, Shape{1}, ElementType::kInt64),
-            starts = set_output(call, 1, Shape{gpu::nonzero_parts(most)}, ElementType::kInt32);
-  program.launch(gpu::nonzero_count_plan(most, numbers(call.input(which).type)), {Ref::input(which)},
+            starts = set_output(call, 1, Shape{gpu::nonzero_parts(count)}, ElementType::kInt32);
+  program.launch(gpu::nonzero_count_plan(count, nonzero_type(call.input(which).type)), {Ref::input(which)},
                  {all, starts});
 }
 
@@ -38,7 +38,7 @@ CountedPlanner plan_nonzero(const Node&) {
     const Shape shape = with_axes(x.shape);
     const int64_t all = call.integers(1).at(0);
     const Ref y = set_output(call, 0, Shape{static_cast<int64_t>(shape.rank()), all}, ElementType::kInt64);
-    program.launch(gpu::nonzero_places_plan(shape, numbers(x.type), all), {Ref::input(0), Ref::input(2)},
+    program.launch(gpu::nonzero_places_plan(shape, nonzero_type(x.type), all), {Ref::input(0), Ref::input(2)},
                    {y});
   };
   return {count, plan};
@@ -74,15 +74,16 @@ CountedPlanner plan_compress(const Node& node) {
     p.indices = all;
     p.bytes = bytes_of(x.type);
     const Ref places = program.reserve(all * 8);
-    program.launch(gpu::nonzero_places_plan(Shape{conditions(call, given)}, numbers(ElementType::kBool), all),
-                   {Ref::input(1), Ref::input(3)}, {places});
+    program.launch(
+        gpu::nonzero_places_plan(Shape{conditions(call, given)}, nonzero_type(ElementType::kBool), all),
+        {Ref::input(1), Ref::input(3)}, {places});
     program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), places}, {y});
   };
   return {count, plan};
 }
 
 std::string refuse_compress(const Node& node) {
-  return node.inputs[1].type == ElementType::kBool ? "" : "conditions that are not bool";
+  return node.inputs[1].type == ElementType::kBool ? "" : "the conditions are not bool";
 }
 
 std::string refuse_nonzero(const Node& node) {

@@ -76,9 +76,9 @@ DEVICE float add_floats(T start, const List& list, uint32_t first) {
   });
   largest >>= 23;
   if (largest == 0xff) {  // only infinities and NaN determine the result
-    const auto alone = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
-    float sum = alone(to_float(start));
-    each_update(list, first, [&](T update, uint32_t) { sum += alone(to_float(update)); });
+    const auto non_finite = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
+    float sum = non_finite(to_float(start));
+    each_update(list, first, [&](T update, uint32_t) { sum += non_finite(to_float(update)); });
     return sum;
   }
   largest = largest != 0 ? largest : 1;
@@ -149,9 +149,9 @@ DEVICE T extreme(T a, T b, bool largest) {
   return b != b || (largest ? b > a : b < a) ? b : a;
 }
 
-// Reduces x with all updates of a list.
+// Reduces x and all updates of a list.
 template <class T, class List>
-DEVICE T with_all(ScatterReduction reduction, T x, const List& list, uint32_t first) {
+DEVICE T reduce_list(ScatterReduction reduction, T x, const List& list, uint32_t first) {
   if (reduction == ScatterReduction::kAdd) return Sum<T>::of(x, list, first);
   if (reduction == ScatterReduction::kMul) return multiply(x, list, first);
   each_update(list, first,
@@ -159,9 +159,9 @@ DEVICE T with_all(ScatterReduction reduction, T x, const List& list, uint32_t fi
   return x;
 }
 
-// Combines x with one update, or with two in the order of the arguments.
+// Reduces x and one update, or x and two updates in the order of the arguments.
 template <class T>
-DEVICE T with_one_or_two(ScatterReduction reduction, T x, T one, T two, bool both) {
+DEVICE T reduce_one_or_two(ScatterReduction reduction, T x, T one, T two, bool both) {
   const auto wide = widened(x), first = widened(one), second = widened(two);
   if (reduction == ScatterReduction::kAdd) {
     const auto y = sum(wide, first);
@@ -258,7 +258,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
     if (first.v[k] != 0)
-      value.v[k] = with_one_or_two(args.reduction, value.v[k], early, late, second[k] != 0);
+      value.v[k] = reduce_one_or_two(args.reduction, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {
     *reinterpret_cast<Vec<T>*>(y + Place(args, 0).i) = value;
@@ -271,7 +271,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
     const Place at(args, k);
-    y[at.i] = with_all(args.reduction, x[at.i], list_of<T, kScalars>(args, at.column), heads[at.target]);
+    y[at.i] = reduce_list(args.reduction, x[at.i], list_of<T, kScalars>(args, at.column), heads[at.target]);
   }
 }
 
@@ -373,7 +373,7 @@ KERNEL_OF(scatter_reduce_i32, (scatter_reduce<int32_t, false>), kScatterThreads,
           first, next, y)
 KERNEL_OF(scatter_reduce_i64, (scatter_reduce<int64_t, false>), kScatterThreads, ScatterApplyArgs, x, updates,
           first, next, y)
-// The work-groups on a compute unit are as many as fit without register spills.
+// As many work-groups share a compute unit as is possible without register spills.
 FLOAT_KERNELS(scatter_reduce_scalars, (scatter_reduce<T, true>), LaunchBounds(kScatterThreads, 6),
               ScatterApplyArgs, x, updates, first, next, y)
 KERNEL_OF(scatter_reduce_scalars_u8, (scatter_reduce<uint8_t, true>), LaunchBounds(kScatterThreads, 6),

@@ -52,7 +52,7 @@ Planner plan_scatter_nd(const Node& node) {
     throw_if(k < 1 || k > static_cast<int64_t>(x.shape.rank()), "tuples of ", k, " indices do not fit ",
              x.shape);
     const auto indexed = static_cast<size_t>(k);
-    const Shape updates = pointed_at(index.shape, x.shape, indexed);
+    const Shape updates = selected_shape(index.shape, x.shape, indexed);
     throw_if(call.input(2).shape != updates, "the updates must have the shape ", updates);
     gpu::ScatterProblem p;
     p.sizes = Shape(indexed);

@@ -3,7 +3,7 @@
 namespace graphopt {
 namespace {
 
-bool is_known(ElementType type) {
+bool is_supported(ElementType type) {
   return type == ElementType::kInt64 || type == ElementType::kInt32 || type == ElementType::kFloat ||
          type == ElementType::kBool;
 }
@@ -13,7 +13,7 @@ bool is_known(ElementType type) {
 std::string refuse_unless_arithmetic(const Node& node) {
   for (const auto* values : {&node.inputs, &node.outputs}) {
     for (const Value& value : *values) {
-      if (value.present && !is_known(value.type)) return no_kernel(value.type);
+      if (value.present && !is_supported(value.type)) return no_kernel(value.type);
     }
   }
   return "";

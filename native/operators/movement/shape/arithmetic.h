@@ -19,10 +19,10 @@ namespace graphopt {
 // The newest opset that the kernels were written for.
 constexpr int kNewestArithmetic = 28;
 
-void add_arithmetic_of_numbers(Kernels& kernels);  // numbers.cpp
-void add_arithmetic_of_places(Kernels& kernels);   // places.cpp
+void add_host_arithmetic(Kernels& kernels);  // host_arithmetic.cpp
+void add_host_copies(Kernels& kernels);      // host_copies.cpp
 
-// Returns the reason to refuse a node with an input or output of a type other than these.
+// Returns the reason to refuse a node; "" if all inputs and outputs are int32, int64, float or bool.
 std::string refuse_unless_arithmetic(const Node& node);
 
 // Output 0 of a call: shape, type, and the function that writes its elements.
@@ -31,7 +31,7 @@ struct HostValue {
   ElementType type;
   std::function<void(const Tensor& y)> write;
 };
-// Throws Error if the tensors do not fit.
+// Computes output 0. Throws Error if the inputs are invalid.
 using HostFunction = std::function<HostValue(const Call& call)>;
 
 class HostKernel final : public Kernel {

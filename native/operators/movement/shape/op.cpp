@@ -106,8 +106,8 @@ void add_shape(Kernels& kernels) {
       .takes_rare_types()
       .takes_packed_types();
   kernels.add_onnx("Size", 1, 25, kernel<SizeOf>).writes_on_host({0}).takes_rare_types().takes_packed_types();
-  add_arithmetic_of_numbers(kernels);
-  add_arithmetic_of_places(kernels);
+  add_host_arithmetic(kernels);
+  add_host_copies(kernels);
 }
 
 }  // namespace graphopt

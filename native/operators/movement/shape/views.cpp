@@ -27,7 +27,7 @@ Shape ReshapeShape::of(const Call& call) const {
   const std::vector<int64_t> wanted = call.integers(1);
   Shape y(wanted.size());
   int64_t known = 1;
-  size_t open = wanted.size();
+  size_t inferred = wanted.size();
   for (size_t d = 0; d < wanted.size(); ++d) {
     y[d] = wanted[d];
     if (wanted[d] == 0 && !allow_zero_) {
@@ -35,15 +35,15 @@ Shape ReshapeShape::of(const Call& call) const {
       y[d] = x[d];
     }
     if (wanted[d] == -1) {
-      open = d;
+      inferred = d;
     } else {
       known *= y[d];
     }
   }
-  if (open < wanted.size()) {
+  if (inferred < wanted.size()) {
     throw_if(known == 0 || x.elements() % known != 0, "no size for -1 preserves the number of elements of ",
              x);
-    y[open] = x.elements() / known;
+    y[inferred] = x.elements() / known;
   }
   return checked(y, x);
 }

@@ -13,7 +13,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr float kLeast = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // Returns the size of the buffer for a row: its columns, its padding, and the columns that vector loads read
 // beyond these.
@@ -57,19 +57,19 @@ void store_channels(uint32_t* y, const Vec* channels, int64_t n) {
 // Computes the maximum of each column over rows [first, last) of x with stride `step`. Writes the maxima of channel c
 // to rows + c slot.
 template <class T>
-void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int64_t step, float* rows,
-                     int64_t slot) {
+void compute_column_maxima(const T* x, int64_t width, int64_t first, int64_t last, int64_t step, float* rows,
+                           int64_t slot) {
   constexpr int64_t kCount = kChannels<T>;
   for (int64_t w = 0; w < width; w += L) {
     const int64_t n = std::min(width - w, L);
-    Vec most[kCount], here[kCount];
-    for (Vec& m : most) m = splat(kLeast);
+    Vec maximum[kCount], loaded[kCount];
+    for (Vec& m : maximum) m = splat(kLowest);
     for (int64_t h = first; h < last; h += step) {
-      load_channels(x + h * width + w, n, here);
-      for (int64_t c = 0; c < kCount; ++c) most[c] = larger(here[c], most[c]);
+      load_channels(x + h * width + w, n, loaded);
+      for (int64_t c = 0; c < kCount; ++c) maximum[c] = larger(loaded[c], maximum[c]);
     }
     for (int64_t c = 0; c < kCount; ++c) {
-      store(rows + c * slot + w, n == L ? most[c] : keep_part(most[c], n, kLeast));
+      store(rows + c * slot + w, n == L ? maximum[c] : keep_part(maximum[c], n, kLowest));
     }
   }
 }
@@ -86,14 +86,14 @@ void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last
   constexpr int64_t kCount = kChannels<T>;
   for (int64_t w = 0; w < p.out[1]; w += L) {
     const int64_t n = p.in[1] - 2 * w;
-    Vec low[kCount], high[kCount], here[kCount];
-    for (int64_t c = 0; c < kCount; ++c) low[c] = high[c] = splat(kLeast);
+    Vec low[kCount], high[kCount], loaded[kCount];
+    for (int64_t c = 0; c < kCount; ++c) low[c] = high[c] = splat(kLowest);
     for (int64_t h = first; h < last; h += step) {
       const T* row = x + h * p.in[1] + 2 * w;
-      load_channels(row, n, here);
-      for (int64_t c = 0; c < kCount; ++c) low[c] = larger(here[c], low[c]);
-      load_channels(row + L, n - L, here);
-      for (int64_t c = 0; c < kCount; ++c) high[c] = larger(here[c], high[c]);
+      load_channels(row, n, loaded);
+      for (int64_t c = 0; c < kCount; ++c) low[c] = larger(loaded[c], low[c]);
+      load_channels(row + L, n - L, loaded);
+      for (int64_t c = 0; c < kCount; ++c) high[c] = larger(loaded[c], high[c]);
     }
     for (int64_t c = 0; c < kCount; ++c) {
       low[c] = larger(shuffle(low[c], high[c], EveryOther<0>()), shuffle(low[c], high[c], EveryOther<1>()));
@@ -116,7 +116,7 @@ void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, voi
   const bool halves = halves_columns(p);
   parallel_for(parallel, p.planes, [&](int64_t plane, size_t worker) {
     float* rows = static_cast<float*>(workspace) + static_cast<int64_t>(worker) * kCount * slot;
-    std::fill_n(rows, kCount * slot, kLeast);
+    std::fill_n(rows, kCount * slot, kLowest);
     const T* image = x + plane * p.in[0] * p.in[1];
     T* to = y + plane * p.out[0] * p.out[1];
     for (int64_t h = 0; h < p.out[0]; ++h, to += p.out[1]) {
@@ -127,17 +127,17 @@ void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, voi
         halved_row(p, image, first, last, step, to);
         continue;
       }
-      largest_of_rows(image, p.in[1], first, last, step, rows + p.pad[1], slot);
+      compute_column_maxima(image, p.in[1], first, last, step, rows + p.pad[1], slot);
       for (int64_t w = 0; w < p.out[1]; w += L) {
-        Vec most[kCount];
-        for (Vec& m : most) m = splat(kLeast);
+        Vec maximum[kCount];
+        for (Vec& m : maximum) m = splat(kLowest);
         for (int64_t k = 0; k < p.kernel[1]; ++k) {
           const int64_t at = w * p.stride[1] + k * p.dilation[1];
           for (int64_t c = 0; c < kCount; ++c) {
-            most[c] = larger(load_every(rows + c * slot + at, p.stride[1]), most[c]);
+            maximum[c] = larger(load_every(rows + c * slot + at, p.stride[1]), maximum[c]);
           }
         }
-        store_channels(to + w, most, std::min(p.out[1] - w, L));
+        store_channels(to + w, maximum, std::min(p.out[1] - w, L));
       }
     }
   });

@@ -24,8 +24,8 @@ struct MaxPoolProblem {
 
 class MaxPoolOp final : public Operator<MaxPoolProblem> {
  public:
-  explicit MaxPoolOp(bool pairs) : pairs_(pairs) {}
-  std::string name() const override { return pairs_ ? "MaxPoolPairsBf16" : "MaxPoolPlanes"; }
+  explicit MaxPoolOp(bool nchw2c) : nchw2c_(nchw2c) {}
+  std::string name() const override { return nchw2c_ ? "MaxPoolPairsBf16" : "MaxPoolPlanes"; }
   std::vector<Operand> inputs() const override { return {Operand::kTensor}; }
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
@@ -33,7 +33,7 @@ class MaxPoolOp final : public Operator<MaxPoolProblem> {
   void infer(const ShapeInference& node) const override;
 
  private:
-  bool pairs_;
+  bool nchw2c_;
   std::vector<int64_t> kernel_, pads_, strides_, dilations_;
 };
 

@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
-// Adjacent outputs of a row that a work-item of the *_together kernels computes.
+// Adjacent outputs of a row per work-item of the *_together kernels.
 constexpr int kPoolOutputsPerItem = 4;
 constexpr int kPoolBytes = 16;  // channels that a work-item of max_pool_channels_last_* computes
 
@@ -23,7 +23,7 @@ struct PoolArgs : Arguments<2, 136> {
   In x;
   Out y;
   uint32_t total, plane;                 // elements of Y, and of a plane of X
-  Divisor per_plane, per_slice, across;  // elements of y: of a plane, of out height x width, of out width
+  Divisor per_plane, per_slice, across;  // elements of y: per plane, per out height x width, per row
   PoolAxis axes[3];
   PoolMode mode;
 };
@@ -35,7 +35,7 @@ struct PoolChannelsLastArgs : Arguments<2, 112> {
   Out y;
   uint32_t total, channels;
   Divisor packs;              // per pixel
-  Divisor per_image, across;  // pixels of y: of an image, of a row
+  Divisor per_image, across;  // pixels of y: per image, per row
   PoolAxis axes[2];
   PoolMode mode;
 };

@@ -1,9 +1,8 @@
-// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, which has its window over
-// channels. A work-item computes one output, or kPoolOutputsPerItem adjacent ones that share the computation of
-// indices.
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window is over channels. A
+// work-item computes one output, or kPoolOutputsPerItem adjacent outputs, whose indices it computes together.
 //
-// Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once,
-// for one FLOP per tap. scripts/gpu_bench.py compares the kernel with a copy.
+// Bound by memory: X is read once, overlaps of windows are read again from the cache, and Y is written once. Each tap
+// takes one FLOP. scripts/gpu_bench.py compares the kernel with a copy.
 #include "blocks/gpu/bytes.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/quantized.h"
@@ -14,23 +13,23 @@
 namespace graphopt::hip {
 
 // 8-bit integers are exact in float.
-DEVICE float number_of(float x) { return x; }
-DEVICE float number_of(half_t x) { return to_float(x); }
-DEVICE float number_of(uint8_t x) { return static_cast<float>(x); }
-DEVICE float number_of(int8_t x) { return static_cast<float>(x); }
+DEVICE float value_of(float x) { return x; }
+DEVICE float value_of(half_t x) { return to_float(x); }
+DEVICE float value_of(uint8_t x) { return static_cast<float>(x); }
+DEVICE float value_of(int8_t x) { return static_cast<float>(x); }
 
 template <class T>
-DEVICE T pooled(float most) {
-  return from_float<T>(most);
+DEVICE T pooled(float maximum) {
+  return from_float<T>(maximum);
 }
-// The maximum of a window in the padding is -infinity, which becomes the lowest integer.
+// The maximum of a window that is entirely in the padding is -infinity, which becomes the lowest integer.
 template <>
-DEVICE uint8_t pooled(float most) {
-  return saturate_to_byte(most, false);
+DEVICE uint8_t pooled(float maximum) {
+  return saturate_to_byte(maximum, false);
 }
 template <>
-DEVICE int8_t pooled(float most) {
-  return static_cast<int8_t>(saturate_to_byte(most, true));
+DEVICE int8_t pooled(float maximum) {
+  return static_cast<int8_t>(saturate_to_byte(maximum, true));
 }
 
 // Computes kWidth adjacent elements of a row of y.
@@ -42,16 +41,16 @@ DEVICE void pool(const PoolArgs& args) {
   const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
   const uint32_t i = work_item(kPoolThreads) * kWidth;
   if (i >= args.total) return;
-  const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
+  const uint32_t plane = divide(i, per_plane), in_plane = i - plane * per_plane.d;
   const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
   const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
-  const T* from = x + static_cast<size_t>(number) * args.plane;
+  const T* from = x + static_cast<size_t>(plane) * args.plane;
   const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
   const bool counts_padding = args.mode == PoolMode::kAverageWithPadding;
-  float most[kWidth], sum[kWidth];
+  float maximum[kWidth], sum[kWidth];
   int count[kWidth];
   UNROLL for (int w = 0; w < kWidth; ++w) {
-    most[w] = -bit_cast<float>(0x7f800000u);
+    maximum[w] = -bit_cast<float>(0x7f800000u);
     sum[w] = 0;
     count[w] = 0;
   }
@@ -68,8 +67,8 @@ DEVICE void pool(const PoolArgs& args) {
         UNROLL for (int w = 0; w < kWidth; ++w) {
           const int k = first + w * c.stride;
           if (in_row && inside(k, c)) {
-            const float v = number_of(line[k]);
-            most[w] = v > most[w] || v != v ? v : most[w];
+            const float v = value_of(line[k]);
+            maximum[w] = v > maximum[w] || v != v ? v : maximum[w];
             sum[w] += v;
             ++count[w];
           } else if (k < c.last) {
@@ -81,13 +80,13 @@ DEVICE void pool(const PoolArgs& args) {
   }
   Vec<T, kWidth> out;
   UNROLL for (int w = 0; w < kWidth; ++w) {
-    out.v[w] = pooled<T>(args.mode == PoolMode::kMax ? most[w] : sum[w] / static_cast<float>(count[w]));
+    out.v[w] = pooled<T>(args.mode == PoolMode::kMax ? maximum[w] : sum[w] / static_cast<float>(count[w]));
   }
   store_vec(y + i, out);
 }
 
-// Calls inside(offset) for each tap of the window of a pixel of y, with the offset of its first channel in x, and
-// outside() for taps in the padding.
+// For each tap of the window of a pixel of y, calls inside(offset in x of the tap's first channel), or outside() if the
+// tap is in the padding.
 template <class Inside, class Outside>
 DEVICE void for_each_tap(const PoolChannelsLastArgs& args, uint32_t pixel, const Inside& inside,
                          const Outside& outside) {
@@ -118,9 +117,9 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
   const uint32_t i = work_item(kPoolThreads);
   if (i >= args.total) return;
   const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
-  float most[kSize], sum[kSize];
+  float maximum[kSize], sum[kSize];
   UNROLL for (int j = 0; j < kSize; ++j) {
-    most[j] = -bit_cast<float>(0x7f800000u);
+    maximum[j] = -bit_cast<float>(0x7f800000u);
     sum[j] = 0;
   }
   int count = 0;
@@ -130,7 +129,7 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
         const auto values = load_channels<kSize>(x + offset + channel);
         UNROLL for (int j = 0; j < kSize; ++j) {
           const float v = to_float(values.v[j]);
-          most[j] = v > most[j] || v != v ? v : most[j];
+          maximum[j] = v > maximum[j] || v != v ? v : maximum[j];
           sum[j] += v;
         }
         ++count;
@@ -138,13 +137,14 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
       [&] { count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0; });
   Channels<kSize> out;
   UNROLL for (int j = 0; j < kSize; ++j) {
-    out.v[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
+    out.v[j] =
+        from_float<half_t>(args.mode == PoolMode::kMax ? maximum[j] : sum[j] / static_cast<float>(count));
   }
   store_channels(y + static_cast<size_t>(pixel) * args.channels + channel, out);
 }
 
-// MaxPool of kPoolBytes channels of 8-bit elements. They are compared as unsigned bytes: kInvertedBits converts signed
-// ones.
+// MaxPool of kPoolBytes channels of 8-bit elements. They are compared as unsigned bytes: for signed elements,
+// kInvertedBits inverts the sign bits.
 template <uint32_t kInvertedBits>
 DEVICE void max_pool_bytes(const PoolChannelsLastArgs& args) {
   const uint8_t* x = args.x;
@@ -152,18 +152,18 @@ DEVICE void max_pool_bytes(const PoolChannelsLastArgs& args) {
   const uint32_t i = work_item(kPoolThreads);
   if (i >= args.total) return;
   const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kPoolBytes;
-  Pack<uint32_t> most = {};
+  Pack<uint32_t> maximum = {};
   for_each_tap(
       args, pixel,
       [&](size_t offset) {
         const auto bytes = load_pack(reinterpret_cast<const uint32_t*>(x + offset + channel));
         UNROLL for (int j = 0; j < kPoolBytes / 4; ++j) {
-          most.v[j] = max_of_bytes(most.v[j], bytes.v[j] ^ kInvertedBits);
+          maximum.v[j] = max_of_bytes(maximum.v[j], bytes.v[j] ^ kInvertedBits);
         }
       },
       [] {});
-  UNROLL for (uint32_t& word : most.v) word ^= kInvertedBits;
-  store_pack(reinterpret_cast<uint32_t*>(y + static_cast<size_t>(pixel) * args.channels + channel), most);
+  UNROLL for (uint32_t& word : maximum.v) word ^= kInvertedBits;
+  store_pack(reinterpret_cast<uint32_t*>(y + static_cast<size_t>(pixel) * args.channels + channel), maximum);
 }
 
 template <class T, int kWidth>
@@ -178,18 +178,18 @@ DEVICE void lrn(const LrnArgs& args) {
             last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
   float sum[kWidth] = {};
   for (int c = first; c <= last; ++c) {
-    const auto of_channel = load_vec<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
+    const auto elements = load_vec<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
     UNROLL for (int w = 0; w < kWidth; ++w) {
-      const float v = to_float(of_channel.v[w]);
+      const float v = to_float(elements.v[w]);
       sum[w] += v * v;
     }
   }
-  auto numbers = load_vec<kWidth>(x + i);
+  auto values = load_vec<kWidth>(x + i);
   UNROLL for (int w = 0; w < kWidth; ++w) {
     const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum[w]));
-    numbers.v[w] = from_float<T>(to_float(numbers.v[w]) * power);
+    values.v[w] = from_float<T>(to_float(values.v[w]) * power);
   }
-  store_vec(y + i, numbers);
+  store_vec(y + i, values);
 }
 
 }  // namespace graphopt::hip

@@ -14,7 +14,7 @@ PoolWindows::PoolWindows(const Node& node, bool average) : window_(node), ceil_(
   }
 }
 
-gpu::PoolProblem PoolWindows::place(const Shape& x, bool channels_last, Shape& y) const {
+gpu::PoolProblem PoolWindows::problem(const Shape& x, bool channels_last, Shape& y) const {
   const size_t axes = x.rank() - 2;
   throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "the number of spatial axes is not 1, 2 or 3");
   throw_if(window_.kernel().empty(), "kernel_shape is missing");
@@ -28,7 +28,7 @@ gpu::PoolProblem PoolWindows::place(const Shape& x, bool channels_last, Shape& y
     const int64_t in = x[first + i], kernel = window_.kernel()[i], stride = window_.stride(i),
                   span = window_.span(i, kernel);
     const Window::Padding pad = window_.padding(i, in, span);
-    const int64_t out = outputs(in, stride, span, pad);
+    const int64_t out = output_size(in, stride, span, pad);
     gpu::to_u31(out * stride + span);
     const size_t d = gpu::kSpatialAxes - axes + i;
     p.out[d] = y[first + i] = out;
@@ -51,10 +51,10 @@ bool PoolWindows::cover(const Shape& x) const {
   return true;
 }
 
-// The formula of the operators' specification. A window that would start in the padding at the end is dropped.
-int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
-  const int64_t free = in + pad.begin + pad.end - span;
-  const int64_t n = pool_places(free + (ceil_ && free > 0 ? stride - 1 : 0), stride);
+// The formula of ONNX. With ceil_mode, a window that would start in the padding at the end is dropped.
+int64_t PoolWindows::output_size(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
+  const int64_t slack = in + pad.begin + pad.end - span;
+  const int64_t n = pool_positions(slack + (ceil_ && slack > 0 ? stride - 1 : 0), stride);
   throw_if(n < 0, "the window is larger than the padded input");
   return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
 }
@@ -81,7 +81,7 @@ Planner plan_pool(const Node& node, bool average, bool channels_last) {
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     Shape y;
-    const gpu::PoolProblem p = windows.place(x.shape, channels_last, y);
+    const gpu::PoolProblem p = windows.problem(x.shape, channels_last, y);
     const Ref to = set_output(call, 0, y);
     program.launch(channels_last ? gpu::pool_channels_last_plan(p, x.type, x.shape[3], call.aligned())
                                  : gpu::pool_plan(p, x.type, call.aligned()),

@@ -42,13 +42,13 @@ class PoolWindows {
  public:
   PoolWindows(const Node& node, bool average);
   // Returns the problem for x [N, C, ..], or if `channels_last` for x [N, .., C], and sets the shape of y. Throws
-  // Error.
-  gpu::PoolProblem place(const Shape& x, bool channels_last, Shape& y) const;
+  // Error for invalid shapes.
+  gpu::PoolProblem problem(const Shape& x, bool channels_last, Shape& y) const;
   // Returns true if one window covers all of x [N, C, ..], without padding.
   bool cover(const Shape& x) const;
 
  private:
-  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const;
+  int64_t output_size(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const;
 
   Window window_;
   bool ceil_;

@@ -135,7 +135,7 @@ Planner plan_quantized_concat(const Node& node, bool last) {
       last ? static_cast<int64_t>(channels_last_axis(axis_of(axis_of_node, kLayoutRank))) : axis_of_node;
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(2).shape.rank());
-    const Shape shape = joined(call, 2, 3, axis);
+    const Shape shape = concatenated(call, 2, 3, axis);
     const Ref y = set_output(call, 0, shape, call.input(2).type);
     gpu::StridedCopy copy;
     copy.bytes = 1;
@@ -204,7 +204,7 @@ Planner plan_quantized_average_pool(const Node& node) {
     Shape planes = x.shape;
     for (size_t d = 0; last && d < rank; ++d) planes[d] = x.shape[first[d]];
     Shape pooled;
-    const gpu::PoolProblem windows = of_node.place(planes, false, pooled);
+    const gpu::PoolProblem windows = of_node.problem(planes, false, pooled);
     Shape shape = pooled;
     for (size_t d = 0; last && d < rank; ++d) shape[d] = pooled[back[d]];
     const Ref y = set_output(call, 0, shape);

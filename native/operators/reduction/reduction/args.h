@@ -7,8 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// A reduction: how elements are combined, a function of each element before that, and a function of the result
-// after it.
+// A reduction: a function of each element, how the results are combined, and a function of the combined value.
 enum class Combiner : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
 enum class ElementFunction : int32_t { kNothing, kAbsolute, kSquare };
 enum class ResultFunction : int32_t { kNothing, kRoot, kLog };
@@ -17,8 +16,8 @@ struct ReduceFunctions {
   Combiner combiner;
   ElementFunction before;
   ResultFunction after;
-  float scale;      // factor of the result, before `after`: 1 / R for a mean
-  int64_t divisor;  // for integers; replaces `scale`
+  float scale;      // multiplies the combined value, before `after`: 1 / R for a mean
+  int64_t divisor;  // for integers, instead of `scale`
   int32_t is_unsigned;
   int32_t unused;
 };
@@ -33,8 +32,8 @@ struct ReduceRowsArgs : Arguments<2, 72> {
   int32_t unused;
 };
 
-// x [outer, block], y [outer, stride] with `total` elements. A work-item computes one element of y, which
-// joins every stride-th element of a block of x.
+// x [outer, block], y [outer, stride] with `total` elements. A work-item computes one element of y by reducing every
+// stride-th element of a block of x.
 struct ReduceColumnsArgs : Arguments<2, 72> {
   In x;
   Out y;

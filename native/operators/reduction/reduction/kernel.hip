@@ -1,10 +1,10 @@
 // Reductions of x [outer, R, inner] over R. float and float16 are reduced in float32, integers in their own
 // type.
 //
-// Bound by memory: X is read once, for one FLOP per element. A long row (inner is 1) is reduced by a
-// work-group, a short row by a part of a wave, and a column by one work-item: adjacent work-items read
-// adjacent elements. If that gives too few work-items, the reduction has several steps. scripts/gpu_bench.py
-// compares all kernels with a copy.
+// Bound by memory: X is read once, for one FLOP per element. If inner is 1, a work-group reduces a long row, and a part
+// of a wave reduces a short row. Otherwise a work-item reduces a column, so adjacent work-items read adjacent elements.
+// If that gives too few work-items, the reduction has several steps. scripts/gpu_bench.py compares all kernels with a
+// copy.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/reduction/args.h"
@@ -52,7 +52,7 @@ DEVICE FloatAccumulator combine(Combiner combiner, const FloatAccumulator& a, co
   }
 }
 
-// Loads that are issued before the first is waited for: 32 bytes of elements.
+// Loads that a work-item issues before it waits for the first one: 32 bytes of elements.
 template <class From>
 constexpr int kLoadsInFlight = 32 / static_cast<int>(sizeof(From));
 
@@ -74,7 +74,7 @@ DEVICE FloatAccumulator combine_all(Combiner combiner, FloatAccumulator accumula
   return accumulator;
 }
 
-// The operator is the same for all work-items, so a work-item branches once for all its values.
+// The combiner is the same for all work-items, so a work-item branches once for its kCount values.
 template <int kCount>
 DEVICE FloatAccumulator reduce_values(Combiner combiner, const FloatAccumulator& accumulator,
                                       const float (&values)[kCount]) {
@@ -248,8 +248,8 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   y[i] = from_float<To>(result_of(args.functions, accumulator));
 }
 
-// Integers wrap around, as unsigned arithmetic does. T is signed. For unsigned elements `flip` is the sign bit:
-// x ^ flip maps their order to that of T.
+// Integers wrap around, as in unsigned arithmetic. T is signed. For unsigned elements `flip` is the sign bit, because
+// the signed order of x ^ flip is the unsigned order of x.
 template <class T, class Unsigned>
 DEVICE T flip_of(const ReduceFunctions& functions) {
   return static_cast<T>(Unsigned(functions.is_unsigned != 0) << (8 * sizeof(T) - 1));
@@ -308,7 +308,7 @@ DEVICE Unsigned root_of(Unsigned x) {
   return root;
 }
 
-// The integer part of the logarithm: the number of powers e, e^2, .. (rounded up to integers) that are at most x.
+// The integer part of the logarithm: the number of powers e, e^2, .. that are at most x. The powers are rounded up.
 DEVICE int log_of_integer(uint64_t x) {
   constexpr int kPowers = 44;
   // clang-format off

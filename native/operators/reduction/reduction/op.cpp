@@ -8,21 +8,21 @@
 namespace graphopt {
 ReducedAxes::ReducedAxes(const Attributes& node)
     : axes_(node.get_ints("axes", {})),
-      keep_(node.get_bool("keepdims", true)),
-      none_is_all_(!node.get_bool("noop_with_empty_axes")) {}
+      keepdims_(node.get_bool("keepdims", true)),
+      empty_is_all_(!node.get_bool("noop_with_empty_axes")) {}
 
-std::vector<bool> ReducedAxes::of(const Call& call) const {
+std::vector<bool> ReducedAxes::reduced(const Call& call) const {
   const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
   const size_t rank = call.input(0).shape.rank();
-  std::vector<bool> reduced(rank, axes.empty() && none_is_all_);
-  for (const int64_t axis : axes) reduced[axis_of(axis, rank)] = true;
-  return reduced;
+  std::vector<bool> result(rank, axes.empty() && empty_is_all_);
+  for (const int64_t axis : axes) result[axis_of(axis, rank)] = true;
+  return result;
 }
 
-Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const {
+Shape ReducedAxes::output_shape(const Shape& x, const std::vector<bool>& reduced) const {
   std::vector<int64_t> dims;
   for (size_t d = 0; d < x.rank(); ++d) {
-    if (!reduced[d] || keep_) dims.push_back(reduced[d] ? 1 : x[d]);
+    if (!reduced[d] || keepdims_) dims.push_back(reduced[d] ? 1 : x[d]);
   }
   Shape y(dims.size());
   std::copy(dims.begin(), dims.end(), y.data());
@@ -35,10 +35,10 @@ Planner plan_reduce(const Node& node, gpu::Reduction reduction, bool channels_la
   const ReducedAxes axes(node);
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    gpu::ReduceProblem p = {x.shape, axes.of(call), reduction, x.type};
+    gpu::ReduceProblem p = {x.shape, axes.reduced(call), reduction, x.type};
     if (channels_last) std::rotate(p.reduced.begin() + 1, p.reduced.begin() + 2, p.reduced.end());
     program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
-                   {set_output(call, 0, axes.left(x.shape, p.reduced))});
+                   {set_output(call, 0, axes.output_shape(x.shape, p.reduced))});
   };
 }
 
@@ -53,20 +53,20 @@ std::string refuse_axes(const Node& node) {
 }
 
 // For LogSumExp. ONNX Runtime's CPU kernel rounds each exponential of an integer down before adding it, so
-// only the largest element counts. This contradicts the standard, but models were made with that kernel.
-std::string refuse_whole(const Node& node) {
+// only the largest element counts. This contradicts ONNX, but models were made with that kernel.
+std::string refuse_log_sum_exp(const Node& node) {
   return is_float(node.type()) ? refuse_axes(node) : "the type is neither float nor float16";
 }
 
-std::string refuse_numbers(const Node& node) {
+std::string refuse_reduction(const Node& node) {
   const ElementType type = node.type();
   return is_float(type) || (is_integer(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
 }
 
 // Max and Min also have kernels for bytes.
-std::string refuse_extremes(const Node& node) {
+std::string refuse_max_or_min(const Node& node) {
   const ElementType type = node.type();
-  return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);
+  return bytes_of(type) == 1 ? refuse_axes(node) : refuse_reduction(node);
 }
 
 gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction reduction,
@@ -110,16 +110,16 @@ void add_reduction(Kernels& kernels) {
         .reads_on_host({1})
         .takes_rare_types();
   };
-  reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
-  reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);
-  reduce("ReduceMax", gpu::Reduction::kMax, refuse_extremes);
-  reduce("ReduceMin", gpu::Reduction::kMin, refuse_extremes);
-  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_numbers);
-  reduce("ReduceL1", gpu::Reduction::kL1, refuse_numbers);
-  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_numbers);
-  reduce("ReduceL2", gpu::Reduction::kL2, refuse_numbers);
-  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
-  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
+  reduce("ReduceMean", gpu::Reduction::kMean, refuse_reduction);
+  reduce("ReduceSum", gpu::Reduction::kSum, refuse_reduction);
+  reduce("ReduceMax", gpu::Reduction::kMax, refuse_max_or_min);
+  reduce("ReduceMin", gpu::Reduction::kMin, refuse_max_or_min);
+  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_reduction);
+  reduce("ReduceL1", gpu::Reduction::kL1, refuse_reduction);
+  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_reduction);
+  reduce("ReduceL2", gpu::Reduction::kL2, refuse_reduction);
+  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_reduction);
+  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_log_sum_exp);
   const auto pool = [&](const char* name, gpu::Reduction reduction) {
     kernels.add_with_both_layouts(name, 1, 22, plan_global_pool, reduction).refused(refuse_global_pool);
   };

@@ -22,9 +22,9 @@ enum class Reduction : int32_t {
   kLogSumExp
 };
 
-// Reduces the axes of x that are `reduced`. Types: float, float16 and integers of 32 and 64 bits; 8 bits and
-// bool only for Max and Min. Integers have no LogSumExp; their Mean, L2 and LogSum round towards 0. Between
-// two steps values of float and float16 are float.
+// Reduces the axes of x that are `reduced`. Types: float, float16, integers of 32 and 64 bits, and for Max and Min also
+// integers of 8 bits and bool. Integers have no LogSumExp; their Mean, L2 and LogSum round towards 0. Intermediate
+// results for float and float16 are float.
 struct ReduceProblem {
   Shape x;
   std::vector<bool> reduced;
@@ -45,13 +45,12 @@ class ReducedAxes {
  public:
   explicit ReducedAxes(const Attributes& node);
   // Returns for each axis whether it is reduced. Throws Error for an invalid axis.
-  std::vector<bool> of(const Call& call) const;
-  // Returns the output shape.
-  Shape left(const Shape& x, const std::vector<bool>& reduced) const;
+  std::vector<bool> reduced(const Call& call) const;
+  Shape output_shape(const Shape& x, const std::vector<bool>& reduced) const;
 
  private:
   std::vector<int64_t> axes_;
-  bool keep_, none_is_all_;
+  bool keepdims_, empty_is_all_;
 };
 
 }  // namespace graphopt

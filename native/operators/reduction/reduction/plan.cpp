@@ -51,9 +51,9 @@ const char* suffix_of(ElementType from, ElementType to) {
   return from == ElementType::kHalf ? "_f16_to_f32" : "_f32_to_f16";
 }
 
-// Returns the number of work-items for a row; short rows share a work-group. Eight work-items, or four that
-// read packs, read enough adjacent bytes. More work-items are used only if each has as many elements as it
-// loads at a time, because each doubling adds a step that combines their results.
+// Returns the number of work-items per row; short rows share a work-group. Eight work-items, or four that read packs,
+// read enough adjacent bytes. More work-items are used only if each of them has at least as many elements as it loads
+// at a time, because each doubling adds a step that combines their results.
 uint32_t row_items_of(int64_t R, ElementType from, bool packs) {
   if (R > 512) return hip::kReduceThreads;
   const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
@@ -172,17 +172,17 @@ Plan reduce_plan(const ReduceProblem& p, bool aligned) {
     parts.push_back({1, true});
     steps = 1;
   }
-  Steps done(p, reduced, aligned);
+  Steps sequence(p, reduced, aligned);
   for (size_t step = 0; step < steps; ++step) {
     size_t at = parts.size() - 1;
     while (!parts[at].reduced) --at;
     int64_t outer = 1, inner = 1;
     for (size_t i = 0; i < at; ++i) outer *= parts[i].size;
     for (size_t i = at + 1; i < parts.size(); ++i) inner *= parts[i].size;
-    done.reduce(outer, parts[at].size, inner, step + 1 == steps);
+    sequence.reduce(outer, parts[at].size, inner, step + 1 == steps);
     parts.erase(parts.begin() + static_cast<ptrdiff_t>(at));
   }
-  return std::move(done).take();
+  return std::move(sequence).take();
 }
 
 }  // namespace graphopt::gpu

@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kTopKChunk = 2048;    // entries that a work-group sorts
 constexpr int kTopKThreads = 256;   // size of the largest work-group
-constexpr uint32_t kNoEntry = ~0u;  // the index of entries that fill up a chunk; sorted last
+constexpr uint32_t kNoEntry = ~0u;  // index of the padding entries of a chunk, which are sorted last
 
 // The type of the compared elements.
 enum class Ordered : int32_t {
@@ -28,10 +28,10 @@ enum class Ordered : int32_t {
 
 // Each work-group sorts a chunk of a row and keeps its first `keep` entries. A row's `count` entries are
 // elements of x if `from_x` is set, else they are in keys and indices. The result is written to next_keys and
-// next_indices, or, if the row is a single chunk, to y and which.
+// next_indices, or, if the row is a single chunk, to y and y_indices.
 struct TopKSortArgs : Arguments<7, 120> {
   In x, keys, indices;
-  Out next_keys, next_indices, y, which;
+  Out next_keys, next_indices, y, y_indices;
   Divisor chunks, inner;          // per row
   uint32_t first;                 // index of the first chunk of this launch
   uint32_t R, count, keep, size;  // size: entries to sort, a power of two
@@ -40,10 +40,10 @@ struct TopKSortArgs : Arguments<7, 120> {
 };
 
 // Merges pairs of adjacent sorted runs of `run` entries into runs of `next` entries; a row has `runs` runs. One
-// work-item for each entry. The last merge writes its `next` entries to y and which.
+// work-item for each entry. The last merge writes its `next` entries to y and y_indices.
 struct TopKMergeArgs : Arguments<7, 120> {
   In x, keys, indices;
-  Out next_keys, next_indices, y, which;
+  Out next_keys, next_indices, y, y_indices;
   Divisor count, run, inner;  // count: entries of a row
   uint32_t total, runs, next, R;
   Ordered order;
@@ -62,7 +62,7 @@ struct ArgArgs : Arguments<6, 112> {
   uint32_t total, R, count;
   Ordered order;
   int32_t smallest, last, from_x, to_y,
-      row;  // last: the last of equal elements wins; row: the first row of this launch
+      row;  // last: selects the last of equal elements; row: the first row of this launch
 };
 
 }  // namespace graphopt::hip

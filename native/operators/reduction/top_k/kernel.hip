@@ -71,7 +71,7 @@ struct OrderOf {
   static constexpr Ordered kValue = kOrder;
 };
 
-// Returns find(the order, as a type).
+// Calls find with the order as a type.
 template <class Find>
 DEVICE auto in_order(Ordered order, const Find& find) {
   switch (order) {
@@ -104,7 +104,7 @@ DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
   });
 }
 
-DEVICE void copy_number(void* y, size_t to, const void* x, size_t from, Ordered order) {
+DEVICE void copy_element(void* y, size_t to, const void* x, size_t from, Ordered order) {
   switch (order) {
     case Ordered::kInt64:
     case Ordered::kUint64:
@@ -136,18 +136,18 @@ DEVICE bool comes_first(const Entry& a, const Entry& b) {
 
 // Returns the offset of entry i of a row in a tensor [outer, length, inner]. A row has one outer and one
 // inner index.
-DEVICE size_t place_of(uint32_t row, uint32_t i, uint32_t length, const Divisor& inner) {
+DEVICE size_t entry_offset(uint32_t row, uint32_t i, uint32_t length, const Divisor& inner) {
   const uint32_t outer = divide(row, inner);
   return (static_cast<size_t>(outer) * length + i) * inner.d + (row - outer * inner.d);
 }
 
 template <class Args>
 DEVICE void write_result(const Args& args, uint32_t row, uint32_t i, uint32_t index, uint32_t K) {
-  int64_t* which = args.which;
+  int64_t* y_indices = args.y_indices;
   void* y = args.y.address;
-  const size_t to = place_of(row, i, K, args.inner);
-  copy_number(y, to, args.x.address, place_of(row, index, args.R, args.inner), args.order);
-  which[to] = index;
+  const size_t to = entry_offset(row, i, K, args.inner);
+  copy_element(y, to, args.x.address, entry_offset(row, index, args.R, args.inner), args.order);
+  y_indices[to] = index;
 }
 
 struct SortLds {
@@ -192,7 +192,7 @@ DEVICE void sort_and_keep(const TopKSortArgs& args) {
     if (begin + i < args.count) {
       if (args.from_x != 0) {
         entry.index = begin + i;
-        entry.key = key_at(args.x.address, place_of(row, begin + i, args.R, args.inner), args.order);
+        entry.key = key_at(args.x.address, entry_offset(row, begin + i, args.R, args.inner), args.order);
         if (args.smallest != 0) entry.key = ~entry.key;
       } else {
         const size_t at = static_cast<size_t>(row) * args.count + begin + i;
@@ -259,11 +259,11 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   }
 }
 
-// Loads that are issued before the first is waited for.
+// Loads that a work-item issues before it waits for the first one.
 constexpr int kLoadsInFlight = 8;
 
-// The elements of a work-item: from, from + step, ... below end, relative to `base`. Their indices along the
-// axis are first, first + slices, ...
+// The elements of a work-item are from, from + step, ... below end, relative to `base`. Their indices along the axis
+// are first, first + slices, ...
 struct ArgWalk {
   size_t base, from, end, step;
   uint32_t first, slices;
@@ -280,8 +280,8 @@ DEVICE typename ElementOf<kOrder>::Key arg_key(typename ElementOf<kOrder>::Type 
   }
 }
 
-// The first entry, in sorted order, of the elements passed so far. They must be passed in the order of their
-// indices. Of equal elements the first one is kept, or, with args.last, the last one.
+// The first entry, in sorted order, of the visited elements, which must be visited in the order of their indices. Of
+// equal elements the first one is kept, or, with args.last, the last one.
 template <Ordered kOrder>
 struct FirstSeen {
   using T = typename ElementOf<kOrder>::Type;
@@ -303,7 +303,7 @@ struct FirstSeen {
 };
 
 template <Ordered kOrder>
-DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
+DEVICE Entry first_of_elements(const ArgArgs& args, const ArgWalk& walk) {
   using T = typename ElementOf<kOrder>::Type;
   if (walk.from >= walk.end) return {0, kNoEntry};
   const T* const x = static_cast<const T*>(args.x) + walk.base;
@@ -333,7 +333,7 @@ DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
   constexpr uint32_t kSize = Pack<T>::kSize, kPacks = 2;
   const T* const x = static_cast<const T*>(args.x) + base;
   if (!is_pack_aligned(x)) {
-    return first_of_numbers<kOrder>(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
+    return first_of_elements<kOrder>(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
   }
   const uint32_t whole = args.count / kSize * kSize;
   FirstSeen<kOrder> seen(args, x[0], 0);
@@ -430,7 +430,7 @@ DEVICE void first_of_column(const ArgArgs& args) {
                         divide(column, args.inner),
                         divide(args.stride.d, args.inner)};
   const Entry best = args.from_x == 0 ? first_of_entries(args, walk) : in_order(args.order, [&](auto order) {
-    return first_of_numbers<order.kValue>(args, walk);
+    return first_of_elements<order.kValue>(args, walk);
   });
   if (args.to_y != 0) {
     int64_t* y = args.y;
@@ -448,8 +448,8 @@ DEVICE void first_of_column(const ArgArgs& args) {
 using namespace graphopt::hip;
 
 KERNEL_OF(top_k_sort, sort_and_keep, kTopKThreads, TopKSortArgs, x, keys, indices, next_keys, next_indices, y,
-          which)
+          y_indices)
 KERNEL_OF(top_k_merge, merge_runs, kTopKThreads, TopKMergeArgs, x, keys, indices, next_keys, next_indices, y,
-          which)
+          y_indices)
 KERNEL_OF(arg_rows, first_of_row, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y)
 KERNEL_OF(arg_columns, first_of_column, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y)

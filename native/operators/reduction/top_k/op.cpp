@@ -6,7 +6,7 @@
 namespace graphopt {
 namespace {
 
-std::optional<gpu::Ordered> ordered(ElementType type) {
+std::optional<gpu::Ordered> compared_type(ElementType type) {
   using T = ElementType;
   using gpu::Ordered;
   return find_choice<T, Ordered>(type, {{T::kFloat, Ordered::kFloat},
@@ -26,7 +26,7 @@ template <class Problem>
 size_t set_order(int64_t given, const Tensor& x, Problem& p) {
   const size_t axis = axis_of(given, x.shape.rank());
   std::tie(p.outer, p.R, p.inner) = split_at(x.shape, axis);
-  p.order = ordered(x.type).value();
+  p.order = compared_type(x.type).value();
   return axis;
 }
 
@@ -69,18 +69,25 @@ Planner plan_arg_extreme(const Node& node, bool smallest) {
   };
 }
 
-std::string refuse_ordered(const Node& node) {
+std::string refuse_unless_comparable(const Node& node) {
   const auto& x = node.inputs.front();
-  if (!ordered(x.type)) return std::string("no kernel for ") + element_type_name(x.type);
+  if (!compared_type(x.type)) return std::string("no kernel for ") + element_type_name(x.type);
   return x.shape && x.shape->rank() == 0 ? "a scalar has no axis" : "";
 }
 
 }  // namespace
 
 void add_top_k(Kernels& kernels) {
-  kernels.add_onnx("TopK", 1, 24, plan_top_k).refused(refuse_ordered).takes_rare_types().reads_on_host({1});
-  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false).refused(refuse_ordered).takes_rare_types();
-  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true).refused(refuse_ordered).takes_rare_types();
+  kernels.add_onnx("TopK", 1, 24, plan_top_k)
+      .refused(refuse_unless_comparable)
+      .takes_rare_types()
+      .reads_on_host({1});
+  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false)
+      .refused(refuse_unless_comparable)
+      .takes_rare_types();
+  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true)
+      .refused(refuse_unless_comparable)
+      .takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -9,22 +9,22 @@ namespace graphopt::gpu {
 
 using hip::Ordered;
 
-// x [outer, R, inner], y and which [outer, K, inner], sorted. Equal elements keep their order, and NaN is the largest.
+// x [outer, R, inner], y and its indices [outer, K, inner], sorted. Equal elements keep their order. NaN is the largest.
 struct TopKProblem {
   int64_t outer = 1, R = 1, inner = 1, K = 1;
   Ordered order = Ordered::kFloat;
   bool smallest = false;
 };
 
-// Outputs y and their indices in R (int64). Throws std::invalid_argument.
+// Outputs y and the indices in R of its elements (int64). Throws std::invalid_argument.
 Plan top_k_plan(const TopKProblem& p);
 
-// Like TopKProblem, with y [outer, inner]: the index of the largest or smallest of R elements, R > 0. NaN precedes
-// all other elements in both cases.
+// x [outer, R, inner], y [outer, inner]: the index of the largest or smallest of R elements, R > 0. In both cases, NaN
+// is selected before all other elements.
 struct ArgProblem {
   int64_t outer = 1, R = 1, inner = 1;
   Ordered order = Ordered::kFloat;
-  bool smallest = false, last = false;  // last: the last of equal elements wins
+  bool smallest = false, last = false;  // last: selects the last of equal elements
 };
 
 // Throws std::invalid_argument if a size does not fit in 31 bits.

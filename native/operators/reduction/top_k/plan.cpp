@@ -18,15 +18,17 @@ class Entries {
     current_ = 1 - current_;
     args.next_keys = workspace(first_of(current_));
     args.next_indices = workspace(first_of(current_) + 1);
-    most_ = std::max(most_, count);
+    max_entries_ = std::max(max_entries_, count);
   }
-  std::vector<int64_t> bytes() const { return {8 * most_, 4 * most_, 8 * most_, 4 * most_}; }
+  std::vector<int64_t> bytes() const {
+    return {8 * max_entries_, 4 * max_entries_, 8 * max_entries_, 4 * max_entries_};
+  }
 
  private:
   static uint8_t first_of(int pair) { return static_cast<uint8_t>(2 * pair); }
 
   int current_ = 0;
-  int64_t most_ = 0;
+  int64_t max_entries_ = 0;
 };
 
 int64_t power_of_two(int64_t least) {
@@ -55,7 +57,7 @@ Plan top_k_plan(const TopKProblem& p) {
     args.to_y = last;
     entries.set_buffers(args, last ? 0 : written);
     args.y = output(0);
-    args.which = output(1);
+    args.y_indices = output(1);
   };
   int64_t count = p.R, chunks = 1, keep = 0;
   for (bool from_x = true; from_x || (sorts_again && count > keep); from_x = false) {

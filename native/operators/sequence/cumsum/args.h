@@ -6,10 +6,10 @@
 namespace graphopt::hip {
 
 constexpr int kCumSumThreads = 256;
-constexpr int kCumSumElements = 4;  // adjacent elements of a work-item
+constexpr int kCumSumElements = 4;  // adjacent elements per work-item
 constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 
-// Rows have `size` adjacent elements and are divided into parts of complete tiles: one work-group for each part.
+// Rows of `size` adjacent elements are divided into parts of complete tiles. One work-group processes each part.
 struct CumSumArgs : Arguments<4, 64> {
   In x;
   In starts;   // one per part; null: zeros

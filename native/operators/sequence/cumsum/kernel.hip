@@ -1,7 +1,7 @@
 // CumSum. The order of additions depends only on the sizes.
 //
 // Bound by memory. Along the last axis, a work-group sums one tile after the other. If there are few long rows, they
-// are cut into parts: a first pass computes the total of each part and a last pass the sums, so x is read twice.
+// are divided into parts: a first pass computes the total of each part, and a last pass the sums, so x is read twice.
 // Along other axes, adjacent work-items process adjacent lines, and issue several loads before they wait for the
 // first. Floats are added in float, integers as unsigned integers, which wrap around.
 #include "blocks/gpu/reduce.h"
@@ -21,7 +21,7 @@ DEVICE void cumsum(const CumSumArgs& args) {
   const T* x = args.x;
   const S* starts = args.starts;
   T* y = args.y;
-  S* ends = args.totals;
+  S* part_totals = args.totals;
   const auto block = static_cast<uint32_t>(block_x());
   const uint32_t row = divide(block, args.parts), part = block - row * args.parts.d;
   const size_t base = static_cast<size_t>(row) * args.size;
@@ -52,7 +52,7 @@ DEVICE void cumsum(const CumSumArgs& args) {
       running = through;
     }
   }
-  if (ends != nullptr && thread == 0) ends[block] = carry;
+  if (part_totals != nullptr && thread == 0) part_totals[block] = carry;
 }
 
 template <class T>
@@ -63,19 +63,19 @@ DEVICE void cumsum_lines(const CumSumLinesArgs& args) {
   if (line >= args.lines) return;
   const uint32_t outer = divide(line, args.inner);
   const size_t base = static_cast<size_t>(outer) * args.size * args.inner.d + (line - outer * args.inner.d);
-  const auto place = [&](uint32_t i) {
+  const auto offset = [&](uint32_t i) {
     return base + static_cast<size_t>(args.reverse != 0 ? args.size - 1 - i : i) * args.inner.d;
   };
   auto sum = summand(T(0));
   NO_UNROLL for (uint32_t i = 0; i < args.size; i += kCumSumElements) {
     T values[kCumSumElements];
     UNROLL for (uint32_t k = 0; k < kCumSumElements; ++k) {
-      values[k] = i + k < args.size ? x[place(i + k)] : T(0);
+      values[k] = i + k < args.size ? x[offset(i + k)] : T(0);
     }
     UNROLL for (uint32_t k = 0; k < kCumSumElements; ++k) {
       if (i + k >= args.size) continue;
       const auto through = sum + summand(values[k]);
-      y[place(i + k)] = static_cast<T>(args.exclusive != 0 ? sum : through);
+      y[offset(i + k)] = static_cast<T>(args.exclusive != 0 ? sum : through);
       sum = through;
     }
   }

@@ -26,8 +26,8 @@ Plan cumsum_plan(const CumSumProblem& p, const DeviceFacts& device) {
     plan.launch_items(kernel_name({"cumsum_lines", suffix}), lines, hip::kCumSumThreads, args);
     return plan;
   }
-  // Enough parts for four work-groups on each compute unit, but at most one part for every four tiles of a
-  // row.
+  // Divides rows into enough parts for four work-groups on each compute unit, but into at most one part for every four
+  // tiles of a row.
   const int64_t tiles = divide_up(p.size, hip::kCumSumTile);
   const int64_t wanted =
       std::clamp<int64_t>(divide_up(4 * device.compute_units, lines), 1, divide_up(tiles, 4));

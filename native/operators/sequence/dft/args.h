@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kDftThreads = 128;
-constexpr int kDftLines = 4;  // lines that a work-group transforms at once
+constexpr int kDftLines = 4;  // lines per work-group
 
 // table [L] of (cos, sin) of 2 pi j / L.
 struct DftTableArgs : Arguments<1, 16> {
@@ -14,9 +14,8 @@ struct DftTableArgs : Arguments<1, 16> {
   uint32_t L;
 };
 
-// The addresses of lines, in elements: line i begins at i / per * outer + i % per * line, and its elements
-// are `element` apart.
-struct DftPlaces {
+// Strides in elements: line i begins at i / per * outer + i % per * line, and its elements are `element` apart.
+struct DftStrides {
   int64_t outer, line, element;
 };
 
@@ -25,7 +24,7 @@ struct DftArgs : Arguments<4, 120> {
   In x, window;  // window: null, or N factors
   In table;
   Out y;
-  DftPlaces from, to;
+  DftStrides from, to;
   Divisor per;
   uint32_t lines;
   int32_t N, L, K;

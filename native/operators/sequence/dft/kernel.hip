@@ -1,5 +1,5 @@
 // DFT and STFT by their definition: a work-item computes output k of several lines, whose inputs are in LDS. The
-// roots of unity are read from a table at (k n) mod L, with errors of at most 3 units in the last place.
+// roots of unity are read from a table at index (k n) mod L. Their errors are at most 3 units in the last place.
 //
 // Compute-bound: N K complex multiplications for each line. This suits the frames of speech (L of 200 to 2048); a
 // transform of a million points needs another algorithm.
@@ -27,10 +27,10 @@ struct DftInputs {
   float re[kDftLines][kDftThreads], im[kDftLines][kDftThreads];
 };
 
-DEVICE size_t dft_line(const DftArgs& args, const DftPlaces& places, uint32_t line) {
+DEVICE size_t dft_line(const DftArgs& args, const DftStrides& strides, uint32_t line) {
   const uint32_t outer = divide(line, args.per), inner = line - outer * args.per.d;
-  return static_cast<size_t>(static_cast<int64_t>(outer) * places.outer +
-                             static_cast<int64_t>(inner) * places.line);
+  return static_cast<size_t>(static_cast<int64_t>(outer) * strides.outer +
+                             static_cast<int64_t>(inner) * strides.line);
 }
 
 template <class T>

@@ -9,7 +9,7 @@ namespace graphopt {
 namespace {
 
 // Returns true if the elements are complex. Throws Error unless the last axis has size 1 or 2.
-bool holds_pairs(const Shape& x) {
+bool is_complex(const Shape& x) {
   const int64_t last = x[x.rank() - 1];
   throw_if(last != 1 && last != 2, "the last axis must have size 1 (real) or 2 (complex), got ", last);
   return last == 2;
@@ -23,9 +23,9 @@ Planner plan_dft(const Node& node) {
     const Shape& x = call.input(0).shape;
     throw_if(x.rank() < 2, "the input must have rank 2 or more");
     const size_t axis = axis_of(call.has_input(2) ? call.integer(2, "the axis") : given, x.rank());
-    throw_if(axis + 1 == x.rank(), "the axis holds real and imaginary parts");
+    throw_if(axis + 1 == x.rank(), "the axis must not be the last one, which holds real and imaginary parts");
     gpu::DftProblem p;
-    p.complex = holds_pairs(x);
+    p.complex = is_complex(x);
     const int64_t width = p.complex ? 2 : 1;
     p.L = call.has_input(1) ? call.integer(1, "the length") : x[axis];
     throw_if(p.L < 1, "the length of the transform must be 1 or more, got ", p.L);
@@ -58,7 +58,7 @@ Planner plan_stft(const Node& node) {
     const Shape& x = call.input(0).shape;
     throw_if(x.rank() != 2 && x.rank() != 3, "the signal must have rank 2 or 3");
     gpu::DftProblem p;
-    p.complex = x.rank() == 3 && holds_pairs(x);
+    p.complex = x.rank() == 3 && is_complex(x);
     p.window = call.has_input(2);
     throw_if(!p.window && !call.has_input(3), "a window or the length of a frame is needed");
     p.L = call.has_input(3) ? call.integer(3, "the length of a frame") : call.input(2).shape.elements();

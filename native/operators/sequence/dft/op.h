@@ -6,12 +6,12 @@
 
 namespace graphopt::gpu {
 
-using hip::DftPlaces;
+using hip::DftStrides;
 
 struct DftProblem {
-  int64_t lines = 1, per = 1;   // `per`: see DftPlaces
+  int64_t lines = 1, per = 1;   // `per`: see DftStrides
   int64_t N = 1, L = 1, K = 1;  // inputs of a line, length of the transform, outputs
-  DftPlaces from = {}, to = {};
+  DftStrides from = {}, to = {};
   bool complex = false, inverse = false, window = false;
 };
 

@@ -1,7 +1,7 @@
-// LSTM, GRU and RNN: the recurrence after the GEMM of all inputs. The states of one or a few sequences are
-// multiplied with the recurrence weights. recurrent_step_* is launched for each step: a wave computes the
-// gates of one hidden unit for several sequences at once, and then updates the unit. With few units, persistent.hip
-// runs all steps in one launch. Bound by the time of a launch, and by reading r from the caches.
+// LSTM, GRU and RNN: the recurrence after the GEMM of all inputs. recurrent_step_* multiplies the states of one or a
+// few sequences by the recurrence weights. It is launched for each step: a wave computes the gates of one hidden unit
+// for several sequences, and then updates the unit. With few units, persistent.hip computes all steps in one launch.
+// Bound by the time of a launch and by reads of r from the caches.
 // Hochreiter, Schmidhuber, "Long short-term memory", 1997; Cho et al., arXiv:1406.1078.
 #include "operators/sequence/recurrent/unit.h"
 
@@ -25,11 +25,11 @@ DEVICE float fold(float* v, int mask) {
   }
 }
 
-// Adds to v the products of `count` rows of r (stride H H) and the states h [sequences, H], for the elements of
-// this work-item. kWide: reads packs, and H is a multiple of a pack. All loads of an iteration are issued
-// before the first of them is waited for; in float16 only the loads of the weights and of half of the states.
+// Adds to v the products of `count` rows of r (stride H H) and the states h [sequences, H], for the elements of this
+// work-item. kWide: reads packs, and H is a multiple of a pack. An iteration issues all its loads before it waits for
+// the first one; in float16 it first issues the loads of the weights and of half of the states.
 template <class T, bool kWide>
-DEVICE void recurrent_products(const T* r, const float* h, int H, int sequences, int count, float* v) {
+DEVICE void multiply_states(const T* r, const float* h, int H, int sequences, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
   struct Weights {
     T v[kSize];
@@ -79,42 +79,42 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentSequences& 
   // opaque() keeps values that depend on H in vector registers, because gfx90a has too few scalar registers.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
-  // Each work-item that updates the unit does so for one sequence.
+  // A work-item that updates the unit does so for one sequence.
   const int sequence = lane_id() % kStepSequences;
-  const bool ends = lane_id() < group.count;
-  const int b = group.first + (ends ? sequence : 0);
-  const RecurrentMoment moment = recurrent_moment(args, group.direction, b, args.step);
+  const bool updates = lane_id() < group.count;
+  const int b = group.first + (updates ? sequence : 0);
+  const SequencePosition position = sequence_position(args, group.direction, b, args.step);
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
                d = static_cast<size_t>(group.direction), unit = static_cast<size_t>(first * H + j);
-  const T* const product = recurrent_input<T>(args, group.direction, b, moment.time, all) + unit;
+  const T* const projection = recurrent_input<T>(args, group.direction, b, position.time, all) + unit;
   // Loads for the update are issued first, so that they complete together with the later loads.
-  float in[kMaxGates] = {}, of_state[kMaxGates] = {}, peephole[3] = {};
-  if (ends) {
-    read_parameters<T, kMaxGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
+  float in[kMaxGates] = {}, state_bias[kMaxGates] = {}, peephole[3] = {};
+  if (updates) {
+    read_parameters<T, kMaxGates>(args, d, all, first * H + j, count, H, j, in, state_bias, peephole);
     UNROLL for (int g = 0; g < kMaxGates; ++g) {
-      if (g < count) in[g] += to_float(product[g * H]);
+      if (g < count) in[g] += to_float(projection[g * H]);
     }
   }
   const T* const r = static_cast<const T*>(args.r) + (d * all + unit) * static_cast<size_t>(H);
-  const float* const h = second ? state.more : state.now;
+  const float* const h = second ? state.auxiliary : state.current;
   float v[kSums] = {};
   if (H % Pack<T>::kSize == 0) {
-    recurrent_products<T, true>(r, h, H, group.count, count, v);
+    multiply_states<T, true>(r, h, H, group.count, count, v);
   } else {
-    recurrent_products<T, false>(r, h, H, group.count, count, v);
+    multiply_states<T, false>(r, h, H, group.count, count, v);
   }
   const float mine = fold<kSums>(v, kWave / 2);
   float sum[kMaxGates];
   UNROLL for (int g = 0; g < kMaxGates; ++g) {
-    sum[g] = shuffle(mine, (sequence * kMaxGates + g) * (kWave / kSums)) + of_state[g];
+    sum[g] = shuffle(mine, (sequence * kMaxGates + g) * (kWave / kSums)) + state_bias[g];
   }
-  if (!ends) return;
+  if (!updates) return;
 
   const int at = sequence * H + j;
-  const float after = end_unit(args, state, moment.active, at, in, sum, peephole, second);
+  const float after = update_unit(args, state, position.active, at, in, sum, peephole, second);
   if (reset && !second) return;
-  state.next[at] = moment.active ? after : state.now[at];
-  write_unit<T>(args, group.direction, b, moment, j, after);
+  state.next[at] = position.active ? after : state.current[at];
+  write_unit<T>(args, group.direction, b, position, j, after);
 }
 
 template <class T>
@@ -129,7 +129,7 @@ DEVICE void recurrent_step(const RecurrentArgs& args) {
 }
 
 // Returns the offset in the tensor of element i of the state.
-DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
+DEVICE size_t tensor_offset(const RecurrentStateArgs& args, uint32_t i) {
   const uint32_t sequence = divide(i, args.H), d = divide(sequence, args.B);
   const uint32_t b = sequence - d * args.B.d, j = i - sequence * args.H.d;
   const uint32_t row = args.batch_first != 0 ? b * static_cast<uint32_t>(args.D) + d : sequence;
@@ -142,7 +142,7 @@ DEVICE void recurrent_load(const RecurrentStateArgs& args) {
   if (i >= args.total) return;
   const T* const from = args.from;
   static_cast<float*>(args.to)[args.state + i] =
-      from != nullptr ? to_float(from[recurrent_place(args, i)]) : 0.0f;
+      from != nullptr ? to_float(from[tensor_offset(args, i)]) : 0.0f;
 }
 
 template <class T>
@@ -151,14 +151,14 @@ DEVICE void recurrent_store(const RecurrentStateArgs& args) {
   if (i >= args.total) return;
   T* const to = args.to;
   if (to == nullptr) return;
-  to[recurrent_place(args, i)] = from_float<T>(static_cast<const float*>(args.from)[args.state + i]);
+  to[tensor_offset(args, i)] = from_float<T>(static_cast<const float*>(args.from)[args.state + i]);
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-FLOAT_KERNELS(recurrent_step, recurrent_step<T>, kStepThreads, RecurrentArgs, product, r, bias, peepholes,
+FLOAT_KERNELS(recurrent_step, recurrent_step<T>, kStepThreads, RecurrentArgs, projection, r, bias, peepholes,
               lengths, state, y)
 FLOAT_KERNELS(recurrent_load, recurrent_load<T>, kStateThreads, RecurrentStateArgs, from, to)
 FLOAT_KERNELS(recurrent_store, recurrent_store<T>, kStateThreads, RecurrentStateArgs, from, to)

@@ -63,17 +63,17 @@ Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
     }
     if (state.elements() == 0) return;
     const bool half = is_half(x);
-    const Ref product = program.reserve(p.S * p.B * p.D * G * p.H * (half ? 2 : 4));
+    const Ref projection = program.reserve(p.S * p.B * p.D * G * p.H * (half ? 2 : 4));
     gpu::GemmProblem gemm;
     gemm.M = p.S * p.B;
     gemm.N = p.D * G * p.H;
     gemm.K = inputs;
     gemm.transpose_b = true;
     if (gemm.M > 0) {
-      choice.plan({{std::move(gemm), half, call, program}, Ref::input(0), Ref::input(1), product});
+      choice.plan({{std::move(gemm), half, call, program}, Ref::input(0), Ref::input(1), projection});
     }
     program.launch(gpu::recurrent_plan(p, half, program.device().facts()),
-                   {product, Ref::input(2), input_or_none(call, 3), input_or_none(call, 7),
+                   {projection, Ref::input(2), input_or_none(call, 3), input_or_none(call, 7),
                     input_or_none(call, 4), input_or_none(call, 5), input_or_none(call, 6)},
                    {outputs[0], outputs[1], outputs[2]});
   };

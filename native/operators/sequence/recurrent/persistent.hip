@@ -1,8 +1,8 @@
-// LSTM, GRU and RNN with few hidden units, after the GEMM of all inputs: one launch for all steps. A
-// work-group processes one sequence in one direction. It reads its weights once and keeps them in registers,
-// and in LDS where registers do not suffice. kLanes adjacent work-items share a hidden unit, and each of them
-// multiplies every kLanes-th pack of the states. Bound by the latencies of a step: reads of h from LDS, two
-// or three exchanges between work-items, and a barrier.
+// LSTM, GRU and RNN with few hidden units, after the GEMM of all inputs: one launch computes all steps. A work-group
+// processes one sequence in one direction. It reads its weights once and keeps them in registers, and in LDS if there
+// are too few registers. kLanes adjacent work-items share a hidden unit, and each of them multiplies every kLanes-th
+// pack of the states. Bound by the latencies of a step: reads of h from LDS, two or three exchanges between work-items,
+// and a barrier.
 #include "operators/sequence/recurrent/unit.h"
 
 namespace graphopt::hip {
@@ -12,7 +12,7 @@ constexpr int kRegisterPacks = kGcn ? 17 : 19;
 
 template <int kUnits, int kPacks>
 struct WeightsLds {
-  float h[2][kUnits], more[kUnits], update[kUnits];
+  float h[2][kUnits], auxiliary[kUnits], update[kUnits];
   Pack<float> weights[kPacks > kRegisterPacks ? kPacks - kRegisterPacks : 1][kRecurrentThreads];
 };
 
@@ -51,7 +51,7 @@ struct RecurrentWeights {
 
   // Computes the dot products of h and the unit's row of weights for each gate, summed over all work-items of
   // the unit. `sum` must be 0.
-  DEVICE void products(const float* h, const Lds& lds, float* sum) const {
+  DEVICE void multiply(const float* h, const Lds& lds, float* sum) const {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       const Pack<float> x = load_pack(h + place(i));
       UNROLL for (int g = 0; g < kGates; ++g) {
@@ -85,51 +85,51 @@ DEVICE void recurrent_persistent(const RecurrentArgs& args) {
   weights.slice = thread_x() % (kRecurrentThreads / Weights::kUnits);
   weights.template read<T>(args, direction, lds);
   const int unit = weights.unit;
-  const bool ends = unit < H && weights.slice == 0;
+  const bool updates = unit < H && weights.slice == 0;
   const RecurrentSequences group = {direction, b, 1};
   if (thread_x() < Weights::kUnits) {
     const int j = thread_x();
     lds.h[0][j] = j < H ? state_of(args, group, 0)[j] : 0.0f;
     lds.h[1][j] = 0;
-    lds.more[j] = lstm && j < H ? state_of(args, group, 2)[j] : 0.0f;
+    lds.auxiliary[j] = lstm && j < H ? state_of(args, group, 2)[j] : 0.0f;
   }
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H), d = static_cast<size_t>(direction);
-  float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, next_input[kGates] = {};
+  float input_bias[kGates] = {}, state_bias[kGates] = {}, peephole[3] = {}, next_input[kGates] = {};
   const auto prefetch = [&](int s) {
-    const int time = recurrent_moment(args, direction, b, s).time;
-    const T* const product = recurrent_input<T>(args, direction, b, time, all) + unit;
+    const int time = sequence_position(args, direction, b, s).time;
+    const T* const projection = recurrent_input<T>(args, direction, b, time, all) + unit;
     UNROLL for (int g = 0; g < kGates; ++g) {
-      if (g < gates) next_input[g] = to_float(product[g * H]);
+      if (g < gates) next_input[g] = to_float(projection[g * H]);
     }
   };
-  if (ends) {
-    read_parameters<T, kGates>(args, d, all, unit, gates, H, unit, of_input, of_state, peephole);
+  if (updates) {
+    read_parameters<T, kGates>(args, d, all, unit, gates, H, unit, input_bias, state_bias, peephole);
     if (args.S > 0) prefetch(0);
   }
   barrier();
 
   NO_UNROLL for (int s = 0; s < args.S; ++s) {
-    const RecurrentState state = {lds.h[s & 1], lds.h[1 - (s & 1)], lds.more, lds.update};
+    const RecurrentState state = {lds.h[s & 1], lds.h[1 - (s & 1)], lds.auxiliary, lds.update};
     float in[kMaxGates] = {};
-    if (ends) {
-      UNROLL for (int g = 0; g < kGates; ++g) in[g] = next_input[g] + of_input[g];
+    if (updates) {
+      UNROLL for (int g = 0; g < kGates; ++g) in[g] = next_input[g] + input_bias[g];
       if (s + 1 < args.S) prefetch(s + 1);
     }
     NO_UNROLL for (int round = 0; round < (reset ? 2 : 1); ++round) {
       const bool second = round != 0;
       float sum[kMaxGates] = {};
-      weights.products(second ? state.more : state.now, lds, sum);
-      if (ends) {
-        const RecurrentMoment moment = recurrent_moment(args, direction, b, s);
-        UNROLL for (int g = 0; g < kGates; ++g) sum[g] += of_state[g];
+      weights.multiply(second ? state.auxiliary : state.current, lds, sum);
+      if (updates) {
+        const SequencePosition position = sequence_position(args, direction, b, s);
+        UNROLL for (int g = 0; g < kGates; ++g) sum[g] += state_bias[g];
         sum[0] = second ? sum[2] : sum[0];
         in[0] = second ? in[2] : in[0];
-        const float after = end_unit(args, state, moment.active, unit, in, sum, peephole, second);
+        const float after = update_unit(args, state, position.active, unit, in, sum, peephole, second);
         if (!reset || second) {
-          state.next[unit] = moment.active ? after : state.now[unit];
+          state.next[unit] = position.active ? after : state.current[unit];
           // GCN computes the offset in y here: during the loop, it would take two registers.
           const auto recomputed = [](int i) { return kGcn ? opaque(i) : i; };
-          write_unit<T>(args, recomputed(direction), recomputed(b), moment, unit, after);
+          write_unit<T>(args, recomputed(direction), recomputed(b), position, unit, after);
         }
       }
       barrier();
@@ -137,7 +137,7 @@ DEVICE void recurrent_persistent(const RecurrentArgs& args) {
   }
   if (thread_x() < H) {
     state_of(args, group, args.S & 1)[thread_x()] = lds.h[args.S & 1][thread_x()];
-    if (lstm) state_of(args, group, 2)[thread_x()] = lds.more[thread_x()];
+    if (lstm) state_of(args, group, 2)[thread_x()] = lds.auxiliary[thread_x()];
   }
 }
 
@@ -146,7 +146,7 @@ DEVICE void recurrent_persistent(const RecurrentArgs& args) {
 using namespace graphopt::hip;
 
 FLOAT_KERNELS(recurrent_persistent_64, (recurrent_persistent<T, RecurrentWeights<4, kRecurrentThreads / 64>>),
-              kRecurrentThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
+              kRecurrentThreads, RecurrentArgs, projection, r, bias, peepholes, lengths, state, y)
 FLOAT_KERNELS(recurrent_persistent_128,
               (recurrent_persistent<T, RecurrentWeights<3, kRecurrentThreads / 128>>), kRecurrentThreads,
-              RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
+              RecurrentArgs, projection, r, bias, peepholes, lengths, state, y)

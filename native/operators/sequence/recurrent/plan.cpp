@@ -6,8 +6,8 @@
 namespace graphopt::gpu {
 namespace {
 
-// The number of parts of the state.
-int64_t parts(RecurrentKind kind) {
+// Returns the number of parts of RecurrentArgs::state.
+int64_t state_parts(RecurrentKind kind) {
   return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
 }
 
@@ -46,23 +46,23 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
   if (lstm) copy_state(load, p.c ? input(6) : no_buffer(), workspace(0), 2);
 
   hip::RecurrentArgs args = {};
-  args.product = input(0);
+  args.projection = input(0);
   args.r = input(1);
   args.bias = p.bias ? input(2) : no_buffer();
   args.peepholes = p.peepholes ? input(3) : no_buffer();
   args.lengths = p.lengths ? input(4) : no_buffer();
   args.state = workspace(0);
   args.y = output(0);
-  args.y_of_direction = p.batch_first ? p.H : p.B * p.H;
-  args.y_of_step = p.D * (p.batch_first ? 1 : p.B) * p.H;
-  args.y_of_sequence = p.batch_first ? p.S * p.D * p.H : p.H;
+  args.y_direction_stride = p.batch_first ? p.H : p.B * p.H;
+  args.y_step_stride = p.D * (p.batch_first ? 1 : p.B) * p.H;
+  args.y_sequence_stride = p.batch_first ? p.S * p.D * p.H : p.H;
   args.D = to_i31(p.D);
   args.B = to_i31(p.B);
   args.H = to_i31(p.H);
   args.S = to_i31(p.S);
-  args.row_of_step = to_i31(p.batch_first ? 1 : p.B);
-  args.row_of_sequence = to_i31(p.batch_first ? p.S : 1);
-  args.backward = p.backward ? 0 : 1;
+  args.step_rows = to_i31(p.batch_first ? 1 : p.B);
+  args.sequence_rows = to_i31(p.batch_first ? p.S : 1);
+  args.first_backward = p.backward ? 0 : 1;
   args.kind = p.kind;
   args.clip = p.clip;
   const char* const persistent = persistent_kernel(p, half);
@@ -83,7 +83,7 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
   const char* const store = float_kernel("recurrent_store", half);
   copy_state(store, workspace(0), output(1), p.S % 2);
   if (lstm) copy_state(store, workspace(0), output(2), 2);
-  plan.workspace = {parts(p.kind) * total * 4};
+  plan.workspace = {state_parts(p.kind) * total * 4};
   return plan;
 }
 

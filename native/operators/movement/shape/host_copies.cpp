@@ -46,7 +46,7 @@ HostValue moved(const Call& call) {
   return copied(call, copy, copy.shape);
 }
 
-// Tile as a strided copy: each axis of X becomes two axes, of which the first one repeats the second.
+// Tile as a strided copy: each axis of X becomes two axes, and the first one repeats the second.
 HostValue tile(const Call& call) {
   const Shape& x = call.input(0).shape;
   const std::vector<int64_t> repeats = call.integers(1), strides = gpu::contiguous(x);
@@ -90,7 +90,7 @@ HostFunction concat(const Node& node) {
         }
       }
     };
-    return {joined(call, 0, 1, axis), call.input(0).type, write};
+    return {concatenated(call, 0, 1, axis), call.input(0).type, write};
   };
 }
 
@@ -138,7 +138,7 @@ HostFunction constant_of_shape(const Node& node) {
 
 }  // namespace
 
-void add_arithmetic_of_places(Kernels& kernels) {
+void add_host_copies(Kernels& kernels) {
   const auto add = [&](const char* name, int first, const auto& function) -> Registration& {
     return add_host(kernels, name, first, function).refused(refuse_unless_arithmetic);
   };

@@ -11,7 +11,7 @@
 namespace graphopt {
 namespace {
 
-// Calls body with a value of the type.
+// Calls body with a zero of the type.
 template <class Body>
 void with_type(ElementType type, const Body& body) {
   switch (type) {
@@ -161,8 +161,8 @@ HostFunction binary(Operation op) {
 // Only the remainder of floats with the dividend's sign (fmod = 1) and that of integers with the divisor's
 // sign (fmod = 0) have a kernel.
 std::string refuse_remainder(const Node& node) {
-  const bool of_c = node.get_bool("fmod");
-  if (of_c != (node.type() == ElementType::kFloat)) return "fmod is 1 for integers, or 0 for floats";
+  const bool fmod = node.get_bool("fmod");
+  if (fmod != (node.type() == ElementType::kFloat)) return "fmod is 1 for integers, or 0 for floats";
   return refuse_bools(node);
 }
 
@@ -183,7 +183,7 @@ HostValue select(const Call& call) {
 enum class Function { kNot, kNeg, kAbs, kSqrt, kFloor, kCeil, kRound };
 
 template <class T>
-T of_number(Function f, T x) {
+T compute_unary(Function f, T x) {
   if constexpr (std::is_same_v<T, bool>) {
     return !x;
   } else if constexpr (std::is_same_v<T, float>) {
@@ -214,7 +214,7 @@ HostFunction unary(Function f) {
         using T = decltype(number);
         const T* from = x.as<const T>();
         std::transform(from, from + x.shape.elements(), y.as<T>(),
-                       [f](T value) { return of_number(f, value); });
+                       [f](T value) { return compute_unary(f, value); });
       });
     };
     return {x.shape, x.type, write};
@@ -265,8 +265,8 @@ HostFunction reduce(const Node& node) {
   return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
     const Tensor& x = call.input(0);
     constexpr bool kHasIdentity =
-        kOp == Operation::kAdd || kOp == Operation::kMul;  // the result is then 0 or 1
-    const std::vector<bool> reduced = axes.of(call);
+        kOp == Operation::kAdd || kOp == Operation::kMul;  // 0 or 1, the result for no elements
+    const std::vector<bool> reduced = axes.reduced(call);
     for (size_t d = 0; d < x.shape.rank(); ++d) {
       throw_if(reduced[d] && x.shape[d] == 0 && !kHasIdentity, "the reduced axes have no elements");
     }
@@ -291,13 +291,13 @@ HostFunction reduce(const Node& node) {
         });
       });
     };
-    return {axes.left(x.shape, reduced), x.type, write};
+    return {axes.output_shape(x.shape, reduced), x.type, write};
   };
 }
 
 }  // namespace
 
-void add_arithmetic_of_numbers(Kernels& kernels) {
+void add_host_arithmetic(Kernels& kernels) {
   const auto add_binary = [&](const char* name, int first, Operation op, std::string (*refuse)(const Node&)) {
     add_host(kernels, name, first, binary(op)).refused(refuse);
   };
