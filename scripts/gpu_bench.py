@@ -689,7 +689,7 @@ class Standard:
             made = self.plan("strided_copy", wide, int64s([len(shape), *shape, *strides, *to, 0, 0]))
             return self.row(name, made, [read], math.prod(shape) * self.bytes)
 
-        yield self.row("Transpose 0 2 1", self.plan("swap_planes", *map(c_int64, (P, H, W)), wide), [x], size)
+        yield self.row("Transpose 0 2 1", self.plan("transpose_planes", *map(c_int64, (P, H, W)), wide), [x], size)
         yield copied("Transpose 1 0 2", [H, P, W], [W, H * W, 1], x)
         # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W], and [2, 2, P, H / 2, W / 2] from [P, H / 2, 2, W / 2, 2]
         blocks = [H * W, W, P // 2 * H * W, 1, P // 4 * H * W]
@@ -724,7 +724,7 @@ class Standard:
             places = torch.empty(x.dim(), all_, dtype=torch.int64, device="cuda")
             kind = (c_int64(x.itemsize), is_float)
             count = self.plan("nonzero_count", c_int64(x.numel()), *kind)
-            find = self.plan("nonzero_places", int64s([x.dim(), *x.shape]), *kind, c_int64(all_))
+            find = self.plan("nonzero_indices", int64s([x.dim(), *x.shape]), *kind, c_int64(all_))
             works = [self.r.work(count, [x], [found, starts]), self.r.work(find, [x, starts], [places])]
             return find, works, places
 

@@ -37,7 +37,7 @@ struct Implementations {
 };
 
 template <class Work, size_t n>
-Implementations described(const Implementation<Work> (&list)[n]) {
+Implementations summarize(const Implementation<Work> (&list)[n]) {
   Implementations result;
   for (const Implementation<Work>& implementation : list) {
     result.names.emplace_back(implementation.name);

@@ -14,9 +14,9 @@ struct Dim {
   std::string symbol;
 
   bool known() const { return value >= 0; }
-  bool unnamed() const { return value < 0 && symbol.empty(); }
+  bool unknown() const { return value < 0 && symbol.empty(); }
   friend bool operator==(const Dim& a, const Dim& b) {
-    return !a.unnamed() && a.value == b.value && a.symbol == b.symbol;
+    return !a.unknown() && a.value == b.value && a.symbol == b.symbol;
   }
 };
 

@@ -35,11 +35,11 @@ class CpuKernel : public Kernel {
     const Shapes shapes(call.inputs);
     const size_t workers = call.parallel->workers();
     const Problem p = op_.problem(shapes);
-    call.state.emplace<Planned>(p, keep(p, workers));
+    call.state.emplace<Planned>(p, create_run_data(p, workers));
     const Shape y = op_.output(shapes);
     const std::vector<ElementType> types = op_.output_types();
     for (size_t i = 0; i < op_.outputs(); ++i) {
-      call.set_output(i, op_.output_beside(y, i), types.empty() ? call.inputs[0].type : types[i],
+      call.set_output(i, op_.output_shape(y, i), types.empty() ? call.inputs[0].type : types[i],
                       Place::kHost);
     }
     call.workspace_bytes = workspace(p, workers);
@@ -51,18 +51,18 @@ class CpuKernel : public Kernel {
   // Returns the bytes of workspace that run needs.
   virtual size_t workspace(const Problem& p, size_t workers) const = 0;
   // Returns data that all runs of a planned call share, in addition to the problem. These runs never overlap.
-  virtual std::shared_ptr<void> keep(const Problem& p, size_t workers) const {
+  virtual std::shared_ptr<void> create_run_data(const Problem& p, size_t workers) const {
     static_cast<void>(p), static_cast<void>(workers);
     return nullptr;
   }
-  static void* kept(const Call& call) { return call.state.get<Planned>().kept.get(); }
+  static void* run_data(const Call& call) { return call.state.get<Planned>().run_data.get(); }
 
   Op op_;
 
  private:
   struct Planned {
     Problem problem;
-    std::shared_ptr<void> kept;
+    std::shared_ptr<void> run_data;
   };
 };
 
@@ -147,7 +147,7 @@ class PackedCpuKernel : public CpuKernel<Op> {
   virtual size_t scratch(const Problem& p, Algorithm algorithm, size_t workers) const {
     return kKernels.workspace(p, algorithm, workers);
   }
-  // See CpuKernel::keep.
+  // See CpuKernel::create_run_data.
   virtual std::shared_ptr<void> schedule(const Problem& p, Algorithm algorithm, size_t workers) const {
     static_cast<void>(p), static_cast<void>(algorithm), static_cast<void>(workers);
     return nullptr;
@@ -165,7 +165,7 @@ class PackedCpuKernel : public CpuKernel<Op> {
     const Algorithm algorithm = algorithm_of(p);
     return scratch(p, algorithm, workers) + (packed_ ? 0 : in_workspace(p, algorithm));
   }
-  std::shared_ptr<void> keep(const Problem& p, size_t workers) const final {
+  std::shared_ptr<void> create_run_data(const Problem& p, size_t workers) const final {
     return schedule(p, algorithm_of(p), workers);
   }
   // Constant weights were packed for one algorithm, which every call uses.
@@ -267,7 +267,7 @@ class GpuKernelOf : public gpu::DeviceKernel {
     const Problem p = op_.problem(shapes);
     const Shape y = op_.output(shapes);
     for (size_t i = 0; i < op_.outputs(); ++i) {
-      call.set_output(i, op_.output_beside(y, i), call.inputs[0].type, Place::kDevice);
+      call.set_output(i, op_.output_shape(y, i), call.inputs[0].type, Place::kDevice);
     }
     return y.elements() == 0 ? std::nullopt : std::optional(p);
   }
@@ -280,7 +280,7 @@ class GpuKernelOf : public gpu::DeviceKernel {
 // Launches the kernels of a plan. kPlan returns the plan. It receives the problem, whether the tensors are float16,
 // whether memory is aligned (Call::aligned) and, if it accepts them, the device's facts.
 template <class P, auto kPlan>
-void launch_own(GpuWork<P>& work) {
+void launch_built_in(GpuWork<P>& work) {
   if constexpr (std::is_invocable_v<decltype(kPlan), const P&, bool, bool>) {
     work.program.launch(kPlan(work.p, work.half, work.call.aligned()), work.call);
   } else {
@@ -288,8 +288,8 @@ void launch_own(GpuWork<P>& work) {
   }
 }
 template <class P, auto kPlan>
-constexpr Implementation<GpuWork<P>> kOwn[] = {
-    {"built-in kernel", accept_all<GpuWork<P>>, launch_own<P, kPlan>},
+constexpr Implementation<GpuWork<P>> kBuiltIn[] = {
+    {"built-in kernel", accept_all<GpuWork<P>>, launch_built_in<P, kPlan>},
 };
 
 // A kernel that uses one of the implementations in kList, a list of Implementation<GpuWork<Op::Problem>>.
@@ -297,7 +297,7 @@ template <class Op, const auto& kList>
 class GpuKernel final : public GpuKernelOf<Op> {
  public:
   using GpuKernelOf<Op>::GpuKernelOf;
-  static Implementations implementations() { return described(kList); }
+  static Implementations implementations() { return summarize(kList); }
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -310,7 +310,7 @@ class GpuKernel final : public GpuKernelOf<Op> {
 
 // A GpuKernel with one implementation, which launches the kernels that kPlan plans.
 template <class Op, auto kPlan>
-using OwnGpuKernel = GpuKernel<Op, kOwn<typename Op::Problem, kPlan>>;
+using BuiltInGpuKernel = GpuKernel<Op, kBuiltIn<typename Op::Problem, kPlan>>;
 
 // Returns a refusal unless all inputs of a node are float or all are float16, because kernels have one type T. Does not
 // check `host_inputs`.

@@ -36,7 +36,7 @@ class Operator {
   // Returns the shape of output 0; call `problem` first.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
   // Returns the shape of output i, given the shape y of output 0. By default all outputs have the same shape.
-  virtual Shape output_beside(const Shape& y, size_t) const { return y; }
+  virtual Shape output_shape(const Shape& y, size_t) const { return y; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
   }

@@ -31,7 +31,7 @@ def swap(name: str, dtype: Any, batch: int, rows: int, columns: int) -> Case:
     x = signed(np.random.default_rng([batch, rows, columns]), batch, rows, columns, dtype=dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("swap_planes", facts, *map(c_int64, (batch, rows, columns, x.itemsize)))
+        return harness.plan("transpose_planes", facts, *map(c_int64, (batch, rows, columns, x.itemsize)))
 
     return Case(name, "Transpose", [x], [x.swapaxes(1, 2).astype(np.float64)], plan, 0)
 
@@ -176,7 +176,7 @@ def cases() -> Iterator[Case]:
             yield product(f"conv_halo_{tile.size}-{i}", sizes_, False, tile.number, halo=True)
     for sizes in MATRICES:
         for dtype in (np.float16, np.float32):
-            yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)
+            yield swap(f"transpose_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)
     for one in DEPTHWISE:
         yield depthwise(f"depthwise-{'x'.join(map(str, one[:4]))}", one)
     for side, stride, long_strips in (

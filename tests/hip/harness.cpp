@@ -485,9 +485,9 @@ EXPORT Plan* graphopt_nonzero_count_plan(const DeviceFacts*, int64_t total, int6
 }
 
 // `dims`: rank and dims of x.
-EXPORT Plan* graphopt_nonzero_places_plan(const DeviceFacts*, const int64_t* dims, int64_t bytes,
-                                          int is_float, int64_t all) {
-  return guarded([&] { return nonzero_places_plan(read_shape(dims), {bytes, is_float != 0}, all); });
+EXPORT Plan* graphopt_nonzero_indices_plan(const DeviceFacts*, const int64_t* dims, int64_t bytes,
+                                           int is_float, int64_t all) {
+  return guarded([&] { return nonzero_indices_plan(read_shape(dims), {bytes, is_float != 0}, all); });
 }
 
 EXPORT Plan* graphopt_trilu_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns, int64_t k,
@@ -621,8 +621,9 @@ EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from,
 
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,
                                    int64_t inner, int32_t what) {
-  return guarded(
-      [&] { return softmax_plan(outer, D, inner, static_cast<AxisFunction>(what), half != 0, true, *device); });
+  return guarded([&] {
+    return softmax_plan(outer, D, inner, static_cast<AxisFunction>(what), half != 0, true, *device);
+  });
 }
 
 EXPORT Plan* graphopt_top_k_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int64_t K,
@@ -781,9 +782,9 @@ EXPORT Plan* graphopt_nms_plan(const DeviceFacts*, const int64_t* numbers, int c
   });
 }
 
-EXPORT Plan* graphopt_swap_planes_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns,
-                                       int64_t bytes) {
-  return guarded([&] { return swap_planes_plan(batch, rows, columns, bytes, true); });
+EXPORT Plan* graphopt_transpose_planes_plan(const DeviceFacts*, int64_t batch, int64_t rows, int64_t columns,
+                                            int64_t bytes) {
+  return guarded([&] { return transpose_planes_plan(batch, rows, columns, bytes, true); });
 }
 
 // `numbers`: N, channels, H, W, OH, OW, then kernel, stride, dilation and pad of both axes.

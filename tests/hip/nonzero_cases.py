@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
             yield count
 
             def find(harness: Harness, facts: int, x: Array = x, kind: Any = kind, n: int = places.shape[1]) -> Plan:
-                return harness.plan("nonzero_places", facts, int64s([x.ndim, *x.shape]), *kind, c_int64(n))
+                return harness.plan("nonzero_indices", facts, int64s([x.ndim, *x.shape]), *kind, c_int64(n))
 
             inputs = [x, count.expected[1].astype(np.uint32)]
             yield Case(f"nonzero_{name}", "NonZero", inputs, [places.astype(float)], find, 0, output_dtype=np.int64)

@@ -93,7 +93,8 @@ TEST_CASE("rows beyond one launch are cut") {
         short_rows += args.rows;
       }
       CHECK(short_rows == rows);
-      check_rows(softmax_plan(rows, 4096, 1, OverAxis::kSoftmax, false, true, device), rows, 16384, 16384);
+      check_rows(softmax_plan(rows, 4096, 1, AxisFunction::kSoftmax, false, true, device), rows, 16384,
+                 16384);
       for (const bool aligned : {true, false}) {
         const Plan plan = row_norm_plan({rows, 64, 1e-5f, true}, false, aligned, device);
         int64_t covered = 0;

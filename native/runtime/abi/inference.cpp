@@ -27,7 +27,7 @@ void ShapeInference::set_output(size_t i, const SymbolicShape& shape, ElementTyp
   std::vector<int64_t> dims;
   std::vector<const char*> names;
   for (const Dim& d : shape) {
-    if (d.unnamed()) return;
+    if (d.unknown()) return;
     dims.push_back(d.value);
     names.push_back(d.symbol.c_str());
   }

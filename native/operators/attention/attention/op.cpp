@@ -435,7 +435,8 @@ void add_attention(Kernels& kernels) {
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>();
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
                                                        FusedAttentionOp::all_bfloat16());
-  kernels.add_gpu<FusedAttentionOp, OwnGpuKernel<FusedAttentionOp, plan_of>>(Where::kGpu, Reuse::kNone, 3);
+  kernels.add_gpu<FusedAttentionOp, BuiltInGpuKernel<FusedAttentionOp, plan_of>>(Where::kGpu, Reuse::kNone,
+                                                                                 3);
   kernels.add_onnx("Attention", 23, 25, kernel<Attention>).refused(refuse_attention);
 }
 

@@ -141,8 +141,8 @@ std::string refuse_onnx_rotary(const Node& node) {
 
 void add_rotary(Kernels& kernels) {
   kernels.add_cpu<FusedRotaryOp, FusedRotaryKernel>();
-  kernels.add_gpu<FusedRotaryOp, OwnGpuKernel<FusedRotaryOp, gpu::fused_rotary_plan>>(Where::kGpu,
-                                                                                      Reuse::kNone, 1);
+  kernels.add_gpu<FusedRotaryOp, BuiltInGpuKernel<FusedRotaryOp, gpu::fused_rotary_plan>>(Where::kGpu,
+                                                                                          Reuse::kNone, 1);
   kernels.add_microsoft("RotaryEmbedding", plan_rotary_embedding, kOfMicrosoft).refused(refuse_rotary);
   kernels.add_onnx("RotaryEmbedding", 23, 23, plan_rotary_embedding, kOfOnnx).refused(refuse_onnx_rotary);
 }

@@ -341,7 +341,8 @@ void plan_between_transpositions(ConvolutionWork& work) {
   const int64_t x_channels = p.x_channels(), y_channels = p.y_channels();
   const int64_t w_rows = p.transposed ? x_channels : y_channels, w_channels = p.transposed ? p.M : p.C;
   const auto change = [&](Ref from, int64_t batch, int64_t rows, int64_t columns, Ref to) {
-    work.program.launch(gpu::swap_planes_plan(batch, rows, columns, 2, work.call.aligned()), {from}, {to});
+    work.program.launch(gpu::transpose_planes_plan(batch, rows, columns, 2, work.call.aligned()), {from},
+                        {to});
   };
   const Ref x = work.program.reserve(p.N * p.in_size() * x_channels * 2),
             w = work.program.reserve(w_rows * w_channels * p.taps() * 2),

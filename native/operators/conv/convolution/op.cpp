@@ -104,7 +104,7 @@ class Convolution : public gpu::DeviceKernel {
     if (call.measured == nullptr || call.only >= 0) return -1;
     const std::string type = element_type_name(call.input(0).type);
     const std::string aligned = call.aligned() ? "" : ", not aligned";
-    return gpu::fastest(*this, text_of(p) + ", " + type + aligned, described(list).names, call);
+    return gpu::fastest(*this, text_of(p) + ", " + type + aligned, summarize(list).names, call);
   }
 
   Shape channels_first(const Shape& s) const { return channels_last_ ? to_channels_first(s) : s; }
@@ -140,7 +140,7 @@ class Convolution : public gpu::DeviceKernel {
 class Conv : public Convolution {
  public:
   using Convolution::Convolution;
-  static Implementations implementations() { return described(kConvolutions); }
+  static Implementations implementations() { return summarize(kConvolutions); }
 
  private:
   ConvolutionProblem problem(const Shape&, const Shape& w) const override {
@@ -163,7 +163,7 @@ class ConvTranspose : public Convolution {
       : Convolution(node, device, tail, channels_last),
         output_padding_(node.get_ints("output_padding", {})),
         output_shape_(node.get_ints("output_shape", {})) {}
-  static Implementations implementations() { return described(kTransposed); }
+  static Implementations implementations() { return summarize(kTransposed); }
 
  private:
   ConvolutionProblem problem(const Shape& x, const Shape& w) const override {

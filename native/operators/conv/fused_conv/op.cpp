@@ -77,7 +77,7 @@ std::vector<ElementType> FusedConvOp::output_types() const {
   return {ElementType::kFloat, ElementType::kBfloat16};
 }
 
-Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
+Shape FusedConvOp::output_shape(const Shape& y, size_t i) const {
   return i == 0 ? y : Shape{y[0], y[1] / 2, y[2], y[3], 2};
 }
 
@@ -140,7 +140,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
     throw Error("R ", inputs[3], " is in the NCHW2c layout, but the channels of Y ", y,
                 " do not divide into it");
   } else {
-    require_like("R", inputs[3], "Y in the NCHW2c layout", output_beside(y, 1));
+    require_like("R", inputs[3], "Y in the NCHW2c layout", output_shape(y, 1));
   }
   return p;
 }
@@ -219,7 +219,7 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     return cpu::conv_schedule<T>(p, vectors, workers);
   }
   static cpu::ConvSchedule* schedule_of(const Call& call) {
-    return static_cast<cpu::ConvSchedule*>(Base::kept(call));
+    return static_cast<cpu::ConvSchedule*>(Base::run_data(call));
   }
   void compute_nchw2c(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
                       const void* packed, void* scratch) const {

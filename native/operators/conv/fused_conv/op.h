@@ -52,7 +52,7 @@ class FusedConvOp final : public WindowedOperator {
   std::vector<Operand> inputs() const override;
   size_t outputs() const override { return nchw2c_ == Nchw2cTensors::kBoth ? 2 : 1; }
   std::vector<ElementType> output_types() const override;
-  Shape output_beside(const Shape& y, size_t i) const override;
+  Shape output_shape(const Shape& y, size_t i) const override;
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;

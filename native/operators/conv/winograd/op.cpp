@@ -131,7 +131,7 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
  public:
   WinogradConvCpu(const WinogradConvOp& op, const Node& node)
       : WinogradConvCpu::PackedCpuKernel(op, node), choice_(node) {}
-  static Implementations implementations() { return described(kCpuAlgorithms); }
+  static Implementations implementations() { return summarize(kCpuAlgorithms); }
 
  private:
   cpu::ConvAlgorithm choose_algorithm(const ConvolutionProblem& p) const override {
@@ -213,7 +213,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
           });
     }
   }
-  static Implementations implementations() { return described(kAlgorithms); }
+  static Implementations implementations() { return summarize(kAlgorithms); }
 
  private:
   void plan(Call& call, Program& program) const override {

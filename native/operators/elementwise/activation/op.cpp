@@ -24,8 +24,8 @@ using ActivationKernel = CpuKernelOf<ActivationOp, T, 1, cpu::activation<T>>;
 
 void add_activation(Kernels& kernels) {
   kernels.add_cpu<ActivationOp, ActivationKernel>(Reuse::kInplace);
-  kernels.add_gpu<ActivationOp, OwnGpuKernel<ActivationOp, gpu::activation_plan>>(Where::kGpu,
-                                                                                  Reuse::kInplace);
+  kernels.add_gpu<ActivationOp, BuiltInGpuKernel<ActivationOp, gpu::activation_plan>>(Where::kGpu,
+                                                                                      Reuse::kInplace);
   kernels.treat_axes_alike<ActivationOp>();
 }
 

@@ -116,7 +116,7 @@ struct Operation {
 
 gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shape& b, const Shape& y) {
   const ElementType type = call.input(0).type;
-  const auto described = [&](auto problem) {
+  const auto with_shapes = [&](auto problem) {
     problem.binary = true;
     problem.a = a;
     problem.b = b;
@@ -126,13 +126,13 @@ gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shap
   if (is_float(type)) {
     ElementwiseProblem problem;
     problem.op = op.float_op;
-    return gpu::elementwise_plan(described(problem), type == ElementType::kHalf, call.aligned());
+    return gpu::elementwise_plan(with_shapes(problem), type == ElementType::kHalf, call.aligned());
   }
   gpu::IntegerElementwiseProblem problem;
   problem.op = op.integer_op;
   problem.is_signed = is_signed(type);
   problem.bytes = bytes_of(type);
-  return gpu::integer_elementwise_plan(described(problem), call.aligned());
+  return gpu::integer_elementwise_plan(with_shapes(problem), call.aligned());
 }
 
 // Plans an operator with two inputs. Max and Min may have any number of inputs.
@@ -157,7 +157,7 @@ void plan_selection(Call& call, Program& program) {
   const Tensor &mask = call.input(0), &a = call.input(1), &b = call.input(2);
   const Shape shape = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
   const Ref y = set_output(call, 0, shape, a.type);
-  const auto described = [&](auto problem) {
+  const auto with_shapes = [&](auto problem) {
     problem.masked = problem.binary = true;
     problem.mask = mask.shape;
     problem.a = a.shape;
@@ -169,12 +169,12 @@ void plan_selection(Call& call, Program& program) {
   if (is_float(a.type)) {
     ElementwiseProblem problem;
     problem.op = hip::kWhereOp;
-    chosen = gpu::elementwise_plan(described(problem), is_half(a), call.aligned());
+    chosen = gpu::elementwise_plan(with_shapes(problem), is_half(a), call.aligned());
   } else {
     gpu::IntegerElementwiseProblem problem;
     problem.op = IntegerOp::kWhere;
     problem.bytes = bytes_of(a.type);
-    chosen = gpu::integer_elementwise_plan(described(problem), call.aligned());
+    chosen = gpu::integer_elementwise_plan(with_shapes(problem), call.aligned());
   }
   program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
 }

@@ -67,7 +67,7 @@ using GatedKernel = CpuKernelOf<GatedOp, T, 2, cpu::gated<T>>;
 
 void add_gated(Kernels& kernels) {
   kernels.add_cpu<GatedOp, GatedKernel>();
-  kernels.add_gpu<GatedOp, OwnGpuKernel<GatedOp, gpu::gated_plan>>(Where::kGpu);
+  kernels.add_gpu<GatedOp, BuiltInGpuKernel<GatedOp, gpu::gated_plan>>(Where::kGpu);
 }
 
 }  // namespace graphopt

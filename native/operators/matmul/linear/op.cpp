@@ -178,7 +178,7 @@ constexpr Implementation<LinearWork> kLayers[] = {
 class LinearGpu final : public GpuKernelOf<LinearOp> {
  public:
   using GpuKernelOf::GpuKernelOf;
-  static Implementations implementations() { return described(kLinear); }
+  static Implementations implementations() { return summarize(kLinear); }
 
  private:
   void plan(Call& call, Program& program) const override {

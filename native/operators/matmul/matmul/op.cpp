@@ -39,7 +39,7 @@ constexpr Implementation<GemmCall> kImplementations[] = {
 
 }  // namespace
 
-Implementations GemmChoice::implementations() { return described(kImplementations); }
+Implementations GemmChoice::implementations() { return summarize(kImplementations); }
 
 void GemmChoice::plan(GemmCall gemm) const {
   gemm.program.implementation = choice_->plan(kImplementations, gemm, gemm.call);

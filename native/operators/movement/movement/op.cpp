@@ -149,7 +149,7 @@ Planner plan_transpose(const Node& node) {
     const Ref y = set_output(call, 0, copy.shape);
     const bool fits = copy.bytes == 2 || copy.bytes == 4;
     if (const auto m = transposed_matrices(copy); m && fits && m->rows > 1 && m->columns > 1) {
-      program.launch(gpu::swap_planes_plan(m->batch, m->rows, m->columns, copy.bytes, call.aligned()),
+      program.launch(gpu::transpose_planes_plan(m->batch, m->rows, m->columns, copy.bytes, call.aligned()),
                      {Ref::input(0)}, {y});
     } else {
       strided_copy(call, program, copy, 0, y);
@@ -255,8 +255,9 @@ Planner plan_layout_change(bool to_last) {
     } else {
       const int64_t bytes = bytes_of(x.type);
       const gpu::StridedCopy copy = gpu::permutation({x.shape[0], rows, columns}, {0, 2, 1}, bytes);
-      program.launch(bytes == 1 ? gpu::strided_copy_plan(copy, call.aligned())
-                                : gpu::swap_planes_plan(x.shape[0], rows, columns, bytes, call.aligned()),
+      program.launch(bytes == 1
+                         ? gpu::strided_copy_plan(copy, call.aligned())
+                         : gpu::transpose_planes_plan(x.shape[0], rows, columns, bytes, call.aligned()),
                      {Ref::input(0)}, {to});
     }
   };

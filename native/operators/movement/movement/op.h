@@ -27,7 +27,7 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 
 // y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 or 4 bytes. Input x, output y. `aligned`:
 // both pointers are multiples of 16. Throws std::invalid_argument.
-Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned);
+Plan transpose_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned);
 
 using hip::PadMode;
 

@@ -101,18 +101,18 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
   return plan;
 }
 
-Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned) {
+Plan transpose_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned) {
   if (batch * rows * columns == 0) return {};
   struct Tile {
     const char* kernels;
     int64_t rows, columns;
   };
   const Tile tile =
-      rows <= hip::kPlanesNarrow      ? Tile{"swap_planes_8x512", hip::kPlanesNarrow, hip::kPlanesWide}
-      : columns <= hip::kPlanesNarrow ? Tile{"swap_planes_512x8", hip::kPlanesWide, hip::kPlanesNarrow}
-                                      : Tile{"swap_planes_64x64", hip::kPlanesTile, hip::kPlanesTile};
+      rows <= hip::kPlanesNarrow      ? Tile{"transpose_planes_8x512", hip::kPlanesNarrow, hip::kPlanesWide}
+      : columns <= hip::kPlanesNarrow ? Tile{"transpose_planes_512x8", hip::kPlanesWide, hip::kPlanesNarrow}
+                                      : Tile{"transpose_planes_64x64", hip::kPlanesTile, hip::kPlanesTile};
   const int64_t across = divide_up(columns, tile.columns), tiles = across * divide_up(rows, tile.rows);
-  hip::SwapPlanesArgs args = {};
+  hip::TransposeArgs args = {};
   args.x = input(0);
   args.y = output(0);
   args.rows = to_i31(rows);

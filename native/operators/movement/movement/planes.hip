@@ -15,7 +15,7 @@ struct PlanesTile {
 };
 
 template <class T, int kRows, int kColumns>
-DEVICE void swap_planes(const SwapPlanesArgs& args) {
+DEVICE void transpose(const TransposeArgs& args) {
   SHARED(tile, PlanesTile<T, kRows, kColumns>);
   constexpr int kSize = Pack<T>::kSize;
   // Number of packs in a row and in a column of the tile.
@@ -68,9 +68,9 @@ DEVICE void swap_planes(const SwapPlanesArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL_OF(swap_planes_64x64_b16, (swap_planes<uint16_t, 64, 64>), kPlanesThreads, SwapPlanesArgs, x, y)
-KERNEL_OF(swap_planes_8x512_b16, (swap_planes<uint16_t, 8, 512>), kPlanesThreads, SwapPlanesArgs, x, y)
-KERNEL_OF(swap_planes_512x8_b16, (swap_planes<uint16_t, 512, 8>), kPlanesThreads, SwapPlanesArgs, x, y)
-KERNEL_OF(swap_planes_64x64_b32, (swap_planes<uint32_t, 64, 64>), kPlanesThreads, SwapPlanesArgs, x, y)
-KERNEL_OF(swap_planes_8x512_b32, (swap_planes<uint32_t, 8, 512>), kPlanesThreads, SwapPlanesArgs, x, y)
-KERNEL_OF(swap_planes_512x8_b32, (swap_planes<uint32_t, 512, 8>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(transpose_planes_64x64_b16, (transpose<uint16_t, 64, 64>), kPlanesThreads, TransposeArgs, x, y)
+KERNEL_OF(transpose_planes_8x512_b16, (transpose<uint16_t, 8, 512>), kPlanesThreads, TransposeArgs, x, y)
+KERNEL_OF(transpose_planes_512x8_b16, (transpose<uint16_t, 512, 8>), kPlanesThreads, TransposeArgs, x, y)
+KERNEL_OF(transpose_planes_64x64_b32, (transpose<uint32_t, 64, 64>), kPlanesThreads, TransposeArgs, x, y)
+KERNEL_OF(transpose_planes_8x512_b32, (transpose<uint32_t, 8, 512>), kPlanesThreads, TransposeArgs, x, y)
+KERNEL_OF(transpose_planes_512x8_b32, (transpose<uint32_t, 512, 8>), kPlanesThreads, TransposeArgs, x, y)

@@ -1,4 +1,4 @@
-// Arguments of swap_planes_*.
+// Arguments of transpose_planes_*.
 #pragma once
 
 #include "device/args.h"
@@ -10,7 +10,7 @@ constexpr int kPlanesThreads = 256;
 constexpr int kPlanesTile = 64, kPlanesNarrow = 8, kPlanesWide = 512;
 
 // y [batch, columns, rows] = x [batch, rows, columns]; a work-group for each tile.
-struct SwapPlanesArgs : Arguments<2, 56> {
+struct TransposeArgs : Arguments<2, 56> {
   In x;
   Out y;
   int32_t rows, columns;

@@ -30,7 +30,7 @@ struct NonzeroStartsArgs : Arguments<3, 32> {
   int32_t unused;
 };
 
-struct NonzeroPlacesArgs : Arguments<3, 144> {
+struct NonzeroIndicesArgs : Arguments<3, 144> {
   In x, starts;
   Out y;  // int64_t [axes, all]
   uint64_t mask;

@@ -1,5 +1,5 @@
 // NonZero: the indices of the nonzero elements, in order. nonzero_count counts the nonzero elements of each part of
-// x, and nonzero_starts sums the counts. nonzero_places then writes the indices of each part after those of the
+// x, and nonzero_starts sums the counts. nonzero_indices then writes the indices of each part after those of the
 // parts before it, so x is read twice. Memory-bound, mostly by the indices: a work-group collects its indices in
 // LDS, so that adjacent work-items write adjacent indices.
 #include "blocks/gpu/reduce.h"
@@ -71,14 +71,14 @@ DEVICE void sum_parts(const NonzeroStartsArgs& args) {
   if (thread_x() == 0) result[0] = carry;
 }
 
-struct NonzeroPlaces {
+struct NonzeroIndicesLds {
   NonzeroSums sums;
   uint16_t in_part[kNonzeroPart];
 };
 
 template <class T>
-DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
-  SHARED(lds, NonzeroPlaces);
+DEVICE void nonzero_indices(const NonzeroIndicesArgs& args) {
+  SHARED(lds, NonzeroIndicesLds);
   const uint32_t* const starts = args.starts;
   const uint32_t part = static_cast<uint32_t>(block_x()), first = part * kNonzeroPart;
   const uint32_t own = static_cast<uint32_t>(thread_x() * kNonzeroElements);
@@ -109,4 +109,4 @@ using namespace graphopt::hip;
 
 KERNEL_OF(nonzero_starts, sum_parts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all)
 BITS_KERNELS(nonzero_count, nonzero_count<T>, kNonzeroThreads, NonzeroCountArgs, x, counts)
-BITS_KERNELS(nonzero_places, nonzero_places<T>, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y)
+BITS_KERNELS(nonzero_indices, nonzero_indices<T>, kNonzeroThreads, NonzeroIndicesArgs, x, starts, y)

@@ -38,8 +38,8 @@ CountedPlanner plan_nonzero(const Node&) {
     const Shape shape = with_axes(x.shape);
     const int64_t all = call.integers(1).at(0);
     const Ref y = set_output(call, 0, Shape{static_cast<int64_t>(shape.rank()), all}, ElementType::kInt64);
-    program.launch(gpu::nonzero_places_plan(shape, nonzero_type(x.type), all), {Ref::input(0), Ref::input(2)},
-                   {y});
+    program.launch(gpu::nonzero_indices_plan(shape, nonzero_type(x.type), all),
+                   {Ref::input(0), Ref::input(2)}, {y});
   };
   return {count, plan};
 }
@@ -75,7 +75,7 @@ CountedPlanner plan_compress(const Node& node) {
     p.bytes = bytes_of(x.type);
     const Ref places = program.reserve(all * 8);
     program.launch(
-        gpu::nonzero_places_plan(Shape{conditions(call, given)}, nonzero_type(ElementType::kBool), all),
+        gpu::nonzero_indices_plan(Shape{conditions(call, given)}, nonzero_type(ElementType::kBool), all),
         {Ref::input(1), Ref::input(3)}, {places});
     program.launch(gpu::gather_plan(p, call.aligned()), {Ref::input(0), places}, {y});
   };

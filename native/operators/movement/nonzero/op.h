@@ -21,6 +21,6 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type);
 
 // Inputs x and the number of nonzero elements before each part; output the indices of the nonzero elements,
 // int64_t [axes of x, all]. Throws std::invalid_argument.
-Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all);
+Plan nonzero_indices_plan(const Shape& x, const NonzeroType& type, int64_t all);
 
 }  // namespace graphopt::gpu

@@ -36,12 +36,12 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
   return plan;
 }
 
-Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
+Plan nonzero_indices_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   if (all == 0) return {};
   if (x.rank() > hip::kNonzeroMaxAxes)
     throw std::invalid_argument("rank " + std::to_string(x.rank()) + " is not supported");
   const int64_t total = x.elements();
-  hip::NonzeroPlacesArgs args = {};
+  hip::NonzeroIndicesArgs args = {};
   args.x = input(0);
   args.starts = input(1);
   args.y = output(0);
@@ -50,7 +50,7 @@ Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   args.all = to_u31(all);
   args.axes = static_cast<int32_t>(x.rank());
   for (size_t d = 0; d < x.rank(); ++d) args.sizes[d] = make_divisor(x[x.rank() - 1 - d]);
-  return one_launch(bits_kernel("nonzero_places", type.bytes), Grid{to_u31(nonzero_parts(total))},
+  return one_launch(bits_kernel("nonzero_indices", type.bytes), Grid{to_u31(nonzero_parts(total))},
                     hip::kNonzeroThreads, args);
 }
 

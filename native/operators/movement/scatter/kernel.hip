@@ -184,9 +184,9 @@ struct alignas(kScatterElements * sizeof(T)) Vec {
 // Element k of a work-item: its index in y, its target, and its column in the target. kScalars: every target is one
 // element, and a work-item has four adjacent targets.
 template <bool kScalars>
-struct ScatterPlace {
+struct ScatterPosition {
   uint32_t i, target, column;
-  DEVICE ScatterPlace(const ScatterApplyArgs& args, int k)
+  DEVICE ScatterPosition(const ScatterApplyArgs& args, int k)
       : i(kScalars ? kScatterElements * work_item(kScatterThreads) + static_cast<uint32_t>(k)
                    : scatter_item(k)),
         target(kScalars ? i : divide(i, args.inner)),
@@ -211,7 +211,7 @@ DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
 // their second updates.
 template <class T, bool kScalars>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
-  using Place = ScatterPlace<kScalars>;
+  using Position = ScatterPosition<kScalars>;
   const T* x = args.x;
   const uint32_t* heads = args.first;
   T* y = args.y;
@@ -219,14 +219,14 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   T one[kScatterElements], two[kScatterElements];
   Vec<uint32_t> first = {};
   uint32_t second[kScatterElements], third[kScatterElements];
-  const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kScalars && all;
+  const bool all = Position(args, kScatterElements - 1).i < args.total, vectors = kScalars && all;
   if (vectors) {
-    const uint32_t i = Place(args, 0).i;
+    const uint32_t i = Position(args, 0).i;
     value = *reinterpret_cast<const Vec<T>*>(x + i);
     first = *reinterpret_cast<const Vec<uint32_t>*>(heads + i);
   } else {
     UNROLL for (int k = 0; k < kScatterElements; ++k) {
-      const Place at(args, k);
+      const Position at(args, k);
       if (at.i >= args.total) continue;
       value.v[k] = x[at.i];
       first.v[k] = heads[at.target];
@@ -236,7 +236,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     one[k] = T(0);
     second[k] = 0;
     if (first.v[k] == 0) continue;
-    const auto linked = list_of<T, kScalars>(args, Place(args, k).column)[first.v[k]];
+    const auto linked = list_of<T, kScalars>(args, Position(args, k).column)[first.v[k]];
     one[k] = linked.update;
     second[k] = linked.next;
   }
@@ -244,7 +244,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
     two[k] = T(0);
     third[k] = 0;
     if (second[k] == 0) continue;
-    const auto linked = list_of<T, kScalars>(args, Place(args, k).column)[second[k]];
+    const auto linked = list_of<T, kScalars>(args, Position(args, k).column)[second[k]];
     two[k] = linked.update;
     third[k] = linked.next;
   }
@@ -261,16 +261,16 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
       value.v[k] = reduce_one_or_two(args.reduction, value.v[k], early, late, second[k] != 0);
   }
   if (vectors) {
-    *reinterpret_cast<Vec<T>*>(y + Place(args, 0).i) = value;
+    *reinterpret_cast<Vec<T>*>(y + Position(args, 0).i) = value;
   } else {
     UNROLL for (int k = 0; k < kScatterElements; ++k) {
-      const uint32_t i = Place(args, k).i;
+      const uint32_t i = Position(args, k).i;
       if (i < args.total) y[i] = value.v[k];
     }
   }
   NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
     if ((lists >> k & 1) == 0) continue;
-    const Place at(args, k);
+    const Position at(args, k);
     y[at.i] = reduce_list(args.reduction, x[at.i], list_of<T, kScalars>(args, at.column), heads[at.target]);
   }
 }

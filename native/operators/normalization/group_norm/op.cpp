@@ -38,13 +38,13 @@ namespace {
 template <class T>
 using GroupNormKernel = CpuKernelOf<GroupNormOp, T, 3, cpu::group_norm<T>, cpu::group_norm_workspace<T>>;
 
-constexpr auto& kOwnGroupNorm = kOwn<GroupNormProblem, gpu::group_norm_plan>;
+constexpr auto& kBuiltInGroupNorm = kBuiltIn<GroupNormProblem, gpu::group_norm_plan>;
 
 class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
  public:
   GroupNormGpu(const GroupNormOp& op, const Node& node, gpu::Device& device, bool channels_last = false)
       : GpuKernelOf(op, node, device), channels_last_(channels_last) {}
-  static Implementations implementations() { return described(kOwnGroupNorm); }
+  static Implementations implementations() { return summarize(kBuiltInGroupNorm); }
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -54,7 +54,7 @@ class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
     p.channels_last = channels_last_;
     set_output(call, 0, inputs[0]);
     GpuWork<GroupNormProblem> work{p, half_, call, program};
-    program.implementation = choice_.plan(kOwnGroupNorm, work, call);
+    program.implementation = choice_.plan(kBuiltInGroupNorm, work, call);
   }
 
   bool channels_last_;

@@ -45,8 +45,8 @@ class LayerNorm2dChannelsLastGpu final : public GpuKernelOf<LayerNorm2dOp> {
 
 void add_layer_norm_2d(Kernels& kernels) {
   kernels.add_cpu<LayerNorm2dOp, LayerNorm2dKernel>(Reuse::kInplace);
-  kernels.add_gpu<LayerNorm2dOp, OwnGpuKernel<LayerNorm2dOp, gpu::layer_norm_2d_plan>>(Where::kGpu,
-                                                                                       Reuse::kInplace);
+  kernels.add_gpu<LayerNorm2dOp, BuiltInGpuKernel<LayerNorm2dOp, gpu::layer_norm_2d_plan>>(Where::kGpu,
+                                                                                           Reuse::kInplace);
   kernels.have_channels_last<LayerNorm2dOp, LayerNorm2dChannelsLastGpu>(
       [](const Node&) { return Layout::kFollows; });
 }

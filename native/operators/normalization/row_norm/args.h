@@ -18,11 +18,11 @@ struct RowNormArgs : Arguments<7, 232> {
   Out statistics;        // float: the means of all rows, then 1 / sqrt(variance + epsilon); may be null
   uint32_t D;
   float epsilon;
-  int32_t rms;     // 1: RMSNorm, without a mean
-  uint32_t count;  // rows of the launch
-  Divisor lanes;   // work-items of a row: a power of two of at most a wave, or those of the work-group
-  uint32_t parts;  // rows of a work-group
-  Divisor image;   // rows that share a gamma
+  int32_t rms;          // 1: RMSNorm, without a mean
+  uint32_t count;       // rows of the launch
+  Divisor row_items;    // work-items of a row: a power of two of at most a wave, or those of the work-group
+  uint32_t group_rows;  // rows of a work-group
+  Divisor image;        // rows that share a gamma
   uint32_t first_row;
   uint32_t gamma_step;  // stride of gamma over images; 0 if all share one
   uint32_t rows;        // rows of all launches

@@ -50,31 +50,31 @@ DEVICE void write_statistics(const RowNormArgs& args, uint32_t row, float mean, 
   statistics[args.rows + row] = scale;
 }
 
-// Returns the sum of x over the `lanes` work-items of a row: a part of a wave, or the work-group.
-DEVICE float row_sum(float x, WaveSums& slots, int lanes) {
-  if (lanes > kWave) return group_sum(x, slots, lanes);
-  for (int mask = lanes / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+// Returns the sum of x over the `row_items` work-items of a row: a part of a wave, or the work-group.
+DEVICE float row_sum(float x, WaveSums& slots, int row_items) {
+  if (row_items > kWave) return group_sum(x, slots, row_items);
+  for (int mask = row_items / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   return x;
 }
 
-// Requires that all pointers and rows are multiples of 16 bytes, and D is at most lanes * kRowNormVectors * kSize.
+// Requires that all pointers and rows are multiples of 16 bytes, and D is at most row_items * kRowNormVectors * kSize.
 template <class T, bool kWindows>
 DEVICE void row_norm(const RowNormArgs& args) {
   SHARED(lds, RowNormLds);
   const T *x = args.x, *residual = args.residual;
   T *y = args.y, *sum = args.sum;
   const uint32_t D = args.D;
-  const auto lanes = static_cast<int>(args.lanes.d);
+  const auto row_items = static_cast<int>(args.row_items.d);
   constexpr int kSize = Pack<T>::kSize;
-  const auto part = static_cast<int>(divide(static_cast<uint32_t>(thread_x()), args.lanes)),
-             lane = thread_x() - part * lanes;
-  const uint32_t own_row = static_cast<uint32_t>(block_x()) * args.parts + static_cast<uint32_t>(part);
+  const auto part = static_cast<int>(divide(static_cast<uint32_t>(thread_x()), args.row_items)),
+             item = thread_x() - part * row_items;
+  const uint32_t own_row = static_cast<uint32_t>(block_x()) * args.group_rows + static_cast<uint32_t>(part);
   // Every work-item of a wave takes part in the sums. Work-items beyond the last row compute it again and do not store
   // it.
   const bool is_row = own_row < args.count;
   const uint32_t row = is_row ? own_row : args.count - 1;
   const T *gamma = parameters_of<T>(args, args.gamma, row), *beta = parameters_of<T>(args, args.beta, row);
-  const auto element = [&](int k) { return static_cast<uint32_t>(k * lanes + lane) * kSize; };
+  const auto element = [&](int k) { return static_cast<uint32_t>(k * row_items + item) * kSize; };
   const TensorRows rows = tensor_rows<kWindows>(args, residual != nullptr, row);
   const bool is_padding = kWindows && rows.x == kNoRow;
   y += static_cast<size_t>(rows.y) * D;
@@ -115,7 +115,7 @@ DEVICE void row_norm(const RowNormArgs& args) {
       if (element(k) >= D) continue;
       UNROLL for (int j = 0; j < kSize; ++j) s += to_float(pack[k].v[j]) - pivot;
     }
-    mean = pivot + row_sum(s, lds.first, lanes) / static_cast<float>(D);
+    mean = pivot + row_sum(s, lds.first, row_items) / static_cast<float>(D);
   }
   float s = 0;
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
@@ -125,9 +125,9 @@ DEVICE void row_norm(const RowNormArgs& args) {
       s += d * d;
     }
   }
-  const float scale = rsqrt_exact(row_sum(s, lds.second, lanes) / static_cast<float>(D) + args.epsilon);
+  const float scale = rsqrt_exact(row_sum(s, lds.second, row_items) / static_cast<float>(D) + args.epsilon);
   if (!is_row) return;
-  if (lane == 0) write_statistics(args, row, mean, scale);
+  if (item == 0) write_statistics(args, row, mean, scale);
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) >= D) continue;
     Pack<T> out = {};

@@ -134,7 +134,7 @@ Shape RowNormWindowsOp::output(const Shapes& inputs) const {
   return {images(x) * windows(), window_height_ * window_width_, x[x.rank() - 1]};
 }
 
-Shape RowNormWindowsOp::output_beside(const Shape& y, size_t i) const {
+Shape RowNormWindowsOp::output_shape(const Shape& y, size_t i) const {
   return i == 0 || !into_ ? y : Shape{y[0] / windows(), height_ * width_, y[2]};
 }
 
@@ -288,9 +288,9 @@ std::string refuse_row_norm(const Node& node, size_t statistics) {
 
 void add_row_norm(Kernels& kernels) {
   kernels.add_cpu<RowNormOp, KernelOfRows>(Reuse::kInplace);
-  kernels.add_gpu<RowNormOp, OwnGpuKernel<RowNormOp, gpu::row_norm_plan>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_gpu<RowNormOp, BuiltInGpuKernel<RowNormOp, gpu::row_norm_plan>>(Where::kGpu, Reuse::kInplace);
   kernels.add_cpu<RowNormWindowsOp, KernelOfWindows>();
-  kernels.add_gpu<RowNormWindowsOp, OwnGpuKernel<RowNormWindowsOp, gpu::row_norm_plan>>(Where::kGpu);
+  kernels.add_gpu<RowNormWindowsOp, BuiltInGpuKernel<RowNormWindowsOp, gpu::row_norm_plan>>(Where::kGpu);
   const auto norm = [&](const char* name, int first, int last, bool rms) {
     kernels.add_onnx(name, first, last, plan_row_norm, rms).refused([rms](const Node& node) {
       return refuse_row_norm(node, rms ? 1 : 2);

@@ -64,7 +64,7 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
-  Shape output_beside(const Shape& y, size_t i) const override;
+  Shape output_shape(const Shape& y, size_t i) const override;
   void infer(const ShapeInference& node) const override;
 
  private:

@@ -31,7 +31,7 @@ namespace gpu {
 namespace {
 
 struct Rows {
-  int64_t lanes, parts;  // work-items of a row, rows of a work-group
+  int64_t row_items, group_rows;  // work-items of a row, rows of a work-group
 };
 
 // Distributes rows of `vectors` vectors to work-groups.
@@ -41,12 +41,12 @@ Rows rows_of_groups(int64_t rows, int64_t vectors, const DeviceFacts& device) {
     // Two vectors per work-item keep enough loads in flight.
     return {std::min<int64_t>(round_up(divide_up(vectors, 2), wave), hip::kRowNormMaxThreads), 1};
   }
-  int64_t lanes = 1;
-  while (lanes < std::min(vectors, wave)) lanes *= 2;
+  int64_t row_items = 1;
+  while (row_items < std::min(vectors, wave)) row_items *= 2;
   // Work-groups have several waves only if there are enough rows for two such work-groups per compute unit.
   constexpr int64_t kThreads = 128;
-  const bool are_many = rows * lanes / kThreads >= 2 * device.compute_units;
-  return {lanes, (are_many ? kThreads : wave) / lanes};
+  const bool are_many = rows * row_items / kThreads >= 2 * device.compute_units;
+  return {row_items, (are_many ? kThreads : wave) / row_items};
 }
 
 }  // namespace
@@ -62,16 +62,17 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   const char* name = float_kernel(
       kernel_name({"row_norm", p.order != RowOrder::kImages ? "_windows" : "", registers ? "" : "_any"}),
       half);
-  const auto block = static_cast<uint32_t>(registers ? rows.parts * rows.lanes : hip::kRowNormAnyThreads);
-  const int64_t parts = registers ? rows.parts : 1;
+  const auto block =
+      static_cast<uint32_t>(registers ? rows.group_rows * rows.row_items : hip::kRowNormAnyThreads);
+  const int64_t group_rows = registers ? rows.group_rows : 1;
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);
   args.beta = p.rms || !p.has_beta ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
   args.D = to_u31(p.D);
   args.epsilon = p.epsilon;
   args.rms = p.rms;
-  args.lanes = make_divisor(registers ? rows.lanes : block);
-  args.parts = to_u31(parts);
+  args.row_items = make_divisor(registers ? rows.row_items : block);
+  args.group_rows = to_u31(group_rows);
   args.image = make_divisor(p.images == 1 ? 1 : p.rows / p.images);
   args.rows = p.writes_statistics ? to_u31(p.rows) : 0;
   args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
@@ -80,9 +81,9 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.into = p.order == RowOrder::kIntoWindows;
   const bool moves_x = args.into != 0 && !p.has_residual, moves_y = args.into != 0 && p.has_residual;
   const int64_t bytes = (half ? 2 : 4) * p.D;
-  for_each_launch(divide_up(p.rows, parts), block, [&](int64_t first_group, uint32_t groups) {
-    const int64_t first = first_group * parts;
-    args.count = to_u31(std::min(p.rows - first, groups * parts));
+  for_each_launch(divide_up(p.rows, group_rows), block, [&](int64_t first_group, uint32_t groups) {
+    const int64_t first = first_group * group_rows;
+    args.count = to_u31(std::min(p.rows - first, groups * group_rows));
     args.first_row = p.images == 1 && p.order == RowOrder::kImages ? 0 : static_cast<uint32_t>(first);
     args.x = offset_by(input(0), moves_x ? 0 : first * bytes);
     args.residual = offset_by(p.has_residual ? input(1) : no_buffer(),

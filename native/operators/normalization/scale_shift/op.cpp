@@ -99,8 +99,8 @@ std::string refuse_batch_norm(const Node& node) {
 
 void add_scale_shift(Kernels& kernels) {
   kernels.add_cpu<ScaleShiftOp, ScaleShiftKernel>(Reuse::kInplace);
-  kernels.add_gpu<ScaleShiftOp, OwnGpuKernel<ScaleShiftOp, gpu::scale_shift_plan>>(Where::kGpu,
-                                                                                   Reuse::kInplace);
+  kernels.add_gpu<ScaleShiftOp, BuiltInGpuKernel<ScaleShiftOp, gpu::scale_shift_plan>>(Where::kGpu,
+                                                                                       Reuse::kInplace);
   kernels.have_channels_last<ScaleShiftOp, ScaleShiftChannelsLastGpu>(
       [](const Node&) { return Layout::kFollows; });
   kernels.add_with_both_layouts("BatchNormalization", 7, 15, plan_batch_normalization)

@@ -69,25 +69,18 @@ Planner plan_arg_extreme(const Node& node, bool smallest) {
   };
 }
 
-std::string refuse_unless_comparable(const Node& node) {
+std::string refuse_type(const Node& node) {
   const auto& x = node.inputs.front();
-  if (!compared_type(x.type)) return std::string("no kernel for ") + element_type_name(x.type);
+  if (!compared_type(x.type)) return no_kernel(x.type);
   return x.shape && x.shape->rank() == 0 ? "a scalar has no axis" : "";
 }
 
 }  // namespace
 
 void add_top_k(Kernels& kernels) {
-  kernels.add_onnx("TopK", 1, 24, plan_top_k)
-      .refused(refuse_unless_comparable)
-      .takes_rare_types()
-      .reads_on_host({1});
-  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false)
-      .refused(refuse_unless_comparable)
-      .takes_rare_types();
-  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true)
-      .refused(refuse_unless_comparable)
-      .takes_rare_types();
+  kernels.add_onnx("TopK", 1, 24, plan_top_k).refused(refuse_type).takes_rare_types().reads_on_host({1});
+  kernels.add_onnx("ArgMax", 1, 13, plan_arg_extreme, false).refused(refuse_type).takes_rare_types();
+  kernels.add_onnx("ArgMin", 1, 13, plan_arg_extreme, true).refused(refuse_type).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 using hip::Ordered;
 
-// x [outer, R, inner], y and its indices [outer, K, inner], sorted. Equal elements keep their order. NaN is the largest.
+// x [outer, R, inner]; sorted y and indices [outer, K, inner]. Equal elements keep their order. NaN is the largest.
 struct TopKProblem {
   int64_t outer = 1, R = 1, inner = 1, K = 1;
   Ordered order = Ordered::kFloat;

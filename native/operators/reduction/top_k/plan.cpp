@@ -18,17 +18,15 @@ class Entries {
     current_ = 1 - current_;
     args.next_keys = workspace(first_of(current_));
     args.next_indices = workspace(first_of(current_) + 1);
-    max_entries_ = std::max(max_entries_, count);
+    max_ = std::max(max_, count);
   }
-  std::vector<int64_t> bytes() const {
-    return {8 * max_entries_, 4 * max_entries_, 8 * max_entries_, 4 * max_entries_};
-  }
+  std::vector<int64_t> bytes() const { return {8 * max_, 4 * max_, 8 * max_, 4 * max_}; }
 
  private:
   static uint8_t first_of(int pair) { return static_cast<uint8_t>(2 * pair); }
 
   int current_ = 0;
-  int64_t max_entries_ = 0;
+  int64_t max_ = 0;
 };
 
 int64_t power_of_two(int64_t least) {
