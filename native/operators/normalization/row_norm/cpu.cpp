@@ -49,17 +49,17 @@ struct Rows {
 Rows rows_at(const RowNormProblem& p, int64_t row) {
   const hip::RowWindows& w = p.windows;
   const auto divide = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
-  const auto within_image = static_cast<uint32_t>(row);
+  const auto index = static_cast<uint32_t>(row);
   // A line of a window is also contiguous in the image, unless the image begins or ends within that line.
   const uint32_t width = w.window_width.d;
   if (!p.has_residual) {
-    const uint32_t first = row_in_images(w, within_image, divide), more = width - within_image % width - 1;
+    const uint32_t first = row_in_images(w, index, divide), more = width - index % width - 1;
     if (first == hip::kNoRow) return {-1, row, row, 0};
-    return {first, row, row, row_in_images(w, within_image + more, divide) == first + more ? more : 0};
+    return {first, row, row, row_in_images(w, index + more, divide) == first + more ? more : 0};
   }
-  const uint32_t first = row_in_windows(w, within_image, divide),
-                 more = std::min(width, w.width - within_image % w.width) - 1;
-  const int64_t more_rows = row_in_windows(w, within_image + more, divide) == first + more ? more : 0;
+  const uint32_t first = row_in_windows(w, index, divide),
+                 more = std::min(width, w.width - index % w.width) - 1;
+  const int64_t more_rows = row_in_windows(w, index + more, divide) == first + more ? more : 0;
   return p.order == RowOrder::kIntoWindows ? Rows{row, row, first, more_rows}
                                            : Rows{row, first, row, more_rows};
 }

@@ -13,8 +13,8 @@ Planner plan_softmax(const Node& node, gpu::AxisFunction function) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
     // Below opset 13 the axes from `axis` on form one axis. `axis` may equal the rank.
-    const bool is_rank = flattens && given == static_cast<int64_t>(rank);
-    const size_t axis = is_rank ? rank : axis_of(given, rank);
+    const bool axis_is_rank = flattens && given == static_cast<int64_t>(rank);
+    const size_t axis = axis_is_rank ? rank : axis_of(given, rank);
     const int64_t outer = x.shape.elements(0, axis);
     const int64_t D = flattens ? x.shape.elements(axis) : x.shape[axis];
     const int64_t inner = flattens ? 1 : x.shape.elements(axis + 1);
