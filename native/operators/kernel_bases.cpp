@@ -33,28 +33,28 @@ size_t axis_of(int64_t axis, size_t rank) {
   return static_cast<size_t>(a);
 }
 
-void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
-  throw_if(!numbers.empty() && numbers.size() != count, "there are ", numbers.size(), " values, expected ",
+void require_sizes(size_t count, const std::vector<int64_t>& values, int64_t least) {
+  throw_if(!values.empty() && values.size() != count, "there are ", values.size(), " values, expected ",
            count);
-  for (const int64_t n : numbers) {
+  for (const int64_t n : values) {
     throw_if(n < least || n > INT32_MAX, n, " is out of range");
   }
 }
 
 std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
                                                int64_t least) {
-  std::optional<std::vector<int64_t>> numbers = a.find_ints(name);
+  std::optional<std::vector<int64_t>> values = a.find_ints(name);
   const auto fits = [least](int64_t n) { return n >= least && n <= INT32_MAX; };
-  if (!numbers || numbers->size() != count || !std::all_of(numbers->begin(), numbers->end(), fits)) {
+  if (!values || values->size() != count || !std::all_of(values->begin(), values->end(), fits)) {
     return std::nullopt;
   }
-  return numbers;
+  return values;
 }
 
 std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least) {
-  std::vector<int64_t> numbers = a.get_ints(name);
-  if (find_sizes(a, name, count, least)) return numbers;
-  throw Error("attribute '", name, "' must be ", count, " numbers from ", least, " to ", INT32_MAX);
+  std::vector<int64_t> values = a.get_ints(name);
+  if (find_sizes(a, name, count, least)) return values;
+  throw Error("attribute '", name, "' must be ", count, " values from ", least, " to ", INT32_MAX);
 }
 
 bool is_half(const Tensor& tensor) { return tensor.type == ElementType::kHalf; }

@@ -326,7 +326,7 @@ size_t axis_of(int64_t axis, size_t rank);
 
 // Throws Error unless a window attribute is empty or has `count` values from `least` to 2^31 - 1. Sizes computed from
 // such values do not overflow 64 bits.
-void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
+void require_sizes(size_t count, const std::vector<int64_t>& values, int64_t least);
 // Returns a required window attribute; nothing if it is missing or does not have `count` such values.
 std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
                                                int64_t least);

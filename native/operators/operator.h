@@ -14,7 +14,7 @@ namespace graphopt {
 
 // These throw Error with the input's name unless `given` equals `wanted`.
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
-void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
+void require_same_shape(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
 // An operator under one of its names. P is the problem that its kernels solve. A derived class Op also has
 //   static std::vector<Op> all()   an Op for each name of the operator, without attributes
@@ -66,7 +66,7 @@ class TailedOperator : public Operator<P> {
  protected:
   // Throws Error if the residual's shape is not `wanted`.
   void require_residual(const Shapes& inputs, const char* like, const Shape& wanted) const {
-    if (tail_.has_residual) require_like("R", inputs[3], like, wanted);
+    if (tail_.has_residual) require_same_shape("R", inputs[3], like, wanted);
   }
   // Throws Error unless there is one slope for each channel (axis 1 of y).
   void require_slopes(const Shapes& inputs, const Shape& y) const {

@@ -92,7 +92,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("ScaleShift", [(3,), (3,), (3,)], {}, r"X must have rank 2 or more, got \[3\]"),
     ("ScaleShift", [(2, 3, 4), (4, 1), (3, 1)], {}, r"scale must be \[3,1\], got \[4,1\]"),
     ("ScaleShift", [(2, 3, 4), (3, 1), (3,)], {}, r"shift must be \[3,1\], got \[3\]"),
-    ("ScaleShiftAdd", [(2, 3), (3,), (3,), (1, 3)], {}, r"R must be like X \[2,3\], got \[1,3\]"),
+    ("ScaleShiftAdd", [(2, 3), (3,), (3,), (1, 3)], {}, r"R must have the shape of X, \[2,3\], got \[1,3\]"),
     ("ScaleShiftLeakyRelu", [(2, 3), (3,), (3,)], {}, "'alpha' of type float is required"),
     ("ScaleShiftLeakyRelu", [(2, 3), (3,), (3,)], {"alpha": 1}, "'alpha' of type float is required"),
     ("ScaleShiftClip", [(2, 3), (3,), (3,)], {"min": 0.0}, "'max' of type float is required"),
@@ -107,7 +107,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("WinogradConv", [(3, 8, 8), (4, 3, 3, 3), (4,)], PADS, r"X must be \[N,C,H,W\]"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (3,)], PADS, r"B must be \[4\], got \[3\]"),
     ("WinogradConv", [(1, 3, 1, 8), (4, 3, 3, 3), (4,)], {"pads": [0, 0, 0, 0]}, "smaller than the 3x3 window"),
-    ("WinogradConvAdd", [(1, 3, 8, 8), (4, 3, 3, 3), (4,), (1, 4, 1, 1)], PADS, "R must be like Y"),
+    ("WinogradConvAdd", [(1, 3, 8, 8), (4, 3, 3, 3), (4,), (1, 4, 1, 1)], PADS, "R must have the shape of Y"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**PERMS}, "'scale' of type float is required"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0, 1, 2, 2]}, "'q_perm' must permute"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0]}, "'q_perm' must permute"),
@@ -124,14 +124,14 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("FusedGroupNorm", [(1, 4, 4), (2,), (4,)], NORM, r"gamma must be \[4\]"),
     ("FusedLayerNorm", [(2, 4), (4,), (2,)], {"epsilon": 1e-5}, r"beta must be \[4\]"),
     ("FusedLayerNorm", [(2, 4), (4,), (4,)], {}, "'epsilon' of type float is required"),
-    ("FusedRmsNormAdd", [(2, 4), (1, 4), (4,)], {"epsilon": 1e-5}, "R must be like X"),
+    ("FusedRmsNormAdd", [(2, 4), (1, 4), (4,)], {"epsilon": 1e-5}, "R must have the shape of X"),
     (
         "FusedConv",
         [(1, 3, 8, 8), (4, 3, 2, 2), (4,)],
         {**WINDOW, "dilations": 1},
-        "'dilations' must be 2 numbers from 1",
+        "'dilations' must be 2 integers from 1",
     ),
-    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "pads": 0}, "'pads' must be 4 numbers from 0"),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "pads": 0}, "'pads' must be 4 integers from 0"),
     (
         "FusedConv",
         [(1, 3, 8, 8), (4, 3, 2, 2), (4,)],
@@ -142,7 +142,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     *(
         ("FusedConvTranspose", [x, w, (4,)], {**TRANSPOSED, **attributes}, said)
         for x, w, attributes, said in (
-            ((1, 3, 8, 8), (3, 4, 2, 2), {"output_padding": [0]}, "'output_padding' must be 2 numbers from 0"),
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"output_padding": [0]}, "'output_padding' must be 2 integers from 0"),
             ((1, 3, 8, 8), (3, 4, 2, 2), {"strides": 1}, "one to three numbers"),
             ((1, 3, 8, 8), (3, 2, 2, 2), {"group": 2}, "does not divide into 2 groups"),
             ((1, 2, 8, 8), (3, 4, 2, 2), {}, "has 2 channels"),
@@ -158,7 +158,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
         {**POOL, "kernel_shape": [2**62 + 1, 2], "dilations": [2, 1]},
         "'kernel_shape' must be",
     ),
-    ("MaxPoolPlanes", [(1, 3, 8, 8)], {**POOL, "pads": [2**63 - 1] * 4}, "'pads' must be 4 numbers from 0"),
+    ("MaxPoolPlanes", [(1, 3, 8, 8)], {**POOL, "pads": [2**63 - 1] * 4}, "'pads' must be 4 integers from 0"),
 ]
 
 

@@ -140,7 +140,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
     throw Error("R ", inputs[3], " is in the NCHW2c layout, but the channels of Y ", y,
                 " do not divide into it");
   } else {
-    require_like("R", inputs[3], "Y in the NCHW2c layout", output_shape(y, 1));
+    require_same_shape("R", inputs[3], "Y in the NCHW2c layout", output_shape(y, 1));
   }
   return p;
 }

@@ -62,7 +62,7 @@ InvertedResidualProblem InvertedResidualOp::problem(const Shapes& inputs) const 
     padded *= static_cast<double>(all + p.stride[i]);
   }
   throw_if(padded > 0x1p40, "X ", x, " with its pads is too large");
-  if (p.has_residual) require_like("R", inputs[kResidual], "Y", {p.N, p.O, p.out[0], p.out[1]});
+  if (p.has_residual) require_same_shape("R", inputs[kResidual], "Y", {p.N, p.O, p.out[0], p.out[1]});
   return p;
 }
 

@@ -31,7 +31,7 @@ void GatedOp::read(const Node& node) {
 GatedProblem GatedOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   throw_if(x.rank() < 1, "the input must have rank 1 or more");
-  if (!halves_) require_like("B", inputs[1], "A", x);
+  if (!halves_) require_same_shape("B", inputs[1], "A", x);
   throw_if(halves_ && x[x.rank() - 1] % 2 != 0, "the last axis must have two halves, got ", x);
   const Shape y = output(inputs);
   GatedProblem p;

@@ -10,18 +10,18 @@ DEVICE float magnitude_of(float x) { return x < 0 ? -x : x; }
 DEVICE float round_even(float x) {
   const float magnitude = magnitude_of(x);
   if (!(magnitude < 8388608.0f)) return x;
-  const float whole = (magnitude + 8388608.0f) - 8388608.0f;
-  return x < 0 ? -whole : whole;
+  const float rounded = (magnitude + 8388608.0f) - 8388608.0f;
+  return x < 0 ? -rounded : rounded;
 }
 
 DEVICE float floor_exact(float x) {
-  const float whole = round_even(x);
-  return whole > x ? whole - 1.0f : whole;
+  const float rounded = round_even(x);
+  return rounded > x ? rounded - 1.0f : rounded;
 }
 
 DEVICE float ceil_exact(float x) {
-  const float whole = round_even(x);
-  return whole < x ? whole + 1.0f : whole;
+  const float rounded = round_even(x);
+  return rounded < x ? rounded + 1.0f : rounded;
 }
 
 // Returns r, within pi/4 of 0, with x = k pi/2 + r for an integer k, and adds k to `quarters`. Valid for any

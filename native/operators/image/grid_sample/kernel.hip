@@ -43,10 +43,10 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // Coordinates beyond `most` have no neighbours in X. Clamping makes such coordinates and NaN convertible to
+  // Coordinates beyond `limit` have no neighbours in X. Clamping makes such coordinates and NaN convertible to
   // integers.
-  const float most = 16777216;
-  x = x > -most ? (x < most ? x : most) : -most;
+  const float limit = 16777216;
+  x = x > -limit ? (x < limit ? x : limit) : -limit;
   if (kTaps == 1) x = grid_round(x);
   const float low = corners ? 0 : -0.5f, high = corners ? n - 1 : n - 0.5f;
   if (x < low || x > high) {

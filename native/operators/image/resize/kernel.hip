@@ -1,8 +1,8 @@
 // Resize of H and W of x [planes, H, W], nearest and linear. A work-item computes a pack of adjacent outputs
 // in one or more rows.
 //
-// Bound by memory: X is read once from memory and Y is written once. A linear output depends on four elements of
-// X, most of them from the cache, with about 10 FLOPs. scripts/gpu_bench.py compares the kernel with a copy.
+// Bound by memory: X is read once from memory and Y is written once. A linear output reads four elements of X, mostly
+// from the cache, and takes about 10 FLOPs. scripts/gpu_bench.py compares the kernel with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "operators/image/resize/coordinates.h"
 
@@ -50,7 +50,7 @@ DEVICE void resize(const ResizeArgs& args) {
   UNROLL for (int k = 0; k < kColumns; ++k) {
     c[k] = sources_of(columns, min_int(first_column + k, columns.out - 1), args.mode);
   }
-  // The rows of X that `top` and `bottom` were interpolated from; upsampling reuses most of them.
+  // The rows of X in `top` and `bottom`; upsampling reuses most of them.
   int top_row = -1, bottom_row = -1;
   float top[kColumns] = {}, bottom[kColumns] = {};
   const auto interpolate_columns = [&](int row, float (&out)[kColumns]) {

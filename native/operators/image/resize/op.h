@@ -22,7 +22,7 @@ enum class Coordinates : int32_t {
 struct ResizeAxis {
   int32_t in = 1, out = 1;
   float scale = 1;            // from the input `scales`, or computed from `sizes`
-  float first = 0, last = 1;  // for kCrop: the ends of the crop; 0 and 1 are the ends of X
+  float first = 0, last = 1;  // for kCrop: start and end of the crop, as fractions of X
 };
 
 struct ResizeProblem {

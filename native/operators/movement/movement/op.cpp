@@ -171,23 +171,24 @@ void plan_tile(Call& call, Program& program) {
   const std::vector<int64_t> repeats = call.integers(1);
   throw_if(repeats.size() != rank, "there must be one repeat for each axis");
   Shape y = x.shape;
-  std::vector<size_t> open;  // axes that remain to be repeated
+  std::vector<size_t> remaining;  // axes that remain to be repeated
   for (size_t d = 0; d < rank; ++d) {
     throw_if(repeats[d] < 0 || repeats[d] > INT32_MAX, "a repeat of ", repeats[d], " is out of range");
     y[d] *= repeats[d];
-    if (repeats[d] != 1) open.push_back(d);
+    if (repeats[d] != 1) remaining.push_back(d);
   }
   const Ref out = set_output(call, 0, y);
   Ref from = Ref::input(0);
   if (y.elements() == 0) return;
-  if (open.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
-  // One copy repeats at most two axes: two repeated axes and the merged axes around them are five axes, the
-  // most that a copy supports. The last axes are repeated first.
+  if (remaining.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
+  // One copy repeats at most two axes: two repeated axes and the merged axes around them are five axes, the maximum of
+  // a copy. The last axes are repeated first.
   Shape now = x.shape;
-  while (!open.empty()) {
-    std::vector<size_t> chosen(open.end() - std::min<ptrdiff_t>(2, std::distance(open.begin(), open.end())),
-                               open.end());
-    open.resize(open.size() - chosen.size());
+  while (!remaining.empty()) {
+    std::vector<size_t> chosen(
+        remaining.end() - std::min<ptrdiff_t>(2, std::distance(remaining.begin(), remaining.end())),
+        remaining.end());
+    remaining.resize(remaining.size() - chosen.size());
     const std::vector<int64_t> strides = gpu::contiguous(now);
     Shape shape(rank + chosen.size());
     std::vector<int64_t> x_strides;
@@ -201,7 +202,7 @@ void plan_tile(Call& call, Program& program) {
     }
     const StridedCopy copy = gpu::copy_to(shape, std::move(x_strides), bytes_of(x.type));
     for (const size_t d : chosen) now[d] *= repeats[d];
-    const Ref next = open.empty() ? out : program.reserve(now.elements() * copy.bytes);
+    const Ref next = remaining.empty() ? out : program.reserve(now.elements() * copy.bytes);
     program.launch(gpu::strided_copy_plan(copy, call.aligned()), {from}, {next});
     from = next;
   }

@@ -145,7 +145,7 @@ namespace {
 struct PadAxis {
   int64_t out, in, before, stride;
   // Merges the next axis, which must be neither padded nor cropped.
-  void join(const PadAxis& next) {
+  void merge(const PadAxis& next) {
     out *= next.out;
     in *= next.in;
     before *= next.out;
@@ -174,9 +174,10 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
     offset += left > 0 ? cut * strides[d] : 0;
     const PadAxis axis = {y[d], std::max<int64_t>(left, 0), left > 0 ? std::max<int64_t>(before, 0) : before,
                           strides[d]};
-    const bool whole = axis.out == axis.in && p.x[d] == axis.in;
-    if (!axes.empty() && whole && (p.mode == PadMode::kConstant || axes.back().out == axes.back().in)) {
-      axes.back().join(axis);
+    const bool is_unchanged = axis.out == axis.in && p.x[d] == axis.in;
+    if (!axes.empty() && is_unchanged &&
+        (p.mode == PadMode::kConstant || axes.back().out == axes.back().in)) {
+      axes.back().merge(axis);
     } else {
       axes.push_back(axis);
     }

@@ -101,7 +101,7 @@ DEVICE uint64_t widened(int8_t x) { return static_cast<uint64_t>(static_cast<int
 DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
 DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
 
-// Multiplies the updates in the order of their numbers, whatever their order in the list.
+// Multiplies the updates in the order of their numbers, independent of their order in the list.
 template <class T, class List>
 DEVICE T multiply(T start, const List& list, uint32_t first) {
   auto y = widened(start);

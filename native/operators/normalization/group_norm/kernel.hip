@@ -95,7 +95,7 @@ struct GroupPart {
       uint32_t offset = first + i - c * inner.d;
       float a = to_float(gamma[c]) * scale, b = to_float(beta[c]);
       float value[kSize];
-      if (vectors && inner.d % kSize == 0) {  // the whole vector is of one channel
+      if (vectors && inner.d % kSize == 0) {  // the entire vector has one channel
         UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(pack.v[j]) - mean) * a + b;
       } else {
         UNROLL for (int j = 0; j < kSize; ++j) {

@@ -65,10 +65,11 @@ struct ChannelsLastSplit {
     const int64_t together =
         size / std::gcd(group_channels, size);  // fewest groups that consist of complete packs
     const int64_t unit = together * group_channels / size;
-    const int64_t most = std::min({hip::kGroupNormChannelsLastWidth / (unit * size),
-                                   hip::kGroupNormChannelsLastGroups / together, kMost / (unit * pixels)});
-    if (most == 0) return false;
-    int64_t units = std::clamp<int64_t>(std::max(kLeast / pixels, kNarrow / size) / unit, 1, most);
+    const int64_t max_units =
+        std::min({hip::kGroupNormChannelsLastWidth / (unit * size),
+                  hip::kGroupNormChannelsLastGroups / together, kMost / (unit * pixels)});
+    if (max_units == 0) return false;
+    int64_t units = std::clamp<int64_t>(std::max(kLeast / pixels, kNarrow / size) / unit, 1, max_units);
     const auto fills = [&] {
       columns = units * unit;
       set_slab(pixels);
@@ -83,10 +84,10 @@ struct ChannelsLastSplit {
   // as of X, which limits the number of slabs.
   void split_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
-    int64_t most = size == 8 ? 8 : 32;
+    int64_t max_columns = size == 8 ? 8 : 32;
     do {
-      columns = divide_up(packs, divide_up(packs, most));
-      most = columns / 2;
+      columns = divide_up(packs, divide_up(packs, max_columns));
+      max_columns = columns / 2;
     } while (groups() > hip::kGroupNormChannelsLastGroups);
     const int64_t all_rounds = divide_up(pixels, round_pixels());
     const int64_t crossed = (group_channels - 1) / width() + 1;  // blocks of a group

@@ -35,7 +35,7 @@ void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
 RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   throw_if(x.rank() < (ada_ ? 2u : 1u), ada_ ? "X must have rank 2 or more" : "X must have rank 1 or more");
-  if (add_) require_like("R", inputs[1], "X", x);
+  if (add_) require_same_shape("R", inputs[1], "X", x);
   const int64_t D = x[x.rank() - 1];
   Shape row = {D};
   const size_t gamma = add_ ? 2 : 1, beta = gamma + 1;
@@ -74,9 +74,9 @@ std::vector<Operand> RowNormWindowsOp::inputs() const {
 
 void RowNormWindowsOp::read_sizes(const Attributes& node) {
   const auto pair = [&](const char* name, int64_t least, int64_t& first, int64_t& second) {
-    const std::vector<int64_t> numbers = get_sizes(node, name, 2, least);
-    first = numbers[0];
-    second = numbers[1];
+    const std::vector<int64_t> values = get_sizes(node, name, 2, least);
+    first = values[0];
+    second = values[1];
   };
   pair("image", 1, height_, width_);
   pair("window", 1, window_height_, window_width_);

@@ -47,7 +47,7 @@ class ScaleShiftChannelsLastGpu final : public GpuKernelOf<ScaleShiftOp> {
   void plan(Call& call, Program& program) const override {
     const Shapes inputs(call.inputs);
     ScaleShiftProblem p = op_.problem(to_channels_first(inputs[0]), inputs[1], inputs[2]);
-    if (p.has_residual) require_like("R", inputs[3], "X", inputs[0]);
+    if (p.has_residual) require_same_shape("R", inputs[3], "X", inputs[0]);
     pixels_to_images(p);
     const Ref y = set_output(call, 0, inputs[0]);
     program.launch(gpu::scale_shift_plan(p, half_, call.aligned()),

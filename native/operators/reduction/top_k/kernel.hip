@@ -335,21 +335,21 @@ DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
   if (!is_pack_aligned(x)) {
     return first_of_elements<kOrder>(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
   }
-  const uint32_t whole = args.count / kSize * kSize;
+  const uint32_t packed_count = args.count / kSize * kSize;
   FirstSeen<kOrder> seen(args, x[0], 0);
-  NO_UNROLL for (uint32_t at = thread * kSize; at < whole; at += kPacks * kTopKThreads * kSize) {
+  NO_UNROLL for (uint32_t at = thread * kSize; at < packed_count; at += kPacks * kTopKThreads * kSize) {
     Pack<T> packs[kPacks];
     UNROLL for (uint32_t p = 0; p < kPacks; ++p) {
       const uint32_t from = at + p * kTopKThreads * kSize;
-      packs[p] = load_pack(x + (from < whole ? from : at));
+      packs[p] = load_pack(x + (from < packed_count ? from : at));
     }
     UNROLL for (uint32_t p = 0; p < kPacks; ++p) {
       const uint32_t from = at + p * kTopKThreads * kSize;
-      if (from >= whole) break;
+      if (from >= packed_count) break;
       UNROLL for (uint32_t j = 0; j < kSize; ++j) seen.visit(packs[p].v[j], from + j);
     }
   }
-  if (whole + thread < args.count) seen.visit(x[whole + thread], whole + thread);
+  if (packed_count + thread < args.count) seen.visit(x[packed_count + thread], packed_count + thread);
   return seen.entry(args);
 }
 
