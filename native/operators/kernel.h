@@ -107,9 +107,8 @@ class Node : public Attributes {
   // Returns the value of a constant input; nothing if the input is not constant. The value is valid as long as the
   // kernel that was created from the node. It is in device memory if the kernel reads the input there.
   virtual std::optional<Tensor> constant(size_t i) const = 0;
-  // Returns the element of a tensor attribute with one element. Returns nothing if the attribute is missing, or
-  // if no kernel can be created from this kind of Node. Throws Error if the attribute has another number of
-  // elements.
+  // Returns the element of a tensor attribute with one element; nothing if the attribute is missing or the class does
+  // not override this function. Throws Error if the attribute has another number of elements.
   virtual std::optional<Number> find_number(const char* name) const {
     (void)name;
     return std::nullopt;
@@ -203,7 +202,7 @@ constexpr int64_t kSiblingAlignment = 256;
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Returns the device that run enqueues on; null if it computes on the CPU.
+  // Returns the device on which run enqueues its work; null if run computes on the CPU.
   virtual gpu::Device* device() const { return nullptr; }
   // Called once, before the first plan; `node` is the node that the kernel was created from.
   virtual void prepare(const Node& node) { (void)node; }

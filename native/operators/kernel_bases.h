@@ -143,7 +143,7 @@ class PackedCpuKernel : public CpuKernel<Op> {
   virtual Algorithm choose_algorithm(const Problem& p) const = 0;
   // Returns a name of the layout that is unique among all kernels.
   virtual std::string layout(const Problem& p, Algorithm algorithm) const = 0;
-  // Returns the bytes that compute needs.
+  // Returns the bytes of scratch memory that compute needs.
   virtual size_t scratch(const Problem& p, Algorithm algorithm, size_t workers) const {
     return kKernels.workspace(p, algorithm, workers);
   }

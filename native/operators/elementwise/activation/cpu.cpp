@@ -10,7 +10,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 template <class T>
 void activation(const ActivationProblem& p, const T* x, T* y, Parallel& parallel) {
-  constexpr int64_t kAtOnce = 16 * kBlock;  // elements that a thread takes at a time
+  constexpr int64_t kAtOnce = 16 * kBlock;  // elements that a thread processes at a time
   const int64_t total = p.shape.elements();
   parallel_for(parallel, (total + kAtOnce - 1) / kAtOnce, [&](int64_t item, size_t) {
     alignas(64) float x_buffer[kBlock], y_buffer[kBlock];

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kIntegerElementwiseThreads = 256;  // with 16 bytes each
+constexpr int kIntegerElementwiseThreads = 256;  // one pack of 16 bytes each
 
 enum class IntegerOp : int32_t {
   // one input

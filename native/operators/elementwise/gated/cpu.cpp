@@ -32,7 +32,7 @@ void gated(const GatedProblem& p, const T* a, const T* b, T* y, Parallel& parall
   const T* other = p.halves ? a + (1 - p.gate) * D : b;
   const Block compute = with_kind(p.act.kind, [](auto kind) -> Block { return block<kind>; });
   const int64_t blocks = (D + kBlock - 1) / kBlock;
-  constexpr int64_t kAtOnce = 16;  // blocks that a thread takes at a time
+  constexpr int64_t kAtOnce = 16;  // blocks that a thread processes at a time
   parallel_for(parallel, (rows * blocks + kAtOnce - 1) / kAtOnce, [&](int64_t item, size_t) {
     alignas(64) float a_buffer[kBlock], b_buffer[kBlock], y_buffer[kBlock];
     for (int64_t k = item * kAtOnce; k < std::min(rows * blocks, (item + 1) * kAtOnce); ++k) {

@@ -1,5 +1,5 @@
 // GridSample of images and volumes: nearest, linear and cubic. A work-item finds the neighbours of one point and
-// their weights once, and takes the weighted sum for each of its channels.
+// their weights once, and computes the weighted sum for each of its channels.
 //
 // Memory-bound: X is read about once if adjacent points are close together, and Y is written once, in rows.
 // Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -0.75.

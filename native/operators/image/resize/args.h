@@ -18,8 +18,8 @@ struct SourceAxis {
   float inverse;  // 1 / step
 };
 
-// x [planes, H, W]. A work-item computes a pack of columns in `rows_each` rows of y. A plane of y has `down`
-// x `across` work-items, and y has `items` of them.
+// x [planes, H, W]. A work-item computes a pack of columns in `rows_each` rows of y. Each plane of y takes `down` x
+// `across` work-items, `items` in all.
 struct ResizeArgs : Arguments<2, 128> {
   In x;
   Out y;
@@ -28,7 +28,7 @@ struct ResizeArgs : Arguments<2, 128> {
   SourceAxis rows, columns;
   Interpolation mode;
   int32_t rows_each;
-  int32_t packs;  // the columns of a row are written with one store
+  int32_t packs;  // each pack of columns is written with one store
 };
 
 // x [images, H, W, channels]. A work-item computes one of the `total` packs of channels of y.

@@ -61,8 +61,8 @@ struct PadRow {
   bool outside;     // the entire row is outside of x
 };
 
-// Returns the position in x, along an axis, of position `here` in y. The result is out of range if y has the
-// pad value there.
+// Returns the position along an axis of x that corresponds to position `here` of y. It is out of range if y has the pad
+// value there.
 DEVICE int32_t padded_place(const PadArgs& args, int axis, int32_t here) {
   int32_t at = here - args.before.d[axis];
   if (args.mode == PadMode::kConstant) return at;
