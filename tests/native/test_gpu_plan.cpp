@@ -103,7 +103,7 @@ TEST_CASE("rows beyond one launch are cut") {
           CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX);
           CHECK(launch.slot(0).offset == covered * 256);
           CHECK(args.D == 64);
-          CHECK(uint64_t{launch.grid.x} * (aligned ? args.parts : 1) >= args.count);
+          CHECK(uint64_t{launch.grid.x} * (aligned ? args.group_rows : 1) >= args.count);
           covered += args.count;
         }
         CHECK(covered == rows);
