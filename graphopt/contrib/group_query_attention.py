@@ -193,12 +193,12 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
         w.number(0.0, w.dtype(past, new)),
         w.op("Concat", w.dim(new, 0), w.dim(new, 1), w.ints(1), w.dim(new, 3), axis=0),
     )
-    pool = w.concat([past, new, zero], 2)
+    all_rows = w.concat([past, new, zero], 2)
     source = w.op("Where", is_new, w.add(since, past_length), w.add(past_length, S))
     source = w.op("Where", is_past, at, source)
     index = w.unsqueeze(source, 1, 3)
     shape = w.op("Concat", w.dim(new, 0), w.dim(new, 1), length, w.dim(new, 3), axis=0)
-    return w.op("GatherElements", pool, w.op("Expand", index, shape), axis=2)
+    return w.op("GatherElements", all_rows, w.op("Expand", index, shape), axis=2)
 
 
 SPECS = (

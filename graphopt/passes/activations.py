@@ -9,8 +9,8 @@ tanh(ln(Inf)) is 1, which is also the result of Mish.
 
 Conditions: no other node reads a value between x and the result; x is float or float16; constants do not broadcast x;
 Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of four. SiLU and quick Gelu
-have no standard operator before opset 24. They are not rewritten to Swish-24 either: ONNX Runtime fuses them into its
-own kernel, but decomposes Swish (docs/passes/activations.md).
+have no standard operator before opset 24. They are not rewritten to Swish-24 either: ONNX Runtime fuses their nodes
+into its own kernel, but expands Swish into several nodes (docs/passes/activations.md).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _insertion_point(match: AdaMatch, editor: Editor) -> ir.Node:
     graph = norm.graph
     assert graph is not None
     order = {node: i for i, node in enumerate(graph)}
-    # A reader in a branch has no position in this graph: the node with the branch may be anywhere.
+    # The position of a reader in a branch is not known, because the node with the branch may be anywhere.
     if all(order.get(reader, -1) > order[modulation.shifted] for reader in readers):
         return modulation.shifted
     producers = [value.producer() for value in (modulation.scale, modulation.shift)]

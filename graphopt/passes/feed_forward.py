@@ -199,7 +199,7 @@ def _is_faster(match: LinearMatch, editor: Editor) -> bool:
 
 
 def _estimate(match: LinearMatch, editor: Editor) -> str:
-    """Returns the estimated time of ONNX Runtime's GEMM and of Linear for known sizes on a CPU; "" otherwise."""
+    """Returns a text with the time estimated for both GEMMs if the sizes are known on a CPU; "" otherwise."""
     (K, N), rows = _weight_sizes(match, editor), _rows(match.gemm, editor)
     if editor.target.gpu_kernels or K is None or N is None or rows is None:
         return ""

@@ -309,7 +309,7 @@ def _origin_of_axis(value: ir.Value | None, axis: int, graph: GraphView) -> str 
     """Returns "head" or "row" if a Reshape that splits heads gives a batch axis, "axis N" if an input does, or None."""
     found: str | None = None
     pending = [(value, axis, MAX_PATH)]
-    # (value, axis) -> the largest remaining budget of a visit: without it, paths could multiply exponentially.
+    # (value, axis) -> the largest remaining budget of a visit. It prevents an exponential number of visits.
     followed: dict[tuple[ir.Value, int], int] = {}
     while pending:
         value, axis, budget = pending.pop()

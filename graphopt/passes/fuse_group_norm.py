@@ -190,7 +190,10 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
 def _between_reshapes(
     before: ir.Node, core: tuple[ir.Node, ...], normalized: ir.Value, s: Array, b: Array, epsilon: float, editor: Editor
 ) -> GroupNormMatch | None:
-    """Matches the nodes around `core`, which normalises the rows of `before`'s output; s, b: scale, bias [groups]."""
+    """Matches the nodes around `core`, which normalises the rows of `before`'s output.
+
+    `core` multiplies each row by an element of s [groups] and adds one of b [groups].
+    """
     x, grouped = before.inputs[0], before.outputs[0]
     reshapes = [u for u in normalized.consumers() if u.op_type == "Reshape" and u.inputs[0] is normalized]
     if x is None or not reshapes:

@@ -45,18 +45,18 @@ MIN_STEPS = 2
 class GateWeights:
     """The constants of a gate: weights of the input and of the hidden state, and biases."""
 
-    of_input: tuple[Part, ...]
-    of_state: tuple[Part, ...]
+    input_weights: tuple[Part, ...]
+    state_weights: tuple[Part, ...]
     biases: tuple[Part, ...]
 
     def equals(self, other: GateWeights) -> bool:
         """Returns whether both have the same addends in any order."""
-        mine, theirs = ((w.of_input, w.of_state, w.biases) for w in (self, other))
+        mine, theirs = ((w.input_weights, w.state_weights, w.biases) for w in (self, other))
         return all(Counter(a) == Counter(b) for a, b in zip(mine, theirs))
 
 
 @dataclass(frozen=True)
-class Rows:
+class Row:
     """One row along an axis of a tensor of rank 3: the input of a time step."""
 
     source: ir.Value
@@ -92,7 +92,7 @@ class UnrolledLstm:
     cells: tuple[LstmCell, ...]
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
-    rows: tuple[Rows, ...] | None
+    rows: tuple[Row, ...] | None
     hidden_size: int
     weights: tuple[GateWeights, ...]
     initial: tuple[ir.Value | None, ir.Value | None]
@@ -179,12 +179,12 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
         editor, last = b.editor, plan.cells[-1]
 
         H = plan.hidden_size
-        of_input, of_state, biases = (
+        input_weights, state_weights, biases = (
             [total(parts, editor) for parts in kind]
-            for kind in zip(*((g.of_input, g.of_state, g.biases) for g in plan.weights))
+            for kind in zip(*((g.input_weights, g.state_weights, g.biases) for g in plan.weights))
         )
-        W = b.initializer(_concatenated(of_input, (0, H)), "/W")
-        R = b.initializer(_concatenated(of_state, (0, H)), "/R")
+        W = b.initializer(_concatenated(input_weights, (0, H)), "/W")
+        R = b.initializer(_concatenated(state_weights, (0, H)), "/R")
         B = b.initializer(_concatenated([*biases, *[None] * 4], (H,)), "/B")
         X = _input_sequence(plan, b)
         initial = [None if state is None else b.unsqueeze(state, 0) for state in plan.initial]
@@ -259,8 +259,8 @@ def _weights(
             text = f"the gates of a time step read {len(read)} inputs besides the hidden state"
             raise Refusal(Code.UNSUPPORTED_OP, text, node)
         inputs += read
-        weights.append(tuple(_split(gate, state) for gate in gates))
-        if any(not g.of_input or (state is not None and not g.of_state) for g in weights[-1]):
+        weights.append(tuple(_gate_weights(gate, state) for gate in gates))
+        if any(not g.input_weights or (state is not None and not g.state_weights) for g in weights[-1]):
             raise Refusal(Code.UNSUPPORTED_OP, "a gate does not read both the input and the hidden state", node)
     expected = weights[-1]
     for cell, found, state in zip(cells, weights, states):
@@ -272,10 +272,10 @@ def _weights(
     return tuple(inputs), expected, states[0]
 
 
-def _split(gate: Gate, state: ir.Value | None) -> GateWeights:
-    of_input = tuple(part for value, part in gate.matmuls if value is not state)
-    of_state = tuple(part for value, part in gate.matmuls if value is state)
-    return GateWeights(of_input, of_state, gate.biases)
+def _gate_weights(gate: Gate, state: ir.Value | None) -> GateWeights:
+    input_weights = tuple(part for value, part in gate.matmuls if value is not state)
+    state_weights = tuple(part for value, part in gate.matmuls if value is state)
+    return GateWeights(input_weights, state_weights, gate.biases)
 
 
 def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -> ir.Value | None:
@@ -298,7 +298,7 @@ def _without_state_equal(found: Sequence[GateWeights], expected: Sequence[GateWe
     """Compares the weights of a step without hidden state. Constant folding may have added up its biases."""
     for a, b in zip(found, expected):
         mine, theirs = (total(biases, editor) for biases in (a.biases, b.biases))
-        if Counter(a.of_input) != Counter(b.of_input) or (mine is None) != (theirs is None):
+        if Counter(a.input_weights) != Counter(b.input_weights) or (mine is None) != (theirs is None):
             return False
         if mine is not None and theirs is not None and not np.allclose(mine, theirs, rtol=1e-6, atol=0):
             return False
@@ -335,7 +335,7 @@ def _require_batch(value: ir.Value, cell: LstmCell, editor: Editor) -> None:
         raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, node)
 
 
-def _consecutive_rows(inputs: Sequence[ir.Value], editor: Editor) -> tuple[Rows, ...] | None:
+def _consecutive_rows(inputs: Sequence[ir.Value], editor: Editor) -> tuple[Row, ...] | None:
     """Returns the inputs as rows of one tensor if their indices ascend or descend by one, or None."""
     rows = [_row_of(x, editor) for x in inputs]
     first = rows[0]
@@ -343,11 +343,11 @@ def _consecutive_rows(inputs: Sequence[ir.Value], editor: Editor) -> tuple[Rows,
     if first is None or len(found) < max(len(rows), 2) or first.axis > 1:
         return None
     step = found[1].index - found[0].index
-    as_expected = [Rows(first.source, first.axis, first.index + t * step) for t in range(len(found))]
+    as_expected = [Row(first.source, first.axis, first.index + t * step) for t in range(len(found))]
     return found if abs(step) == 1 and list(found) == as_expected else None
 
 
-def _row_of(x: ir.Value, editor: Editor) -> Rows | None:
+def _row_of(x: ir.Value, editor: Editor) -> Row | None:
     """Returns the row that Gather, or Squeeze after Slice or Split, selects from a tensor of rank 3."""
     node = producer_of(x, "Gather", "Squeeze")
     source = None if node is None else node.inputs[0]
@@ -375,7 +375,7 @@ def _row_of(x: ir.Value, editor: Editor) -> Rows | None:
     axis, size = axis % 3, dims[axis].value
     if index < 0:
         index = -1 if size is None else index + size
-    return None if index < 0 else Rows(source, axis, index)
+    return None if index < 0 else Row(source, axis, index)
 
 
 def _part_start(node: ir.Node, value: ir.Value, axis: int, editor: Editor) -> int | None:

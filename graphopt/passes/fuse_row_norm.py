@@ -6,9 +6,9 @@
 
 A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd if its input is a residual sum (AddSum if another
 node reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A LayerNormalization or RMSNormalization
-with a residual sum before it becomes the same fused operator. Without a residual sum it does so only on CPUs, where our
-kernel is faster; on GPU targets it is refused with NO_GAIN, unless a scale and shift of each image follow it
-(ada_layer_norm.py).
+with a residual sum before it becomes the same fused operator. Without a residual sum this happens only on CPUs, where
+our kernel is faster. On GPU targets the node is refused with NO_GAIN, unless a scale and a shift for each image follow
+it (ada_layer_norm.py).
 
 A LayerNorm over axis 1 (LayerNorm2d of SAM and ConvNeXt), written out or between two Transposes that move the channels
 to the end and back, becomes FusedLayerNorm2d.
@@ -23,7 +23,7 @@ Why it is legal: LayerNorm of X - c equals that of X for any c that is constant 
 defined by these equations with statistics in at least float32. Half-precision models request float32 statistics by
 Casts, which this pass removes.
 
-Conditions: both means are over the last axis only, or, for a LayerNorm on targets with our operators, over axis 1 of
+Conditions: all means are over the last axis only, or, for a LayerNorm on targets with our operators, over axis 1 of
 three or more axes; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a
 constant; no other node reads an intermediate value; both operands of the sum are proven to have the same shape.
 """

@@ -9,7 +9,7 @@ are resolved), a constant weight, which the kernel packs once.
 
 Why it is faster: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
 convolution for each remainder of the position modulo the stride (a phase) and writes its results as rows of Y. It is
-faster if Y has many elements and X few channels, or few channels a group; otherwise ONNX Runtime's GEMM is faster
+faster if Y has many elements and X few channels, or few channels per group; otherwise ONNX Runtime's GEMM is faster
 (docs/measurements/conv_transpose_cpu.md).
 """
 

@@ -12,7 +12,7 @@ and the result move together, as a row.
 
 Conditions: all moved elements come from one value; no other node reads an intermediate value. Only the first dimension,
 the number of images, may be unknown; then no node moves elements along it, and every image is moved in the same way. A
-row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are few compared to the data.
+row has at least 64 bytes, and an image at most 2^18 rows, so the stored indices are small compared to the data.
 
 Where it is faster: if the nodes copy at least twice as many elements as the Gather. The pass runs after
 fuse_attention, because FusedAttention reads transposed operands without a copy.

@@ -106,7 +106,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
     name = "norm_windows"
     equation = "windows(norm(X [+ R])) = FusedLayerNorm[AddSum]IntoWindows;  norm(X + images(R)) = ..FromWindows"
     numerics = Numerics.EXACT
-    # LayerNormalization, because fuse_row_norm keeps it on GPU targets if there is no residual sum.
+    # LayerNormalization is an anchor, because fuse_row_norm keeps it on GPU targets if there is no residual sum.
     anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> WindowNorm | None:

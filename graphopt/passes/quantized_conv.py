@@ -3,8 +3,8 @@
     Q(act(Conv(D(X), D(W), D(B)))) = T(QuantizedConv<act>(T'(X), W, B))     D: DequantizeLinear, Q: QuantizeLinear
     QLinearConv(X, W, B)           = T(QuantizedConv(T'(X), W, B))          T, T': Transpose from and to channels last
 
-Why it is legal: QuantizedConv is defined by the first equation, and rounds the same results to integers. The sums equal
-those of the definition on every processor. ONNX Runtime saturates sums of two products on processors without VNNI.
+Why it is legal: QuantizedConv is defined by the first equation, and its integer sums are exact. On processors without
+VNNI ONNX Runtime saturates sums of two products. Our kernel never saturates them.
 
 Conditions: two spatial axes; one group, or a depthwise convolution with one filter for each channel; X and the result
 are both int8 or both uint8, with scalar scales; all scales, zero points, W and B are constants; W minus its zero points
@@ -142,7 +142,7 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
         match = plan.match
         no_gain = _no_gain(match.conv, plan.weight.shape)
         if not no_gain and _leaves_only_pools(match.conv, editor):
-            no_gain = "ONNX Runtime would pool with channels first, because no quantized convolution is left to it"
+            no_gain = "ONNX Runtime would pool with channels first, because no quantized convolution remains for it"
         return editor.candidate(match.name, (match.X.value, match.W.value), match.Y.value, match.conv, no_gain)
 
     def rewrite(self, plan: QuantizedConvPlan, editor: Editor) -> str:
@@ -273,7 +273,7 @@ def _weight(match: QuantizedConvMatch, editor: Editor) -> tuple[Array, Array]:
 
 
 def _bias(match: QuantizedConvMatch, product_scale: Array, editor: Editor) -> Array:
-    """Returns the bias as int32 [M] with the scale of X times W; zeros if there is no bias.
+    """Returns the bias as int32 [M], with the scale of X times that of W; zeros if there is no bias.
 
     Raises:
         Refusal: NOT_CONSTANT, OVERRIDABLE, WRONG_SHAPE, WRONG_DTYPE or PER_CHANNEL_SCALE.

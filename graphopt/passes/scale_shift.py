@@ -1,4 +1,4 @@
-"""Replaces a BatchNormalization, or a chain of affine nodes with constants, by one ScaleShift if they cannot be folded.
+"""Replaces a BatchNormalization or a chain of constant affine nodes by one ScaleShift if it cannot be folded.
 
     BN(X)                              = scale * X + shift
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)

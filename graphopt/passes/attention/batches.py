@@ -27,12 +27,12 @@ class MergedBatches:
 
 
 def merged_perm(perm: Sequence[int]) -> tuple[int, ...]:
-    """Returns a perm after its first two axes are merged."""
+    """Returns the perm of the merged shape, whose axis 0 replaces the first two axes."""
     return (0, *(axis - 1 for axis in perm[2:]))
 
 
 def merge_batches(match: Attention) -> MergedBatches | None:
-    """Returns the shapes around the fused node; None if the attention has at most four axes.
+    """Returns the targets of the Reshapes around the fused node; None if the attention has at most four axes.
 
     Raises:
         Refusal: the batch axes are not the first two or differ between operands, those of a bias or mask cannot be
@@ -67,7 +67,7 @@ def merged_shape(match: Attention, term: Term | Condition) -> tuple[int, ...] | 
     """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no batch axes.
 
     Raises:
-        Refusal: it broadcasts along one of the two axes only, or along axes of another view of the scores.
+        Refusal: it broadcasts along one of the two axes only, belongs to reshaped scores, or has an unknown shape.
     """
     name, node = term.value.name, term.node
     dims = match.graph.shapes.dims(term.value)

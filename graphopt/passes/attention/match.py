@@ -139,7 +139,7 @@ class Attention:
     # The scores are float16, and the rest is float32. The rewrite casts Q and K to float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
-    # For Shape nodes that read a removed value: value -> for each dimension, another value and an axis of equal size.
+    # Removed value -> for each of its axes, an equal axis of another value. Shape nodes read these axes instead.
     axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
     # Casts of the probabilities, and their target types.
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()

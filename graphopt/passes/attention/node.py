@@ -13,8 +13,7 @@ from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
-# The supported attributes. qk_matmul_output_mode has no effect, because only the output of scores depends on it, which
-# must be unused.
+# The supported attributes. qk_matmul_output_mode affects only the output of scores, which must be unused.
 KNOWN_ATTRIBUTES = frozenset(
     ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision")
 )
@@ -58,7 +57,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
             prepared.append(made)
         operands.append(operand)
     q_operand, k_operand, v_operand = operands
-    # Sizes without the cache. With a causal mask, query i sees key j of this call if j <= i.
+    # The numbers of queries and keys of this call, without the cache. A causal mask shows key j to query i if j <= i.
     rows, keys = (graph.shapes.dim(x, 1 if packed else 2) for x in (q, k))
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:
@@ -100,7 +99,7 @@ def _require_known_attributes(node: ir.Node) -> None:
 
 
 def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, int] | None]:
-    """Returns whether the mask is causal, and the window of keys, which replaces the causal mask if present."""
+    """Returns whether the mask is causal, and the window of keys. If there is a window, it replaces the causal mask."""
     causal = attribute_int(node, "is_causal", 0) == 1
     window = _window(node, causal)
     if (causal or window is not None) and rows != keys:

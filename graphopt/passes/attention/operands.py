@@ -179,7 +179,7 @@ def _spread(
 
 
 class _Absorbed:
-    """Collects the fused nodes, the scale, and for each removed value the source axis of each of its axes."""
+    """Collects the fused nodes, the scale, and for each axis of a removed value the equal axis of its source."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -294,7 +294,7 @@ def absorb_result(found: Attention) -> Attention:
 
 
 def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:
-    """Returns, for each batch axis of a MatMul, an operand with the full size, and its axis; None if it is unknown."""
+    """Returns, for each batch axis of a MatMul, an operand and its axis with the full size; None if unknown."""
     result: list[tuple[ir.Value, int]] = []
     for i in range(-max(len(o.perm) for o in operands), -2):
         candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]

@@ -125,7 +125,7 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
 
 
 def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
-    """Returns a sort key: has refusals, multiplies a constant, number of Reshapes, number of steps."""
+    """Returns a sort key: whether a step is refused, whether the MatMul reads a constant, the Reshapes, the steps."""
     matmul, steps = path
     projection = any(graph.is_constant(v) for v in matmul.inputs)
     reshapes = sum(isinstance(s, Reshape) for s in steps)

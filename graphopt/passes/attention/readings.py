@@ -88,7 +88,7 @@ class Add(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(Step):
-    """where(operand, s, number), or where(operand, number, s) unless `keeps`"""
+    """where(operand, s, number) if `keeps`, otherwise where(operand, number, s)"""
 
     operand: ir.Value
     number: float

@@ -13,7 +13,7 @@ Conditions:
   other than ONNX's, com.microsoft and ours are kept, because they may have side effects.
 - Initializers that callers may override are not constants.
 - Casts of float16 matrices and filters are not computed, because the file would grow.
-- A computed constant has at most 64 KiB, or at most the bytes of the inputs that become unused. Tile, Expand,
+- A computed constant is at most as large as the inputs that become unused, or at most 64 KiB. Tile, Expand,
   ConstantOfShape and Transposes of shared weights are kept if their results are larger, because the file would grow.
 - Graph inputs and outputs keep names, order, types and dimensions. Unused functions of the model, opset imports,
   metadata and doc strings are kept.

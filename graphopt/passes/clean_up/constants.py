@@ -17,10 +17,10 @@ from graphopt.graph.view import use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
-# Limit of the freed inputs that `_limit` counts. Larger weights are not loaded from disk.
+# The most bytes of freed inputs that `_limit` counts, so that larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
-# Operators that can be computed. The readers of an Identity read its input instead: a computed copy of a weight that
-# several nodes share would enlarge the file, and passes would treat it as another weight.
+# The operators that are computed. The readers of an Identity read its input instead, because a computed copy of a
+# shared weight would enlarge the file, and passes would treat it as another weight.
 COMPUTED = (ELEMENTS.keys() | EVALUATED | {"CastLike"}) - {"Identity"}
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)

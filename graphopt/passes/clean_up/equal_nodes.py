@@ -42,7 +42,7 @@ class EqualNodes:
         domain, op_type = node.domain, node.op_type
         if op_type in NEVER_MERGED or not _is_known(domain, op_type):
             return False
-        # Contents of constants are compared only for nodes with the same operator and first computed operand.
+        # Contents of constants are compared only if the operator and the first non-constant input are the same.
         data: ir.Value | None = None
         for value in node.inputs:  # a generator expression would take twice as long
             if value is not None and self.editor.tensor(value) is None:

@@ -66,8 +66,8 @@ def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
 def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
     """Returns whether the result of a Reshape of x's elements has the shape of x.
 
-    Proven from the Reshape's input `shape`: each dimension equals that of x, except one, which follows from the number
-    of elements.
+    The proof uses the Reshape's input `shape`. Each dimension equals that of x, except one, which follows from the
+    number of elements.
     """
     if editor.arguments(node).position("shape") is None:
         return False
