@@ -98,9 +98,9 @@ def _pixels(
     rows, columns = (
         w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, last_row), (x, last_column))
     )
-    parts = [image, w.unsqueeze(rows, 2), w.unsqueeze(columns, 1)]
-    shape = w.op("Shape", w.add(parts[1], parts[2]))
-    index = w.concat([w.unsqueeze(w.op("Expand", part, shape), 3) for part in parts], 3)
+    coordinates = [image, w.unsqueeze(rows, 2), w.unsqueeze(columns, 1)]
+    shape = w.op("Shape", w.add(coordinates[1], coordinates[2]))
+    index = w.concat([w.unsqueeze(w.op("Expand", coordinate, shape), 3) for coordinate in coordinates], 3)
     return w.op("GatherND", images, index)
 
 

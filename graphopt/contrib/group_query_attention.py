@@ -118,13 +118,13 @@ def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.
     """
     if _clamps_padding_queries(call):
         position = w.op("Where", w.op("Less", position, ends), position, w.sub(ends, w.ints(1)))
-    at = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
-    row = w.unsqueeze(position, 2)  # [B, S, 1]
-    visible = w.op("Less", at, w.unsqueeze(ends, 2))
+    key = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
+    query = w.unsqueeze(position, 2)  # [B, S, 1]
+    visible = w.op("Less", key, w.unsqueeze(ends, 2))
     if call.attribute("causal", 1):
-        visible = w.op("And", visible, w.op("Not", w.op("Greater", at, row)))
+        visible = w.op("And", visible, w.op("Not", w.op("Greater", key, query)))
     if (window := call.attribute("local_window_size")) > 0:
-        visible = w.op("And", visible, w.op("Greater", at, w.sub(row, w.ints(window))))
+        visible = w.op("And", visible, w.op("Greater", key, w.sub(query, w.ints(window))))
     return visible
 
 
@@ -183,10 +183,10 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
         if w.opset >= MAX_OF_INTEGERS_OPSET
         else w.op("Where", w.op("Less", total, past_length), past_length, total)
     )
-    at = w.unsqueeze(w.arange(length), 0)  # [1, length]
-    since = w.sub(at, begin)  # [B, length]
-    is_past = w.op("Less", since, w.ints(0))
-    is_new = w.op("And", w.op("Not", is_past), w.op("Less", since, S))
+    row = w.unsqueeze(w.arange(length), 0)  # [1, length]
+    new_row = w.sub(row, begin)  # [B, length]
+    is_past = w.op("Less", new_row, w.ints(0))
+    is_new = w.op("And", w.op("Not", is_past), w.op("Less", new_row, S))
     # `source` is the index of each row in the concatenation of past, new and one row of zeros.
     zero = w.op(
         "Expand",
@@ -194,8 +194,8 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
         w.op("Concat", w.dim(new, 0), w.dim(new, 1), w.ints(1), w.dim(new, 3), axis=0),
     )
     all_rows = w.concat([past, new, zero], 2)
-    source = w.op("Where", is_new, w.add(since, past_length), w.add(past_length, S))
-    source = w.op("Where", is_past, at, source)
+    source = w.op("Where", is_new, w.add(new_row, past_length), w.add(past_length, S))
+    source = w.op("Where", is_past, row, source)
     index = w.unsqueeze(source, 1, 3)
     shape = w.op("Concat", w.dim(new, 0), w.dim(new, 1), length, w.dim(new, 3), axis=0)
     return w.op("GatherElements", all_rows, w.op("Expand", index, shape), axis=2)

@@ -79,8 +79,8 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, zero_points: Array 
     weights = w.op("DequantizeLinear", w.array(codes), scales, w.array(zero), axis=1, block_size=size)
     if not integer_zeros:
         shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
-        each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
-        weights = w.sub(weights, w.reshape(each, N, blocks * size))
+        expanded_shift = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
+        weights = w.sub(weights, w.reshape(expanded_shift, N, blocks * size))
     return w.slice(weights, 1, 0, K) if blocks * size != K else weights
 
 
@@ -102,8 +102,8 @@ def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> i
         groups = w.cast(w.slice(call["g_idx"], 0, 0, K), ir.DataType.INT64)
         zero, scales = (w.op("Gather", x, groups, axis=1) for x in (zero, scales))
         return w.mul(w.sub(integers, zero), scales)
-    shaped = w.reshape(integers, N, blocks, size)
-    weights = w.mul(w.sub(shaped, w.unsqueeze(zero, 2)), w.unsqueeze(scales, 2))
+    blocked_integers = w.reshape(integers, N, blocks, size)
+    weights = w.mul(w.sub(blocked_integers, w.unsqueeze(zero, 2)), w.unsqueeze(scales, 2))
     flat = w.reshape(weights, N, blocks * size)
     return w.slice(flat, 1, 0, K) if blocks * size != K else flat
 

@@ -47,16 +47,16 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
             is_remaining = w.array(np.arange(n).reshape(1, n, 1) >= step)
             size = w.op("Where", is_remaining, size, w.number(-1.0, ir.DataType.FLOAT))
         pivot = w.op("ArgMax", size, axis=1, keepdims=1)  # [B, 1, 1]
-        place = w.op("Reshape", index, w.ints(1, n, 1))
-        # Exchange rows `step` and `pivot`: `source` is the old index of each row.
-        source = w.op("Where", w.op("Equal", place, pivot), w.ints(step), place)
-        source = w.op("Where", w.op("Equal", place, w.ints(step)), pivot, source)
+        row_index = w.op("Reshape", index, w.ints(1, n, 1))
+        # Exchanges rows `step` and `pivot`; `source` is the old index of each row.
+        source = w.op("Where", w.op("Equal", row_index, pivot), w.ints(step), row_index)
+        source = w.op("Where", w.op("Equal", row_index, w.ints(step)), pivot, source)
         rows = w.op("GatherElements", rows, w.op("Expand", source, w.op("Shape", rows)), axis=1)
-        top = w.slice(rows, 1, step, step + 1)
-        top = w.div(top, w.slice(top, 2, step, step + 1))
+        pivot_row = w.slice(rows, 1, step, step + 1)
+        pivot_row = w.div(pivot_row, w.slice(pivot_row, 2, step, step + 1))
         factors = w.slice(rows, 2, step, step + 1)
-        others = w.sub(rows, w.mul(factors, top))
-        rows = w.op("Where", w.array(np.arange(n).reshape(1, n, 1) == step), top, others)
+        reduced = w.sub(rows, w.mul(factors, pivot_row))
+        rows = w.op("Where", w.array(np.arange(n).reshape(1, n, 1) == step), pivot_row, reduced)
     y = w.op("Reshape", w.slice(rows, 2, n, None), w.op("Shape", x))
     return {"Y": y if T == ir.DataType.FLOAT else w.cast(y, T)}
 

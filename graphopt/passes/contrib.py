@@ -29,7 +29,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# The largest constant, in bytes, whose elements shape inference reads (sizes, axes, pads).
+# Size limit in bytes of the constants that shape inference reads (sizes, axes, pads).
 MAX_CONSTANT_BYTES = 4096
 
 

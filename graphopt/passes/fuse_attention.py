@@ -59,7 +59,7 @@ from graphopt.passes.attention.operands import (
     value_and_result,
 )
 from graphopt.passes.attention.order import apply_steps, find_causal, mask_values_refusal
-from graphopt.passes.attention.paths import ScorePath, follow_down, follow_up, path_cost, require_last_axis
+from graphopt.passes.attention.paths import ScorePath, find_context, find_scores, path_cost, require_last_axis
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
@@ -87,10 +87,10 @@ class FuseAttention(Pass[Attention, Attention]):
         if node.op_type == "Attention":
             found = absorb_operands(read_attention_node(node, editor), editor)
             return _typed(found if found.packed else absorb_result(found), editor)
-        down = follow_down(node, editor)
-        if down is None:
+        context_path = find_context(node, editor)
+        if context_path is None:
             return None
-        paths = sorted(follow_up(node.inputs[0], editor), key=lambda path: path_cost(path, editor))
+        paths = sorted(find_scores(node.inputs[0], editor), key=lambda path: path_cost(path, editor))
         if not paths:
             return None
         require_last_axis(node, editor)
@@ -98,7 +98,7 @@ class FuseAttention(Pass[Attention, Attention]):
         first: Refusal | None = None
         for path in paths:
             try:
-                found = _read(node, path, down, editor)
+                found = _read(node, path, context_path, editor)
                 if len(paths) > 1:
                     self.legal(found, editor)
             except Refusal as refusal:
@@ -171,7 +171,7 @@ class FuseAttention(Pass[Attention, Attention]):
         return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
 
-def _read(softmax: ir.Node, path: ScorePath, down: ContextPath, graph: GraphView) -> Attention:
+def _read(softmax: ir.Node, path: ScorePath, context_path: ContextPath, graph: GraphView) -> Attention:
     """Reads the nodes between two MatMuls, along one path, as an attention.
 
     Raises:
@@ -181,27 +181,27 @@ def _read(softmax: ir.Node, path: ScorePath, down: ContextPath, graph: GraphView
     for step in steps:
         if step.refusal is not None:
             raise mask_values_refusal(steps, graph) or step.refusal
-    if down.refusal is not None:
-        raise down.refusal
+    if context_path.refusal is not None:
+        raise context_path.refusal
     q, k = query_and_key(scores, graph)
-    v, o_perm = value_and_result(down, graph)
+    v, o_perm = value_and_result(context_path, graph)
     if len(o_perm) != max(len(q.perm), len(k.perm)):
         ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, and the result has {len(o_perm)}"
-        raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
+        raise Refusal(Code.WRONG_RANK, ranks, scores, context_path.context)
     found = Attention(
         softmax=softmax,
         scores=scores,
-        context=down.context,
+        context=context_path.context,
         graph=graph,
         q=q,
         k=k,
         v=v,
         o_perm=o_perm,
-        output=down.context.outputs[0],
-        inner=(scores, *(s.node for s in steps), softmax, *down.nodes, down.context),
-        guard=down.guard,
+        output=context_path.context.outputs[0],
+        inner=(scores, *(s.node for s in steps), softmax, *context_path.nodes, context_path.context),
+        guard=context_path.guard,
     )
-    found = absorb_operands(apply_steps(found, steps, down.nodes), graph)
+    found = absorb_operands(apply_steps(found, steps, context_path.nodes), graph)
     return _typed(find_causal(absorb_result(found)), graph)
 
 

@@ -1,4 +1,4 @@
-"""Moves a Gather of rows from the result of a MatMul to its input, so that fewer rows are multiplied.
+"""Moves a Gather of rows from the result of a MatMul to its input. The MatMul then multiplies fewer rows.
 
     (X W + b)[rows] = X[rows] W + b
 

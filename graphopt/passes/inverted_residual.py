@@ -9,7 +9,8 @@ a time, and sums in another order.
 
 Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no dilations and
 no negative pads; the same activation with the same attributes follows the first two; no other node reads a value
-between the convolutions; R is proven to have the shape of Y; weights are constants, which the kernel packs once.
+between the convolutions; R is proven to have the shape of Y; weights and biases are constants. The kernel packs the
+weights once.
 
 Where it is faster: for 3x3 and 5x5 windows (except 3x3 with Relu) if the tensors between the convolutions do not fit
 the caches and have at least four times as many channels as X (docs/measurements/inverted_residual_cpu.md).

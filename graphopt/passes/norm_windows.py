@@ -94,12 +94,12 @@ class WindowNorm:
     windows: Windows
 
     @property
-    def adds(self) -> bool:
+    def has_residual(self) -> bool:
         return self.norm.op_type == "FusedLayerNormAddSum"
 
     @property
     def name(self) -> str:
-        return f"FusedLayerNorm{'AddSum' if self.adds else ''}{'Into' if self.into else 'From'}Windows"
+        return f"FusedLayerNorm{'AddSum' if self.has_residual else ''}{'Into' if self.into else 'From'}Windows"
 
 
 class NormWindows(Pass[WindowNorm, WindowNorm]):
@@ -127,7 +127,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
 
     def legal(self, match: WindowNorm, editor: Editor) -> WindowNorm:
         w = match.windows
-        if match.adds and match.into and any(size % of for size, of in zip(w.image, w.window)):
+        if match.has_residual and match.into and any(size % of for size, of in zip(w.image, w.window)):
             raise Refusal(Code.WRONG_SHAPE, f"windows of {w.window} do not divide images of {w.image}", match.norm)
         editor.require_op(match.name, require_input(match.norm, 0), match.norm)
         return match
@@ -140,10 +140,10 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
         dims = editor.shapes.dims(x) or ()
         in_images: tuple[Size, ...] = (plan.images, Size.of(w.image[0] * w.image[1]), dims[-1])
         in_windows = (plan.images * Size.of(w.count), Size.of(w.window[0] * w.window[1]), dims[-1])
-        if dims == (plan.images, *map(Size.of, w.image), dims[-1]) and not (plan.adds and plan.into):
+        if dims == (plan.images, *map(Size.of, w.image), dims[-1]) and not (plan.has_residual and plan.into):
             in_images = dims
         inputs = [reshaped(builder, x, dims, in_images)]
-        if plan.adds:
+        if plan.has_residual:
             r = others.pop(0)
             inputs.append(
                 reshaped(builder, r, dims, in_images) if plan.into
@@ -153,7 +153,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
         epsilon = attribute_float(norm, "epsilon", 1e-5)
         new = builder.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes})
         y = plan.moves[-1].outputs[0] if plan.into else norm.outputs[0]
-        replaced = [y, *norm.outputs[1:]] if plan.adds else [y]
+        replaced = [y, *norm.outputs[1:]] if plan.has_residual else [y]
         outputs = {
             old: reshaped(builder, value, in_windows if plan.into and old is y else in_images, editor.shapes.dims(old))
             for old, value in zip(replaced, new.outputs)
@@ -210,7 +210,7 @@ def _is_plain(node: ir.Node, editor: Editor) -> bool:
 
 
 def _last_after(y: ir.Value, editor: Editor) -> ir.Node | None:
-    """Returns the last node of the chain after y whose nodes move elements or pad, or None."""
+    """Follows the nodes after y that move elements or pad; returns the last one, or None."""
     last = None
     while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):
         last, y = node, node.outputs[0]
@@ -245,11 +245,12 @@ def _windows_of(rows: Array, count: int) -> Windows | None:
         for w in widths:
             if w > W:
                 break
-            across = -(-W // w) * w
-            line = (right + np.arange(w)) % across
-            if rows.size % across or not np.array_equal(rows[:w], np.where(line < W, down * W + line, PADDED)):
+            padded_width = -(-W // w) * w
+            columns = (right + np.arange(w)) % padded_width
+            first_rows = np.where(columns < W, down * W + columns, PADDED)
+            if rows.size % padded_width or not np.array_equal(rows[:w], first_rows):
                 continue
-            for h in _divisors(rows.size // across):
+            for h in _divisors(rows.size // padded_width):
                 windows = Windows((H, W), (h, w), (down, right))
                 fits = h <= H and windows.count * h * w == rows.size
                 if fits and np.array_equal(window_rows(*windows.sizes).reshape(-1), rows):

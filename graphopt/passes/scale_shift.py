@@ -13,7 +13,7 @@ Conditions: inference mode; every parameter is a constant; intermediate values a
 the rank of X is known (scale and shift are written as [C, 1, .., 1]); at least one constant of a chain varies along
 axis 1 (chains of scalars belong to activations and masks), and none along another axis; X is float or float16; no node
 is the scale or shift of a written-out norm that runtimes fuse as a whole. The pass runs after folding, and after the
-passes that fuse whole norms, whose last Mul and Add have the same form.
+passes that fuse whole norms, because the last Mul and Add of a norm have the same form.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class MergedBatches:
 
 
 def merged_perm(perm: Sequence[int]) -> tuple[int, ...]:
-    """Returns the perm of the merged shape, whose axis 0 replaces the first two axes."""
+    """Returns the perm after the first two axes are merged into axis 0."""
     return (0, *(axis - 1 for axis in perm[2:]))
 
 

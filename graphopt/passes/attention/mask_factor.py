@@ -18,9 +18,9 @@ from graphopt.graph.view import GraphView, attribute_int, producer_of
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
-# Operators whose results consist of elements of the first operand and zeros, possibly cast to another type.
+# Operators that keep elements of the first operand or write zeros, possibly cast to another type.
 _KEEP_OR_CLEAR = DATA_MOVEMENT | {"Cast", "Trilu"}
-# Operators whose results are 0 or 1 if all operands are 0 or 1.
+# Operators that return only 0 and 1 if all operands are 0 or 1.
 _KEEP_ZERO_OR_ONE = frozenset("Concat Max Min Mul".split())
 
 

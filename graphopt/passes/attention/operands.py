@@ -74,12 +74,12 @@ def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
     )
 
 
-def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
+def value_and_result(context_path: ContextPath, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
     """Returns V as [.., T, Dv], and the perm from [.., S, Dv] to the result of the context MatMul."""
-    node = down.context
+    node = context_path.context
     a, b, out = _einsum_axes(node, graph)
-    p, v = (a, b) if down.index == 0 else (b, a)
-    if down.swapped:
+    p, v = (a, b) if context_path.index == 0 else (b, a)
+    if context_path.swapped:
         p = p[:-2] + p[-1] + p[-2]
     batch, i, t = p[:-2], p[-2:-1], p[-1:]
     d = "".join(c for c in v if c not in p)
@@ -88,7 +88,7 @@ def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tupl
         raise Refusal(
             Code.WRONG_PERM, f"the context is computed as {a},{b}->{out} and not as a sum over the keys", node
         )
-    operand = _operand(node.inputs[1 - down.index], v, batch, t + d, node)
+    operand = _operand(node.inputs[1 - context_path.index], v, batch, t + d, node)
     return operand, tuple(result.index(c) for c in out)
 
 
@@ -119,9 +119,9 @@ def _before_repeating(
     if {len(q.perm), len(k.perm), len(v.perm)} != {4}:
         return None
     k_perm = k.perm
-    keys, values = _repeated(k.value, graph), _repeated(v.value, graph)
+    keys, values = _match_repeat_and_reshape(k.value, graph), _match_repeat_and_reshape(v.value, graph)
     if keys is None and (flat := _flat_transpose(k.value, graph)) is not None:
-        keys = _spread(flat.value, flat.dims, flat.nodes, graph)
+        keys = _match_repeat(flat.value, flat.dims, flat.nodes, graph)
         k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
     if keys is None or values is None or keys.groups != values.groups:
         return None
@@ -140,23 +140,23 @@ class _Repeat:
     nodes: tuple[ir.Node, ...]
 
 
-def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
+def _match_repeat_and_reshape(value: ir.Value, graph: GraphView) -> _Repeat | None:
     """Matches Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition, or returns None."""
     merge = producer_of(value, "Reshape")
     if merge is None or not is_read_once(value):
         return None
     merged = graph.shapes.reshaped(merge)
-    return None if merged is None else _spread(merge.inputs[0], merged, (merge,), graph)
+    return None if merged is None else _match_repeat(merge.inputs[0], merged, (merge,), graph)
 
 
-def _spread(
+def _match_repeat(
     wide: ir.Value | None, merged: Sequence[Size], following: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
     """Returns the repetition if `wide` is an Expand or Tile along a new axis and is reshaped to `merged`, or None."""
-    spread = producer_of(wide, "Expand", "Tile")
-    if wide is None or spread is None:
+    expand = producer_of(wide, "Expand", "Tile")
+    if wide is None or expand is None:
         return None
-    narrow = spread.inputs[0]
+    narrow = expand.inputs[0]
     split = producer_of(narrow, "Unsqueeze", "Reshape")
     if narrow is None or split is None:
         return None
@@ -175,7 +175,7 @@ def _spread(
         return None
     if not same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
         return None
-    return _Repeat(source, g - 1, after[g], (split, spread, *following))
+    return _Repeat(source, g - 1, after[g], (split, expand, *following))
 
 
 class _Absorbed:

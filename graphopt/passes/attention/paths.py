@@ -1,4 +1,4 @@
-"""Paths from a softmax to the two MatMuls around it: down to the context, and up to the scores."""
+"""Finds the paths from a softmax to the MatMul of its scores and to the MatMul of its context."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ScorePath = tuple[ir.Node, list[Step]]
 MAX_VISITS = 300
 
 
-# -- from the softmax down ---------------------------------------------------------------------------------------------
+# -- from the softmax to the context -----------------------------------------------------------------------------------
 
 
-def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
+def find_context(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
     """Follows the probabilities to the MatMul that reads them; returns None if there is no such MatMul."""
     value = softmax.outputs[0]
     nodes: list[ir.Node] = []
@@ -103,10 +103,10 @@ def _swaps_last_two(node: ir.Node) -> bool:
     return rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2)
 
 
-# -- from the softmax up -----------------------------------------------------------------------------------------------
+# -- from the softmax to the scores ------------------------------------------------------------------------------------
 
 
-def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
+def find_scores(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
     """Returns the MatMuls that may produce the softmax's input, nearest first, with the steps from each."""
     found: list[ScorePath] = []
     queue: deque[tuple[ir.Value | None, list[Step]]] = deque([(value, [])])

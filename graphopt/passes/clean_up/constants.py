@@ -17,7 +17,7 @@ from graphopt.graph.view import use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
-# The most bytes of freed inputs that `_limit` counts, so that larger weights are not loaded from disk.
+# The most bytes of freed inputs that `_limit` counts. Larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
 # The operators that are computed. The readers of an Identity read its input instead, because a computed copy of a
 # shared weight would enlarge the file, and passes would treat it as another weight.
