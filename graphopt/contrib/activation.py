@@ -1,4 +1,4 @@
-"""The activations of FusedConv and FusedGemm, by the names in their attributes."""
+"""Writes the activations that attributes of FusedConv and FusedGemm name."""
 
 from __future__ import annotations
 

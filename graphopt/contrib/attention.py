@@ -134,7 +134,7 @@ def _transpose_keys(w: Writer, k: ir.Value) -> ir.Value:
 def attend(
     w: Writer, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, terms: Sequence[ir.Value], T: ir.DataType
 ) -> tuple[ir.Value, ir.Value]:
-    """Writes softmax(scale q k^T + added) v for q, k and v [B, N, .., H] of element type T.
+    """Writes softmax(scale q k^T + sum of `terms`) v for q, k and v [B, N, .., H] of element type T.
 
     Returns:
         The context [B, N, S, H], and the scores before the softmax.

@@ -70,7 +70,7 @@ def _inside(w: Writer, at: ir.Value, last: ir.Value) -> ir.Value:
 
 
 def _round(w: Writer, at: ir.Value) -> ir.Value:
-    """Rounds to nearest, halves up."""
+    """Rounds to the nearest integer; rounds halves up."""
     return w.op("Floor", w.add(at, w.number(0.5, FLOAT)))
 
 

@@ -1,6 +1,6 @@
-"""RotaryEmbedding: rotates pairs of each head's first `rotary_embedding_dim` elements by angles of the position.
+"""RotaryEmbedding: rotates the first `rotary_embedding_dim` elements of each head by angles for the position.
 
-The two elements of a pair are half the dimension apart, or adjacent if `interleaved`.
+Two elements, a pair, are rotated together. They are half the dimension apart, or adjacent if `interleaved`.
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 """
 

@@ -1,9 +1,9 @@
 """The description of one operator of ONNX Runtime's domain `com.microsoft`.
 
 These operators occur in models that ONNX Runtime's tools have written; graphopt reads and never emits them. Each is
-described by its schema and by a definition in standard ONNX. Tests compare the definition with a numpy
-reference, written from the schema's text independently of the definition (tests/contrib/references).
-Source of the schemas: ONNX Runtime, docs/ContribOperators.md, and the schemas in its wheels.
+described by its schema and by a definition in standard ONNX. Tests compare the definition with a numpy reference,
+written from the schema's text independently of the definition (tests/contrib/references).
+Source of the schemas: ONNX Runtime, docs/ContribOperators.md, and its wheels.
 """
 
 from __future__ import annotations
