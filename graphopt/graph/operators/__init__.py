@@ -1,1 +1,1 @@
-"""Operators of ONNX: their arguments by opset, and their traits."""
+"""ONNX's operators: arguments in each opset, traits, rules of shape inference, and evaluation."""

@@ -190,8 +190,8 @@ def _gather_block_quantized(known: NodeFacts) -> Dims | None:
         return None
     if value.dtype is None or (value.dtype == ir.DataType.UINT8 and bits not in (2, 4, 8)):
         return None
-    each = 8 // bits if value.dtype == ir.DataType.UINT8 else 1
-    sizes = [*data[:-1], product([data[-1], Size.of(each)])]
+    per_byte = 8 // bits if value.dtype == ir.DataType.UINT8 else 1
+    sizes = [*data[:-1], product([data[-1], Size.of(per_byte)])]
     axis %= len(data)
     return [*sizes[:axis], *indices, *sizes[axis + 1 :]]
 
@@ -305,14 +305,14 @@ def _windows(known: NodeFacts) -> Dims | None:
 
 
 def _transposed_windows(known: NodeFacts) -> Dims | None:
-    """Infers batch, channels, and along each spatial axis the extent of all windows without the padding."""
+    """Infers batch, channels, and along each spatial axis the total size of the windows minus the padding."""
     dims, weight = known.dims(0), known.dims(1)
     if dims is None or len(dims) < 3:
         return None
     axes = len(dims) - 2
     kernel = known.attribute("kernel_shape") or ([d.value for d in weight[2:]] if weight is not None else [None] * axes)
     strides, dilations = (known.attribute(n) or [1] * axes for n in ("strides", "dilations"))
-    more, pads = (known.attribute(n) or [0] * k * axes for n, k in (("output_padding", 1), ("pads", 2)))
+    output_padding, pads = (known.attribute(n) or [0] * k * axes for n, k in (("output_padding", 1), ("pads", 2)))
     auto, wanted = known.attribute("auto_pad", "NOTSET"), known.attribute("output_shape")
     channels = weight[1] * Size.of(known.attribute("group", 1)) if weight is not None else None
     result: list[Size | None] = [dims[0], channels]
@@ -325,7 +325,7 @@ def _transposed_windows(known: NodeFacts) -> Dims | None:
             result.append(None)
         else:
             padding = 0 if auto == "VALID" else pads[i] + pads[i + axes]
-            growth = dilations[i] * (kernel[i] - 1) + 1 + more[i] - strides[i] - padding
+            growth = dilations[i] * (kernel[i] - 1) + 1 + output_padding[i] - strides[i] - padding
             result.append(size * Size.of(strides[i]) + Size.of(growth))
     return result
 

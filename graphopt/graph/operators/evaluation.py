@@ -116,9 +116,9 @@ def _divide(a: Array, b: Array) -> Array:
         return np.asarray(a // b)
     if np.any((a == np.iinfo(a.dtype).min) & (b == -1)):
         raise CannotEvaluateError  # the quotient overflows
-    # ONNX Div truncates toward zero, numpy's // rounds down. np.abs would overflow for the lowest integer.
-    below = a // b
-    return np.asarray(below + ((below * b != a) & ((a < 0) != (b < 0))), a.dtype)
+    # ONNX's Div truncates toward zero, and numpy's // rounds down. np.abs would overflow for the lowest integer.
+    floor = a // b
+    return np.asarray(floor + ((floor * b != a) & ((a < 0) != (b < 0))), a.dtype)
 
 
 def _mod(c: FoldableNode) -> Array:
@@ -152,8 +152,8 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         limits = np.iinfo(dtype)
         if not np.all(np.isfinite(array)):
             raise CannotEvaluateError
-        whole = np.trunc(array.astype(np.float64))
-        if np.any(whole < float(limits.min)) or np.any(whole >= float(limits.max) + 1):
+        truncated = np.trunc(array.astype(np.float64))
+        if np.any(truncated < float(limits.min)) or np.any(truncated >= float(limits.max) + 1):
             raise CannotEvaluateError
     return np.asarray(array.astype(dtype))
 

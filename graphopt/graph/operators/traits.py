@@ -12,7 +12,7 @@ DATA_MOVEMENT = frozenset("Expand Flatten Gather Identity Reshape Slice Split Sq
 READ_FLOATS = frozenset(("Range", "Resize", "Upsample"))
 # Conversions between floating point and integers of few bits.
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
-# Operators with bodies.
+# Operators that contain subgraphs.
 CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
 # Layers that multiply by a weight and add a bias.
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
