@@ -29,8 +29,8 @@ def _groups(dialect: Dialect) -> str:
     reshape = ints("one_dim", 1) + "groups_1d = Reshape(groups, one_dim)\n"
     if dialect.opset >= VALUE_OPSET:
         return "groups = Constant <value_int: int = @num_groups> ()\n" + reshape
-    # Below VALUE_OPSET Constant cannot refer to an attribute, but EyeLike can: a row of C + 1 has its single 1 at index
-    # num_groups <= C.
+    # Below VALUE_OPSET Constant cannot refer to an attribute, but EyeLike can: it writes a 1 into a row of C + 1 zeros
+    # at index num_groups <= C.
     return (
         dim("channels", "X", 1)
         + ints("one", 1)

@@ -102,7 +102,7 @@ class OpSpec:
 
     @cached_property
     def inputs_of_T(self) -> list[int]:
-        """The indices of the inputs with the operator's element type: no masks or integers, nor X and R of X_types."""
+        """The indices of the inputs with the operator's element type: not masks, integers, and X and R of X_types."""
         others = ("mask", *self.integers, *(("X", "R") if self.X_types else ()))
         return [i for i, name in enumerate(self.inputs) if name not in others]
 

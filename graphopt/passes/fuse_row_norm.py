@@ -235,8 +235,10 @@ def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node
         return (node,), x
     rank = editor.shapes.rank(source)
     axes = reduced_axes(mean, rank, editor)
-    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and is_read_once(mean.outputs[0])
-    if not ours or axes != ((-1,) if rank is None else (rank - 1,)) or centre.graph is not node.graph:
+    is_mean_of_source = (
+        mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and is_read_once(mean.outputs[0])
+    )
+    if not is_mean_of_source or axes != ((-1,) if rank is None else (rank - 1,)) or centre.graph is not node.graph:
         return (node,), x
     return (mean, centre, node), source
 
