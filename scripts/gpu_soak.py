@@ -136,7 +136,7 @@ class Live:
 
 
 @dataclass
-class First:
+class Reference:
     """The reference outputs of one implementation."""
 
     outputs: list[Array]
@@ -152,7 +152,7 @@ class Soak:
     ) -> None:
         self.models, self.devices, self.seed, self.torch, self.stderr = models, devices, seed, torch, stderr
         self.file = operations.open("wb", buffering=0)
-        self.firsts: dict[tuple[str, str, int, bool, int], list[First]] = {}
+        self.references: dict[tuple[str, str, int, bool, int], list[Reference]] = {}
         self.limits: dict[tuple[str, str, int], int] = {}
         self.lock = threading.Lock()
         self.limiting = threading.Lock()
@@ -246,23 +246,25 @@ class Soak:
         with self.lock:
             self.counts["compared"] += 1
             reports, operation = self.stderr.count, self.operations
-            known = list(self.firsts.get(key, ()))
-        if any(same_bits(first.outputs, outputs) for first in known):
+            known = list(self.references.get(key, ()))
+        if any(same_bits(reference.outputs, outputs) for reference in known):
             return
         if wrong := error_of(outputs, live.model.outputs[size], live.model.limit(live.precision, size)):
             before = f", and was right in operation {known[-1].operation}" if known else ""
             raise SoakError(f"{live}, input {size}, differs from the CPU{before}: {wrong}")
         with self.lock:
-            firsts = self.firsts.setdefault(key, [])
-            if any(same_bits(first.outputs, outputs) for first in firsts):  # another thread was faster
+            references = self.references.setdefault(key, [])
+            if any(same_bits(reference.outputs, outputs) for reference in references):  # another thread was faster
                 return
-            if firsts and firsts[-1].reports == reports:
-                first = firsts[-1]
-                worst = error_of(outputs, first.outputs, 0.0)
-                raise SoakError(f"{live}, input {size}, has other bits than in operation {first.operation}: {worst}")
-            if firsts:
+            if references and references[-1].reports == reports:
+                reference = references[-1]
+                worst = error_of(outputs, reference.outputs, 0.0)
+                raise SoakError(
+                    f"{live}, input {size}, has other bits than in operation {reference.operation}: {worst}"
+                )
+            if references:
                 print(f"another implementation: {live}, input {size}", flush=True)
-            firsts.append(First([np.array(y) for y in outputs], reports, operation))
+            references.append(Reference([np.array(y) for y in outputs], reports, operation))
 
     def compute(self, device: int, captures: bool) -> None:
         """Lets PyTorch compute, or capture and replay a CUDA graph, while other threads run sessions.

@@ -104,7 +104,7 @@ class Worker:
 
     folder: Path
     subjects: Mapping[str, Subject]
-    doing: Callable[[str], None]
+    announce: Callable[[str], None]  # sends the key of the fault that begins
     effects: Log = field(init=False)
     verdicts: Log = field(init=False)
     alarms: Log = field(init=False)
@@ -144,7 +144,7 @@ class Worker:
         facts = Facts(model, subject.hints)
         for kind, where in rows:
             key = f"{kind}|{subject.name}|{base}|{where}"
-            self.doing(key)
+            self.announce(key)
             faulty = plant(model, next(e for w, e in KINDS[kind](facts) if w == where))
             if key not in self.effects.rows:
                 made = reach.sets(subject, before, kind, where)
@@ -161,7 +161,7 @@ class Worker:
             key = f"{name}|{subject.name}|{seed}"
             if only not in name or key in self.alarms.rows:
                 continue
-            self.doing(key)
+            self.announce(key)
             verdict, details = judge(before, after)
             self.alarms.add(key, alarm=verdict != "missed", **details)
 

@@ -75,20 +75,20 @@ Results = dict[tuple[str, str], tuple[str, Counter[str]]]
 
 def harvest(folder: Path) -> None:
     """Writes each model that tests pass to graphopt, except for graphopt's own outputs."""
-    load_unseen = reading.load
+    original_load = reading.load
 
     def load(original: Any, progress: Any = None, *, copy: bool = True) -> reading.Source:
         plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
         data = original.SerializeToString(deterministic=True) if plain else b""
         if 0 < len(data) <= MAX_HARVESTED_BYTES:
             (folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
-        return load_unseen(original, progress, copy=copy)
+        return original_load(original, progress, copy=copy)
 
     # Replaced before the tests import it.
     reading.load = load
     os.chdir(ROOT)
     pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *HARVESTED_TESTS])
-    reading.load = load_unseen
+    reading.load = original_load
 
 
 def make_models(folder: Path, random: int) -> None:

@@ -173,8 +173,8 @@ def transcript(line: str, folder: Path) -> str:
 def sections(folder: Path) -> Iterator[str]:
     yield "# Transcripts\n"
     yield "What the commands print on a terminal of 80 columns, made by `scripts/transcripts.py`."
-    yield "Long outputs are cut here, not there."
-    yield f"Load of the machine when they began: {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors.\n"
+    yield f"Of long outputs only the first {MAX_LINES} lines are shown."
+    yield f"Load of the machine at the start: {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors.\n"
     yield from start_up(folder)
     for name in ("resnet50", "bert", "nudenet"):
         if name == "nudenet":
