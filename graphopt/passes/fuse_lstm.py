@@ -51,8 +51,8 @@ class GateWeights:
 
     def equals(self, other: GateWeights) -> bool:
         """Returns whether both have the same addends in any order."""
-        mine, theirs = ((w.input_weights, w.state_weights, w.biases) for w in (self, other))
-        return all(Counter(a) == Counter(b) for a, b in zip(mine, theirs))
+        own_addends, other_addends = ((w.input_weights, w.state_weights, w.biases) for w in (self, other))
+        return all(Counter(a) == Counter(b) for a, b in zip(own_addends, other_addends))
 
 
 @dataclass(frozen=True)
@@ -297,10 +297,10 @@ def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -
 def _without_state_equal(found: Sequence[GateWeights], expected: Sequence[GateWeights], editor: Editor) -> bool:
     """Compares the weights of a step without hidden state. Constant folding may have added up its biases."""
     for a, b in zip(found, expected):
-        mine, theirs = (total(biases, editor) for biases in (a.biases, b.biases))
-        if Counter(a.input_weights) != Counter(b.input_weights) or (mine is None) != (theirs is None):
+        bias, expected_bias = (total(biases, editor) for biases in (a.biases, b.biases))
+        if Counter(a.input_weights) != Counter(b.input_weights) or (bias is None) != (expected_bias is None):
             return False
-        if mine is not None and theirs is not None and not np.allclose(mine, theirs, rtol=1e-6, atol=0):
+        if bias is not None and expected_bias is not None and not np.allclose(bias, expected_bias, rtol=1e-6, atol=0):
             return False
     return True
 

@@ -69,7 +69,7 @@ class RowNormMatch:
         Y: the result, with scale and shift.
         residual: the Add that produces X, if it can be fused.
         standard: whether the norm is a standard node, not written out.
-        channels: whether it normalises over axis 1 instead of the last.
+        over_channels: whether it normalises over axis 1 instead of the last.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -84,12 +84,12 @@ class RowNormMatch:
     residual: ir.Node | None
     standard: bool
     mean_first: bool = False
-    channels: bool = False
+    over_channels: bool = False
 
     @property
     def base(self) -> str:
         """The name of our operator without residual sum."""
-        return "FusedRmsNorm" if self.rms else "FusedLayerNorm2d" if self.channels else "FusedLayerNorm"
+        return "FusedRmsNorm" if self.rms else "FusedLayerNorm2d" if self.over_channels else "FusedLayerNorm"
 
 
 # No real model has longer rows; a new gamma of that length could exhaust the memory.
@@ -118,7 +118,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
         if _becomes_standard(plan, editor):
             return _standard_candidate(plan, editor)
         # On CPUs our kernel takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
-        alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
+        alone = plan.standard and plan.residual is None and not plan.over_channels and not is_modulated(plan.Y, editor)
         no_gain = "ONNX Runtime's kernel is as fast" if alone and editor.target.device != "cpu" else ""
         op = plan.base + ("Add" if plan.residual is not None else "")
         return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], no_gain)
@@ -254,11 +254,11 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
             raise Refusal(Code.UNSUPPORTED_OP, why, node)
         return None
     last = (-1,) if core.rank is None else (core.rank - 1,)
-    channels = core.axes == (1,) != last and not core.rms and editor.target.custom_ops
-    if core.axes != last and not channels:
+    over_channels = core.axes == (1,) != last and not core.rms and editor.target.custom_ops
+    if core.axes != last and not over_channels:
         raise Refusal(Code.WRONG_AXIS, f"the mean is over axes {list(core.axes)} of rank {core.rank}", node)
     x = _before_widening(core.X, editor)
-    D = _channels(core, editor, node) if channels else _last_dim(core.X, editor, node)
+    D = _channels(core, editor, node) if over_channels else _last_dim(core.X, editor, node)
     tail = _Tail(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
     if factored is not None:
         tail.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
@@ -270,8 +270,8 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     nodes = (*core.nodes, *tail.nodes)
     return RowNormMatch(
         nodes, x, core.centred, tail.y, tail.gamma, tail.beta, core.epsilon, core.rms, D,
-        None if channels else _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
-        channels=channels,
+        None if over_channels else _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
+        over_channels=over_channels,
     )  # fmt: skip
 
 
@@ -392,7 +392,7 @@ def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
     """Converts a match over the last axis between two Transposes to one over axis 1; otherwise returns the match."""
     to_end, back = producer_of(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
     rank = editor.shapes.rank(match.X)
-    if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.channels:
+    if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.over_channels:
         return match
     x, graph = to_end.inputs[0], match.nodes[0].graph
     moved = (0, *range(2, rank), 1)
@@ -404,4 +404,4 @@ def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
     # The Transpose to the end is kept if another node reads it.
     front = () if any(reader not in match.nodes for reader in match.X.consumers()) else (to_end,)
     nodes = (*match.nodes, *(() if match.X.is_graph_output() else front), back)
-    return replace(match, nodes=nodes, X=x, Y=back.outputs[0], channels=True)
+    return replace(match, nodes=nodes, X=x, Y=back.outputs[0], over_channels=True)

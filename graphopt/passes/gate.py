@@ -31,7 +31,7 @@ from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
 # Anchors that are whole activations. They are not part of the written-out form of another gated activation.
-WHOLE = frozenset({("", "Relu"), ("", "Gelu"), (DOMAIN, "FusedGelu"), (DOMAIN, "FusedGeluTanh")})
+WHOLE_ACTIVATIONS = frozenset({("", "Relu"), ("", "Gelu"), (DOMAIN, "FusedGelu"), (DOMAIN, "FusedGeluTanh")})
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Gate(Pass[GateMatch, GateMatch]):
     name = "gate"
     equation = "act(A) B -> Gated<act>(A, B);  GatedHalves<act>(X) if A and B are the halves of X"
     numerics = Numerics.REASSOCIATED
-    anchors = WHOLE | {("", op) for op in ("Sigmoid", "Erf", "Tanh")}
+    anchors = WHOLE_ACTIVATIONS | {("", op) for op in ("Sigmoid", "Erf", "Tanh")}
 
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
-        whole = (node.domain, node.op_type) in WHOLE
-        if whole and sole_reader(node.outputs[0], "Mul") is None:
+        is_whole_activation = (node.domain, node.op_type) in WHOLE_ACTIVATIONS
+        if is_whole_activation and sole_reader(node.outputs[0], "Mul") is None:
             return None  # the cheap test is first, because most activations are not multiplied
-        form = (None if whole else written_form(node, editor)) or simple_form(node, editor)
+        form = (None if is_whole_activation else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
         mul = sole_reader(form.y, "Mul")

@@ -48,9 +48,9 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
     anchors = frozenset({("", "Add"), ("", "Sub")})
 
     def match(self, node: ir.Node, editor: Editor) -> WrittenPReluMatch | None:
-        pairs = [node.inputs] if node.op_type == "Sub" else [node.inputs, node.inputs[::-1]]
-        for above, below in pairs:
-            relu, scaled = producer_of(above, "Relu"), producer_of(below, "Mul")
+        orders = [node.inputs] if node.op_type == "Sub" else [node.inputs, node.inputs[::-1]]
+        for positive_term, negative_term in orders:
+            relu, scaled = producer_of(positive_term, "Relu"), producer_of(negative_term, "Mul")
             if relu is None or scaled is None:
                 continue
             for negative, s in (scaled.inputs, scaled.inputs[::-1]):
