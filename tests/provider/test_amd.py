@@ -39,18 +39,18 @@ def with_kernels(folder: Path, *archs: str) -> str:
 
 
 @pytest.mark.parametrize("devices", ["gfx1100", "gfx1201,gfx90a", "gfx1152/gfx11-generic"])
-def test_no_error_is_left_for_others(devices: str, amd: StandIn) -> None:
+def test_no_error_state_is_left_behind(devices: str, amd: StandIn) -> None:
     """From ROCm 7 on a thread keeps its last error, which makes the next node of ONNX Runtime's ROCm provider fail."""
     outcome = amd.run("leaves_no_error", devices)
     assert outcome.value["error"] < 1e-6
     assert outcome.value["failures"] == 0 and outcome.value["last"] == 0
 
 
-def test_the_caller_s_device_stays_current(on_device: StandIn) -> None:
+def test_the_current_device_is_restored(on_device: StandIn) -> None:
     assert on_device.run("leaves_the_current_device", "gfx1100,gfx1201").value == [1, 1, 1, 1]
 
 
-def test_a_device_is_opened_when_it_is_used(on_device: StandIn) -> None:
+def test_devices_are_opened_on_first_use(on_device: StandIn) -> None:
     assert on_device.run("opens_devices_when_used", "gfx1100,gfx1201").value == [0, 1]
 
 
@@ -69,7 +69,7 @@ PRODUCT_FACTS = {
 
 
 @pytest.mark.parametrize("arch", PRODUCT_FACTS)
-def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
+def test_device_properties_match_the_product(arch: str, amd: StandIn) -> None:
     """HIP reports work-group processors on RDNA, and a memory clock that must be multiplied by 2 to 16."""
     (device,) = amd.run("facts", arch).value
     units, terabytes, xcds, integrated = PRODUCT_FACTS[arch]
@@ -80,7 +80,7 @@ def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
 
 
 @pytest.mark.parametrize(("flag", "arch"), [("0", "gfx1100"), ("true", "gfx1100"), ("0", "gfx90a")])
-def test_compute_units_that_the_runtime_counts_one_by_one(flag: str, arch: str, amd: StandIn) -> None:
+def test_hip_counts_single_compute_units(flag: str, arch: str, amd: StandIn) -> None:
     """GPU_ENABLE_WGP_MODE=0 makes HIP count compute units on RDNA as well."""
     (device,) = amd.run("facts", arch, GPU_ENABLE_WGP_MODE=flag).value
     assert device["compute_units"] == PRODUCT_FACTS[arch][0]
@@ -95,7 +95,7 @@ def test_the_properties_of_hip_5(arch: str, amd: StandIn) -> None:
     assert device["driver"] == "HIP 5.7.31921" and outcome["error"] < 1e-6
 
 
-def test_what_the_runtime_does_not_know_is_typical(amd: StandIn) -> None:
+def test_missing_properties_get_typical_values(amd: StandIn) -> None:
     (device,) = amd.run("facts", "gfx1036/gfx10-3-generic").value
     assert (device["arch"], device["code"], device["compute_units"]) == ("gfx1036", "gfx10-3-generic", 2)
     assert device["bytes_per_second"] == pytest.approx(5.7e10)
@@ -110,7 +110,7 @@ def test_unsupported_gpus_are_named(amd: StandIn) -> None:
         assert device["problem"] == {"code": "unsupported", "text": f"graphopt has no kernels for {arch}", "remedy": ""}
 
 
-def test_the_processor_s_graphics_take_no_part(on_device: StandIn) -> None:
+def test_integrated_gpus_are_left_out(on_device: StandIn) -> None:
     """Integrated graphics are listed last, and DataParallel uses them only if they are named."""
     devices = "gfx1036/gfx10-3-generic,gfx1100"
     assert on_device.run("splits_over", devices).value == ["gfx1100"]
@@ -123,7 +123,7 @@ def products(stand_in: StandIn) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": path, "STAND_IN_BLAS_LIBRARY": str(folder / PRODUCTS)}
 
 
-def test_rocblas_is_not_asked_where_it_would_abort(on_device: StandIn, tmp_path: Path) -> None:
+def test_rocblas_without_kernels_is_not_called(on_device: StandIn, tmp_path: Path) -> None:
     folder = with_kernels(tmp_path, "gfx1100")
     outcome = on_device.run("product", "gfx1201", ROCBLAS_TENSILE_LIBPATH=folder, **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
@@ -173,7 +173,7 @@ def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("folder", ["rocblas/library", "rocblas/5.1.0/library"])
-def test_rocblas_s_kernels_beside_it(folder: str, on_device: StandIn, tmp_path: Path) -> None:
+def test_rocblas_with_kernels_in_its_folder(folder: str, on_device: StandIn, tmp_path: Path) -> None:
     """AMD's and Fedora's packages have one folder, Debian's and Ubuntu's one for each version."""
     shutil.copy(on_device.folder("blas") / PRODUCTS, tmp_path)
     kernels = tmp_path / folder
@@ -185,7 +185,7 @@ def test_rocblas_s_kernels_beside_it(folder: str, on_device: StandIn, tmp_path: 
     assert on_device.run("product", "gfx942", **more).value["by_library"] == 0
 
 
-def test_a_product_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> None:
+def test_a_gemm_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> None:
     folder = with_kernels(tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": folder, "STAND_IN_BLAS": "fails", **products(on_device)}
     outcome = on_device.run("product", "gfx1201", **more)
@@ -202,7 +202,7 @@ def test_a_refused_product_is_asked_for_again(on_device: StandIn, tmp_path: Path
     assert outcome.value["runs"] == [[0, 1], [1, 1], [1, 1]] and outcome.value["error"] < 1e-3
 
 
-def test_a_library_that_is_switched_off(on_device: StandIn, tmp_path: Path) -> None:
+def test_disabled_libraries(on_device: StandIn, tmp_path: Path) -> None:
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device)}
     outcome = on_device.run("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=off", **more)
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
@@ -271,7 +271,7 @@ def test_a_rocblas_that_is_refused_keeps_no_handle(refused: str, on_device: Stan
     assert outcome.value["handles"] == 0
 
 
-def test_hipblaslt_is_not_asked_where_it_crashes(on_device: StandIn, tmp_path: Path) -> None:
+def test_hipblaslt_is_not_called_on_rdna(on_device: StandIn, tmp_path: Path) -> None:
     drivers = replace(on_device, module="tests.provider.driver_cases")
     more = {"STAND_IN_BLAS_LT_LIBRARY": str(on_device.folder("hip") / EPILOGUES["hip"])}
     outcome = drivers.run("linear", "gfx1100", **more)
@@ -299,7 +299,7 @@ def convolutions(stand_in: StandIn, folder: Path, *archs: str) -> dict[str, str]
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
-def test_miopen_s_numbers(arch: str, on_device: StandIn, tmp_path: Path) -> None:
+def test_results_of_miopen(arch: str, on_device: StandIn, tmp_path: Path) -> None:
     """float16 is not computed in bfloat16 on gfx90a either, and all runs give the same values."""
     outcome = on_device.run("convolution", arch, **convolutions(on_device, tmp_path, arch)).value
     assert outcome["error"] < 1e-4 and outcome["error_transposed"] < 2e-3
@@ -307,7 +307,7 @@ def test_miopen_s_numbers(arch: str, on_device: StandIn, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", ["fails", "refuses"])
-def test_what_miopen_can_t_do_our_kernels_do(mode: str, on_device: StandIn, tmp_path: Path) -> None:
+def test_our_kernels_run_if_miopen_fails(mode: str, on_device: StandIn, tmp_path: Path) -> None:
     more = convolutions(on_device, tmp_path, "gfx1100")
     outcome = on_device.run("convolution", STAND_IN_DNN=mode, **more)
     assert outcome.value["error"] < 1e-4 and outcome.value["error_transposed"] < 2e-3
@@ -345,7 +345,7 @@ def test_no_run_waits_for_miopen_to_build(on_device: StandIn, tmp_path: Path) ->
     assert wanted["slow"] >= 2, "in MIOpen's fixed order, without a measurement"
 
 
-def test_miopen_measures_what_it_has(on_device: StandIn, tmp_path: Path) -> None:
+def test_miopen_find_runs_once_for_each_problem(on_device: StandIn, tmp_path: Path) -> None:
     """MIOpen's find call runs once for each problem, in the background."""
     more = convolutions(on_device, tmp_path)
     found = on_device.run("convolution", GRAPHOPT_LIBRARIES="miopen=find", **more).value
@@ -452,13 +452,13 @@ def test_the_runtime_from_pypi(folder: str, amd: StandIn, tmp_path: Path) -> Non
     assert outcome["loaded"] == [str(library)] and outcome["route"]["devices"]
 
 
-def test_the_search_goes_by_runpath_too(amd: StandIn) -> None:
+def test_libraries_are_found_by_runpath(amd: StandIn) -> None:
     """AMD's installer does not add /opt/rocm/lib to the loader's configuration."""
     library = (amd.libraries / "libgraphopt_on_stand_in.so").read_bytes()
     assert b"/opt/rocm/lib" in library
 
 
-def test_a_runtime_that_can_t_be_loaded_says_why(amd: StandIn, tmp_path: Path) -> None:
+def test_a_runtime_that_fails_to_load_has_a_reason(amd: StandIn, tmp_path: Path) -> None:
     for version in (".7", ".6", ".5", ""):
         (tmp_path / f"libamdhip64.so{version}").write_text("no library")
     route = amd.run("runtime_of_a_gpu", folder=tmp_path).value
@@ -476,7 +476,7 @@ NO_GPU = {
 }
 
 
-def test_no_device_says_why(amd: StandIn) -> None:
+def test_a_missing_device_has_a_reason(amd: StandIn) -> None:
     """Each session that falls back to the CPU warns once; `auto` and the doctor give the same reason."""
     found = amd.run("why_no_gpu", devices="").value
     route = "graphopt" if loads_providers() else "rocm"
@@ -498,7 +498,7 @@ def test_auto_on_wsl(on_device: StandIn) -> None:
     assert providers[0] == DEVICE_PROVIDER
 
 
-def test_a_library_for_another_runtime_is_passed_over(on_device: StandIn, tmp_path: Path) -> None:
+def test_a_library_for_another_runtime_is_skipped(on_device: StandIn, tmp_path: Path) -> None:
     """Two HIP runtimes in one process would not know each other's streams."""
     content = (on_device.folder("blas") / PRODUCTS).read_bytes()
     (tmp_path / PRODUCTS).write_bytes(content.replace(b"libamdhip64.so.7", b"libamdhip64.so.6"))

@@ -35,13 +35,13 @@ def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
-def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, arch: str, captures: StandIn) -> None:
+def test_no_call_waits_for_the_device_during_a_capture(driver: str, arch: str, captures: StandIn) -> None:
     """A wait for the device fails during a capture, and ends every capture of the process."""
     assert_undisturbed(captures.run("waits_for_the_device", arch, driver).value)
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
-def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: str, captures: StandIn) -> None:
+def test_the_null_stream_and_captured_events_are_not_used(driver: str, arch: str, captures: StandIn) -> None:
     """In HIP, work on the null stream ends every capture; a query of an event ends the capture of its own stream."""
     assert_undisturbed(captures.run("uses_the_null_stream_and_events", arch, driver).value)
 
@@ -62,7 +62,7 @@ def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captu
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
-def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: StandIn) -> None:
+def test_captures_of_other_libraries_continue(driver: str, arch: str, captures: StandIn) -> None:
     """PyTorch captures in the mode `global`, in which other threads may allocate or wait only in relaxed mode."""
     found = captures.run("beside_another_library", arch, driver).value
     wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
@@ -77,7 +77,7 @@ def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path:
     assert outcome.value["captured"] >= 2 and outcome.value["refused"] == 0, outcome
 
 
-def test_no_handle_is_destroyed_beside_a_capture(captures: StandIn, tmp_path: Path) -> None:
+def test_no_handle_is_destroyed_during_a_capture(captures: StandIn, tmp_path: Path) -> None:
     """Destroying a rocBLAS handle waits for the device, which ends captures."""
     kernels = with_kernels(tmp_path, "gfx1201")
     found = captures.run("destroys_handles", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures)).value
@@ -102,7 +102,7 @@ WITH_BLAS_LT = pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), (
 
 
 @WITH_BLAS_LT
-def test_no_handle_is_made_beside_a_capture(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+def test_no_handle_is_created_during_a_capture(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
     """An error while hipBLASLt allocates and sets the memory of a new handle aborts the process."""
     assert_undisturbed(blas_lt("makes_a_handle", driver, arch).value)
 
@@ -116,7 +116,7 @@ def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..
 
 
 @WITH_BLAS_LT
-def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+def test_a_refused_gemm_affects_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
     """Another session tries the same GEMM again, and the refusal is logged once."""
     outcome = blas_lt("refuses_once", driver, arch)
     assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
@@ -124,7 +124,9 @@ def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, bl
 
 
 @pytest.mark.parametrize("more", [{"STAND_IN_HIP_VERSION": "70051831"}, {"GRAPHOPT_LIBRARIES": "miopen=find"}])
-def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captures: StandIn, tmp_path: Path) -> None:
+def test_miopen_is_not_captured_before_7_1_or_with_find(
+    more: dict[str, str], captures: StandIn, tmp_path: Path
+) -> None:
     """Up to ROCm 7.0.1 a graph has only part of MIOpen's kernels. After a measurement MIOpen's calls end captures."""
     kernels = with_kernels(tmp_path, "gfx942")
     drivers = replace(captures, module="tests.provider.driver_cases")

@@ -274,7 +274,7 @@ def test_an_exhausted_device_takes_idle_memory_of_all_sessions(gpu: StandIn) -> 
 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
-def test_the_device_fails(driver: str, arch: str, gpu: StandIn) -> None:
+def test_device_faults(driver: str, arch: str, gpu: StandIn) -> None:
     """CUDA, and HIP from 7 on, keep the error for the process: all sessions report it, and stderr shows it once."""
     outcome = gpu.run("vanishes", arch, driver)
     error = f"{driver.upper()} error 719, the stand-in was told to fail"
