@@ -166,7 +166,7 @@ TEST_CASE("devices that are hidden") {
   CHECK(code() == "hidden");
 }
 
-TEST_CASE("what linux shows of amd gpus") {
+TEST_CASE("amd gpus and rocm folders that linux reports") {
   const Folder folder({{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
                        {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},
                        {"sys/bus/pci/devices/0000:03:00.1/vendor", "0x1002\n"},
@@ -212,7 +212,7 @@ TEST_CASE("device nodes that cannot be opened") {
   CHECK_MESSAGE(two.render_refusal.empty(), "one of two GPUs is enough");
 }
 
-TEST_CASE("gpus of the kernel s drivers") {
+TEST_CASE("drivers and kfd nodes of amd gpus") {
   const Folder folder(
       {{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
        {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},

@@ -75,7 +75,7 @@ void check_rows(const Plan& plan, int64_t rows, int64_t in_bytes, int64_t out_by
   CHECK(covered == rows);
 }
 
-TEST_CASE("rows beyond one launch are cut") {
+TEST_CASE("rows beyond one launch are split") {
   for (const char* arch : {"gfx90a", "gfx1100", "sm_90"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 24) + 3, INT64_C(2147483647)}) {

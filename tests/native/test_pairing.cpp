@@ -20,7 +20,7 @@ TEST_CASE("devices are paired by their bus") {
   CHECK((pair_devices(devices, hardware) == std::vector<int>{3, 1, 0}));
 }
 
-TEST_CASE("a device without its hardware takes what is left of its vendor") {
+TEST_CASE("a device without a bus match gets an unmatched entry of its vendor") {
   const std::vector<Hardware> devices = {
       {kAmd, "0000:03:00.0"}, {kAmd, "0000:13:00.0"}, {kAmd, "0000:23:00.0"}};
   // An older runtime reports no bus; a partition of a GPU has no separate one.
