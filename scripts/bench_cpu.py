@@ -351,7 +351,7 @@ def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, flo
     for _ in range(WARM_UP_RUNS + RUNS):
         session.run(None, feeds)
     events = read_events(Path(session.end_profiling()).read_text())
-    seconds: dict[str, float] = {}  # of the shortest run, which other load of the machine disturbs least
+    seconds: dict[str, float] = {}  # the shortest run of each node, which other load disturbs least
     last = {}
     for event in events:
         name, _, kind = event["name"].rpartition("_kernel_")
