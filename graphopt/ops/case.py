@@ -108,7 +108,9 @@ def model_of(cases: Sequence[NodeCase], opset: int, *, bodies: bool) -> tuple[on
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     if bodies:
         used = {case.spec.name: case.spec for case in cases}
-        dialect = Dialect(opset, ir.DataType.from_numpy(cases[0].inputs[0].dtype))
+        # QuantizedConv has the first input in integers and computes in float32.
+        floats = next(x.dtype for case in cases for x in case.inputs if x.dtype.kind == "f")
+        dialect = Dialect(opset, ir.DataType.from_numpy(floats))
         model.functions.extend(spec.function_proto(dialect) for spec in used.values())
     return model, feeds
 

@@ -144,7 +144,7 @@ def test_code_of_a_family_where_there_is_none_of_the_architecture(device: str, c
 def test_code_of_a_family_on_an_older_runtime(stand_in: StandIn) -> None:
     outcome = stand_in.run("falls_back", "gfx1152", STAND_IN_HIP_VERSION="60300000")
     assert_on_cpu(outcome)
-    assert "gfx1152 runs the device code for gfx11-generic, which ROCm 6.4 and newer can load" in outcome.said
+    assert "gfx1152 needs the device code for gfx11-generic, which only ROCm 6.4 and newer load" in outcome.said
 
 
 def test_no_driver(stand_in: StandIn, tmp_path: Path) -> None:

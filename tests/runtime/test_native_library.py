@@ -147,7 +147,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
             ((1, 3, 8, 8), (3, 2, 2, 2), {"group": 2}, "does not divide into 2 groups"),
             ((1, 2, 8, 8), (3, 4, 2, 2), {}, "has 2 channels"),
             ((1, 3, 8), (3, 4, 2, 2), {}, "differ in their axes"),
-            ((1, 3, 8, 8), (3, 4, 2, 2), {"pads": [5, 0, 5, 0]}, "pads remove more than X"),
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"pads": [5, 0, 5, 0]}, "the pads are larger than the result"),
             ((1, 3, 8, 8), (3, 5, 2, 2), {}, r"B must be \[5\]"),
             ((1, 3, 8, 8), (3, 4, 2, 2), {"strides": [2**31 - 1] * 2}, "too large"),
         )
