@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,8 +39,9 @@ UNDECIDED = 2.0
 # A difference of more than CERTAIN_RATIO times the limit is certain for the output as a whole, and for a slice after
 # ENOUGH_DRAWS draws.
 CERTAIN_RATIO, ENOUGH_DRAWS = 20.0, 6
-# The number of repeated runs of BEFORE on a case that looks different.
-SAME_RUNS = 3
+# A byte for each repeated run of BEFORE on a case that looks different: the runtime's new memory is filled with it, so
+# that values which nobody writes change. 0 leaves memory as it is.
+FILLS = (0, 0x5A, 0x33)
 # The number of cases for comparisons of quantized intermediate values, if the outputs look equal.
 LEVELS_CASES = 3
 # The number of cases for comparisons of value ranges; the cases with the largest elements are used.
@@ -66,6 +69,23 @@ def judge_runs(
             each.compare_levels()
             each.compare_ranges()
     report.rows += [row for each in judges for rows in each.rows.values() for row in rows]
+
+
+M_PERTURB = -6  # mallopt(3)
+
+
+@contextmanager
+def _new_memory_filled(byte: int) -> Iterator[None]:
+    """Lets glibc fill the memory that it allocates with a byte; has no effect with other C libraries, or for 0."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or byte == 0:
+        yield
+        return
+    mallopt(M_PERTURB, byte)
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
 
 
 @dataclass
@@ -247,10 +267,11 @@ class _Judge:
         before, expected = runner_of_before(self.pair), self.errors.expected[run.case.name]
         others = list({r.case.name: r.case for r in self.rows if r.case is not run.case}.values())
         found = set()
-        for turn in range(SAME_RUNS):
+        for turn, fill in enumerate(FILLS):
             for other in others[turn : turn + 1]:  # changes the contents of free memory
                 before(other)
-            itself = ComparedRun(self.pair.reference, run.case, deviations(expected, before(run.case)))
+            with _new_memory_filled(fill):
+                itself = ComparedRun(self.pair.reference, run.case, deviations(expected, before(run.case)))
             found |= {(row.case, row.name) for row in self._rows_of(itself) if not row.equal}
         return found
 
