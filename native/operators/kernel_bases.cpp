@@ -54,7 +54,7 @@ std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* 
 std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least) {
   std::vector<int64_t> values = a.get_ints(name);
   if (find_sizes(a, name, count, least)) return values;
-  throw Error("attribute '", name, "' must be ", count, " values from ", least, " to ", INT32_MAX);
+  throw Error("attribute '", name, "' must be ", count, " integers from ", least, " to ", INT32_MAX);
 }
 
 bool is_half(const Tensor& tensor) { return tensor.type == ElementType::kHalf; }
