@@ -145,7 +145,7 @@ def _opset_advice(work: ir.Model, opset: int) -> str:
         return ""
     return (
         f"; {newest} exists since opset {lowest}: use --opset {lowest}"
-        + (f" (up to {own})" if own > lowest else "")
+        + (f" (or higher, up to the model's {own})" if own > lowest else "")
         + f", or export the model for opset {opset}, where exporters write {newest} as simpler operators"
     )
 

@@ -228,8 +228,8 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     """Folds scale * X + shift into an operator that reads it; both are float64 [input channels].
 
     Raises:
-        Refusal: PADDED: there is a shift, and the operator pads with zeros, which get no shift, or is a ConvTranspose;
-            WRONG_AXIS: Gemm transposes X; or a reason of `fold_after`.
+        Refusal: PADDED if there is a shift, and the operator is a ConvTranspose or pads X with zeros, which get no
+            shift; WRONG_AXIS if Gemm transposes X; or a reason of `fold_after`.
     """
     node = linear.node
     if node.op_type == "Gemm" and attribute_int(node, "transA", 0):

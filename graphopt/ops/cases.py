@@ -79,7 +79,7 @@ def _layouts(gqa: bool) -> Iterator[Layout]:
     kv = 2 if gqa else 4
     yield Layout((2, 4, 5, 8), (2, kv, 7, 8), (2, kv, 7, 6), bnsh, (0, 1, 3, 2), bnsh, bnsh, (2, 4, 5, 7))
     yield Layout((2, 9, 4, 16), (2, 9, kv, 16), (2, 9, kv, 16), bsnh, (0, 2, 3, 1), bsnh, bsnh, (2, 4, 9, 9))
-    # An already transposed K, keys and values shared by the batch, more queries than keys.
+    # K is already transposed, the batch shares keys and values, and there are more queries than keys.
     yield Layout((3, 4, 6, 5), (1, kv, 5, 2), (1, kv, 2, 3), bnsh, bnsh, bnsh, bsnh, (3, 4, 6, 2))
     yield Layout((1, 4, 1, 40), (1, kv, 37, 40), (1, kv, 37, 40), bnsh, (0, 1, 3, 2), bnsh, bsnh, (1, 4, 1, 37))
     yield Layout((0, 4, 3, 8), (0, kv, 3, 8), (0, kv, 3, 8), bnsh, (0, 1, 3, 2), bnsh, bnsh, (0, 4, 3, 3))
@@ -253,7 +253,7 @@ def _quantized_linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCa
 
 
 def _quantized_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[NodeCase]:
-    # N, H, W, C; M, group, KH, KW; pads, stride, dilation. W has 7 bits, because ONNX Runtime saturates sums.
+    # N, H, W, C; M, group, KH, KW; pads, stride, dilation. Weights have 7 bits, because ONNX Runtime saturates sums.
     geometries = [
         ((1, 5, 6, 4), (7, 1, 1, 1), (0, 0, 0, 0), 1, 1),
         ((2, 9, 11, 3), (16, 1, 3, 3), (1, 1, 1, 1), 2, 1),

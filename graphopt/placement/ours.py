@@ -1,4 +1,4 @@
-"""Queries the native library, which has the provider's own table and rules, for the nodes that our provider claims.
+"""Finds the nodes that our provider would claim, by a call of the native library, which contains the provider's code.
 
 native/runtime/provider/forecast.h defines the structs.
 """

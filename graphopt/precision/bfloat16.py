@@ -1,4 +1,4 @@
-"""Rounds the operands of matrix multiplications to bfloat16 where this is faster (`--precision bf16`, AVX512-BF16).
+"""Rounds the operands of matrix multiplications to bfloat16 where this is faster (`--precision bf16`).
 
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
@@ -325,7 +325,11 @@ def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.No
 
 
 def _factor(value: ir.Value, matmul: ir.Node, last: int, editor: Editor) -> Factor:
-    """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the last `last` axes."""
+    """Returns an operand of a MatMul.
+
+    Includes the Transpose before it if only the MatMul reads its result, and if the last axis of its input becomes one
+    of the last `last` axes.
+    """
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)
     transpose = producer_of(value, "Transpose")

@@ -77,12 +77,12 @@ def configure(
             (`DEVICE_PROVIDER`, docs/provider.md), else the ROCm provider, else the CPU. Our provider has the options
             `device`, `memory_limit`, `host_memory`, `min_nodes`, `libraries`, `regions`, `capture` and `measured`. If
             it is used, it is added to the session options, and the returned list is empty.
-        disable: our operators that run by their function bodies instead of kernels. Like the environment variable
-            GRAPHOPT_DISABLE, this applies to the whole process from the first registration on.
+        disable: our operators that run by their function bodies instead of kernels. The names are added to the
+            environment variable GRAPHOPT_DISABLE, so they also apply to all later sessions of the process.
         libraries: settings of the GPU vendor's libraries for our provider, for instance {"miopen": "off"}: "off" or
             "on" (even if the default is off). "miopen" also accepts "build" (may compile kernels) and "find" (also
             measures them). Overrides the environment variable GRAPHOPT_LIBRARIES.
-        require_device: fail if there is no device, instead of running on the CPU; run nodes on the device although the
+        require_device: fail if there is no device, instead of running on the CPU; run nodes on the device even if the
             CPU is estimated to be faster. `session` also rejects nodes that the device leaves to the CPU, which are
             known only once the session exists.
         ignore_selftest: run kernels that failed the self-test as well.
@@ -136,7 +136,7 @@ def configure(
 
 
 def _checked(libraries: str) -> str:
-    """Checks a list NAME=CHOICE, since ONNX Runtime only logs an invalid one and continues without the provider."""
+    """Checks a list NAME=CHOICE,.., since ONNX Runtime only logs an invalid one and continues without the provider."""
     for item in libraries.split(","):
         name, _, choice = item.partition("=")
         choices = LIBRARY_CHOICES + (MIOPEN_CHOICES if name == "miopen" else ())
@@ -177,8 +177,8 @@ def session(
 
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
-        providers: as for `configure`. None runs a model with more control flow (If, Loop, Scan) than matrix
-            multiplications and convolutions on the CPU, with a warning.
+        providers: as for `configure`, with one exception: if it is None, and the model has more control-flow nodes (If,
+            Loop, Scan) than matrix multiplications and convolutions, the session runs on the CPU, with a warning.
         libraries: as for `configure`.
         require_device: fail if a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
             report the placement of nodes, so only a missing device is detected there.

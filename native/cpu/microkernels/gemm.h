@@ -5,8 +5,8 @@
 // products are exact and added in float32. Instruction sets without bfloat16 give the same results up to the
 // order of additions, but slower.
 //
-//   s [steps][rows]          one operand, each word of which is broadcast to a vector
-//   v [steps][kVectors L]    the other operand: a panel of kPanel vectors, packed once if it is a weight
+//   s [steps][rows]               one operand, each word of which is broadcast to a vector
+//   v [steps][kVectors * kWidth]  the other operand: a panel of kPanel vectors, packed once if it is a weight
 #pragma once
 
 #include <algorithm>
@@ -199,8 +199,8 @@ struct StoreSums {
 };
 
 // Computes kRows by kVectors vectors of sums over all steps; s [steps][kRows]. `each` provides the initial
-// value of a row's sums, is called in every step, and finally stores the sums, in o [kRows][kVectors L] or
-// elsewhere.
+// value of a row's sums, is called in every step, and finally stores the sums, in o
+// [kRows][kVectors * kWidth] or elsewhere.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 [[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
                                             Each each) {

@@ -8,18 +8,18 @@
 
 namespace graphopt::hip {
 
-// A scale, and the byte or the two bytes that contain the zero point, in a register of their own.
+// The scale of a block, and, in a separate register, the byte or the two bytes that contain its zero point.
 struct BlockBits {
   half_t scale;
   uint32_t zero_point;
 };
 
-// The addresses of the scale and the zero point of a block in the first line.
+// The addresses of a block's scale and zero point in line 0 of PackedLines.
 struct BlockAddresses {
   const uint8_t *scale, *zero_point;
 };
 
-// The lines from `first` on of weights of kBits bits.
+// Reads `lines` lines of an operand that has weights of kBits bits. Line 0 of this class is the operand's line `first`.
 template <int kBits>
 class PackedLines {
  public:
@@ -35,7 +35,8 @@ class PackedLines {
   DEVICE int block_of(int k) const {
     return min_int(static_cast<int>(divide(static_cast<uint32_t>(k), layout_.size)), layout_.blocks - 1);
   }
-  // Returns the address in the first line of a T with the weights from index k on, or of the last T of the line.
+  // Returns an address in line 0: of the T that begins with the weight of index k, or of the last T that fits into the
+  // line.
   template <class T>
   DEVICE const uint8_t* weights_at(int k) const {
     return b_ + min_int(static_cast<int>(static_cast<uint32_t>(k) / 8 * kBits),
@@ -48,7 +49,7 @@ class PackedLines {
   }
   // Returns the index of a line; those beyond the last one repeat the last.
   DEVICE uint32_t clamp(int line) const { return static_cast<uint32_t>(min_int(line, last_)); }
-  // Load from addresses in the first line, moved to another line.
+  // These take addresses in line 0 and load the same part of `line`.
   template <class T>
   DEVICE T load(const uint8_t* weights, uint32_t line) const {
     return *reinterpret_cast<const T*>(weights + offset(line, layout_.row_bytes));
@@ -62,15 +63,15 @@ class PackedLines {
         layout_.zero_point_bits == 16 ? *reinterpret_cast<const uint16_t*>(zero_point) : *zero_point;
     return bits;
   }
-  // Returns the offset in bits of the zero point of a block from its first byte.
+  // Returns at which bit of its first byte the zero point of a block begins.
   DEVICE int zero_point_bit(int block) const { return block * layout_.zero_point_bits % 8; }
   DEVICE Dequantizer<kBits> dequantizer(const BlockBits& bits, int zero_point_bit) const {
     return {bits.scale, static_cast<uint32_t>(bits.zero_point >> zero_point_bit), layout_.zero_point};
   }
 
-  // Returns k. On NVIDIA, the result depends on `loaded`, so loads at this index start after `loaded` has arrived. A
-  // scoreboard tracks all loads of a wave there: a wave that waits for one load also waits for all later loads that it
-  // has started.
+  // Returns k. On NVIDIA, k is computed with `loaded`, without changing its value, so that loads at this index start
+  // only after `loaded` has arrived. A scoreboard tracks all loads of a wave there: a wave that waits for one load also
+  // waits for all later loads that it has started.
   DEVICE int after(uint32_t loaded, int k) const {
     if (!kCopiesToLds) return k;
     // Rows have less than 2^23 bytes, which the compiler does not know.
@@ -91,10 +92,11 @@ class PackedLines {
   int last_;
 };
 
-// Dequantizes an operand whose lines are contiguous along K to LDS with a row for each line. A work-item dequantizes
-// runs of 16 elements of a line, which are in one block. kAsyncCopies: registers hold the runs of a step. begin() of
-// that step stores one run in each part; after the last run, it loads the runs of the next step. Otherwise begin()
-// loads, and finish() stores. Callers must begin the steps in order.
+// Dequantizes an operand whose lines are contiguous along K, and stores each line as a row in LDS. A work-item
+// dequantizes runs of 16 elements of a line, which are in one block. With kAsyncCopies, the runs of a step are in
+// registers before its begin(), which is called for each part of the step (packs.h): part i dequantizes and stores run
+// i, and the part of the last run also loads the runs of the next step. Without kAsyncCopies, begin() loads, and
+// finish() dequantizes and stores. Callers must begin the steps in order.
 template <int kBits, bool kAsyncCopies, int kLines, int kDepth, int kThreads>
 struct PackedRows {
   static constexpr int kAcross = kDepth / 16, kRows = kThreads / kAcross, kRuns = kLines / kRows;

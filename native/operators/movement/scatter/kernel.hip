@@ -1,14 +1,14 @@
 // ScatterElements and ScatterND, with and without a reduction. Results are deterministic: they do not depend on the
 // order of work-items.
 //
-// The updates of a target are linked into a list in the order of arrival. A second kernel then combines each target
-// with its list. Without a reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and
-// products are the same in any order. Floats are added as 40-bit integers in units derived from the largest addend:
-// the sum is the same in any order, and more accurate than a sum in float. Products of floats are computed in the
-// order of the updates.
+// One kernel links the updates of each target into a list, in an order that depends on a race. A second kernel then
+// combines each target with its list. Without a reduction the last update wins, as on the CPU. Minima, maxima, and
+// integer sums are the same in any order. Floats are added as 40-bit integers in units derived from the largest
+// addend: the sum is the same in any order, and more accurate than a sum in float. Products are computed in the order
+// of the updates.
 //
-// Memory-bound if targets have few updates each: x is read and y written once. An update with an index out of range is
-// ignored; other devices may raise an error.
+// Memory-bound if targets have few updates each: x is read once, and y is written once. An update with an index out of
+// range is ignored; other devices may raise an error.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/scatter/args.h"
@@ -193,8 +193,8 @@ struct ScatterPosition {
         column(kScalars ? 0 : i - target * args.inner.d) {}
 };
 
-// Returns the list of updates, restricted to a column of the targets. kScalars: the lists of
-// scatter_link_scalars_*, where one access reads an update and the number of the next one; `column` is 0.
+// Returns the lists of all targets; an element has the update in `column`. kScalars: targets have one column, and
+// scatter_link_scalars_* has written the lists, in which one access reads an update and the number of the next one.
 template <class T, bool kScalars>
 DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
   if constexpr (kScalars) {
@@ -254,7 +254,7 @@ DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
       lists |= 1u << k;
       continue;
     }
-    // The order of the two updates in the list depends on a race; sorts them.
+    // The order of the two updates in the list depends on a race, so they are sorted here.
     const bool swapped = second[k] != 0 && second[k] < first.v[k];
     const T early = swapped ? two[k] : one[k], late = swapped ? one[k] : two[k];
     if (first.v[k] != 0)

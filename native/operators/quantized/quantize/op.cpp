@@ -93,7 +93,7 @@ bool is_narrow(ElementType type) { return is_packed(type) || (is_integer(type) &
 
 std::string refuse_block(const Node& node) {
   const int64_t block = node.get_int("block_size", 0);
-  return block < 0 || block > INT32_MAX ? "a block of this size" : "";
+  return block < 0 || block > INT32_MAX ? "a block size of " + std::to_string(block) : "";
 }
 
 std::string refuse_quantize(const Node& node) {
@@ -103,7 +103,7 @@ std::string refuse_quantize(const Node& node) {
   const auto given = static_cast<ElementType>(node.get_int("output_dtype", 0));
   if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
                         : given != ElementType::kUndefined && !is_narrow(given)) {
-    return "only to integers of 4, 8 and 16 bits";
+    return "a result that is not an integer of 4, 8 or 16 bits";
   }
   const auto precision = static_cast<ElementType>(node.get_int("precision", 0));
   if (precision != ElementType::kUndefined && precision != ElementType::kFloat)
