@@ -51,8 +51,8 @@ class Code(enum.Enum):
         "convert the model to a current opset",
     )
     FLATTENED_SOFTMAX = (
-        "Softmax below opset 13 flattens its input to 2-D, here over more than the last axis",
-        "convert the model to opset 13 or later",
+        "Softmax below opset 13 flattens its input to 2-D, and here normalizes over more than the last axis",
+        "export with opset 13 or later, if only the last axis is meant",
     )
     PER_CHANNEL_SCALE = ("the scale is not a scalar", "nothing")
     ESCAPES = ("other nodes need more than one value of the pattern", "nothing")

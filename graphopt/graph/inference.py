@@ -203,7 +203,7 @@ def _distrust_value(value: ir.Value, declared: _Declared) -> None:
 
 
 def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Sets the output types of com.microsoft operators, which onnx's inference does not know but can use."""
+    """Sets output types of com.microsoft operators: onnx's inference uses these types, but cannot find them."""
     if not any(
         MICROSOFT in imports for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
     ):
@@ -388,7 +388,7 @@ def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
 
 
 def _forget_declared(body: onnx.GraphProto) -> None:
-    """Removes a body's value_info and declared dimensions that mean any size, as `_distrust` does for values."""
+    """Removes a body's value_info, and dimensions of its inputs and outputs that mean any size (see `_distrust`)."""
     del body.value_info[:]
     for info in (*body.input, *body.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():

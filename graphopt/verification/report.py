@@ -41,7 +41,7 @@ class OutputComparison:
         equal: whether every slice is within its limit.
         reason: why the outputs are different, or a remark.
         slice: the slice with the largest error relative to its limit: "" for the whole output, or an index, "[:, 3]".
-        measure: the error of that slice: "largest", or "rms" for the RMS of the error.
+        measure: what `slice_error` is: "largest" for the largest absolute error, or "rms" for the RMS of the error.
         slice_error: that error, relative to the slice's RMS.
         slice_limit: limit of `slice_error`.
         noise: the measured rounding error of BEFORE in that slice, relative to the slice's RMS; None if it is unknown.
@@ -84,10 +84,10 @@ class VerifyReport:
 
     Attributes:
         verdict: equal, different or random.
-        numerics: the largest class of the rewrites between the models.
+        numerics: the least exact class of the rewrites between the models.
         rows: one for each output, input set and mode of AFTER.
         skipped: input sets that BEFORE refuses, with the runtime's message.
-        cases: descriptions of the elements of input sets, by name.
+        cases: name of an input set -> what is special about its elements; no entry for usual ones.
         sizes: the combinations of symbolic dimensions that were tried.
         left_out: sizes that were not tried, with their estimated memory or work.
         fixed: symbolic dimensions of BEFORE that are integers in AFTER.
@@ -125,15 +125,15 @@ class VerifyReport:
         return self.equal
 
     def worst_outputs(self) -> list[OutputComparison]:
-        """Returns the worst row of each output: a different row if there is one, with the largest error over limit."""
+        """Returns the worst row of each output: the largest error over limit, among its rows that differ if any do."""
         names = dict.fromkeys(row.name for row in self.rows)
         return [max((row for row in self.rows if row.name == name), key=severity) for name in names]
 
     @property
     def worst(self) -> OutputComparison | None:
-        """The worst row: a different one, if any, with the largest error over limit; None if nothing was compared.
+        """The worst row: the largest error over limit, among the rows that differ if any do; None without rows.
 
-        Another row may have a larger difference: if rounding decides, a large difference proves nothing.
+        A row that does not differ may have a larger error: where rounding alone changes BEFORE, it proves nothing.
         """
         return max(self.rows, key=severity, default=None)
 

@@ -3,7 +3,7 @@
 // A tile has 16 rows of 64 bytes: 16 words of two bfloat16 values, or 16 sums in float32. One instruction multiplies
 // two tiles and adds the result to a tile of sums:
 //
-//   a tile of rows     [16 rows][16 steps]       each row's words of 16 steps along K; a step is two indices k
+//   a tile of rows     [16 rows][16 steps]       the words of each row at 16 steps along K; a step is two values of k
 //   a tile of columns  [16 steps][16 columns]    in the layout of gemm.h's panels
 //
 // Blocks of two by two tiles use each loaded tile twice. Kernels ignore the padding in a tile of sums.

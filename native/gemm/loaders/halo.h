@@ -9,17 +9,17 @@
 
 namespace graphopt::hip {
 
-// Calls copy_to_lds if `is` is true. On CUDA it has no branch, which would separate the multiplications
-// before and after it.
-DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
+// Calls copy_to_lds if `condition` is true. On CUDA the copy is predicated, because a branch would separate the
+// multiplications before and after it.
+DEVICE void copy_to_lds_if(bool condition, half_t* to, const half_t* from, bool inside) {
 #if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("{.reg .pred is; setp.ne.b32 is, %3, 0; @is cp.async.cg.shared.global [%0], [%1], 16, %2;}"
                :
-               : "r"(address), "l"(from), "r"(inside ? 16 : 0), "r"(static_cast<int>(is))
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0), "r"(static_cast<int>(condition))
                : "memory");
 #else
-  if (is) copy_to_lds(to, from, inside);
+  if (condition) copy_to_lds(to, from, inside);
 #endif
 }
 
@@ -117,8 +117,8 @@ template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
   static constexpr int kPacks = P::kN / kRows, kParts = P::Gemm::kSplitDepth / 16, kRow = P::Gemm::kRow;
-  // While the filters of the first kStepsInFlight steps of a block are copied, the previous block, which the next block
-  // overwrites, is still read.
+  // Filters are copied kStepsInFlight steps before they are used. During the copies for the first kStepsInFlight steps
+  // of a block, the multiplications therefore still read the previous block, whose rows the next block overwrites.
   static constexpr int kStepsInFlight = P::kBuffers - 1;
   static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kDistance = kParts / kChunks;
   static_assert(kPacks * kRows == P::kN && kDistance * kChunks == kParts, "whole packs for every work-item");
@@ -133,7 +133,7 @@ struct HaloCopies {
   int next, last;                     // blocks: the next one to copy, and the last one of this split
   int to = 0;                         // first row of block `next` in LDS
   int filters = 0;                    // a bit for each pack inside W
-  bool has_k;                         // whether the step exists and its packs of this work-item are inside C
+  bool has_k;  // whether the step exists and this work-item's channels of it are inside C
   // The next chunk of pixels: its row in the block (kNoChunk if there is none), source and destination.
   static constexpr int kNoChunk = 1 << 24;
   int chunk = kNoChunk;

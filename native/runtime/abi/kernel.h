@@ -55,8 +55,8 @@ class Context {
   size_t input_count() const;
   // Returns null for an omitted input.
   const OrtValue* input(size_t i) const;
-  // Returns null for an omitted output and for an output without elements. on_gpu: throws Error for an output in
-  // ordinary host memory. ONNX Runtime 1.32 passes a caller's buffer in such memory to a kernel if the session's
+  // Returns null for an omitted output and for an output without elements. If `on_gpu`, throws Error for an output in
+  // ordinary host memory: ONNX Runtime 1.32 passes the kernel a host buffer that the caller has bound if the session's
   // default memory is host memory (OrtEp::GetDefaultMemoryDevice).
   void* output(size_t i, const Shape& shape, bool on_gpu) const;
   // The stream of the provider that runs the node; null on the CPU.

@@ -181,8 +181,8 @@ struct OrtCustomOp {
   OrtStatus* (*InferOutputShape)(const OrtCustomOp*, OrtShapeInferContext*);
   int (*GetStartVersion)(const OrtCustomOp*);
   int (*GetEndVersion)(const OrtCustomOp*);
-  size_t (*GetMayInplace)(int** inputs,
-                          int** outputs);  // no OrtCustomOp: the same for all operators of a class
+  // The last four callbacks receive no OrtCustomOp, so they do not know which operator is meant.
+  size_t (*GetMayInplace)(int** inputs, int** outputs);
   void (*ReleaseMayInplace)(int* inputs, int* outputs);
   size_t (*GetAliasMap)(int** inputs, int** outputs);
   void (*ReleaseAliasMap)(int* inputs, int* outputs);

@@ -8,10 +8,10 @@
 namespace graphopt::provider {
 namespace {
 
-// Each node gets a level: the maximum number of times that a path to the node leaves the regions. The nodes
-// of one level form one region. Levels never decrease along a path, so a path that leaves a region can only
-// enter a region of a higher level. A host-computed node belongs to the level of the nodes that read it, which may
-// be higher than its own.
+// Each node gets a level: on all paths to the node, the maximum number of edges from a node that may be in a region to
+// one that may not. The nodes of one level that may be in a region form one region. Levels never decrease along a path,
+// so a path that leaves a region can only enter a region of a higher level. A host-computed node belongs to the level
+// of the nodes that read it, which may be higher than its own.
 class Partition {
  public:
   Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)
@@ -69,7 +69,7 @@ class Partition {
  private:
   static constexpr size_t kNoProducer = static_cast<size_t>(-1);
 
-  // Finds the members that compute only lengths, from inputs of the graph.
+  // Finds the members that compute only sequence lengths (Registration::length_inputs) from inputs of the graph.
   void find_lengths() {
     computes_lengths_.assign(nodes_.size(), false);
     for (size_t i = nodes_.size(); i-- > 0;) {

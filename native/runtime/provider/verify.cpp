@@ -47,8 +47,8 @@ void alter(std::vector<unsigned char>& content, ElementType type) {
 
 }  // namespace
 
-// Runs the launches, then fills the arena and the outputs that are not in place with NaN and runs the graph. Returns
-// true if all outputs are equal, bit by bit.
+// Runs the launches. Then fills the arena, and the outputs that do not share memory with an input, with NaN, and runs
+// the graph. Returns true if all outputs are equal, bit by bit.
 bool Region::replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const {
   void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
   const auto outputs = [&] {
@@ -87,7 +87,8 @@ bool Region::check_graph(RegionPlan& plan, const std::function<bool()>& equal) c
   return false;
 }
 
-// Compares the graph with copies and the launches for the inputs of this run, and again for altered inputs.
+// Compares the graph that works on copies (plan.staged) with the launches, for the inputs of this run and again for
+// altered inputs.
 bool Region::verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const {
   const Captured& captured = plan.staged;
   plan.verified = check_graph(plan, [&] {

@@ -129,7 +129,7 @@ void IntegerMatMul::plan_on_matrix_units(const Call& call, Program& program, gpu
   const Right right = plan_right(call, program, columns, left.scale, left.zero);
   const bool is_unsigned = right.columns_problem.left == ElementType::kUint8;
   rows.is_signed = !is_unsigned;
-  // Rows that consist of packs need no copy.
+  // The kernel reads rows in packs of 16 bytes. Rows of whole packs need no copy.
   const bool packs = !transpose_a_ && p.K % 16 == 0;
   const Ref a = packs ? left.a : program.reserve(rows.packed_bytes());
   const Ref sums = right.has_zeros ? program.reserve(rows.sum_bytes()) : Ref();
@@ -172,7 +172,7 @@ void IntegerMatMul::prepare_right(const Node& node, gpu::IntegerLines lines, con
     if (given) call.inputs[i] = *given;
     if (node.has_input(i) && !given && i != in_[kA] && i != in_[kResidual]) return;
   }
-  // A bias for each row is added on the vector unit.
+  // With a bias for each row, the node runs on the vector unit, which does not use columns_.
   const bool biased_rows = call.has_input(in_[kBias]) && call.inputs[in_[kBias]].shape.rank() == 2 &&
                            call.inputs[in_[kBias]].shape[0] != 1;
   if (in_.dynamic() || biased_rows) return;

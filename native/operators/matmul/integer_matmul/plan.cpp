@@ -174,7 +174,7 @@ void fill_epilogue(Args& args, const IntegerColumnsProblem& p, bool unsigned_lef
 }
 
 // Sets the arguments that depend on the tiling and adds the launch of the kernel. If K is split, a second launch adds
-// the partial sums; `sum` has the row sums and the batch.
+// the partial sums. `sum`: the arguments of that launch, of which only the row sums and the batch are set.
 template <class Args>
 void launch_integer(Plan& plan, const char* prefix, const AlignedTiling& tiling, int64_t batch,
                     const DeviceFacts& device, Args& args, hip::IntegerSumArgs sum) {
@@ -285,7 +285,8 @@ struct DirectShape {
 
   explicit DirectShape(const Architecture& arch)
       : waves(hip::kIntegerDirectThreads / arch.wave),
-        // A wave of the emulator has 256 / arch.wave sums of a row and stores kIntegerPack adjacent ones.
+        // For each 16 x 16 tile, a work-item of the emulator has 256 / arch.wave adjacent sums. A work-item stores
+        // kIntegerPack adjacent sums; a wave therefore computes arch.wave / 32 tiles of a row.
         columns(arch.matrix == hip::Matrix::kMma ? 32 : arch.wave / 2) {}
 };
 
@@ -336,7 +337,8 @@ Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsP
 
 namespace {
 
-// Returns the offset of the first tap of an axis in its block, if the padding is rounded up to whole blocks.
+// over_blocks rounds the padding up to whole blocks. Returns the number of pixels that this adds before X, which is the
+// offset of the first tap in its block.
 int64_t shift_of(const ConvolutionProblem& p, size_t axis) {
   return round_up(p.pad[axis], p.stride[axis]) - p.pad[axis];
 }

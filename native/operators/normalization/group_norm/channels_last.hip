@@ -1,10 +1,11 @@
 // FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) +
 // beta[c]), with float32 statistics of each image and group.
 //
-// Bound by memory. A work-item processes 8 channels of every rows-th pixel of a slab, or one channel if the
-// number of channels is not a multiple of 8. For each channel it keeps the moments: a mean and a sum of
-// squared deviations. Two passes over registers compute the moments of a round of pixels. The moments of rounds, rows,
-// channels and slabs are combined in a fixed order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
+// Bound by memory. The work-items of a work-group form rows and columns. A column has a pack of 8 channels, or one
+// channel if the number of channels is not a multiple of 8. The pixels of a slab are distributed to the rows in turn.
+// A work-item loads its pixels in rounds of kSteps. For each channel it keeps the moments: a mean and a sum of squared
+// deviations. Two passes over registers compute the moments of a round. The moments of rounds, rows, channels and slabs
+// are combined in a fixed order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
 //
 // If a block of groups is small, one work-group processes all its pixels (group_norm_channels_last_*). The work-group
 // reads pixels that it does not keep in registers a second time, from a cache. Otherwise
@@ -171,7 +172,8 @@ DEVICE Moments combine_in_wave(float pivot, float count, const Each& each) {
   return {mean, wave_sum(deviations)};
 }
 
-// Each work-item of a column combines the rows of a slice for one of the pack's channels.
+// Combines the rows of each column. A slice is every `slices`-th row; each work-item of the column combines one slice
+// for one of the pack's channels.
 template <int kSize>
 DEVICE void combine_rows(const TilePosition<kSize>& position, GroupNormChannelsLastLds<kSize>& lds) {
   const uint32_t slices = position.tiles.rows / kSize, slice = position.row / kSize,
@@ -206,8 +208,8 @@ DEVICE void combine_rows(const TilePosition<kSize>& position, GroupNormChannelsL
   lds.group[t] = group;
 }
 
-// A wave computes the moments of each group of the block in its slab. Calls f(index of the group in the block,
-// number of values, moments).
+// Computes the moments of each group of the block over the slab, each group in one wave. Calls f(index of the group in
+// the block, number of values, moments).
 template <int kSize, class F>
 DEVICE void combine_groups(const TilePosition<kSize>& position, const GroupNormChannelsLastLds<kSize>& lds,
                            const F& f) {
