@@ -157,7 +157,7 @@ def _rotated_neighbours(neg: ir.Node, editor: Editor) -> _Rotated | None:
 
 
 def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
-    """Returns the nodes, without other readers, that compute a Reshape's target shape from the shape of its input."""
+    """Returns the nodes that only serve to compute a Reshape's target shape from the shape of its input."""
     found: dict[ir.Node, None] = {}
     work = [flat.inputs[1]]
     while work and len(found) < MOST_SHAPE_NODES:

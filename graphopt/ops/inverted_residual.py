@@ -1,7 +1,8 @@
 """InvertedResidual[Add][act]: Y = conv(act(depthwise(act(conv(X, W1) + B1), W2) + B2), W3) + B3 + R.
 
-X [N, C, H, W], W1 [M, C, 1, 1], B1 [M], W2 [M, 1, kh, kw], B2 [M], W3 [O, M, 1, 1], B3 [O], R like Y; pads = [top,
-left, bottom, right] >= 0, strides and group = M of the depthwise convolution, as in ONNX's Conv. float32, CPU only.
+X [N, C, H, W], W1 [M, C, 1, 1], B1 [M], W2 [M, 1, kh, kw], B2 [M], W3 [O, M, 1, 1], B3 [O], R like Y. The attributes
+pads = [top, left, bottom, right] >= 0, strides and group (equal to M) are those of the depthwise convolution, as in
+ONNX's Conv. float32, CPU only.
 The block of MobileNetV2: M. Sandler et al., CVPR 2018.
 """
 

@@ -51,7 +51,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 _NUMPY_TYPES = frozenset(
     ir.DataType[name] for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
 )
-# Weights in external files are not read if they have more bytes than this together.
+# Weights in external files are read only if their total is at most this many bytes.
 MAX_WEIGHTS_READ = 1_500_000_000
 # Weights of at least this many bytes are passed to a session outside of the model's message; this saves the time to
 # write and read them.
@@ -63,10 +63,12 @@ class Mode:
     """The configuration of a session.
 
     Attributes:
-        library: whether our kernels run our nodes (on the CPU; for other providers `graphopt.configure` decides).
+        library: whether our kernels run our nodes, where `graphopt.configure` registers them. Must be True if
+            `provider` is not the CPU.
         provider: the first provider; the CPU runs the nodes that it does not support.
         optimized: whether the runtime's optimizations are on, the runtime's default.
-        in_half: whether every float16 result is rounded to float16, as on a GPU (`with_float16_rounding`).
+        in_half: whether the model is a copy by `with_float16_rounding`. Without it the CPU may keep float16 results in
+            float32.
     """
 
     library: bool = False
@@ -149,9 +151,10 @@ def weights_in_files(model: ir.Model) -> int:
 
 @contextmanager
 def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[str, ir.TensorProtocol]]:
-    """Replaces the large initializers of the main graph by references to files of their names; restores them on exit.
+    """Replaces the large initializers of the main graph by references to external files; restores them on exit.
 
-    Initializers in files of `folder`, and of types that numpy lacks, are kept.
+    Each file has the name of its initializer, and is not written. Initializers in files of `folder`, and of types that
+    numpy lacks, are kept.
     """
     large: dict[str, ir.TensorProtocol] = {}
     initializers = model.graph.initializers
@@ -223,7 +226,7 @@ def _run(session: Any, feeds: dict[str, Any]) -> Outputs:
     if not any(v.type == "tensor(bfloat16)" for v in values):
         outputs: Outputs = session.run(None, feeds)
         return outputs
-    # The Python interface takes and returns no bfloat16 arrays, but OrtValues with a given type.
+    # The Python interface has no bfloat16 arrays; it takes and returns OrtValues with that type.
     make = import_onnxruntime().OrtValue
     given = {
         name: make.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
@@ -307,7 +310,7 @@ def _in_other_process(
 
 
 def _end_of(code: int) -> str:
-    """Describes the end of a process with this exit code, as a predicate."""
+    """Returns a phrase such as "ends with code 1", which describes how a process with this exit code ended."""
     if code >= 0:
         return f"ends with code {code}"
     cause = ", for example by an integer division by 0" * (code == -signal.SIGFPE)

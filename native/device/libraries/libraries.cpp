@@ -54,7 +54,8 @@ struct LibraryCache {
         const NoCaptures none;
         slot.library = open(device, found, mode);
       } else {
-        // No warning for cuBLASLt and hipBLASLt: two built-in launches replace them.
+        // No warning for cuBLASLt and hipBLASLt: cuBLAS or rocBLAS with one more launch, or a built-in GEMM, replaces
+        // them.
         user_can_fix = found.problem.code != "off" && !std::is_same_v<Library, BlasLt>;
       }
     } catch (const std::exception& e) {

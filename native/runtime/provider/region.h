@@ -6,7 +6,7 @@
 // Values computed from shapes alone (sizes, axes, scales, positions) are computed on the host during planning, because
 // a plan depends only on shapes. Kernels plan with these values; values that are read on the device are
 // uploaded once for each plan. Some inputs are read by such computations only. An example is an attention mask that is
-// used only for its length. Other shapes of these inputs can keep the plan and its graph valid
+// used only for its length. If only the shapes of such inputs change, the plan and its graph may still be valid
 // (Registration::keeps_plan).
 //
 // For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The

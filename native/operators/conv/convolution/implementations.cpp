@@ -125,8 +125,9 @@ const char* refuse_built_in_pointwise(ConvolutionWork& work) {
 void plan_built_in_pointwise(ConvolutionWork& work) { plan_pointwise(work, plan_built_in_gemm); }
 
 // A transposed convolution with disjoint windows (the kernel size equals the stride) is also one GEMM for each image n:
-// Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then moves the taps of each pixel to its window in Y. cuDNN's
-// backward-data convolution can be much slower (docs/measurements/provider_h200.md, U-Net).
+// Z[n] = W^T X[n] + b, with a row for each filter and tap, and a column for each pixel of X. A copy then moves the taps
+// of each pixel to its window in Y. cuDNN's backward-data convolution can be much slower
+// (docs/measurements/provider_h200.md, U-Net).
 const char* refuse_unless_disjoint(const ConvolutionProblem& p) {
   constexpr const char* kWhy = "the windows are not disjoint";
   if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
@@ -170,7 +171,8 @@ void plan_disjoint_by_library(ConvolutionWork& work) { plan_disjoint(work, plan_
 const char* refuse_built_in_disjoint(ConvolutionWork& work) { return refuse_unless_disjoint(work.p); }
 void plan_built_in_disjoint(ConvolutionWork& work) { plan_disjoint(work, plan_built_in_gemm); }
 
-// Libraries have one padding for both ends of an axis. Padding beyond the last window has no effect.
+// Returns whether equal padding at both ends of each axis gives the same result; libraries support no other padding.
+// The padding at the end may differ if the number of windows is the same: beyond the last window nothing is read.
 bool pads_evenly(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     const int64_t from = p.transposed ? p.out[d] : p.in[d], to = p.transposed ? p.in[d] : p.out[d];

@@ -8,10 +8,11 @@
 
 namespace graphopt::integer_matmul {
 
-// A is X and B is W.
+// Of the operands A and B of IntegerMatMul, A is X and B is W.
 class IntegerConv final : public IntegerMatMul {
  public:
-  // `last`: X, Y and W are in channels last. With the attribute channels_last, only X and Y are in channels last.
+  // `last`: X, W and Y are in channels last. If it is false, the node's attribute channels_last puts X and Y, but not
+  // W, in channels last.
   IntegerConv(const Node& node, gpu::Device& device, Operands in, bool last = false);
 
   void prepare(const Node& node) override;
@@ -23,8 +24,8 @@ class IntegerConv final : public IntegerMatMul {
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
-  // Returns the filters for a convolution over blocks; none if X has too many channels. `w`, `s`: the filters, and
-  // their shape in channels first.
+  // Returns the packed filters for the convolution over blocks of pixels (gpu::over_blocks); none if there is no such
+  // convolution or if the padding depends on the size of X. `w`: the filters. `s`: their shape in channels first.
   std::vector<uint8_t> filters_of_blocks(const Tensor& w, const Shape& s);
 
   // Plans a convolution in channels first. Tensors in channels last are transposed.

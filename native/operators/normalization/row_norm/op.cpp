@@ -104,7 +104,7 @@ double RowNormWindowsOp::rows_of_image() const {
 int64_t RowNormWindowsOp::images(const Shape& x) const {
   const bool separate_axes = x.rank() == 4 && !(add_ && into_);
   throw_if(separate_axes ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_,
-           "X must be [N, ", height_, ", ", width_, ", D], or its rows on one axis, got ", x);
+           "X must be [N, ", height_, ", ", width_, ", D] or [N, ", height_ * width_, ", D], got ", x);
   return x[0];
 }
 
