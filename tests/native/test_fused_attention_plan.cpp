@@ -115,6 +115,7 @@ TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_ping_pong_128_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_ping_pong_96_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_ping_pong_64_f16"));
+  CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 40), true), "plain_ping_pong_64_f16"));
   // 64 work-groups: two splits give one work-group for each unit.
   const Plan split = plan_on("sm_90", problem(1, 8, 1024, 1024, 128), true);
   CHECK(has(split, "plain_ping_pong_128_f16"));

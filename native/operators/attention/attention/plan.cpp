@@ -16,7 +16,7 @@ using hip::AttentionShape;
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
 // On NVIDIA GPUs, narrow heads have separate float16 kernels without bias, mask, window and softcap: heads of at most
-// kNarrowHead elements with kMany, and heads of 65 to kNarrowHeadOf128 elements without kMany.
+// kNarrowHead elements with kMany, and heads of 65 to kNarrowHeadOf128 elements.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, with 32-bit offsets for `rows` rows.
@@ -27,12 +27,12 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 
 // The selected kernel and the shape of its work-groups.
 struct KernelVariant {
-  size_t bucket = 0;                                    // index of kAttentionHeads
-  bool matrix = false;                                  // multiplies on the matrix units
-  bool copies = false;                                  // the device has direct copies from memory to LDS
-  bool plain = false;                                   // no bias, mask, window and softcap, and scale > 0
-  bool many = false, ping_pong = false, pairs = false;  // AttentionRows::kMany, kPingPong, kPairs
-  bool few = false;                                     // fused_attention_few_*
+  size_t bucket = 0;    // index of kAttentionHeads
+  bool matrix = false;  // multiplies on the matrix units
+  bool copies = false;  // the device has direct copies from memory to LDS
+  bool plain = false;   // no bias, mask, window and softcap, and scale > 0
+  AttentionRows rows = AttentionRows::kFew;
+  bool few = false;  // fused_attention_few_*
   AttentionShape shape;
 
   int head() const { return hip::kAttentionHeads[bucket]; }
@@ -54,14 +54,11 @@ const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool ha
   int64_t head = c.head();
   if (half && c.copies && c.plain) {
     const int64_t widest = std::max(p.D, p.Dv);
-    if (c.many && widest <= kNarrowHead) head = kNarrowHead;
-    if (!c.many && head == 128 && widest <= kNarrowHeadOf128) head = kNarrowHeadOf128;
+    if (c.rows == AttentionRows::kMany && widest <= kNarrowHead) head = kNarrowHead;
+    if (head == 128 && widest <= kNarrowHeadOf128) head = kNarrowHeadOf128;
   }
-  return kernel_name({"fused_attention", c.plain ? "_plain" : "",
-                      c.ping_pong ? "_ping_pong"
-                      : c.pairs   ? "_pairs"
-                      : c.many    ? "_many"
-                                  : "",
+  constexpr const char* kRowsInName[] = {"", "_many", "_ping_pong", "_pairs"};  // AttentionRows
+  return kernel_name({"fused_attention", c.plain ? "_plain" : "", kRowsInName[static_cast<size_t>(c.rows)],
                       "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
@@ -75,7 +72,7 @@ bool prefers_ping_pong(const AttentionProblem& p, const KernelVariant& c, const 
   if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
   // Heads of up to 64 elements need kMany and more than half of the compute units. Otherwise kFew, with fewer rows for
   // each work-group, fills more compute units.
-  return c.head() > 64 || (c.many && 2 * groups > units);
+  return c.head() > 64 || (c.rows == AttentionRows::kMany && 2 * groups > units);
 }
 
 // Whether a causal problem is faster with kPairs. The work-groups of later queries have more keys. With one work-group on
@@ -108,9 +105,11 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
     return divide_up(groups, device.compute_units) * block_rows;
   };
   // Work-groups with kMany rows multiply about an eighth faster (measured on an H200).
-  c.many = hip::attention_has_many(c.matrix, arch.wave, c.copies, c.head(), c.plain, half ? 2 : 4) &&
-           (wanted ? *wanted == AttentionRows::kMany
-                   : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
+  if (hip::attention_has_many(c.matrix, arch.wave, c.copies, c.head(), c.plain, half ? 2 : 4) &&
+      (wanted ? *wanted == AttentionRows::kMany
+              : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9)) {
+    c.rows = AttentionRows::kMany;
+  }
   // With few rows, reading K and V takes most of the time.
   const bool one_window = p.has_seqlens_k && p.S == 1;  // one query: all rows see the same keys
   c.few = !wanted && !p.has_bias && !p.has_mask && p.scale > 0.0f && !p.causal && !p.guard &&
@@ -118,18 +117,19 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
           (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
   if (hip::attention_has_pairs(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
     const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kPairs);
-    c.pairs = wanted ? *wanted == AttentionRows::kPairs : !c.few && prefers_pairs(p, shape, device);
+    if (wanted ? *wanted == AttentionRows::kPairs : !c.few && prefers_pairs(p, shape, device)) {
+      c.rows = AttentionRows::kPairs;
+    }
   }
   if (hip::attention_has_ping_pong(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
     const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kPingPong);
-    c.ping_pong = wanted ? *wanted == AttentionRows::kPingPong
-                         : !c.few && !c.pairs && prefers_ping_pong(p, c, shape, device.compute_units);
+    if (wanted ? *wanted == AttentionRows::kPingPong
+               : !c.few && c.rows != AttentionRows::kPairs &&
+                     prefers_ping_pong(p, c, shape, device.compute_units)) {
+      c.rows = AttentionRows::kPingPong;
+    }
   }
-  c.shape = shape_of(c, arch, half,
-                     c.ping_pong ? AttentionRows::kPingPong
-                     : c.pairs   ? AttentionRows::kPairs
-                     : c.many    ? AttentionRows::kMany
-                                 : AttentionRows::kFew);
+  c.shape = shape_of(c, arch, half, c.rows);
   return c;
 }
 
@@ -165,7 +165,7 @@ hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& c
       {p.sink, hip::kAttentionSink},
       {is_split, hip::kAttentionSplit},
       {aligned && p.has_mask && has_groups(p.mask, p.T), hip::kAttentionVectorMask},
-      {choice.pairs, hip::kAttentionPairs},
+      {choice.rows == AttentionRows::kPairs, hip::kAttentionPairs},
   };
   const bool scaled_in_exponent = choice.plain || (choice.few && p.softcap == 0.0f);
   hip::AttentionScores scores{
