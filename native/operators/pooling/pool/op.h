@@ -20,7 +20,7 @@ struct PoolProblem {
 
 // `type`: float, float16; for kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
 Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
-// Pools two axes in float16 and channels last; `planes` is the number of images.
+// Pools two axes of images in channels last. `type`: float16; for kMax also int8 and uint8. `planes`: number of images.
 Plan pool_channels_last_plan(const PoolProblem& p, ElementType type, int64_t channels, bool aligned);
 
 // LRN over the channels of x [images, channels, inner].
