@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,7 +22,16 @@ from graphopt.verification.pair import Effort, Pair, Tolerance
 from graphopt.verification.probes import largest_in_single, untested_nodes
 from graphopt.verification.report import NOISE, OutputComparison, VerifyReport, row_without_error
 from graphopt.verification.rounding_error import Budget, RoundingErrors
-from graphopt.verification.run import BODIES, Mode, Outputs, open_session, run_case, run_cases, run_isolated
+from graphopt.verification.run import (
+    BODIES,
+    Mode,
+    Outputs,
+    new_memory_filled,
+    open_session,
+    run_case,
+    run_cases,
+    run_isolated,
+)
 from graphopt.verification.variants import widened, with_winograd
 
 # The number of draws of each case. For a case that looks different it is doubled repeatedly, up to MOST_DRAWS.
@@ -69,23 +76,6 @@ def judge_runs(
             each.compare_levels()
             each.compare_ranges()
     report.rows += [row for each in judges for rows in each.rows.values() for row in rows]
-
-
-M_PERTURB = -6  # mallopt(3)
-
-
-@contextmanager
-def _new_memory_filled(byte: int) -> Iterator[None]:
-    """Lets glibc fill the memory that it allocates with a byte; has no effect with other C libraries, or for 0."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or byte == 0:
-        yield
-        return
-    mallopt(M_PERTURB, byte)
-    try:
-        yield
-    finally:
-        mallopt(M_PERTURB, 0)
 
 
 @dataclass
@@ -270,7 +260,7 @@ class _Judge:
         for turn, fill in enumerate(FILLS):
             for other in others[turn : turn + 1]:  # changes the contents of free memory
                 before(other)
-            with _new_memory_filled(fill):
+            with new_memory_filled(fill):
                 itself = ComparedRun(self.pair.reference, run.case, deviations(expected, before(run.case)))
             found |= {(row.case, row.name) for row in self._rows_of(itself) if not row.equal}
         return found

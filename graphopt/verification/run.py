@@ -46,7 +46,7 @@ MAPPED_BYTES = 10 << 20
 # Bytes of free memory that are kept at the end of the heap; glibc's own choice is twice the threshold.
 HEAP_SLACK = 64 << 20
 # Parameters of mallopt, as glibc numbers them.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_PERTURB = -1, -3, -6
 # Element types of the weights that a session takes as arrays.
 _NUMPY_TYPES = frozenset(
     ir.DataType[name] for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
@@ -173,13 +173,31 @@ def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[st
             initializers[name].const_value = tensor
 
 
-@functools.cache
-def _map_large_tensors() -> None:
-    """Makes glibc return large tensors to the system when they are freed; does nothing with other C libraries."""
+def _mallopt(parameter: int, value: int) -> None:
+    """Sets a parameter of glibc's allocator; does nothing with other C libraries."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, HEAP_SLACK)
-        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+        mallopt(parameter, value)
+
+
+@functools.cache
+def _map_large_tensors() -> None:
+    """Makes glibc return large tensors to the system when they are freed."""
+    _mallopt(M_TRIM_THRESHOLD, HEAP_SLACK)
+    _mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+@contextmanager
+def new_memory_filled(byte: int) -> Iterator[None]:
+    """Makes glibc fill the memory that it allocates with a byte; 0 leaves it as it is.
+
+    Sessions have no arena, so this includes new tensors, except those with a separate memory mapping (MAPPED_BYTES).
+    """
+    _mallopt(M_PERTURB, byte)
+    try:
+        yield
+    finally:
+        _mallopt(M_PERTURB, 0)
 
 
 def run_cases(
