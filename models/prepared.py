@@ -1,6 +1,8 @@
 """Models in files, ready to run on a device: the zoo and exports, optimized, with inputs and the outputs of the CPU.
 
-`prepare_each` makes them in parallel for scripts/gpu_soak.py and scripts/gpu_zoo.py, one process per core.
+`prepare_each` makes them in parallel for scripts/gpu_soak.py and scripts/gpu_zoo.py, one process per core. The
+ending of a name selects its kind: -small and -whole (the zoo), -torchscript17 and -dynamo20 (published.py), or
+-BATCH-foreign (foreign.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Soak test: creates, runs and destroys sessions on GPUs; results must keep their bits, and no memory may leak.
 
     python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
+                               [--models NAME ...]
 
 Models: the zoo, small exports of models/pytorch/published.py, and torchvision and transformers models of full size, all
-with random weights and symbolic sizes, in float32 and float16. They are first exported and optimized, one process per
-core; `--folder` keeps the exports for the next call. `--seconds` counts after that:
+with random weights and symbolic sizes, in float32 and float16. `--models` selects others by their names in
+models/prepared.py, for example swin_t-8-foreign. They are first exported and optimized, one process per core;
+`--folder` keeps the exports for the next call. `--seconds` counts after that:
 
 1. Three rounds, on one thread: every model is created, run, and destroyed, every other one in float16. The device's
    memory after the third is compared with that after the second. Rounds have at most half of the time.
@@ -523,6 +525,7 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path("build/soak"), help="folder of the exports (default: %(default)s)"
     )
+    parser.add_argument("--models", nargs="+", metavar="NAME")
     options = parser.parse_args()
     torch = import_torch()
     on_gpu = choose_device(torch)
@@ -536,7 +539,8 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         target = "rocm" if arch.startswith("gfx") else "cuda"
-        models = prepare_all(names(small=not on_gpu), options.folder.resolve(), Path(folder), target)
+        selected = options.models or names(small=not on_gpu)
+        models = prepare_all(selected, options.folder.resolve(), Path(folder), target)
         took = time.monotonic() - begin
         print(f"{len(models)} models in {took:.0f} s, devices {devices} ({arch}), seed {options.seed}", flush=True)
         soak = Soak(models, devices, options.seed, torch, stderr, options.folder / "operations.txt")
@@ -544,8 +548,8 @@ def main() -> int:
         begin = time.monotonic()
         said = ""
         try:
-            if on_gpu and len(models) < LEAST_MODELS:
-                raise SoakError(f"{len(models)} models are fewer than {LEAST_MODELS}")
+            if on_gpu and len(models) < min(LEAST_MODELS, len(selected)):
+                raise SoakError(f"only {len(models)} of {len(selected)} models could be prepared")
             after = soak.rounds(begin + options.seconds / 2)
             said = judge(after)
             random_phase(soak, options.threads, begin + options.seconds)
