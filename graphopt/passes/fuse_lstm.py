@@ -132,7 +132,6 @@ class FuseLstm(Pass[tuple[LstmCell, ...], UnrolledLstm]):
         require_contained(_dependents(match, nodes), *(cell.h for cell in match), match[-1].c)
         initial = (_state(h, match[0], editor), _state(match[0].previous_c, match[0], editor))
         for x, cell in zip(inputs, match):
-            editor.require_equal_types((x, cell.h), cell.nodes[0])
             _require_batch(x, cell, editor)
         rows = _consecutive_rows(inputs, editor)
         sources = [rows[0].source] if rows else inputs
@@ -309,7 +308,6 @@ def _state(state: ir.Value | None, cell: LstmCell, editor: Editor) -> ir.Value |
     """Returns an initial state; None if its elements are zero."""
     if state is None or _is_zero(state, editor):
         return None
-    editor.require_equal_types((state, cell.h), cell.nodes[0])
     _require_batch(state, cell, editor)
     return state
 

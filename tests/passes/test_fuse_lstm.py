@@ -56,6 +56,7 @@ def constants() -> dict[str, Array]:
     for g in "ifgo":
         named |= {f"W{g}": draw(I, H), f"R{g}": draw(H, H), f"b{g}": draw(H)}
     named["one"] = np.ones(1, np.float32)
+    named |= {"scale": np.array(0.01, np.float32), "Wq": np.round(W * 100).astype(np.int8)}
     places = {"p0": 0, "p6": H, "p12": 2 * H, "n6": -H, "far": 2**31 - 1, "ax": 1, "first": 0, "last": 2, "d1": 1}
     named |= {name: np.array([n]) for name, n in places.items()}
     return named | {f"at{t}": np.array(t) for t in range(T)} | {f"lo{t}": np.array([t]) for t in range(T + 1)}
@@ -235,11 +236,13 @@ def refused() -> dict[str, onnx.ModelProto]:
     twice = f"w = If (q) <then_branch = {branch}, else_branch = {branch.replace('b ()', 'd ()').replace('e', 'i')}>"
     matrix = f"float[{T}, N, 2, {I}] x, float[N, 2, {H}] h, float[N, 2, {H}] c"
     two = "float[T, N, H] y, float[N, H] "
+    quantized = KERAS.replace("({x}, W)", "({x}, D)")
     return {
         "NOT_CONSTANT": unrolled(
             "keras", inputs=f"{SEQUENCE}, {STATES}, float[{I}, {4 * H}] U", gates=KERAS.replace(" W)", " U)")
         ),
         "OVERRIDABLE": weight,
+        "QUANTIZED": unrolled("keras", head="D = DequantizeLinear(Wq, scale) ", gates=quantized),
         "WRONG_DTYPE": doubled,
         "GRAPH_OUTPUT": unrolled(y=two + "c1"),
         "OTHER_USES": unrolled(tail=STACK + " w = Abs(s2f)", y=two + "w"),
@@ -251,6 +254,9 @@ def refused() -> dict[str, onnx.ModelProto]:
         "WRONG_AXIS": unrolled(gates=TORCH.replace("f{t}, g", "e{t}, g") + "f{t} = Slice(z{t}, first, p12, ax, last) "),
         "WRONG_SHAPE": unrolled(gates=TORCH.replace("Wt, b)", "Wt, b{t})")),
         "UNKNOWN_SHAPE": unrolled(inputs=f"{SEQUENCE}, float[M, {H}] h, float[N, {H}] c"),
+        "UNKNOWN_RANK": unrolled(
+            inputs=f"{SEQUENCE}, float[N, {H}] h, float[N, {H}] e, int64[K] s", head="c = Reshape(e, s) "
+        ),
         "WRONG_RANK": unrolled("keras", inputs=matrix),
         "OPSET": unrolled("keras", opset=6, tail=f"y = Abs(h{T - 1})", y="float[N, H] y"),
     }
