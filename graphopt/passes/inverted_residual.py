@@ -105,7 +105,8 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         first, second, third = plan.convs
         dims = editor.shapes.dims(first.X) or ()
         sizes = [d.value for d in dims[2:]]
-        no_gain = inverted_residual_no_gain(first.C, first.M, second.kernel, sizes, plan.forms[0].suffix)
+        channels, strides = (first.C, first.M, third.M), second.attributes["strides"]
+        no_gain = inverted_residual_no_gain(channels, second.kernel, strides, sizes, plan.forms[0].suffix)
         inputs = (first.X, first.W, second.W, third.W)
         return editor.candidate(plan.name, inputs, plan.last.outputs[0], plan.last, no_gain)
 

@@ -140,7 +140,7 @@ class QuantizedConv(Pass[QuantizedConvMatch, QuantizedConvPlan]):
 
     def candidate(self, plan: QuantizedConvPlan, editor: Editor) -> Candidate:
         match = plan.match
-        no_gain = _no_gain(match.conv, plan.weight.shape)
+        no_gain = _no_gain(match.conv, plan.weight.shape, editor)
         if not no_gain and _leaves_only_pools(match.conv, editor):
             no_gain = "ONNX Runtime would pool with channels first, because no quantized convolution remains for it"
         return editor.candidate(match.name, (match.X.value, match.W.value), match.Y.value, match.conv, no_gain)
@@ -318,10 +318,12 @@ def _window(match: QuantizedConvMatch, weight: Array, editor: Editor) -> dict[st
     return {"pads": pads, "strides": strides, "dilations": dilations, "group": group}
 
 
-def _no_gain(conv: ir.Node, weight: Sequence[int]) -> str:
+def _no_gain(conv: ir.Node, weight: Sequence[int], editor: Editor) -> str:
     """Returns why QuantizedConv is not faster for a convolution with a weight of this shape; "" if it is faster."""
     M, C, *kernel = weight
-    return quantized_conv_no_gain(C, M, attribute_int(conv, "group", 1), math.prod(kernel))
+    dims = editor.shapes.dims(conv.outputs[0])
+    pixels = [None] * len(kernel) if dims is None else [d.value for d in dims[2:]]
+    return quantized_conv_no_gain(C, M, attribute_int(conv, "group", 1), math.prod(kernel), pixels)
 
 
 def _leaves_only_pools(conv: ir.Node, editor: Editor) -> bool:
@@ -339,6 +341,6 @@ def _leaves_only_pools(conv: ir.Node, editor: Editor) -> bool:
         elif node.op_type == "Conv":
             continue
         array = None if weight is None else editor.constant(weight)
-        if node is not conv and array is not None and array.ndim == 4 and _no_gain(node, array.shape):
+        if node is not conv and array is not None and array.ndim == 4 and _no_gain(node, array.shape, editor):
             return False
     return True

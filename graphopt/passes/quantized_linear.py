@@ -155,7 +155,9 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
     def candidate(self, plan: QuantizedPlan, editor: Editor) -> Candidate:
         match, x = plan.match, editor.shapes.dims(plan.match.X)
         rows = None if x is None else sizes.product(x[:-1]).value
-        no_gain = quantized_linear_no_gain(rows)
+        weight = editor.tensor(match.W)
+        assert weight is not None
+        no_gain = quantized_linear_no_gain(rows, *tensor_dims(weight))
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:

@@ -28,6 +28,7 @@ from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.traits import QUANTIZATION
+from graphopt.graph.shapes import sizes
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, producer_of, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
@@ -40,17 +41,18 @@ from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv,
 from graphopt.precision.nchw2c_convolutions import CONVOLUTIONS, MAX_ACTIVATION, between_convolutions
 from graphopt.precision.rounded_weight import rounded
 from graphopt.remarks import Code, Refusal, became, node_label
-from graphopt.targets.cpu import bfloat16_depthwise_no_gain, bfloat16_matmul_no_gain, bfloat16_no_gain
+from graphopt.targets.cpu import (
+    bfloat16_attention_no_gain,
+    bfloat16_depthwise_no_gain,
+    bfloat16_linear_no_gain,
+    bfloat16_matmul_no_gain,
+    bfloat16_no_gain,
+)
 from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
 SUFFIX = "Bf16"
 MATMUL = f"MatMul{SUFFIX}"
-# The fewest elements of a weight: with fewer, the call costs more than bfloat16 saves
-# (docs/measurements/bfloat16_cpu.md).
-SMALLEST_WEIGHT = 64 * 128
-# The fewest rows of Q: with fewer, rounding K and V costs more than the matrix multiplications save.
-FEWEST_QUERIES = 16
 
 
 class LinearToBf16(FeedForward):
@@ -80,8 +82,9 @@ class LinearToBf16(FeedForward):
     def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
         dims = editor.shapes.dims(plan.gemm.inputs[1]) or ()
         size = math.prod(d.value for d in dims if d.value is not None)
-        few = size < SMALLEST_WEIGHT
-        no_gain = f"a weight of {size} elements is too small: the call costs more than bfloat16 saves" if few else ""
+        x = editor.shapes.dims(plan.gemm.inputs[0])
+        rows = None if x is None else sizes.product(x[:-1]).value
+        no_gain = bfloat16_linear_no_gain(rows, size)
         return replace(super().candidate(plan, editor), no_gain=no_gain)
 
     def weight(self, gemm: ir.Node, editor: Editor) -> ir.Value:
@@ -210,8 +213,8 @@ class AttentionToBf16(Pass[AttentionMatch, AttentionMatch]):
         q, k = require_input(node, 0), require_input(node, 1)
         dims = editor.shapes.dims(q)
         queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
-        few = queries is not None and queries < FEWEST_QUERIES
-        no_gain = f"rounding the keys and values costs more than {queries} queries save" if few else ""
+        keys = editor.shapes.dims(k)
+        no_gain = bfloat16_attention_no_gain(queries, None if keys is None else sizes.product(keys).value)
         return editor.candidate(plan.name, (q, k), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: AttentionMatch, editor: Editor) -> str:

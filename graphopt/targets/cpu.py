@@ -12,17 +12,24 @@ import math
 from collections.abc import Sequence
 
 RATE = 235e3  # operations per microsecond of a GEMM at peak, and of ONNX Runtime's direct convolution
+INT8_RATE = 4 * RATE  # operations per microsecond of 8-bit multiplications by VNNI: four in the place of a float
 WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared last-level cache
 TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
+CALL = 2.5  # microseconds of the call of a node
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
 # Relative to ONNX Runtime's Conv: the time of FusedConv's arithmetic, and FusedConv's speed on planes of one channel.
 GEMM_OF_CONV, SPEED_ON_PLANES = 1.1, 0.6
+# Relative to ONNX Runtime's kernels: the speed of InvertedResidual, and of depthwise convolutions in bfloat16, with the
+# windows that they have no fast filters for (docs/measurements/inverted_residual_cpu.md, bfloat16_cpu.md).
+SPEED_OF_OTHER_WINDOWS, SPEED_OF_OTHER_BFLOAT16_WINDOWS = 0.9, 0.5
 # The smallest problems for which a rewrite is faster.
 FEWEST_MULTIPLY_ADDS = 300_000  # in a bfloat16 convolution or MatMul: with fewer the call costs more than it saves
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
 FEWEST_TERMS = 64  # length K of the sums of such a MatMul: two AMX tiles; shorter sums gained nothing
 LEAST_REUSE = 16  # uses of each packed element of such a MatMul that save the time of packing it
+SMALLEST_WEIGHT = 64 * 128  # elements of a weight in bfloat16: with fewer the call costs more than it saves
+FEWEST_QUERIES = 16  # rows of Q in bfloat16: with fewer, rounding K and V costs more than the multiplications save
 FEWEST_TRANSPOSED = 100_000  # output elements of a transposed convolution
 FEWEST_DEPTHWISE = 27_000  # output elements of a depthwise convolution
 FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
@@ -167,6 +174,13 @@ def _conv_below_peak(
     return most >= M and taps >= FEWEST_TAPS * stride and pixels >= FEWEST_PIXELS
 
 
+def _with_times(reason: str, ours: float, theirs: float) -> str:
+    """Returns the reason with the estimated microseconds of our kernel and of ONNX Runtime's."""
+    if ours == theirs:
+        return f"{reason}; both take an estimated {ours:.1f} us"
+    return f"{reason}; our kernel takes an estimated {ours:.1f} us, ONNX Runtime's {theirs:.1f} us"
+
+
 def fused_conv_transpose_no_gain(
     C: int, M: int, group: int, windows: Sequence[tuple[int, int, int]], sizes: Sequence[int | None], activated: bool
 ) -> str:
@@ -186,10 +200,12 @@ def fused_conv_transpose_no_gain(
     known = [n for n in sizes if n is not None]
     if len(known) != len(windows):
         return "the sizes are not known, and ONNX Runtime's kernel is as fast for small sizes"
-    if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
-        return "ONNX Runtime's kernel is as fast unless each stride is above 1, divides the window, and has no dilation"
     disjoint, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
     elements = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
+    time = _conv_transpose_time(C, M, group, math.prod(kernel for kernel, _, _ in windows), known, elements, activated)
+    if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
+        reason = "ONNX Runtime's kernel is as fast unless each stride is above 1, divides the window, without dilation"
+        return _with_times(reason, time, time)
     if axes == 2 and group > 1:
         gains = not disjoint and C <= 8 and elements >= FEWEST_TRANSPOSED
     elif axes == 3:
@@ -199,7 +215,28 @@ def fused_conv_transpose_no_gain(
         gains = (large or activated) and 24 <= C <= 64 and M >= 16 and elements >= 20 * FEWEST_TRANSPOSED
     else:
         gains = axes == 2 and C <= 16 and M >= 8 and elements >= FEWEST_TRANSPOSED
-    return "" if gains else f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements"
+    if gains:
+        return ""
+    return _with_times(f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {elements} elements", time, time)
+
+
+def _conv_transpose_time(
+    C: int, M: int, group: int, taps: int, sizes: Sequence[int], elements: int, activated: bool
+) -> float:
+    """Estimates the microseconds of ONNX Runtime's ConvTranspose: GEMM, columns, weights, tensors, activation.
+
+    Args:
+        C: channels of X in a group.
+        M: channels of Y in a group.
+        group: number of groups.
+        taps: elements of the window.
+        sizes: sizes of X along the spatial axes.
+        elements: elements of Y.
+        activated: whether an activation follows, which reads and writes Y.
+    """
+    pixels = math.prod(sizes)
+    moved = 2 * group * M * taps * pixels + group * C * pixels + (3 if activated else 1) * elements
+    return 2 * group * C * M * taps * pixels / RATE + 4 * group * C * M * taps / WEIGHT_RATE + 4 * moved / TENSOR_RATE
 
 
 def linear_is_faster(K: int, N: int, rows: int | None) -> bool:
@@ -224,19 +261,22 @@ def linear_time(K: int, N: int, rows: int) -> float:
     return 2 * rows * K * N / RATE + 4 * K * N / WEIGHT_RATE
 
 
-def quantized_linear_no_gain(rows: int | None) -> str:
+def quantized_linear_no_gain(rows: int | None, K: int, N: int) -> str:
     """Returns why QuantizedLinear is slower than ONNX Runtime's nodes; "" if it is faster.
 
     With many rows the runtime is as fast with VNNI. Without VNNI its sums saturate, which takes fewer instructions.
 
     Args:
         rows: rows of X; None if unknown.
+        K: rows of the weight.
+        N: columns of the weight.
     """
     if rows is None:
         return "the number of rows is not known, and ONNX Runtime's kernels are at least as fast for many"
-    if rows > FEW_QUANTIZED_ROWS:
-        return f"ONNX Runtime's kernels are at least as fast for {rows} rows"
-    return ""
+    if rows <= FEW_QUANTIZED_ROWS:
+        return ""
+    time = 2 * rows * K * N / INT8_RATE + K * N / WEIGHT_RATE + 4 * rows * (K + N) / TENSOR_RATE
+    return _with_times(f"ONNX Runtime's kernels are at least as fast for {rows} rows of {K} to {N} columns", time, time)
 
 
 def stft_no_gain(length: int, frames: int | None) -> str:
@@ -254,7 +294,7 @@ def stft_no_gain(length: int, frames: int | None) -> str:
     return f"{frames} frames are too few" if few else ""
 
 
-def quantized_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
+def quantized_conv_no_gain(C: int, M: int, group: int, taps: int, pixels: Sequence[int | None]) -> str:
     """Returns why QuantizedConv is not faster than ONNX Runtime's QLinearConv; "" if it is.
 
     The limits are from docs/measurements/cpu_models.md. Smaller depthwise windows gain with VNNI only.
@@ -264,11 +304,24 @@ def quantized_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
         M: output channels.
         group: the number of groups.
         taps: elements of the window.
+        pixels: sizes of the result's spatial axes; unknown sizes count as 56.
     """
     gains = taps >= QUANTIZED_DEPTHWISE_TAPS if group > 1 else taps > 1 and C <= FEW_QUANTIZED_CHANNELS
     if gains:
         return ""
-    return f"ONNX Runtime's kernel is as fast for {C} to {M} channels and a window of {taps}"
+    count = math.prod(n or 56 for n in pixels)
+    time = 2 * C * M * taps * count / INT8_RATE + C * M * taps / WEIGHT_RATE + (C * group + M) * count / TENSOR_RATE
+    return _with_times(f"ONNX Runtime's kernel is as fast for {C} to {M} channels and a window of {taps}", time, time)
+
+
+def _bfloat16_times(count: int, cost: int) -> tuple[float, float]:
+    """Estimates the microseconds of a node in bfloat16 and in float32, which multiplies at half the rate.
+
+    Args:
+        count: the multiply-adds.
+        cost: the multiply-adds for which bfloat16 saves as much time as rounding and packing take.
+    """
+    return CALL + (count + cost) / RATE, CALL + 2 * count / RATE
 
 
 def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
@@ -283,13 +336,47 @@ def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], wi
     """
     count = C * M * taps * math.prod(n or 56 for n in pixels)
     if count < FEWEST_MULTIPLY_ADDS:
-        return f"{count} multiply-adds are too few: the call costs more than bfloat16 saves"
+        reason = f"{count} multiply-adds are too few: the call costs more than bfloat16 saves"
+        return _with_times(reason, *_bfloat16_times(count, FEWEST_MULTIPLY_ADDS))
     if not winograd or len(pixels) != 2:
         return ""
     OH, OW = (n or 56 for n in pixels)
     products = 9 * _padded(C) * _padded(M) * OH * OW / RATE + 18 * C * M / WEIGHT_RATE
     time = OVERHEAD * (products + 6 * (C + M) * OH * OW / TENSOR_RATE)
-    return "" if time < winograd_time(C, M, OH, OW) else f"Winograd's algorithm is faster for {C} to {M} channels"
+    theirs = winograd_time(C, M, OH, OW)
+    if time < theirs:
+        return ""
+    times = f"an estimated {time:.1f} us without it in bfloat16, and {theirs:.1f} us in float32"
+    return f"Winograd's algorithm is faster for {C} to {M} channels: {times}"
+
+
+def bfloat16_linear_no_gain(rows: int | None, weight: int) -> str:
+    """Returns why a layer is not faster in bfloat16; "" if it is (docs/measurements/bfloat16_cpu.md).
+
+    Args:
+        rows: rows of X; an unknown number counts as 56.
+        weight: elements of the weight.
+    """
+    if weight >= SMALLEST_WEIGHT:
+        return ""
+    rows = rows or 56
+    reason = f"a weight of {weight} elements is too small: the call costs more than bfloat16 saves"
+    return _with_times(reason, *_bfloat16_times(rows * weight, rows * SMALLEST_WEIGHT))
+
+
+def bfloat16_attention_no_gain(queries: int | None, keys: int | None) -> str:
+    """Returns why attention is not faster in bfloat16; "" if it is.
+
+    Args:
+        queries: rows of Q; None if unknown.
+        keys: elements of K; an unknown number counts as 56 rows of 64.
+    """
+    if queries is None or queries >= FEWEST_QUERIES:
+        return ""
+    # Each query multiplies all elements of K and of V.
+    multiply_adds = 2 * (keys or 56 * 64)
+    reason = f"rounding the keys and values costs more than {queries} queries save"
+    return _with_times(reason, *_bfloat16_times(queries * multiply_adds, FEWEST_QUERIES * multiply_adds))
 
 
 def bfloat16_matmul_no_gain(A: Sequence[int | None], B: Sequence[int | None]) -> str:
@@ -308,15 +395,17 @@ def bfloat16_matmul_no_gain(A: Sequence[int | None], B: Sequence[int | None]) ->
         M, matrices = M * matrices, 1  # one B for all rows
     matrix = M * K * N
     if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_MULTIPLY_ADDS:
-        return (
-            f"{matrix * matrices} multiply-adds, {matrix} per matrix, are too few: the call costs more than bfloat16 "
-            "saves"
-        )
-    if K < FEWEST_TERMS:
-        return f"each sum has only {K} terms: writing the result costs more than bfloat16 saves"
-    if M * N < LEAST_REUSE * (M + N):
-        return f"the result has {M} rows and {N} columns: rounding the operands costs more than bfloat16 saves"
-    return ""
+        cost = max(SMALLEST_MATMUL * matrices, FEWEST_MULTIPLY_ADDS)
+        reason = f"{matrix * matrices} multiply-adds, {matrix} per matrix, are too few: the call costs more"
+    elif K < FEWEST_TERMS:
+        cost = matrices * M * N * FEWEST_TERMS
+        reason = f"each sum has only {K} terms: writing the result costs more"
+    elif M * N < LEAST_REUSE * (M + N):
+        cost = matrices * K * LEAST_REUSE * (M + N)
+        reason = f"the result has {M} rows and {N} columns: rounding the operands costs more"
+    else:
+        return ""
+    return _with_times(f"{reason} than bfloat16 saves", *_bfloat16_times(matrix * matrices, cost))
 
 
 def bfloat16_depthwise_no_gain(
@@ -334,30 +423,61 @@ def bfloat16_depthwise_no_gain(
         The reason, or "" if it is not slower.
     """
     square = tuple(kernel) in ((3, 3), (5, 5)) and tuple(strides) in ((1, 1), (2, 2))
+    _, theirs = fused_conv_times(1, 1, sizes[0] or 56, kernel, strides, sizes[1:])
     if not square or any(d != 1 for d in dilations):
-        return "ONNX Runtime's kernel is faster: graphopt has fast filters for 3x3 and 5x5 windows without dilation"
+        reason = "ONNX Runtime's kernel is faster: graphopt has fast filters for 3x3 and 5x5 windows without dilation"
+        return _with_times(reason, theirs / SPEED_OF_OTHER_BFLOAT16_WINDOWS, theirs)
     if None not in sizes and (elements := math.prod(n or 0 for n in sizes)) < FEWEST_DEPTHWISE:
-        return f"{elements} elements are too few: the call costs more than bfloat16 saves"
+        # Half the time, and conversions that cost the time saved at the limit.
+        ours = theirs / 2 * (1 + FEWEST_DEPTHWISE / max(elements, 1))
+        reason = f"{elements} elements are too few: the call costs more than bfloat16 saves"
+        return _with_times(reason, CALL + ours, CALL + theirs)
     return ""
 
 
 def inverted_residual_no_gain(
-    C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None], activation: str
+    channels: tuple[int, int, int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    sizes: Sequence[int | None],
+    activation: str,
 ) -> str:
     """Returns why InvertedResidual is slower than ONNX Runtime's three convolutions; "" if it is not.
 
     Args:
-        C: channels of X.
-        M: channels between the convolutions.
+        channels: channels of X, between the convolutions, and of the result.
         kernel: window of the depthwise convolution.
+        strides: its strides.
         sizes: height and width of X; unknown sizes count as 56.
         activation: the activation between the convolutions.
     """
+    C, M, _ = channels
+    theirs = _inverted_residual_time(channels, kernel, strides, sizes)
     if tuple(kernel) == (3, 3) and activation == "Relu":
-        return "ONNX Runtime's kernels are as fast: they fuse Relu"
+        return _with_times("ONNX Runtime's kernels are as fast: they fuse Relu", theirs, theirs)
     if tuple(kernel) not in ((3, 3), (5, 5)):
-        return "ONNX Runtime's kernels are faster: graphopt has fast filters for 3x3 and 5x5 windows"
+        reason = "ONNX Runtime's kernels are faster: graphopt has fast filters for 3x3 and 5x5 windows"
+        return _with_times(reason, theirs / SPEED_OF_OTHER_WINDOWS, theirs)
     if M < 4 * C:
-        return f"there are {M} channels between the convolutions and {C} before them, too few to gain"
+        reason = f"there are {M} channels between the convolutions and {C} before them, too few to gain"
+        return _with_times(reason, theirs, theirs)
     elements = M * math.prod(n or 56 for n in sizes)
-    return f"the {elements} elements between the convolutions fit the caches" if elements < FEWEST_HIDDEN else ""
+    if elements >= FEWEST_HIDDEN:
+        return ""
+    return _with_times(f"the {elements} elements between the convolutions fit the caches", theirs, theirs)
+
+
+def _inverted_residual_time(
+    channels: tuple[int, int, int], kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+) -> float:
+    """Estimates the microseconds of the three convolutions of `inverted_residual_no_gain` in ONNX Runtime."""
+    C, M, outputs = channels
+    before = [n or 56 for n in sizes]
+    after = [-(-n // stride) for n, stride in zip(before, strides)]
+    point = (1,) * len(kernel)
+    convolutions = (
+        (C, M, 1, point, point, before),
+        (1, 1, M, tuple(kernel), tuple(strides), after),
+        (M, outputs, 1, point, point, after),
+    )
+    return sum(fused_conv_times(*convolution)[1] for convolution in convolutions)

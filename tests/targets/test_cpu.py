@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +11,19 @@ import pytest
 from graphopt import optimize, optimizer
 from graphopt.runtime.machine import has_fma
 from graphopt.targets import cpu as targets_cpu
-from graphopt.targets.cpu import fused_conv_no_gain, winograd_gain
+from graphopt.targets.cpu import (
+    bfloat16_attention_no_gain,
+    bfloat16_depthwise_no_gain,
+    bfloat16_linear_no_gain,
+    bfloat16_matmul_no_gain,
+    bfloat16_no_gain,
+    fused_conv_no_gain,
+    fused_conv_transpose_no_gain,
+    inverted_residual_no_gain,
+    quantized_conv_no_gain,
+    quantized_linear_no_gain,
+    winograd_gain,
+)
 from graphopt.targets.profit import winograd_is_faster, winograd_no_gain
 from graphopt.targets.target import Target
 from scripts import fit_cost_model
@@ -129,6 +142,94 @@ def test_refused_convolution_gives_both_times(
 def test_refused_convolution_of_unknown_sizes() -> None:
     refusal = fused_conv_no_gain(64, 64, 1, (3, 3), (1, 1), (None, 28))
     assert "64 to 64 channels of ?x28" in refusal
+
+
+def times_of(refusal: str) -> tuple[float, float]:
+    """Returns the estimated microseconds of our kernel and of ONNX Runtime's that a refusal gives."""
+    found = [float(t) for t in re.findall(r"estimated ([\d.]+) us", refusal)]
+    found += [float(t) for t in re.findall(r"(?:ONNX Runtime's|and) ([\d.]+) us", refusal)]
+    return found[0], found[-1]
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "stride", "activation", "measured"),
+    [
+        ((24, 72, 24), 80, 3, 1, "Clip", (0.94, 1.09)),
+        ((16, 16, 16), 56, 3, 1, "Clip", (0.85, 1.0)),
+        ((16, 64, 16), 20, 3, 1, "Clip", (0.95, 1.15)),
+        ((40, 120, 40), 28, 5, 1, "Clip", (1.0, 1.15)),
+        ((24, 144, 24), 56, 7, 1, "Clip", (0.83, 0.96)),
+        ((24, 144, 24), 56, 3, 1, "Relu", (0.97, 1.13)),
+    ],
+)
+def test_refused_blocks_give_both_times(
+    channels: tuple[int, int, int], size: int, kernel: int, stride: int, activation: str, measured: tuple[float, float]
+) -> None:
+    """The ratio is in the range of docs/measurements/inverted_residual_cpu.md, and no lower than the multiply-adds."""
+    refusal = inverted_residual_no_gain(channels, (kernel, kernel), (stride, stride), (size, size), activation)
+    ours, theirs = times_of(refusal)
+    least, most = measured
+    assert least - 0.03 <= theirs / ours <= most + 0.03
+    C, hidden, M = channels
+    at_peak = 2 * hidden * (C + kernel**2 + M) * size**2 / targets_cpu.RATE
+    assert at_peak < theirs < 4 * at_peak
+
+
+@pytest.mark.parametrize(
+    ("C", "M", "group", "size", "kernel", "stride"),
+    [
+        (1024, 512, 1, (16, 16), 2, 2),
+        (256, 64, 1, (64, 64), 2, 2),
+        (1024, 512, 1, (4, 4), 4, 2),
+        (64, 64, 1, (14, 14), 3, 2),
+        (32, 32, 2, (14, 14), 4, 2),
+        (256, 128, 1, (800,), 16, 8),
+        (64, 32, 1, (12, 12, 12), 2, 2),
+    ],
+)
+def test_refused_transposed_convolutions_give_both_times(
+    C: int, M: int, group: int, size: tuple[int, ...], kernel: int, stride: int
+) -> None:
+    refusal = fused_conv_transpose_no_gain(C, M, group, [(kernel, stride, 1)] * len(size), size, activated=False)
+    ours, theirs = times_of(refusal)
+    assert "both take" in refusal and ours == theirs
+    at_peak = 2 * group * C * M * kernel ** len(size) * math.prod(size) / targets_cpu.RATE
+    assert at_peak < theirs < 5 * at_peak
+
+
+@pytest.mark.parametrize(
+    ("refusal", "measured"),
+    [
+        (bfloat16_no_gain(32, 32, 1, (7, 7), winograd=False), (0.7, 0.8)),
+        (bfloat16_no_gain(16, 16, 1, (20, 20), winograd=False), (0.8, 0.9)),
+        (bfloat16_linear_no_gain(16, 64 * 64), (0.9, 0.97)),
+        (bfloat16_linear_no_gain(None, 64 * 64), (0.5, 1.0)),
+        (bfloat16_no_gain(512, 512, 9, (28, 28), winograd=True), (0.5, 1.0)),
+        (bfloat16_matmul_no_gain((64, 8), (8, 64)), (0.3, 1.0)),
+        (bfloat16_matmul_no_gain((12, 128, 32), (12, 32, 128)), (0.6, 1.0)),
+        (bfloat16_matmul_no_gain((12, 8, 512), (12, 512, 512)), (0.3, 1.0)),
+        (bfloat16_attention_no_gain(1, 12 * 128 * 64), (0.1, 1.0)),
+        (bfloat16_depthwise_no_gain((3, 3), (1, 1), (1, 1), (96, 10, 10)), (0.5, 1.0)),
+        (bfloat16_depthwise_no_gain((7, 7), (1, 1), (1, 1), (144, 56, 56)), (0.36, 0.77)),
+        (bfloat16_depthwise_no_gain((3, 3), (1, 1), (2, 2), (144, 56, 56)), (0.36, 0.77)),
+    ],
+)
+def test_refused_bfloat16_gives_both_times(refusal: str, measured: tuple[float, float]) -> None:
+    """The ratios of the first three and the last two are measured (docs/measurements/bfloat16_cpu.md)."""
+    ours, theirs = times_of(refusal)
+    assert measured[0] <= theirs / ours <= measured[1]
+
+
+def test_refused_quantized_layers_give_both_times() -> None:
+    """A multiply-add in 8 bits takes at least a quarter of its time in float32."""
+    for refusal, multiply_adds in (
+        (quantized_linear_no_gain(128, 768, 3072), 128 * 768 * 3072),
+        (quantized_conv_no_gain(64, 64, 1, 9, (56, 56)), 64 * 64 * 9 * 56 * 56),
+        (quantized_conv_no_gain(1, 144, 144, 9, (None, 56)), 144 * 9 * 56 * 56),
+    ):
+        ours, theirs = times_of(refusal)
+        assert "both take" in refusal and ours == theirs
+        assert theirs > multiply_adds / (2 * targets_cpu.RATE)
 
 
 def test_tells_where_the_cost_model_was_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
