@@ -135,7 +135,7 @@ class Builder:
         self.nodes = kept[::-1]
 
     def discard(self) -> None:
-        """Removes all created nodes, which otherwise count as uses of their inputs."""
+        """Removes all created nodes, which would otherwise count as readers of their inputs."""
         for node in self.nodes:
             node.resize_inputs(0)
         self.nodes.clear()
@@ -204,7 +204,7 @@ class Builder:
     def slice(self, x: ir.Value, axis: int, start: Dim, end: Dim | None) -> ir.Value:
         """Writes a slice along one axis; an `end` of None is the end of the axis.
 
-        If the opset's Slice takes them as attributes (`slices_by_attributes`), `start` and `end` must be integers.
+        If the opset's Slice has its bounds as attributes (`slices_by_attributes`), `start` and `end` must be integers.
         """
         if slices_by_attributes(self.opset):
             return self.op("Slice", x, axes=[axis], starts=[start], ends=[2**31 - 1 if end is None else end])

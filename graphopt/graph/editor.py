@@ -214,7 +214,7 @@ class Editor(GraphView):
         graph.extend(nodes)
 
     def add_after(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
-        """Inserts consumers of a value directly after its producer, or at the start of its graph."""
+        """Inserts consumers of a value directly after its producer; at the start of the graph if it has none."""
         graph, producer = value.graph, value.producer()
         assert graph is not None
         self.changed()
@@ -286,8 +286,8 @@ class Editor(GraphView):
         """Replaces the first output of `node` by its input `x`, and removes the node.
 
         Returns:
-            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
-            With other uses, a runtime may wrongly fuse `x` into a consumer although it is also a graph output.
+            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses. A
+            graph output gets no readers, because a runtime may fuse its producer into a reader.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():

@@ -110,7 +110,7 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None, every: Sequence
     for _ in range(2):
         try:
             inferred = onnx.shape_inference.infer_shapes(message, check_type=False, strict_mode=False, data_prop=True)
-        except Exception:  # an invalid part of a model is no reason to refuse the whole
+        except Exception:  # a model with an invalid part is still rewritten elsewhere
             return
         merge.graph(model.graph, inferred.graph)
         if not merge.only_declared:

@@ -58,8 +58,8 @@ class RoleSizes(NamedTuple):
 # The sizes that are tried first.
 FIRST, SECOND = RoleSizes(1, 64, 64, 7), RoleSizes(2, 96, 96, 16)
 USUAL = RoleSizes(2, 64, 64, 16)
-# If the model refuses FIRST and SECOND, `plan` tries at most MOST_NAMED lengths that are constants of the model, then
-# sizes that grow by GROWTH up to LONGEST_GROWN, then one size for all symbols.
+# If the model refuses FIRST and SECOND, `plan` tries at most MOST_NAMED lengths that are constants of the model. It
+# then multiplies sizes by GROWTH, up to LONGEST_GROWN, and finally tries one size for all symbols.
 MOST_NAMED, GROWTH, LONGEST_GROWN = 6, 2, 1 << 18
 ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 # The usual and the longest length of a model with grown sizes, as multiples of the first accepted one.
@@ -220,7 +220,7 @@ class _Trial:
         name: name of the case; "" to name it by its sizes.
         size: sizes of the symbols by role.
         kind: the special elements.
-        variation: if above 0, the lengths of different symbols differ; in every fourth turn their batches do as well.
+        variation: if above 0, different symbols have different lengths; if it is 3 modulo 4, also different batches.
         own: sizes of some symbols, which override the sizes by role.
     """
 
@@ -703,9 +703,9 @@ class _Plan:
     def _attempts(self, kind: Kind, sizes: Mapping[str, int]) -> list[Attempt]:
         """Returns the parameters to try for a case.
 
-        Until a case is accepted, they vary the range of indices and the filling of sizes: the model may use an index
-        for a smaller table too, and a size may have to match another size. After that, they are another filling of
-        sizes, followed by the accepted parameters.
+        Until a case is accepted, the range of indices and the filling of sizes vary: the model may also use an index
+        for a smaller table, and a size may have to match another size. After that, another filling of sizes is tried
+        before the accepted parameters.
         """
         usual = replace(self.attempt, number=self.made, sizes=sizes, kind=kind)
         indexed = any(u.low is not None for u in self.uses.values())

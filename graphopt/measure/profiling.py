@@ -1,7 +1,7 @@
 """Profiles sessions: the time and provider of each node, and the part of the model files that it computes.
 
 Times are compared by subgraph. A subgraph is a node that both files have, or one changed part: the nodes of BEFORE and
-of AFTER in one `Neighbourhood` of graphopt/debug/diff.py. The bodies of If and Loop are not meant.
+of AFTER in one `Neighbourhood` of graphopt/debug/diff.py. It is not the body of an If or Loop.
 """
 
 from __future__ import annotations

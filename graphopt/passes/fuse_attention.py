@@ -306,7 +306,7 @@ def _require_head_size(match: Attention) -> None:
 
 
 def _origin_of_axis(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
-    """Returns "head" or "row" if a Reshape that splits heads gives a batch axis, "axis N" if an input does, or None."""
+    """Returns the source of a batch axis: "head" or "row" of split heads, "axis N" of an input, or None if unknown."""
     found: str | None = None
     pending = [(value, axis, MAX_PATH)]
     # (value, axis) -> the largest remaining budget of a visit. It prevents an exponential number of visits.
@@ -374,9 +374,9 @@ class _Placement:
 
     Attributes:
         expands: whether an Expand is needed.
-        expand: the target of the Expand, with at most one -1. None: the target of the Reshape that creates the view.
-        reshape: the target of the Reshape, with at most one -1. None: the target of the model's Reshape that restores
-            the shape of the scores.
+        expand: the target of the Expand, with at most one -1. None: that of the Reshape that creates the view.
+        reshape: the target of the Reshape, with at most one -1. None: that of the model's Reshape that restores the
+            shape of the scores.
     """
 
     expands: bool
@@ -411,7 +411,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += sizes
             reshape += [ONE] * len(base[at_base])
         else:
-            # An axis that must grow gets its full size. Another axis gets 1: Expand then keeps the value's size.
+            # An axis that must grow gets its full size. All other axes get 1, with which Expand keeps the value's size.
             expand += [ONE if size == whole else whole for size, whole in zip(sizes, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)

@@ -280,8 +280,8 @@ def _gate_weights(gate: Gate, state: ir.Value | None) -> GateWeights:
 def _initial_state(steps: Sequence[Sequence[Gate]], cells: Sequence[LstmCell]) -> ir.Value | None:
     """Returns the hidden state before the first step.
 
-    With one step, the weight of the state has as many rows as there are hidden units. With several steps, the state has
-    the weights that the second step multiplies by the hidden state of the first.
+    The state is recognised by its weight. With one step, this weight has as many rows as there are hidden units. With
+    several steps, it is the weight that the second step multiplies by the hidden state of the first.
     """
     first = steps[0][0].matmuls
     if len(steps) == 1:

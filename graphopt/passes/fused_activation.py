@@ -1,4 +1,4 @@
-"""Replaces activations that no other node fuses by one com.graphopt node each.
+"""Replaces each activation that no other node fuses by one com.graphopt node.
 
     x (erf(x / sqrt 2) + 1) / 2 -> FusedGelu;  with tanh -> FusedGeluTanh;  x tanh(softplus(x)) -> FusedMish;
     x clip(x / 6 + 1 / 2, 0, 1) -> FusedHardSwish

@@ -10,7 +10,7 @@ NaN give the same results as in PRelu.
 Conditions: X is [N, C, ..] with three axes or more and static C; the slope is a finite constant [C, 1, .., 1] or
 [1, C, 1, .., 1]; float or float16. A PRelu with a single slope becomes a LeakyRelu (activations.py).
 
-Where it is faster: on CPUs. Without the rewrite IResNet's block takes 1.56 times as long on ONNX Runtime 1.31.1, and
+Where it is faster: on CPUs. Without the rewrite a block of IResNet takes 1.56 times as long on ONNX Runtime 1.31.1, and
 the same time on 1.22.2 (docs/measurements/forms_cpu.md). On GPUs our provider has a kernel for PRelu.
 """
 

@@ -1,4 +1,4 @@
-"""Moves a factor for each head from the scores of attention to the queries. FuseAttention can then fuse the rest.
+"""Moves a factor for each head from the scores of attention to the queries. FuseAttention can then fuse the attention.
 
     (Q K) c = (Q c) K,   c [H, 1, 1]
 

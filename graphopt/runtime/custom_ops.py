@@ -88,7 +88,7 @@ _DOMAINS_OF_RUNTIMES = ("ai.onnx.ml", "com.microsoft", DOMAIN)
 
 
 def operator_of_user(error: Exception) -> str:
-    """Returns the user's operator that is not registered; "" for other errors, and if a newer runtime may know it."""
+    """Returns a custom operator that no library registers; "" for other errors, and if a newer runtime may have it."""
     if (found := _UNKNOWN.search(str(error))) and found[1] not in _DOMAINS_OF_RUNTIMES:
         return f"{found[1]}:{found[2]}"
     if (found := _UNKNOWN_IN_ONNX.search(str(error))) and not onnx.defs.has(found[1]):

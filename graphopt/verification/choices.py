@@ -141,7 +141,7 @@ def with_choices_as_inputs(before: ir.Model, choices: Sequence[Choice]) -> ir.Mo
 
 
 def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
-    """Returns a copy of AFTER with the same added inputs as `with_choices_as_inputs`; it does not use them."""
+    """Returns a copy of AFTER with the inputs that `with_choices_as_inputs` adds to BEFORE. No node reads them."""
     editor = editor_of_copy(after)
     for choice in choices:
         editor.add_input(choice.given, ir.DataType.INT64)
@@ -495,8 +495,8 @@ class _GivenChoices:
 
 # Operator -> largest change of its result by rounding, in levels. DynamicQuantizeLinear also rounds its zero point.
 ROUNDING_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
-# Rounding moves at most this share of the elements of a value by one level. Most sums are a few units in the last place
-# off, and a level is thousands of units wide.
+# Rounding changes at most this share of the elements of a value by one level: most sums have an error of a few units in
+# the last place, and a level is thousands of units wide.
 LEVELS_MOVED = 1e-3
 
 

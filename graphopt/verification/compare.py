@@ -335,7 +335,7 @@ def judge(
     judgements = _by_slices(found, numerics, usable, approximation, shares or {}, fixed)
     worst = max(judgements, key=lambda j: (not j.equal, j.is_noise, excess(j.slice_error, j.slice_limit)))
     if worst.is_noise and not judgements[1].is_noise:
-        # Some slices, or the largest error, prove nothing, but the RMS of the error of the whole output does.
+        # The RMS of the error of the whole output is evidence, although the largest error or some slices are not.
         worst = replace(worst, reason="")
     return replace(worst, limit=judgements[0].slice_limit)
 
@@ -404,9 +404,10 @@ def _by_slices(
             if i == 0:
                 relative = float(limit[0]) / whole if whole > 0 else 0.0
             else:
-                # Where rounding decides, the limit of the whole output is more reliable than a slice's few draws.
+                # If the limit of a slice is too large to be evidence, the relative limit of the whole output is more
+                # reliable.
                 limit = np.where((limit > largest) & positive, np.maximum(limit, relative * slices.scale), limit)
-            # A slice that rounding changes by more than its RMS consists of rounding errors, also in AFTER.
+            # If rounding changes a slice by more than its RMS, the slice consists of rounding errors in both models.
             limit = np.where((limit > slices.scale) & positive, 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
             # Slices beyond their limit come first, then slices within a limit that is too large to be evidence.

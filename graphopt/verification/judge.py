@@ -47,7 +47,7 @@ UNDECIDED = 2.0
 # ENOUGH_DRAWS draws.
 CERTAIN_RATIO, ENOUGH_DRAWS = 20.0, 6
 # A byte for each repeated run of BEFORE on a case that looks different: the runtime's new memory is filled with it, so
-# that values which nobody writes change. 0 leaves memory as it is.
+# that unwritten values change. 0 leaves memory as it is.
 FILLS = (0, 0x5A, 0x33)
 # The number of cases for comparisons of quantized intermediate values, if the outputs look equal.
 LEVELS_CASES = 3
@@ -283,7 +283,7 @@ class _Judge:
             if bad and drawn >= ENOUGH_DRAWS:
                 self._measure_fixed(run)
                 bad = self.update(run)
-            # An infinite ratio of error to limit is not certain: a choice has limit 0 until a draw makes that choice.
+            # An infinite ratio is not certain: the limit of a discrete output is 0 until a draw changes the output.
             certain = all(CERTAIN_RATIO < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
             if not bad or drawn >= MOST_DRAWS or (certain and drawn >= ENOUGH_DRAWS):
                 break
@@ -302,8 +302,8 @@ class _Judge:
     def _overflows(self, run: ComparedRun, rows: Rows) -> set[tuple[str, str, bool]]:
         """Returns (case, output, whether AFTER ran in half precision) if AFTER may leave the range of that precision.
 
-        AFTER may do so if BEFORE does in AFTER's precision, on generated inputs of unusual size. If BEFORE's own output
-        is not finite, AFTER may also have the values that BEFORE has in float32.
+        On generated inputs of unusual size, AFTER may do so if BEFORE also does when it is rounded to AFTER's
+        precision. If BEFORE's output is not finite, AFTER may do so if it agrees with a float32 run of BEFORE.
         """
         pair, found = self.pair, set()
         usual = pair.given or is_usual(run.case)

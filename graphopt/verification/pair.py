@@ -565,7 +565,7 @@ def _coarse(before: ir.Model, after: ir.Model, names: set[str]) -> frozenset[str
 
 
 def _is_used(value: ir.Value) -> bool:
-    """Returns whether a value is computed or stored in its type, not only cast to it and back, which is a fault."""
+    """Returns whether a value is computed or stored in its type. A Cast to the type and back alone is a fault."""
     producer = value.producer()
     if producer is None or value.is_graph_output():
         return True

@@ -71,7 +71,7 @@ class RoundingErrors:
     _sessions: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[int, Shares]] = field(default_factory=dict)
     _refused: dict[Key, str] = field(default_factory=dict)
-    _noisy: Mapping[tuple[Any, ...], NoisyModel] = field(default_factory=dict)  # the last one that was made
+    _noisy: Mapping[tuple[Any, ...], NoisyModel] = field(default_factory=dict)  # the most recent one
 
     @property
     def has_steps(self) -> bool:

@@ -8,7 +8,7 @@ the result of exact sums,
 
     |AFTER - BEFORE| <= |AFTER - E| + |E - BEFORE|
 
-for any AFTER. The last term is not AFTER's error.
+for any AFTER. The last term is BEFORE's error, and is therefore allowed.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ FLOAT64_KERNELS: dict[str, tuple[int, ...]] = dict.fromkeys(
     "ReduceSumSquare Softmax".split(),
     (0,),
 ) | {"DFT": (0,), "Einsum": (0, 1, 2, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1), "STFT": (0, 2)}
-# Operators without such kernels, which are written as elementary operators: means over the pixels of a channel or of a
-# group of channels,
+# Operators without such kernels, which are written as elementary operators. These have means over the pixels of a
+# channel or of a group of channels.
 PLANE_MEANS = frozenset(("GlobalAveragePool", "GroupNormalization", "InstanceNormalization"))
-# and means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
+# These have means over the last axis. ONNX Runtime has SimplifiedLayerNormalization in ONNX's domain.
 ROW_NORMS = frozenset(("RMSNormalization", "SimplifiedLayerNormalization"))
 # The input channels of a convolution are split into at most this many equal parts, and the results are added exactly.
 MOST_PARTS = 8

@@ -70,8 +70,8 @@ def verify(
         before: the original, in any form that `optimize` accepts.
         after: the rewritten model.
         inputs: a .npz file, a folder, or name -> array; None generates inputs that are likely to show faults.
-        rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for the
-            rest); None uses measured rounding errors of BEFORE, for each output and slice.
+        rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for all
+            other outputs); None uses measured rounding errors of BEFORE, for each output and slice.
         atol: accepted absolute difference, for all outputs or by name.
         seed: the seed of the generated inputs.
         probe_nan: also tries inputs with NaN and infinities. A correct rewrite may spread them further than the

@@ -13,7 +13,7 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# A single element, whole vectors, a rest, several work-groups.
+# One element, whole vectors, a whole and a partial vector, several work-groups.
 SIZES = (1, 64, 33, 7001)
 
 

@@ -90,10 +90,10 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
             int64s(shapes),
         )
 
-    return WholeCase(name, op, inputs, [y], plan, 0)
+    return IntegerCase(name, op, inputs, [y], plan, 0)
 
 
-class WholeCase(Case):
+class IntegerCase(Case):
     """Compared as integers: float64 cannot represent all 64-bit values."""
 
     def outputs(self) -> list[Array]:

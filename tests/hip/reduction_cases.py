@@ -116,7 +116,7 @@ ROUNDED = ("Mean", "L2", "LogSum")  # rounded for integers
 WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare", "L2", "LogSum")
 
 
-def whole_part(how: str, dtype: Any, row: list[int]) -> int:
+def integer_result(how: str, dtype: Any, row: list[int]) -> int:
     """Returns the exact integer result; the logarithm of 0 gives the least value."""
     if how == "L2":
         return isqrt(sum(v * v for v in row))
@@ -132,7 +132,7 @@ def beside_steps(name: str, how: str, dtype: Any, columns: bool) -> Case:
     else:
         sums = [0, 1, *(int(Decimal(k).exp()) + d for k in range(1, 64) for d in (0, 1))]
         rows = [[s - s // 3, s // 3] for s in sums if s < 2**bits]
-    y = np.array([whole_part(how, dtype, row) for row in rows], np.float64)
+    y = np.array([integer_result(how, dtype, row) for row in rows], np.float64)
     x = np.zeros((len(rows), max(map(len, rows))), dtype)
     for line, row in zip(x, rows):
         line[: len(row)] = row

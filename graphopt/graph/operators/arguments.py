@@ -17,14 +17,14 @@ import onnx_ir as ir
 
 # The opsets of Attention that graphopt supports.
 ATTENTION_OPSETS = range(23, 27)
-# The opsets that changed an argument without changing its name (`signature`):
-# scale and bias of GroupNormalization have an element for each channel instead of each group;
+# The next constants are opsets that changed the meaning of an argument, but not its name. From this opset on, scale and
+# bias of GroupNormalization have an element for each channel instead of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
-# Attention pads a mask that is shorter than the keys;
+# From this opset on, Attention pads a mask that is shorter than the keys.
 ATTENTION_PADS_MASK_OPSET = 24
-# Max and Min support integers;
+# From this opset on, Max and Min support integers.
 MAX_OF_INTEGERS_OPSET = 12
-# DequantizeLinear supports a scale for each channel, and later for each block.
+# From these opsets on, DequantizeLinear supports a scale for each channel, and for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
 # Inputs with these names hold axes, or sizes and counts, in every ONNX operator.
 AXES_ARGUMENTS = frozenset(("axes", "axis"))

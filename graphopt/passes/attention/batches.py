@@ -67,7 +67,8 @@ def merged_shape(match: Attention, term: Term | Condition) -> tuple[int, ...] | 
     """Returns the target of the Reshape that merges the batch axes of a bias or mask; None if it has no batch axes.
 
     Raises:
-        Refusal: it broadcasts along one of the two axes only, belongs to reshaped scores, or has an unknown shape.
+        Refusal: the term broadcasts along one of the two axes only, belongs to reshaped scores, or has an unknown
+        shape.
     """
     name, node = term.value.name, term.node
     dims = match.graph.shapes.dims(term.value)

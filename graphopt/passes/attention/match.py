@@ -60,8 +60,7 @@ class Term:
     """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
 
     With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, otherwise
-    where(value, c, 0).
-    `numeric` is defined in `Condition`.
+    where(value, c, 0). For `numeric` see `Condition`.
     """
 
     value: ir.Value
@@ -136,7 +135,7 @@ class Attention:
     window: tuple[int, int] | None = None
     guard: bool = False
     gqa: bool = False
-    # The scores are float16, and the rest is float32. The rewrite casts Q and K to float32.
+    # Q and K are float16, and all other operands are float32. The rewrite casts Q and K to float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
     # Removed value -> for each of its axes, an equal axis of another value. Shape nodes read these axes instead.

@@ -37,8 +37,8 @@ STATISTICS = frozenset(
 )
 
 
-# An error below this part of a sum's largest element is 1/32 of float16's rounding there: smaller elements of the sum
-# may be rounded less.
+# The largest allowed error relative to a sum's largest element: 1/32 of float16's rounding of that element, because
+# smaller elements of the sum are rounded less.
 LOST = 2.0**-17
 
 
