@@ -58,7 +58,7 @@ Command = Callable[..., Any]
         ),
     ],
 )
-def test_what_the_runtime_says_is_for_people(runtime: str, ours: str) -> None:
+def test_runtime_messages_are_shortened(runtime: str, ours: str) -> None:
     """Messages of ONNX Runtime 1.22 and 1.31 are shown without status, repeated file name and source location."""
     assert runtime_message(RuntimeError(runtime)) == ours
 
@@ -235,7 +235,7 @@ def test_a_sparse_initializer_that_is_none(
     refused(graphopt_command, tmp_path, path, 3, words)
 
 
-def test_what_would_be_lost_is_refused(graphopt_command: Command, tmp_path: Path) -> None:
+def test_unsupported_fields_are_refused(graphopt_command: Command, tmp_path: Path) -> None:
     """Models with fields that onnx_ir would drop are refused."""
     path = tmp_path / "in.onnx"
     model = relu_model()
@@ -273,7 +273,7 @@ def test_newer_opset_passes_through(graphopt_command: Command, tmp_path: Path) -
     assert out.read_bytes() == path.read_bytes()
 
 
-def test_nothing_to_do_comes_out_equal(graphopt_command: Command, tmp_path: Path) -> None:
+def test_an_unchanged_model_is_written_byte_for_byte(graphopt_command: Command, tmp_path: Path) -> None:
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     path.write_bytes(relu_model().SerializeToString())
     result = graphopt_command("optimize", path, out)

@@ -305,7 +305,7 @@ def test_our_nodes_are_of_our_domain_and_define_themselves() -> None:
     assert {f.name for f in after.functions} == set(names(after))
 
 
-def test_convolutions_take_their_sums_and_activations() -> None:
+def test_convolutions_fuse_their_sums_and_activations() -> None:
     before = model_from_text(
         """g (float[N, 20, 9, 11] x) => (float[N, 33, 5, 6] y, float[N, 20, 9, 11] z) {
           a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, W)
@@ -334,7 +334,7 @@ def test_convolutions_take_their_sums_and_activations() -> None:
     assert verify(before, after, effort="quick")
 
 
-def test_winograd_stays_where_it_is_faster() -> None:
+def test_winograd_is_kept_if_it_is_faster() -> None:
     graph = "g (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) { a = Conv<pads = [1, 1, 1, 1]>(x, W) y = Relu(a) }"
     model = model_from_text(graph, {"W": weight(64, 64, 3, 3)})
     after, report = convert(model)
@@ -358,7 +358,7 @@ def test_convolutions_that_stay(inputs: str, conv: str, code: str) -> None:
     assert code in refusals(report)
 
 
-def test_beside_depthwise_convolutions_stays_the_layout_of_the_runtime() -> None:
+def test_convolutions_next_to_depthwise_ones_are_kept() -> None:
     graph = """g (float[1, 32, 9, 9] x) => (float[1, 32, 9, 9] y) {
       a = Conv(x, W) b = Relu(a) c = Conv<group = 32, pads = [1, 1, 1, 1]>(b, D) d = Relu(c)
       p = GlobalAveragePool(d) q = Sigmoid(p) e = Mul(d, q) y = Conv(e, W)
@@ -390,7 +390,7 @@ def chain() -> onnx.ModelProto:
     return model_from_text(CHAIN, {**weights, **numbers})
 
 
-def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
+def test_tensors_between_convolutions_are_in_nchw2c() -> None:
     after, report = convert(chain(), ignore_cost_model=True)  # they are too small to be faster
     assert names(after) == [
         "FusedConvPairsClipBf16",
@@ -411,7 +411,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
+def test_nchw2c_tensors_have_the_rounded_values(library: bool) -> None:
     """The expected values are in float64; inputs of convolutions and the residual are rounded to bfloat16 when read."""
     x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
     arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
@@ -502,7 +502,7 @@ def pool(window: str, channels: int = 12, other: str = "") -> onnx.ModelProto:
         'kernel_shape = [2, 2], auto_pad = "VALID"',
     ],
 )
-def test_pools_between_convolutions_take_pairs_of_channels(window: str) -> None:
+def test_pools_between_convolutions_are_in_nchw2c(window: str) -> None:
     before = pool(window)
     after, _ = convert(before, ignore_cost_model=True)
     kinds = ["FusedConvPairsReluBf16", "MaxPoolPairsBf16", "FusedConvFromPairsBf16", "FusedConvFromPairsBf16"]
@@ -591,7 +591,7 @@ def attention(scale: float = 0.2, **sizes: int) -> tuple[onnx.ModelProto, dict[s
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_attention_rounds_what_it_multiplies(library: bool) -> None:
+def test_attention_rounds_the_operands_of_its_multiplications(library: bool) -> None:
     before, feeds = attention()
     after, report = convert(before)
     assert names(after) == ["FusedAttentionBf16"]
@@ -671,7 +671,7 @@ def test_products_of_activations_round_both(library: bool) -> None:
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_products_of_activations_take_transposes_and_a_factor_along(library: bool) -> None:
+def test_matmuls_of_activations_fuse_transposes_and_a_factor(library: bool) -> None:
     before, feeds = product(SCORES)
     after, _ = convert(before)
     assert names(after) == ["MatMulBf16"]
@@ -694,7 +694,7 @@ def test_products_of_activations_take_transposes_and_a_factor_along(library: boo
         ({"Div(s, c)": "Mul(s, s)"}, ["MatMulBf16", "Mul"]),
     ],
 )
-def test_what_products_of_activations_leave(replaced: dict[str, str], kinds: list[str]) -> None:
+def test_nodes_that_matmuls_of_activations_do_not_fuse(replaced: dict[str, str], kinds: list[str]) -> None:
     before, feeds = product(SCORES, **replaced)
     after, _ = convert(before)
     assert names(after) == kinds

@@ -51,7 +51,7 @@ def test_export_from_torch() -> None:
 
 
 @pytest.mark.once
-def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
+def test_generated_parts_of_pages_are_current() -> None:
     """Tables of operators, activations, codes and architectures; meanings of codes, and the passes that use them."""
     written = pages.pages()
     old = [page.name for page, text in written.items() if page.read_text() != text]
@@ -359,7 +359,7 @@ def test_optimize_calls_the_steps_of_the_walkthrough_in_their_order(tmp_path: Pa
     assert seen == {name for _, names in steps_of_the_walkthrough()[0] for name in names}
 
 
-def test_the_page_on_gpus_says_how_each_operator_runs() -> None:
+def test_the_page_on_gpus_has_every_operator() -> None:
     """All operators except those without a GPU kernel, which docs/ops.md names."""
     for_cpus = {"AxisSoftmax", "InvertedResidual", "MaxPool", "QuantizedConv", "QuantizedLinear"}
     families = {family_of(name) for name in OPS if not name.endswith("Bf16")} - for_cpus

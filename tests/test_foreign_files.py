@@ -163,7 +163,7 @@ def test_an_input_shape_fixes_it() -> None:
 
 
 @pytest.mark.parametrize("batch", ["-1", "'N'", "''", "4"])
-def test_what_is_left_of_an_old_interface(batch: str) -> None:
+def test_outdated_shapes_of_intermediate_values(batch: str) -> None:
     """A tool that only changes the batch of the inputs leaves the old one on intermediate values and outputs."""
     model = parse(
         "g (float[1,4] x) => (float[1,4] y, int64[2] n) { r = Relu(x)  t = Tanh(r)  n = Shape(t)  y = Reshape(t, n) }"
@@ -173,7 +173,7 @@ def test_what_is_left_of_an_old_interface(batch: str) -> None:
     check(model, {"x": draw(4, 4)})
 
 
-def test_what_only_the_file_knows_still_counts() -> None:
+def test_declared_shapes_count_where_inference_finds_none() -> None:
     """After an operator without inference, declared shapes are the only information."""
     model = parse(
         """g (float[N,4,8] x) => (float[N,4,8] y) {
@@ -192,7 +192,7 @@ MICROSOFT = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 
 
 @pytest.mark.parametrize("untyped", [False, True])
-def test_behind_an_operator_that_onnx_does_not_know(untyped: bool) -> None:
+def test_nodes_after_an_operator_that_onnx_does_not_know(untyped: bool) -> None:
     convolutions = parse(
         """g (float[N,16,8,8] x) => (float[N,16,8,8] y) { a = com.microsoft.Pad(x, none)
         p = Conv<pads=[1,1,1,1]>(a, w)  q = Tanh(p)  r = Conv<pads=[1,1,1,1]>(q, w)  y = Relu(r) }""",
@@ -301,7 +301,9 @@ def test_half_precision_and_the_layout_of_a_product(perm: str, second: bool) -> 
 
 @pytest.mark.parametrize("end", ["y = MatMul(t, w)", "m = MatMul(t, w)  a = Add(m, b)  y = Relu(a)"])
 @pytest.mark.parametrize(("shape", "perm"), [((4, 3), "1,0,2"), ((2, 4, 3), "1,2,0,3")])
-def test_a_batch_that_moves_behind_the_rows(shape: tuple[int, ...], perm: str, end: str) -> None:
+def test_float16_transpose_of_the_batch_becomes_one_after_the_matmul(
+    shape: tuple[int, ...], perm: str, end: str
+) -> None:
     """Float16 Transpose and MatMul without other nodes crash onnxruntime 1.31.1 on its CPU (tract's LSTMs)."""
     rows = ",".join("NMK"[: len(shape)])
     text = f"e = Gather(table, ids)  t = Transpose<perm=[{perm}]>(e)  {end}"
@@ -323,7 +325,7 @@ def test_a_batch_that_moves_behind_the_rows(shape: tuple[int, ...], perm: str, e
         ((5, 8), "1,2,0", "y = MatMul(w, t)"),
     ],
 )
-def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, end: str) -> None:
+def test_float16_transpose_of_the_batch_before_a_matmul_gets_an_axis(w: tuple[int, ...], perm: str, end: str) -> None:
     """The transposed factor gets a leading axis: longer rows, a residual, a batched factor, or it is the second factor.
 
     Moving the Transpose behind the GEMM would cost more, or give another result. Such GEMMs crash onnxruntime 1.31.1.
@@ -342,7 +344,7 @@ def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, en
     assert operators(again) == names
 
 
-def test_attention_whose_heads_lie_behind_the_rows() -> None:
+def test_attention_with_rows_before_heads() -> None:
     """PyTorch 1.8's Transformer: rows first, with sizes that no runtime infers, hence K's rank is unknown."""
     model = parse(
         """g (int64[S,N] ids) => (float[a,b,c] y) {
@@ -360,7 +362,7 @@ def test_attention_whose_heads_lie_behind_the_rows() -> None:
     assert "FusedAttention" in operators(found["rocm"][0])
 
 
-def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
+def test_float16_matmul_after_our_operator() -> None:
     """ONNX Runtime's CPU provider computes a float16 MatMul and its Transpose in float32, but not after our kernel."""
     model = parse(
         """g (float16[2,3,4,8] x) => (float16 y) {
@@ -374,7 +376,7 @@ def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
     assert "FusedConv" in operators(graphopt.optimize(model, target="cpu", ignore_cost_model=True)[0])
 
 
-def test_half_precision_kept_behind_a_transpose() -> None:
+def test_a_float32_matmul_after_a_float16_transpose() -> None:
     """A GEMM keeps float32 because of its range; the model for a GPU target also runs on the CPU."""
     model = parse(
         "g (float[4,3,8] x) => (float[a,b,c] y) { m = MatMul(x, v)  t = Transpose<perm=[1,0,2]>(m)  y = MatMul(t, w) }",
@@ -425,7 +427,7 @@ def test_ir_version_and_initializers(ir_version: int) -> None:
         )
 
 
-def test_a_model_with_nothing_to_do_comes_back_as_it_came() -> None:
+def test_a_model_without_rewrites_is_returned_unchanged() -> None:
     model = parse("g (float[N,4] x, float[4] b) => (float[N,4] y) { y = Add(x, b) }",
                   '<ir_version: 3, opset_import: ["" : 9]>', b=draw(4))  # fmt: skip
     after, _ = graphopt.optimize(model, target="portable")
@@ -518,7 +520,7 @@ def test_an_output_that_is_half_already() -> None:
 
 
 @pytest.mark.parametrize("precision", [None, "fp16"])
-def test_what_the_body_of_a_foreign_operator_reads_outside(precision: Precision | None) -> None:
+def test_outer_values_in_bodies_of_foreign_operators_keep_their_types(precision: Precision | None) -> None:
     """BeamSearch creates a session of its body, and takes the types of outer values from the body's value_info."""
     body = onnx.parser.parse_graph("b (float[N,8] p) => (float[N,8] q) { t = MatMul(p, w)  q = MatMul(t, r) }")
     for name in ("w", "r"):
@@ -543,7 +545,7 @@ def test_a_declared_type_that_contradicts_the_node() -> None:
 
 
 @pytest.mark.parametrize("default", [True, False])
-def test_a_product_whose_weight_is_an_input_leaves_a_remark(default: bool) -> None:
+def test_a_matmul_with_an_input_as_weight_leaves_a_remark(default: bool) -> None:
     model = parse(
         "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { m = MatMul(x, w)  s = Add(m, b)  y = Relu(s) }", b=draw(8)
     )

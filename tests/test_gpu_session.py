@@ -103,7 +103,7 @@ def sizes_run(script: Any, **changes: Any) -> Any:
     return script.SizesRun(256 << 20, **given)
 
 
-def test_what_many_sizes_miss(script: Any) -> None:
+def test_misses_of_a_run_over_many_sizes(script: Any) -> None:
     assert sizes_run(script).misses(evicts=False) == sizes_run(script).misses(evicts=True) == []
     slow = sizes_run(script, first=[1.2, 1.5])
     assert slow.misses(evicts=False) == ["ratio 1.35, above 1.3"] and not slow.misses(evicts=True)

@@ -100,7 +100,7 @@ def test_the_interface_becomes_half_when_asked(name: str) -> None:
     assert verify(before, later).equal
 
 
-def test_an_interface_in_half_that_was_not_asked_for_is_a_difference() -> None:
+def test_unrequested_float16_outputs_are_a_difference() -> None:
     before = model_from_text("g (float[2, 3] x, float[2, 3] z) => (float[2, 3] y) { y = Add(x, z) }")
     after = model_from_text(
         "g (float[2, 3] x, float[2, 3] z) => (float16[2, 3] y) { s = Add(x, z)  y = Cast<to=10>(s) }"
@@ -124,7 +124,7 @@ CONSTANT_BIAS = """g (float[2, 6, 8] q, float[2, 8, 6] k, float[2, 6, 8] v) => (
 @pytest.mark.parametrize(
     ("graph", "low"), [(ADDITIVE, LOWEST), (ADDITIVE, -1e30), (WHERE, LOWEST), (WHERE, -1e30), (WHERE, -np.inf)]
 )
-def test_a_row_that_is_masked_everywhere_stays_what_it_was(graph: str, low: float, target: str) -> None:
+def test_fully_masked_rows_keep_their_result(graph: str, low: float, target: str) -> None:
     constants = {"one": np.float32(1), "zero": np.float32(0), "low": np.float32(low)}
     before = model_from_text(graph, constants)
     before.graph.initializer.append(onnx.numpy_helper.from_array(weight(8, 8), "unused"))
@@ -232,7 +232,7 @@ def test_an_epsilon_that_would_vanish_stays() -> None:
 
 
 @pytest.mark.parametrize("op_type", ["Softmax", "ReduceMean", "Exp"])
-def test_statistics_and_what_only_they_read_stay(op_type: str) -> None:
+def test_statistics_and_their_inputs_are_kept_in_float32(op_type: str) -> None:
     attributes = "<axis=-1>" if op_type == "Softmax" else "<axes=[-1]>" if op_type == "ReduceMean" else ""
     graph = f"""g (float[2, 4] x) => (float[a, b] y) {{
         h = MatMul(x, w)  q = Mul(h, h)  s = {op_type}{attributes}(q)  y = MatMul(s, w2)
@@ -282,7 +282,7 @@ SQUEEZED = """g (float[2, 4, 8, 8] x) => (float[2, 3] y) {
 
 
 @pytest.mark.parametrize("axes", ["[2, 3]", "[-1, -2]"])
-def test_means_of_planes_take_float16_like_global_average_pooling(axes: str) -> None:
+def test_means_of_planes_become_float16_like_global_average_pooling(axes: str) -> None:
     before = model_from_text(SQUEEZED.replace("AXES", axes), {"w": weight(4, 4, 1, 1), "v": weight(4, 3)})
     after, report = convert(before)
     assert [n.op_type for n in after.graph.node].count("Cast") == 2
@@ -323,7 +323,7 @@ def test_small_constants_lose_bits_only_if_larger_values_are_added(residual: str
     assert compared.equal, compared.summary
 
 
-def test_a_folded_layer_scale_before_a_norm_takes_float16() -> None:
+def test_a_folded_layer_scale_before_a_norm_becomes_float16() -> None:
     """The scale of 1e-5 is part of the weight, which loses bits; the sum is computed by the norm behind it."""
     graph = """g (float[2, 6, 64] x) => (float[2, 6, 64] y) {
         p = MatMul(x, w)  q = Add(p, b)  s = Mul(q, scale)  r = Add(x, s)  n = LayerNormalization(r, g, b)
@@ -431,7 +431,7 @@ def test_functions_of_the_user_and_foreign_operators_stay() -> None:
 
 
 @pytest.mark.parametrize("target", ["rocm", "cpu"])
-def test_what_the_caller_keeps(target: str) -> None:
+def test_keep_float(target: str) -> None:
     graph = """g (float[2, 8] x) => (float[2, 8] y) {
         [first] h = MatMul(x, a)  [second] i = MatMul(h, b)  y = Relu(i)
     }"""
@@ -656,7 +656,7 @@ def stream(scale: float) -> onnx.ModelProto:
     return model_from_text(STREAM, {"table": weight(50, 32, seed=9), "eps": np.float32(1e-6), **weights})
 
 
-def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
+def test_a_residual_stream_beyond_the_range_is_kept_in_float32() -> None:
     """All GEMMs compute in float16, those that write the stream with smaller weights; sums and norms are in float32."""
     before = stream(9000)
     after, report = convert(before)

@@ -244,7 +244,7 @@ def unconditional_imports(path: Path) -> set[str]:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
-def test_the_entry_needs_the_standard_library_alone(name: str) -> None:
+def test_the_entry_point_imports_only_the_standard_library(name: str) -> None:
     """Ctrl-C during the command's imports shows one line, and `import graphopt` takes no time."""
     assert unconditional_imports(ROOT / name) <= sys.stdlib_module_names
 

@@ -124,13 +124,13 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
             onnx.checker.check_model(str(out / outcome.name), full_check=False)
 
 
-def test_one_that_takes_too_long(folder: Path, tmp_path: Path) -> None:
+def test_a_model_that_exceeds_the_timeout(folder: Path, tmp_path: Path) -> None:
     outcomes = optimize_all(folder, tmp_path / "out", timeout=0.001)
     assert {o.exit_code for o in outcomes} == {124}
     assert not [*(tmp_path / "out").rglob("*.onnx")]
 
 
-def test_what_could_not_be_run_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_did_not_start_is_repeated(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure for lack of memory or processes says nothing about the model."""
     (folder / "damaged.onnx").unlink()
     out = tmp_path / "out"

@@ -67,7 +67,7 @@ def test_out_that_is_no_file_is_refused(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("relative", [True, False])
-def test_a_link_stays_a_link(path: Path, tmp_path: Path, there: bool, relative: bool) -> None:
+def test_a_link_is_kept(path: Path, tmp_path: Path, there: bool, relative: bool) -> None:
     target = path.parent / "real.onnx"
     link = path.parent / "link.onnx"
     link.symlink_to(target.name if relative else target)
@@ -131,7 +131,7 @@ def test_a_model_in_a_cache_of_links(path: Path, tmp_path: Path) -> None:
         ("bisect", "IN", "--providers", "cpu,cpu", "--out", "LINK"),
     ],
 )
-def test_no_file_takes_the_place_of_another(path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_output_replaces_another_file(path: Path, arguments: tuple[str, ...]) -> None:
     folder = path.parent
     (folder / "hard").hardlink_to(path)
     (folder / "link").symlink_to(path)
@@ -195,7 +195,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", ["none", "a model", "IN"])
 @pytest.mark.parametrize("weights", ["--external-data", "--no-external-data"])
-def test_a_report_that_cannot_be_written_takes_the_model_back(path: Path, old: str, weights: str) -> None:
+def test_a_failed_report_restores_the_old_model(path: Path, old: str, weights: str) -> None:
     """Writing to /dev/full fails like a full disk, when the last file is written."""
     out, page = path.parent / "out.onnx", path.parent / "page.html"
     page.write_text("earlier")

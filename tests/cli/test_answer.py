@@ -75,7 +75,7 @@ def test_the_first_line_has_no_infinite_error_and_no_meaningless_one() -> None:
     assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (inconclusive: rounding decides)"
 
 
-def test_the_first_line_says_that_before_refuses_most_inputs() -> None:
+def test_the_first_line_reports_refused_inputs() -> None:
     row = compared(Verdict.EQUAL, 1.2e-6).rows[0]
     report = VerifyReport(Verdict.EQUAL, rows=[row], skipped={"batch 1": "too small", "batch 2": "too small"})
     assert equality(report) == "equal (worst 1.2e-6; BEFORE refuses 2 of 3 input sets)"
@@ -100,7 +100,7 @@ def test_answer() -> None:
     assert answer(Report("cpu", before=one.after, after=one.after)) == "unchanged: no pass finds anything to rewrite"
 
 
-def test_repeated_layers_are_said_once() -> None:
+def test_repeated_layers_are_shown_once() -> None:
     names = [f"/encoder/layer.{i}/attention/MatMul_{j}" for i in range(12) for j in (1, 2)]
     assert where(names[::2]) == "/encoder/layer.{0-11}/attention/MatMul_1"
     assert where(names) == "/encoder/layer.{0-11}/attention/MatMul_{1-2}"
@@ -342,7 +342,7 @@ def test_a_model_out_of_a_pipe(tmp_path: Path) -> None:
         graphopt.optimize(pipe, out)
 
 
-def test_what_github_shows(
+def test_github_annotations_and_summary(
     files: tuple[Path, Path], graphopt_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     summary = tmp_path / "summary.md"

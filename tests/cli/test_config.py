@@ -80,7 +80,7 @@ def test_without_a_file(folder: Path, graphopt_command: Command) -> None:
         ("[optimize", "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_named(folder: Path, graphopt_command: Command, text: str, words: str) -> None:
+def test_errors_name_the_file_and_the_problem(folder: Path, graphopt_command: Command, text: str, words: str) -> None:
     (folder / "graphopt.toml").write_text(text)
     result = graphopt_command("optimize", "../in.onnx", "--dry-run")
     assert result.exit_code == OptionError.exit_code

@@ -51,7 +51,7 @@ def test_multiply_adds_and_bytes() -> None:
     assert layer.status == Status.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 
 
-def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
+def test_sizes_after_computed_paddings() -> None:
     """Sizes after the paddings of torch's F.pad, which TorchScript exports as a computation in reverse order."""
     text = """g (float[1, 2, 8] x) => (float[N, C, L] y) {
         a = Reshape (given, pairs)

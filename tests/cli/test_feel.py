@@ -65,7 +65,7 @@ def loaded_by(*arguments: str) -> set[str]:
         "nonsense",
     ],
 )
-def test_what_starts_quickly_loads_little(arguments: str) -> None:
+def test_quick_commands_import_few_modules(arguments: str) -> None:
     loaded = loaded_by(*arguments.split())
     assert "typer" in loaded
     assert not loaded & {"sympy", "onnx", "onnx_ir", "numpy", "onnxruntime", "jinja2", "rich", "pydantic"}
@@ -87,7 +87,7 @@ def test_version_and_help_load_nothing() -> None:
 
 
 @pytest.mark.once
-def test_the_help_that_loads_nothing_is_what_the_parser_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constant_help_equals_that_of_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="graphopt")
@@ -96,13 +96,13 @@ def test_the_help_that_loads_nothing_is_what_the_parser_says(monkeypatch: pytest
 
 
 @pytest.mark.once
-def test_a_missing_file_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_before_slow_imports(tmp_path: Path) -> None:
     for command in ("optimize", "verify", "diff"):
         assert not loaded_by(command, str(tmp_path / "no.onnx"), str(tmp_path / "b.onnx")) & {"onnx", "numpy", "rich"}
 
 
 @pytest.mark.once
-def test_work_starts_with_what_it_needs(tmp_path: Path) -> None:
+def test_optimize_imports_only_required_modules(tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     onnx.save(ZOO["resnet18"](small=True, dynamic=True), path)
     loaded = loaded_by("optimize", str(path), "--dry-run", "-q", "--target", "cpu")
@@ -112,7 +112,7 @@ def test_work_starts_with_what_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_ctrl_c_says_so(tmp_path: Path) -> None:
+def test_ctrl_c_prints_a_message(tmp_path: Path) -> None:
     """Ctrl-C during a command prints a message; typer would exit silently."""
     # A shell's background job starts with SIGINT ignored, and so do its child processes.
     code = "import signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -157,7 +157,7 @@ def test_shell_completion() -> None:
 
 
 @pytest.mark.once
-def test_an_output_that_takes_no_more() -> None:
+def test_full_disks_and_closed_outputs() -> None:
     """A full disk gives one line of error, a closed reader none, and a closed stdout no failure."""
     full = "graphopt: [Errno 28] No space left on device\n"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -331,7 +331,7 @@ def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_progress_says_which_step_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_names_the_step_and_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 2.0, 8.0, 40.0])
     monkeypatch.setattr(progress, "perf_counter", lambda: next(clock))
     said: list[str] = []
@@ -349,7 +349,7 @@ def test_progress_says_which_step_and_what_is_left(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.once
-def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_operations_report_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ZOO["resnet18"](small=True, dynamic=True)
     path = tmp_path / "in.onnx"
     onnx.save(before, path)

@@ -131,7 +131,7 @@ def test_slower(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.exit_code == EXIT_SLOWER
 
 
-def test_notes_take_the_room_that_is_left() -> None:
+def test_notes_fill_the_remaining_lines() -> None:
     report = Report("cpu", notes=[f"note {i}" for i in range(9)])
     assert answer.details(report, written="a.onnx") == [
         *("written to a.onnx", "note 0", "note 1", "note 2"),
@@ -160,7 +160,7 @@ def test_codes_are_documented() -> None:
 
 @pytest.mark.parametrize(("precision", "ignore_cost_model"), [(None, True), ("bf16", False), ("bf16", True)])
 @pytest.mark.parametrize("name", ["mobilenet_v2", "gpt2", "chess", "yolo"])
-def test_multiply_adds_stay_what_they_are(name: str, precision: Any, ignore_cost_model: bool) -> None:
+def test_rewrites_do_not_change_multiply_adds(name: str, precision: Any, ignore_cost_model: bool) -> None:
     """A rewrite saves memory traffic, not multiply-adds; with an unknown size there is no count."""
     before = ZOO[name](small=True)
     _, report = graphopt.optimize(before, target="cpu", precision=precision, ignore_cost_model=ignore_cost_model)

@@ -44,7 +44,7 @@ tells = pytest.mark.skipif("ROCMExecutionProvider" in ort.get_available_provider
 
 @tells
 @pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32", "bfloat16"])
-def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
+def test_cpu_forecasts_match_sessions(dtype: str) -> None:
     """Creating a session fails if, and only if, a node is forecast on no provider."""
     for name, text in NODES.items():
         model = model_from_text(f"g ({dtype}[1, 4, 2, 2] x) => ({dtype}[a, b, c, d] y) {{ {text} }}", {}, opset=20)
@@ -65,7 +65,7 @@ def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
 
 
 @tells
-def test_what_has_no_kernel_is_not_computed_beforehand() -> None:
+def test_operators_without_a_kernel_are_not_folded() -> None:
     """ONNX Runtime expands CastLike into its definition after constant folding."""
     text = """g (float[4] x) => (float[4] y) {
         c = CastLike (k, x)  d = Neg (c)  e = Neg (k)  s = Add (x, d)  y = Div (s, e) }"""
@@ -77,7 +77,7 @@ def test_what_has_no_kernel_is_not_computed_beforehand() -> None:
 
 
 @tells
-def test_a_recurrent_layer_whose_batch_comes_first() -> None:
+def test_a_recurrent_layer_with_layout_1() -> None:
     text = """g (float[2, 3, 4] x) => (float[a, b, c, d] y, float[e, f, h] z) {
         y, z = GRU <hidden_size = 2, layout = 1> (x, w, r) }"""
     weights = {"w": np.ones((1, 6, 4), np.float32), "r": np.ones((1, 6, 2), np.float32)}
@@ -103,7 +103,7 @@ def test_a_constant_that_a_file_describes_without_a_type() -> None:
     assert [n.provider for n in forecast(model, "graphopt", min_nodes=2).nodes] == ["graphopt"] * 2
 
 
-def test_what_peers_publish() -> None:
+def test_tables_of_other_providers() -> None:
     for name in NAMES:
         table = read(name)
         assert table.repository.startswith("https://github.com/") and len(table.commit) == 40

@@ -74,7 +74,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
 
 
 @pytest.mark.once
-def test_what_cannot_be_timed_is_told_after_the_rest(
+def test_a_failed_timing_is_reported_after_the_other_results(
     graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]
 ) -> None:
     """The result of `--verify` is not lost when `--bench` gets a size that the model refuses."""
@@ -92,7 +92,7 @@ def test_what_cannot_be_timed_is_told_after_the_rest(
 
 
 @pytest.mark.once
-def test_a_schema_that_says_something(check: Callable[[Any], None]) -> None:
+def test_the_schema_rejects_wrong_reports(check: Callable[[Any], None]) -> None:
     from jsonschema import ValidationError
 
     for wrong in ({"schema": 1, "command": "diff"}, {"schema": 1, "command": "doctor", "graphopt": 0}):

@@ -130,12 +130,12 @@ def test_search_finds(address: tuple[str, int], tmp_path: Path) -> None:
     assert "float [1, 3]" in page and "&lt;b&gt;" in page
 
 
-def test_what_was_rewritten_says_so(address: tuple[str, int], tmp_path: Path) -> None:
+def test_rewritten_nodes_are_marked(address: tuple[str, int], tmp_path: Path) -> None:
     page = seen(address, "identity layer.7/", tmp_path)
     assert re.search(r'<button class="node changed" data-node="before \d+">Identity', page)
 
 
-def test_what_the_browser_is_given_at_first(address: tuple[str, int], tmp_path: Path) -> None:
+def test_the_browser_first_gets_only_the_layers(address: tuple[str, int], tmp_path: Path) -> None:
     """The browser gets only the layers of the 5,000 nodes, and sends no request to other hosts."""
     page = visit(f"http://{address[0]}:{address[1]}/", tmp_path)
     assert {url.rpartition("/")[0] for url in page.requests if not url.startswith("data:")} == {
@@ -144,7 +144,7 @@ def test_what_the_browser_is_given_at_first(address: tuple[str, int], tmp_path: 
     assert LAYERS < page.elements < 1000
 
 
-def test_it_stays_on_this_machine(address: tuple[str, int]) -> None:
+def test_the_page_is_served_on_the_loopback_interface_only(address: tuple[str, int]) -> None:
     assert view.HOST == "127.0.0.1"
 
     def answer(path: str, host: str) -> http.client.HTTPResponse:

@@ -263,7 +263,7 @@ def test_t13_mask_shapes(shape: tuple[int, ...]) -> None:
     assert fused(after)
 
 
-def test_t14_gpt2_projection_of_rank_3_stays_a_matmul() -> None:
+def test_t14_gpt2_projection_of_rank_3_is_kept_as_a_matmul() -> None:
     text = """g (float[B, S, 12] x) => (float[B, S, 12] y) {
         h = MatMul(x, w)
         hb = Add(h, c)
@@ -524,7 +524,7 @@ def test_t32_conv_output_is_read_elsewhere() -> None:
         same(model, {"x": normal(2, 3, 6, 5), "flag": np.array(flag)})
 
 
-def test_t33_every_attention_core_that_stays_has_a_remark() -> None:
+def test_t33_every_unfused_attention_has_a_remark() -> None:
     model, feeds = attention(scale="s2 = Mul(s, per_head)", per_head=normal(3, 1, 1))
     after, report = same(model, feeds)
     if not fused(after):

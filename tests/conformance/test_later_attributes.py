@@ -23,7 +23,7 @@ CONSIDERED = {
 }
 
 
-def test_what_operators_have_got_is_considered() -> None:
+def test_additions_to_operators_are_classified() -> None:
     """Before raising NEWEST_KNOWN_OPSET, classify each addition as read, refused, or irrelevant."""
     versions: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():

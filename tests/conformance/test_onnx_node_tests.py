@@ -75,7 +75,7 @@ def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_affine_grid_2d_expanded", "test_affine_grid_2d_align_corners_expanded"])
-def test_what_loads_at_the_default_level_still_loads(name: str) -> None:
+def test_models_still_load_at_the_default_level(name: str) -> None:
     """At its default level ONNX Runtime folds more constants, here an If with a constant condition and then a Range."""
     model = onnx.ModelProto()
     model.CopyFrom(CASES[name].model)

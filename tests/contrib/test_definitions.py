@@ -109,7 +109,7 @@ def test_verify_names_the_key_that_windows_differ_by() -> None:
 
 @pytest.mark.skipif(RUNTIME < (1, 31), reason="its kernel reads memory that was never written")
 @pytest.mark.parametrize("attributes", [{}, {"local_window_size": 2}, {"local_window_size": 2, "softcap": 2.0}])
-def test_queries_in_the_padding_of_a_prompt_see_the_keys_of_their_sequence(attributes: dict[str, float]) -> None:
+def test_queries_in_the_padding_attend_to_their_sequence(attributes: dict[str, float]) -> None:
     """Sequences of 5, 2 and 1 tokens, padded to 5: each row equals that of ONNX Runtime's kernel, zeros included."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     rng = np.random.default_rng(0)

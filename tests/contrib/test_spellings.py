@@ -113,7 +113,7 @@ def test_same_graph(target: str, ignore_cost_model: bool, kind: str, symbolic: b
     assert stay == []
 
 
-def test_what_differs_on_cpus() -> None:
+def test_nodes_that_are_kept_on_cpus() -> None:
     """com.microsoft nodes are kept only where ONNX Runtime's kernels were measured to be faster."""
     ours, others, stay = operators(block(CONTRIB.format(attention=ATTENTION["causal"]), bias=False), "cpu", False)
     assert ours == {"FusedRmsNormAddSum": 2}

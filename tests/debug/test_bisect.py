@@ -60,7 +60,7 @@ def test_finds_the_planted_fault() -> None:
     onnx.checker.check_node(minimal.graph.node[0])
 
 
-def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
+def test_a_model_that_runs_only_at_the_default_level() -> None:
     """The runtime has no float64 Erf kernel; at its default level it removes this Erf, since only its shape is read."""
     pool = "MaxPool <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]>"
     model = model_from_text(
@@ -75,7 +75,7 @@ def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
     assert result.minimal is not None
 
 
-def test_what_is_random_is_not_blamed() -> None:
+def test_random_outputs_are_not_the_culprit() -> None:
     """One output is random: the culprit is still found, and a comparison of providers reports a random model."""
     pool = "MaxPool <kernel_shape: ints = [3, 3]>"
     model = model_from_text(

@@ -37,7 +37,7 @@ def test_weights_become_constants(legacy: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
-def test_the_summary_says_how_many_candidates_it_frees(sites: int) -> None:
+def test_the_summary_counts_the_candidates_that_freezing_allows(sites: int) -> None:
     """Each candidate counts once, even if several passes refuse it. With frozen initializers all are rewritten."""
     rng = np.random.default_rng(0)
     shapes = {"s": [4], "b": [4], "m": [4], "v": [4], "w": [4, 4, 3, 3], "u": [4, 4, 1, 1]}

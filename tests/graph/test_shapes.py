@@ -124,7 +124,7 @@ def assert_size(size: Size, real: int, found: Mapping[str, int]) -> None:
         assert sum(c * np.prod([found[s] for s in p], initial=1) for p, c in size.terms) == real
 
 
-def test_what_is_found(model: onnx.ModelProto) -> None:
+def test_shapes_of_exported_chains(model: onnx.ModelProto) -> None:
     """Results are not only right but also complete: exporters' chains become products of the inputs' symbols."""
     view = claims(model)
     shapes = view.shapes
@@ -193,7 +193,7 @@ def test_unknown_sizes_are_never_equal() -> None:
     assert found["a"] != found["b"]
 
 
-def test_an_if_returns_what_its_branches_agree_on() -> None:
+def test_an_if_has_the_equal_dimensions_of_its_branches() -> None:
     """Each output is treated separately, also in nested Ifs and after a Reshape that onnx's inference cannot follow."""
     model = model_from_text(
         """g (bool c, float[B, 6] x) => (float[P] p, float[Q] q) {
@@ -307,7 +307,7 @@ def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(asked.values()) == {1}
 
 
-def test_what_is_only_close_decides_no_size() -> None:
+def test_rounded_floats_determine_no_size() -> None:
     """Shape arithmetic in floats is only followed if it is exact."""
     model = model_from_text(
         """g (float[6, 7] x) => (int64[2] half, int64[2] third) {

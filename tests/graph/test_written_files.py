@@ -193,7 +193,7 @@ def test_lower_to_another_opset(form: Form, tmp_path: Path) -> None:
     np.testing.assert_array_equal(run_alone(out, tmp_path / "alone"), run(path))
 
 
-def test_what_is_shared_in_a_file_is_copied_once(tmp_path: Path) -> None:
+def test_shared_bytes_of_a_file_are_copied_once(tmp_path: Path) -> None:
     out = tmp_path / "fast.onnx"
     graphopt.optimize(model(tmp_path / "in", same_offsets), out)
     assert out.with_name("fast.onnx.data").stat().st_size == 3200 + 4 * SIDE * SIDE
@@ -438,7 +438,7 @@ def test_sharing_weights_of_a_folder_below(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(tmp_path / "fast.onnx"), run(path))
 
 
-def test_what_cannot_be_shared(tmp_path: Path) -> None:
+def test_sharing_is_refused(tmp_path: Path) -> None:
     path = model(tmp_path / "in")
     (tmp_path / "out").mkdir()
     with pytest.raises(ModelSaveError, match="needs OUT in the folder of the model that it shares with"):

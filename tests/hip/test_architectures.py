@@ -85,7 +85,7 @@ if clang():
 
     @pytest.mark.once
     @pytest.mark.parametrize("arch", sorted(known() & {*AMD}))
-    def test_llvm_says_the_same(arch: str) -> None:
+    def test_the_table_agrees_with_llvm(arch: str) -> None:
         """Compares waves, matrix units, LDS, and, through the number of concurrent waves, the registers of a SIMD."""
         row = AMD[arch]
         done = compile_probe(arch, row, more=0)

@@ -35,7 +35,7 @@ if ARCHITECTURES and has_tools():
 
     @pytest.mark.once
     @pytest.mark.parametrize("arch", ARCHITECTURES)
-    def test_plans_give_what_kernels_take(arch: str) -> None:
+    def test_plans_match_the_parameters_of_kernels(arch: str) -> None:
         folder = build_for_tests("gpu_harness")
         harness = Harness(folder / "libgpu_harness.so")
         facts = harness.typical_facts(arch)

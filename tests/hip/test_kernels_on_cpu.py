@@ -172,7 +172,7 @@ def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) ->
     assert len(plan.launches) == 2 and end - m < pixels <= end
 
 
-def test_matrices_beyond_a_grid_have_a_launch_of_their_own(libraries: Libraries) -> None:
+def test_matrices_beyond_a_grid_get_another_launch(libraries: Libraries) -> None:
     """Checks an integer GEMM: only the last launch runs, on the matrices beyond the first launch's grid."""
     harness, kernels = libraries[32]
     most, rest = 65535, 3

@@ -31,7 +31,7 @@ def _by_name(model: onnx.ModelProto) -> dict[str, Case]:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint32", "uint64", "int16"])
-def test_integers_go_to_the_limits_of_their_type(dtype: str) -> None:
+def test_integers_reach_the_limits_of_their_type(dtype: str) -> None:
     model = model_from_text(f"g ({dtype}[N] x) => (int64[N] y) {{ y = Cast <to: int = 7> (x) }}")
     values = np.concatenate([a.reshape(-1) for a in _feeds(model, "x")])
     limits = np.iinfo(dtype)
@@ -175,7 +175,7 @@ def test_decisions_without_an_order_restrict_no_element(holds: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["Scaler", "Concat", "Sub"])
-def test_thresholds_behind_other_operators(path: str) -> None:
+def test_thresholds_of_trees_after_other_operators(path: str) -> None:
     """x1 reaches 3.25 through a Scaler, a Concat of columns or a difference in front of the tree."""
     model = _tree()
     tree = model.graph.node[0]
@@ -261,7 +261,7 @@ def test_zero_where_no_key_is_seen() -> None:
     assert not graphopt.verify(before, model_from_text(KEYS.format(end=guarded), constants, opset=18))
 
 
-def test_the_report_names_what_rounding_decides() -> None:
+def test_the_report_names_inconclusive_outputs() -> None:
     """For small x, (x + 1e6) - 1e6 consists of the rounding of the sum."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { s = Add(x, far) y = Sub(s, far) }"
     before = model_from_text(text, {"far": np.full(8, 1e6, np.float32)})

@@ -68,7 +68,7 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
         ),
     ],
 )
-def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) -> None:
+def test_inputs_that_cannot_be_generated(type_: str, node: str, words: str, tmp_path: Path) -> None:
     """The message names the file, the input and the remedy."""
     path = tmp_path / "odd.onnx"
     text = f'<ir_version: 10, opset_import: ["": 21]> g ({type_} x) => (int64[N] y) {{ y = {node} }}'
@@ -161,7 +161,7 @@ def test_a_time_step_is_no_flag() -> None:
     assert max(seen(model, "t")) > 100
 
 
-def test_a_flag_takes_each_number_that_is_asked_for() -> None:
+def test_a_flag_gets_each_compared_integer() -> None:
     body = """g (int64 flag, float[2] x) => (float[2] y) {
         on = Equal(flag, two)
         y = If (on) <
@@ -268,7 +268,7 @@ def test_the_longest_that_the_model_takes() -> None:
 
 
 @pytest.mark.parametrize("axis", [2, 3])
-def test_pixels_far_out(axis: int) -> None:
+def test_distant_pixels_are_tried(axis: int) -> None:
     """One tried image is as long as a photograph is wide; the report states the largest size that was tried."""
     text = """g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) {
         s = Shape(x) n = Gather(s, axis) r = Range(zero, n, one) f = Less(r, most) c = Cast <to: int = 1> (f)
@@ -326,7 +326,7 @@ SIZED = {
 
 
 @pytest.mark.parametrize("which", SIZED)
-def test_what_says_how_large_something_is_stays_small(which: str) -> None:
+def test_inputs_that_are_sizes_are_small(which: str) -> None:
     """A size drawn from 0 to 999 makes outputs of gigabytes, and a size that does not fit tests nothing."""
     inputs, body = SIZED[which]
     constants = {"one": np.array([1]), "two": np.array(2)}
@@ -402,7 +402,7 @@ def test_input_options() -> None:
         ("float", (2, 1), "the lower first"),
     ],
 )
-def test_a_range_that_no_number_of_the_type_lies_in(dtype: str, ends: tuple[float, float], said: str) -> None:
+def test_a_range_beyond_the_type_is_refused(dtype: str, ends: tuple[float, float], said: str) -> None:
     model = model_from_text(f"g ({dtype}[N] x) => ({dtype}[N] y) {{ y = Identity(x) }}")
     with pytest.raises(OptionError, match=said):
         verify(model, model, ranges={"x": ends})
@@ -487,7 +487,7 @@ def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int
     assert verify(before, before) and verify(after, after)
 
 
-def test_integers_that_a_float_is_made_of_alone() -> None:
+def test_integers_that_become_floats_are_not_large() -> None:
     """A time step becomes an angle, whose sine is not compared at a million: no larger integers are tried."""
     model = model_from_text("g (int64[N, 8] x) => (float[N, 8] y) { f = Cast <to: int = 1> (x) y = Sin(f) }")
     assert uses_of(deserialized(model))["x"].bits is None

@@ -86,7 +86,7 @@ def test_frames_of_a_mask_follow_from_samples() -> None:
         ("n = Concat <axis: int = 2> (c, k)", "i = Identity(c) n = Concat <axis: int = 2> (i, k)"),
     ],
 )
-def test_one_new_token_behind_a_long_past(old: str, new: str) -> None:
+def test_one_new_token_after_a_long_past(old: str, new: str) -> None:
     cases = make_cases(model_from_text(STEP.replace(old, new) if old else STEP), seed=0)
     steps = {(c.feeds["q"].shape[2], c.feeds["c"].shape[2]) for c in cases}
     assert {(1, 17), (1, 129), (1, 1025)} <= steps
@@ -123,7 +123,7 @@ def test_corners_and_drawn_sizes() -> None:
     assert found == _sizes(make_cases(model, seed=0), "x")
 
 
-def test_sizes_grow_until_the_model_takes_them() -> None:
+def test_sizes_grow_until_the_model_accepts_them() -> None:
     """A speech feature extractor refuses fewer than 400 samples, and 512 samples give its attention one frame."""
     taken: list[int] = []
 
@@ -188,7 +188,7 @@ def test_estimates_of_a_convolution_and_a_recurrence() -> None:
 
 
 @pytest.mark.parametrize("given", ["x, , scales", "x, , , sizes"])
-def test_estimates_behind_a_resize(given: str) -> None:
+def test_estimates_after_a_resize(given: str) -> None:
     """Shape inference ignores fractional scales; the estimate uses them."""
     model = model_from_text(
         f"g (float[N, 1, H, W] x) => (float[N, 1, A, B] y) {{ r = Resize({given}) y = Relu(r) }}",

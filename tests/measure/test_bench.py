@@ -110,7 +110,7 @@ def test_interleaving_reverses_the_order_every_round() -> None:
     assert rounds[-4:] in (["ab", "ba", "ab", "ba"], ["ba", "ab", "ba", "ab"])
 
 
-def test_profile_leaves_out_the_warm_up_and_takes_the_median() -> None:
+def test_profile_is_the_median_without_the_warm_up() -> None:
     events: list[dict[str, Any]] = []
     for run, duration in enumerate([900] * WARM_UP_RUNS + [10, 70, 20]):
         start = 1000 * run
@@ -135,7 +135,7 @@ def test_profile_of_a_gpu_counts_kernels_not_launches() -> None:
     assert times == {"conv": (90.0, True), "shape": (3.0, False)}
 
 
-def test_placement_counts_copies_and_what_fell_to_the_cpu() -> None:
+def test_placement_counts_copies_and_nodes_on_the_cpu() -> None:
     nodes = [
         NodeTime("a", "Conv", "ROCMExecutionProvider", 1.0, 4),
         NodeTime("m", "MemcpyToHost", "ROCMExecutionProvider", 1.0, 400),
@@ -215,7 +215,7 @@ def test_more_work_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.speedup < 0.7
 
 
-def test_one_side_alone() -> None:
+def test_a_single_model_has_no_ratio() -> None:
     report = bench(matmuls(2), threads=(1,), seconds=0.05, memory=False)
     (row,) = report.rows
     assert (row.after, row.speedup, row.verdict) == (None, None, "")
@@ -251,13 +251,13 @@ def test_integer_divisions_that_end_the_process(inputs: dict[str, Any] | None, t
             limit_error(model, 0.1)
 
 
-def test_inputs_that_a_model_takes_are_looked_for(tmp_path: Path) -> None:
+def test_accepted_inputs_are_searched(tmp_path: Path) -> None:
     """The axis must be 0 or 1; an unconstrained integer is first tried with any value."""
     text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
     bench(model_from_text(text, {}), threads=(1,), seconds=0.0, memory=False, profile=False)
 
 
-def test_sizes_that_a_model_takes_are_looked_for() -> None:
+def test_accepted_sizes_are_searched() -> None:
     """A text line recognizer accepts only one height; accepted values of the other sizes are kept."""
     text = (
         "g (float[N, 3, H, W] x) => (float[M, 1, L] y) { r = ReduceMean <axes = [1], keepdims = 0> (x) y = Mul (r, k) }"
@@ -278,7 +278,7 @@ def test_a_state_has_as_many_rows_as_the_batch() -> None:
     assert row.setting.sizes == {"N": 1, "L": 128, "M": 1}
 
 
-def test_what_does_not_run_is_named(tmp_path: Path) -> None:
+def test_errors_name_a_model_that_does_not_run(tmp_path: Path) -> None:
     """The error names the file, the node and the fix, also if profiling ran a copy of the file with node names."""
     text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
     onnx.save(model_from_text(text, {}), tmp_path / "net.onnx")

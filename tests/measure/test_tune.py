@@ -28,7 +28,7 @@ def small(name: str = "resnet18") -> onnx.ModelProto:
     return ZOO[name](small=True, dynamic=True)
 
 
-def test_what_a_measurement_says() -> None:
+def test_a_measurement_decides_only_beyond_noise() -> None:
     assert WIN.is_faster is True
     assert LOSS.is_faster is False
     assert UNCLEAR.is_faster is None
@@ -66,7 +66,7 @@ def test_the_whole_model_has_the_last_word() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "bert", "sd_block"])
-def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path) -> None:
+def test_cut_out_candidates_compute_the_same(name: str, tmp_path: Path) -> None:
     model = small(name)
     sizes = {"sequence": 16} if name == "bert" else {}
     work = _Work(tmp_path, model, Target("cpu"), "CPUExecutionProvider", 1, sizes)
@@ -202,7 +202,7 @@ def test_the_file_is_named_that_does_not_run(tmp_path: Path) -> None:
             command(tmp_path / "int4.onnx", target="cpu")
 
 
-def test_inputs_that_a_model_takes_are_looked_for() -> None:
+def test_accepted_inputs_are_searched() -> None:
     text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
     assert graphopt.tune(model_from_text(text, {}), target="cpu", threads=1, seconds=0.0).measurements == {}
 

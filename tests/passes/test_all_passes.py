@@ -29,7 +29,7 @@ def ops_of_function(model: onnx.ModelProto, domain: str) -> list[str]:
     return [n.op_type for f in model.functions if f.domain == domain for n in f.node if n.op_type != "Constant"]
 
 
-def test_the_users_functions_are_rewritten_from_their_bodies_alone() -> None:
+def test_functions_of_the_user_are_rewritten_separately() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[N, 2, 5, 5] x) => (float[N, 1, 5, 5] y) { t = mine.f(x) y = mine.h(t) }
@@ -150,7 +150,7 @@ def test_outputs_that_are_inputs_initializers_and_each_other() -> None:
     assert [o.name for o in after.graph.output] == ["a", "b", "c", "w"]
 
 
-def test_an_old_file_whose_initializers_are_inputs() -> None:
+def test_an_old_file_lists_initializers_as_inputs() -> None:
     """Below IR version 4 every initializer is an input as well, and none can be overridden."""
     text = """g (float[2, 4, 5, 5] x, float[4, 4, 1, 1] W, float[4] s) => (float[2, 4, 5, 5] y) {
         t = Conv (x, W)
@@ -190,7 +190,7 @@ def test_a_scale_tells_how_many_channels_there_are() -> None:
     assert [n.op_type for n in after.graph.node] == ["ScaleShift", "FusedAttentionMask"]
 
 
-def test_a_value_that_takes_a_declared_shape() -> None:
+def test_a_value_gets_the_declared_shape_of_an_output() -> None:
     """The rank of r is unknown until r becomes the graph output y, which has a declared shape."""
     text = """g (bool c, float[N, 4] x) => (float[N, 1] y, float[N, 1] z) {
         r = If (c) <then_branch = p () => (float a) { a = ReduceMean(x, axes) },
@@ -206,7 +206,7 @@ def test_a_value_that_takes_a_declared_shape() -> None:
 
 
 @pytest.mark.parametrize("channels", ["4", "C"])
-def test_why_not_stays_in_the_report_when_a_fallback_takes_the_node(channels: str) -> None:
+def test_refusals_are_reported_if_a_fallback_rewrites_the_node(channels: str) -> None:
     """With an unknown number of channels, shapes are inferred again after the rewrite, and the passes run again."""
     text = f"""g (float[N, {channels}, 5, 5] x) => (float[N, 4, 5, 5] t, float[N, 4, 5, 5] y) {{
         t = Conv (x, W)
@@ -221,7 +221,7 @@ def test_why_not_stays_in_the_report_when_a_fallback_takes_the_node(channels: st
     assert counts["scale_shift"] == (1, 0)
 
 
-def test_shapes_behind_a_node_of_ours_stay_known() -> None:
+def test_shapes_after_our_nodes_are_known() -> None:
     """Inference cannot follow Reshapes in a function body; without shapes a second run would assume a large Conv."""
     text = """g (float[N, 16, 4, 9] x, float[M, 1, 1, 1] z) => (float[A, B, C, D] y, float[E, F, G, H] q) {
         grouped = Reshape (x, grouping)

@@ -160,20 +160,20 @@ BACK = """g (float[N, L, 4, 6] x) => (float[A, B, C, D] y) {
 
 @pytest.mark.parametrize("flat", [[0, 0, 24], [0, -1, 24], [0, 0, -1]])
 @pytest.mark.parametrize("back", [[0, 0, 4, 6], [0, 0, 4, -1], [0, -1, 4, 6]])
-def test_a_shape_that_comes_back(flat: list[int], back: list[int]) -> None:
+def test_a_second_reshape_restores_the_shape(flat: list[int], back: list[int]) -> None:
     """One Reshape merges the heads and the next one splits them, for any batch and length."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Neg"]
 
 
 @pytest.mark.parametrize(("flat", "back"), [([0, 0, 24], [0, 0, 6, 4]), ([3, 2, 24], [0, 0, 4, 6])])
-def test_a_shape_that_does_not_come_back(flat: list[int], back: list[int]) -> None:
+def test_a_second_reshape_gives_another_shape(flat: list[int], back: list[int]) -> None:
     """A 0 in `back` copies a dimension of the first Reshape's result, not of x."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Reshape", "Reshape", "Neg"]
 
 
-def test_a_shape_that_comes_back_for_one_of_two_readers() -> None:
+def test_a_second_reshape_restores_the_shape_for_one_reader() -> None:
     text = BACK.replace("y) {", "y, float[E, F, G] z) {").replace("y = Neg(u)", "y = Neg(u)\n z = Abs(t)")
     model = model_from_text(text, {"a": np.array([0, 0, 24]), "b": np.array([0, 0, 4, 6])})
     assert sorted(clean(model, {"x": draw(2, 3, 4, 6)})) == ["Abs", "Neg", "Relu", "Reshape"]
@@ -427,7 +427,7 @@ def test_quantization_pairs_stay_two() -> None:
     ]
 
 
-def test_dead_code_goes_and_unknown_code_stays() -> None:
+def test_unused_nodes_are_removed_except_unknown_operators() -> None:
     text = """g (float[2, 3] x) => (float[2, 3] y) {
         a = Neg(x)
         b = Exp(a)
@@ -448,7 +448,7 @@ def test_optional_outputs_of_a_training_norm_stay() -> None:
     assert clean(model_from_text(text, {"g": np.ones(3, np.float32)}), {"x": draw(2, 3, 4)}) == ["BatchNormalization"]
 
 
-def test_bodies_and_what_they_read() -> None:
+def test_bodies_and_their_outer_values() -> None:
     text = """g (bool c, float[2, 3] x) => (float[2, 3] y) {
         k = Add(w, w)
         i = Identity(x)
@@ -469,7 +469,7 @@ def test_bodies_and_what_they_read() -> None:
 # -- branches that always run --------------------------------------------------------------------------------------
 
 
-def test_the_branch_of_a_constant_condition_takes_the_place_of_its_if() -> None:
+def test_a_constant_condition_replaces_the_if_by_its_branch() -> None:
     text = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) {
         n = Size(x)
         c = Equal(n, six)

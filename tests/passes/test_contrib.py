@@ -165,7 +165,7 @@ def test_refuses_an_attribute_of_the_function_around_it() -> None:
     assert result.codes() == ["FUNCTION_ATTRIBUTE"]
 
 
-def test_what_the_model_defines_itself_is_left_alone() -> None:
+def test_operators_that_the_model_defines_are_kept() -> None:
     text = """g (float[4] x) => (float[4] y) { y = com.microsoft.Gelu(x) }
         <domain: "com.microsoft", opset_import: ["" : 17]> Gelu (x) => (y) { y = Relu(x) }"""
     header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'

@@ -113,7 +113,7 @@ def test_refusals_on_a_gpu(graph: str, weights: dict[str, np.ndarray], code: str
         ("m = MatMul(x, w)  y = Add(m, b)", ["Linear"]),
     ],
 )
-def test_what_it_cannot_take_stays_behind_it(body: str, ops: list[str]) -> None:
+def test_unsupported_nodes_remain_after_the_linear(body: str, ops: list[str]) -> None:
     text = f"g (float[2, 3, 4] x, float[2, 1, 6] one_row, float[2, A, 6] unknown) => (float[2, 3, 6] y) {{ {body} }}"
     model = model_from_text(text, W)
     result = rewrite(model, [FeedForward()], device="cuda")

@@ -208,7 +208,7 @@ def test_no_candidates(body: str) -> None:
     assert rewrite(model, [FoldAffine()]).remarks == []
 
 
-def test_the_halving_of_gelu_stays_for_the_runtime_to_fuse() -> None:
+def test_a_factor_of_gelu_is_kept_for_the_runtime() -> None:
     body = "z = Div(x, r)\n e = Erf(z)\n p = Add(e, one)\n h = Mul(x, p)\n t = Mul(h, half)\n y = MatMul(t, W)"
     constants = {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5), "W": draw(4, 5)}
     text = f"g (float[2, 3, 4] x) => (float[2, 3, 5] y) {{ {body} }}"
@@ -259,7 +259,7 @@ def test_the_runtime_still_fuses_a_norm_that_stays(tmp_path: Path) -> None:
     assert [n.op_type for n in onnx.load(tmp_path / "fused.onnx").graph.node] == ["LayerNormalization", "Gemm"]
 
 
-def test_the_scale_of_an_rms_norm_stays_for_the_runtime_to_fuse() -> None:
+def test_the_scale_of_an_rms_norm_is_kept_for_the_runtime() -> None:
     assert rewrite(norm_before_gemm(RMS_NORM), [FoldAffine()]).codes() == ["NO_GAIN"]
 
 
@@ -272,7 +272,7 @@ def test_the_scale_of_an_rms_norm_stays_for_the_runtime_to_fuse() -> None:
         ("cpu", NORM.replace("axes = [-1]", "axes = [0]")),
     ],
 )
-def test_scale_and_shift_of_what_no_runtime_fuses(device: str, body: str) -> None:
+def test_scale_and_shift_of_norms_that_no_runtime_fuses(device: str, body: str) -> None:
     model = norm_before_gemm(body)
     after = rewrite(model, [FoldAffine()], device=device)
     assert set(after.codes()) == {"APPLIED"}

@@ -95,7 +95,7 @@ def test_ahead_of_an_unpadded_conv(group: int, pad: str) -> None:
     assert check(model_from_text(text, weights), {"x": draw(2, 6, 7, 5)}) == ["Conv"]
 
 
-def test_a_mere_scale_goes_into_a_padded_conv() -> None:
+def test_a_scale_without_shift_folds_into_a_padded_conv() -> None:
     weights = {"W": draw(8, 6, 3, 3), **statistics(6)}
     weights["b"] = weights["m"] = np.zeros(6, np.float32)
     text = """g (float[N, 6, 7, 5] x) => (float[N, 8, 7, 5] y) {
@@ -130,7 +130,7 @@ def test_half_precision_data_with_single_precision_statistics() -> None:
     assert check(model, {"x": draw(2, 4, 7, 5, dtype=np.float16)}, 1e-2) == ["Conv"]
 
 
-def test_a_shared_weight_is_left_alone() -> None:
+def test_a_shared_weight_is_not_changed() -> None:
     weights = {"W": draw(6, 6, 3, 3)}
     weights |= {f"{n}{i}": a for i in (1, 2) for n, a in statistics(6).items()}
     text = """g (float[N, 6, 7, 5] x) => (float[N, 6, 7, 5] y, float[N, 6, 7, 5] z, float[N, 6, 7, 5] w) {

@@ -332,7 +332,7 @@ def test_mask_as_a_factor(form: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["d, s", "s, d"])
-def test_bias_that_comes_from_a_product(order: str) -> None:
+def test_a_bias_that_a_matmul_produces(order: str) -> None:
     """Lc0: a small network generates the bias; either operand of the Add could be the scores."""
     text = f"""g (float[B, 4, 9, 8] q, float[B, 4, 9, 8] k, float[B, 4, 9, 6] v, float[B, 4, 5] latent) => (float[B, 4, 9, 6] o) {{
       kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  g = MatMul(latent, w)  d = Reshape(g, grid)
@@ -417,7 +417,7 @@ def test_masks_that_are_not_causal_for_sure() -> None:
     check(model, {**operands(), "pad": pad}, "FusedAttentionBiasCausal", rest=[])
 
 
-def test_many_tokens_take_no_memory() -> None:
+def test_many_tokens_need_no_memory() -> None:
     """A static image of 512 x 512 has 2^36 scores, so no array of their size may be created."""
     after = fuse(core(SOFTMAX, rows=str(1 << 18), keys=str(1 << 18)))
     assert after.op_types == ["FusedAttention"], after.remarks
@@ -833,7 +833,7 @@ def test_causal_attention_node() -> None:
         )
 
 
-def test_attention_node_takes_the_head_transposes() -> None:
+def test_attention_node_includes_the_transposes_of_heads() -> None:
     text = """g (float[B, S, 4, 8] q, float[B, T, 4, 8] k, float[B, T, 4, 8] v) => (float[B, S, 4, 8] o) {
       qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 1, 3]> (k)
       vt = Transpose <perm = [0, 2, 1, 3]> (v)  a = Attention(qt, kt, vt)  o = Transpose <perm = [0, 2, 1, 3]> (a) }"""

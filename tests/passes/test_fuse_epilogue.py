@@ -99,7 +99,7 @@ def test_half_precision(node: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "suffix"), [("s = Sigmoid(t)\n y = Mul(s, t)", "Silu"), ("y = Relu(t)", "Relu")])
-def test_behind_a_group_norm(body: str, suffix: str) -> None:
+def test_an_activation_after_a_group_norm_is_fused(body: str, suffix: str) -> None:
     norm = "t = GroupNormalization <num_groups = 2> (x, a, c)"
     text = f"g (float[N, 6, 7, 5] x) => (float[N, 6, 7, 5] y) {{ {norm}\n {body} }}"
     before = model_from_text(text, {"a": draw(6), "c": draw(6)}, opset=21)
@@ -213,7 +213,7 @@ def test_prelu_of_each_channel(node: str, slope: str, dtype: str, add: str) -> N
     assert rewrite(after.proto, WITH_SLOPES, ignore_cost_model=True).proto == after.proto
 
 
-def test_what_is_not_below_zero_has_no_slope() -> None:
+def test_non_negative_values_are_not_multiplied_by_the_slope() -> None:
     """A multiplication by an infinite slope would turn 0 into NaN."""
     text = (
         "g (float[1, 3, 5, 4] x) => (float[1, 3, 5, 4] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = PRelu(t, s) }"
@@ -256,7 +256,7 @@ def test_refused_slopes(code: str, body: str, outputs: str) -> None:
     assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == [code]
 
 
-def test_an_activation_in_a_branch_stays_there() -> None:
+def test_an_activation_in_a_branch_is_refused() -> None:
     text = f"""g (bool q, XT x) => (XT y) {{ {NODES["ScaleShift"]}
         y = If (q) <then_branch = p () => (XT i) {{ i = Relu(t) }}, else_branch = e () => (XT j) {{ j = Neg(x) }}> }}"""
     before = model_from_text(text.replace("XT", "float[N, 6, 7, 5]"), weights())

@@ -130,7 +130,7 @@ def refusal(model: onnx.ModelProto, device: str = "cpu") -> str:
 
 
 @pytest.mark.parametrize("device", ["portable", "migraphx"])
-def test_the_exported_form_stays_where_only_standard_onnx_is_taken(device: str) -> None:
+def test_the_exported_form_is_kept_on_standard_targets(device: str) -> None:
     assert refusal(instance_norm_form(), device=device) == "TARGET"
 
 
@@ -232,7 +232,7 @@ def test_refuses_intermediate_that_is_an_output() -> None:
     assert refusal(model) == "GRAPH_OUTPUT"
 
 
-def test_leaves_layer_norm_alone() -> None:
+def test_layer_norms_are_no_candidates() -> None:
     model = written_out(axes="1, 2")
     result = rewrite(model, [FuseGroupNorm()])
     assert result.remarks == []

@@ -82,11 +82,11 @@ def test_a_transpose_that_others_read_stays() -> None:
         TURN.replace("Mul(x, cos)", "Mul(cos, cos)"),
     ],
 )
-def test_what_only_looks_like_it(body: str) -> None:
+def test_similar_forms_are_not_rotary_embeddings(body: str) -> None:
     assert codes(rotary(body=body)) in ([], ["UNSUPPORTED_OP"])
 
 
-def test_refuses_what_is_turned_and_not_added() -> None:
+def test_refuses_a_rotation_that_is_subtracted() -> None:
     assert codes(rotary(body=TURN.replace("Add(a, b)", "Sub(a, b)"))) == ["UNSUPPORTED_OP"]
 
 

@@ -117,7 +117,7 @@ def _fused_by_the_runtime(model: onnx.ModelProto, path: Path) -> bool:
 
 @pytest.mark.parametrize("square", SQUARES)
 @pytest.mark.parametrize("divide", DIVISIONS)
-def test_what_the_runtime_fuses_itself_stays(square: str, divide: str, tmp_path: Path) -> None:
+def test_norms_that_the_runtime_fuses_are_kept(square: str, divide: str, tmp_path: Path) -> None:
     model = layer_norm(square=square, divide=divide)
     codes = rewrite(model, [FuseRowNorm()], device="portable").codes()
     assert (codes == ["NO_GAIN"]) == _fused_by_the_runtime(model, tmp_path / "optimized.onnx")
@@ -222,7 +222,7 @@ def test_the_mean_first_where_the_difference_is_divided() -> None:
         "f = Mul(r, gamma)\n a = Mul(d, f)\n b = Mul(m, f)\n c = Sub(beta, b)\n y = Add(a, c)",  # subtracted twice
     ],
 )
-def test_what_only_looks_like_it(tail: str) -> None:
+def test_similar_forms_are_not_norms(tail: str) -> None:
     model = factored(f"r = Reciprocal(std)\n {tail}")
     result = rewrite(model, [FuseRowNorm()], device="portable")
     assert "LayerNormalization" not in result.op_types
@@ -254,7 +254,7 @@ def test_rms_norm(divide: str) -> None:
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
 
-def test_rms_norm_in_half_precision_takes_the_casts() -> None:
+def test_rms_norm_in_half_precision_includes_the_casts() -> None:
     model = rms_norm_half()
     result = rewrite(model, [FuseRowNorm()])
     assert "FusedRmsNorm" in result.op_types
@@ -381,7 +381,7 @@ def test_refuses_statistics_outside_float32() -> None:
     assert refusal(model, "rocm") == "ATTRIBUTE"
 
 
-def test_refuses_result_that_stays_wide() -> None:
+def test_refuses_a_float32_result_of_a_float16_norm() -> None:
     body = RMS_NORM.format(divide="n = Div(x, std)")
     text = f"g (float16[N, {D}] x16) => (float[N, {D}] y) {{ x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n) }}"
     assert refusal(model_from_text(text, {"gamma": row()})) == "MIXED_DTYPE"
@@ -410,7 +410,7 @@ def test_refuses_deviation_that_is_an_output() -> None:
     assert refusal(model) == "GRAPH_OUTPUT"
 
 
-def test_scale_that_grows_the_shape_stays_outside() -> None:
+def test_a_scale_that_enlarges_the_shape_is_not_fused() -> None:
     """Case T20 of docs/conformance.md: gamma of shape [4, 1, 1, D] would make the result larger than x."""
     body = RMS_NORM.format(divide=DIVIDE["rms"])
     text = f"g (float[N, S, {D}] x) => (float[4, N, S, {D}] y) {{ {body} y = Mul(n, gamma) }}"
@@ -443,7 +443,7 @@ def test_a_cast_that_others_read_stays() -> None:
 
 
 @pytest.mark.parametrize("made", ["t = MatMul(a, w)  x = Add(t, u)", "t = MatMul(a, w)  r = Relu(t)  x = Add(u, r)"])
-def test_the_last_dimension_is_followed_through_a_lost_rank(made: str) -> None:
+def test_the_last_dimension_is_known_without_the_rank(made: str) -> None:
     body = LAYER_NORM.format(square="q = Mul(d, d)", divide="n = Div(d, std)")
     text = f"""g (float[N, S, 8] a, float[A, B] b, int64[K] shape) => (float[P, Q, {D}] y) {{
         u = Reshape(b, shape)  {made}  {body}  t2 = Mul(n, gamma)  y = Add(t2, beta) }}"""

@@ -43,7 +43,7 @@ def test_becomes_ours(
     assert rewrite(after.proto, [FusedConv()], ignore_cost_model=True).proto == after.proto
 
 
-def test_takes_the_sum_and_the_activation() -> None:
+def test_fuses_the_sum_and_the_activation() -> None:
     text = """g (float[N, 6, 9, 9] x, float[N, 8, 5, 5] r) => (float[N, 8, 5, 5] y, float[N, 6, 9, 9] z) {
       a = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, W) s = Add (r, a) g = Sigmoid (s) y = Mul (s, g)
       d = Conv <group = 6, pads = [1, 1, 1, 1]> (x, D) z = HardSwish (d)
@@ -139,7 +139,7 @@ def test_stays(inputs: str, conv: str, code: str) -> None:
     assert [r.code for r in after.remarks] == [code]
 
 
-def test_stays_in_double_and_on_other_targets_and_where_callers_may_override() -> None:
+def test_refuses_double_other_targets_and_overridable_weights() -> None:
     text = "g (double[1, 4, 5, 5] x) => (double[1, 4, 5, 5] y) { y = Conv (x, W) }"
     after = rewrite(
         model_from_text(text, {"W": draw(4, 4, 1, 1, dtype=np.float64)}), [FusedConv()], ignore_cost_model=True

@@ -58,7 +58,7 @@ def test_becomes_ours(
         ("s = Add (r, t) y = PRelu (s, slopes)", "FusedConvTransposeAddPRelu"),
     ],
 )
-def test_takes_the_sum_and_the_activation(behind: str, op: str) -> None:
+def test_fuses_the_sum_and_the_activation(behind: str, op: str) -> None:
     text = f"""g (float[N, 6, 5, 7] x, float[N, 8, 10, 14] r) => (float[N, 8, 10, 14] y) {{
       t = ConvTranspose <group = 2, strides = [2, 2], pads = [1, 1, 1, 1]> (x, W, c)
       {behind}
@@ -100,7 +100,7 @@ def test_is_faster(attributes: str, weight: tuple[int, ...], size: tuple[int | s
     assert [r.code for r in after.remarks] == ["APPLIED" if is_faster else "NO_GAIN"]
 
 
-def test_pays_with_an_activation_behind_it() -> None:
+def test_is_faster_with_an_activation_after_it() -> None:
     text = """g (float[N, 24, 150, 150] x) => (float[N, 24, 300, 300] y) {
       t = ConvTranspose <strides = [2, 2]> (x, W) y = Relu (t)
     }"""
@@ -143,7 +143,7 @@ def test_stays(inputs: str, conv: str, code: str) -> None:
     assert [r.code for r in after.remarks] == [code]
 
 
-def test_stays_in_double_and_on_other_targets_and_where_callers_may_override() -> None:
+def test_refuses_double_other_targets_and_overridable_weights() -> None:
     text = "g (double[1, 4, 5, 5] x) => (double[1, 4, 5, 5] y) { y = ConvTranspose (x, W) }"
     model = model_from_text(text, {"W": draw(4, 4, 1, 1, dtype=np.float64)})
     after = rewrite(model, [FusedConvTranspose()], ignore_cost_model=True)

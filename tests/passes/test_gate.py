@@ -85,7 +85,7 @@ def test_unequal_parts_are_no_halves() -> None:
         ("t = Relu(a) y = Mul(t, b) z = Neg(t)", "float[N, 6] a, float[N, 6] b"),
     ],
 )
-def test_what_is_no_gate(body: str, inputs: str) -> None:
+def test_other_products_are_no_gates(body: str, inputs: str) -> None:
     outputs = "float y, float[N, 6] z" if "z =" in body else "float y"
     model = gate(body, inputs, outputs)
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -117,7 +117,7 @@ def test_refuses_two_types() -> None:
 
 
 @pytest.mark.parametrize(("more", "code"), [("z = Neg(s)", "OTHER_USES"), ("", "GRAPH_OUTPUT")])
-def test_refuses_an_activation_whose_inside_is_needed(more: str, code: str) -> None:
+def test_refuses_an_activation_with_other_readers_inside(more: str, code: str) -> None:
     outputs = "float[N, 6] y, float[N, 6] " + ("z" if more else "s")
     assert codes(gate(f"s = Sigmoid(a) t = Mul(a, s) y = Mul(t, b) {more}", outputs=outputs)) == [code]
 
@@ -139,7 +139,7 @@ def test_refuses_halves_in_an_old_opset() -> None:
     assert codes(model_from_text(text, opset=11)) == ["OPSET"]
 
 
-def test_refuses_what_the_runtimes_convolution_takes_along() -> None:
+def test_refuses_activations_that_the_runtime_fuses_into_its_convolution() -> None:
     body = "c = Conv(a, w) t = Sigmoid(c) y = Mul(t, b)"
     model = gate(body, "float[N, 6, 5, 5] a, float[N, 6, 5, 5] b", "float[N, 6, 5, 5] y")
     model.graph.initializer.append(onnx.numpy_helper.from_array(draw(6, 6, 1, 1), "w"))

@@ -119,7 +119,7 @@ def test_the_first_axis_of_a_known_batch() -> None:
     assert "Gather" in check(moves(body, "2, 8, 12, 16"), draw(2, 8, 12, 16))
 
 
-def test_behind_a_gather() -> None:
+def test_rows_after_a_gather_are_merged() -> None:
     body = "a = Gather <axis = 1> (x, order) y = Transpose <perm = [0, 2, 1, 3]> (a)"
     model = moves(body, constants={"order": [7, -1, 0, 3, 3, 2]})
     assert check(model, draw(2, 8, 12, 16)).count("Gather") == 1
@@ -194,7 +194,7 @@ def test_moves_drawn_at_random() -> None:
     assert applied > 40
 
 
-def test_what_others_read_stays() -> None:
+def test_values_with_other_readers_are_kept() -> None:
     for other in ("z = Relu(xc)", "z = Identity(xc)"):
         body = ROLL.format("", "c", "one", 1) + "y = Transpose <perm = [0, 2, 1, 3]> (xc) " + other
         text = f"g (float[N, 8, 12, 16] x) => (float y, float z) {{ {body} }}"

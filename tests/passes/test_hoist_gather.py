@@ -99,7 +99,7 @@ def test_exported_sam(exporter: str, target: str) -> None:
         assert_same_outputs(before, after, {"x": draw(batch, 6, 6, 32)}, tolerance=5e-5)
 
 
-def test_what_it_is_not_for() -> None:
+def test_other_gathers_are_no_candidates() -> None:
     for body in (
         "a = MatMul(x, W) y = Gather <axis = 2> (a, rows)",
         "a = MatMul(x, W) y = Gather <axis = 1> (a, one)",
@@ -108,7 +108,7 @@ def test_what_it_is_not_for() -> None:
         assert rewrite(product(body, constants={"one": [[1]]}), [HoistGather()]).remarks == []
 
 
-def test_columns_that_a_reshape_takes_apart_stay() -> None:
+def test_a_reshape_that_splits_columns_is_kept() -> None:
     body = "a = MatMul(x, W) v = Reshape(a, view) y = Gather <axis = 1> (v, rows)"
     assert rewrite(product(body, constants={"view": [-1, 12, 8]}), [HoistGather()]).remarks == []
 

@@ -202,7 +202,7 @@ def test_windows_are_found_from_rows() -> None:
         np.testing.assert_array_equal(window_rows(*found.sizes).reshape(-1), rows)
 
 
-def test_other_nodes_behind_norms() -> None:
+def test_other_nodes_after_norms_are_no_candidates() -> None:
     """A Transpose to channels first, a split into heads and a flat Reshape leave no remark."""
     for moves, numbers in (
         ("y = Transpose <perm = [0, 3, 1, 2]> (n)", {}),
@@ -213,7 +213,7 @@ def test_other_nodes_behind_norms() -> None:
         assert [r.code for r in rewrite(before, PASSES).remarks if r.pass_name == "norm_windows"] == []
 
 
-def test_what_others_read_stays() -> None:
+def test_values_with_other_readers_are_kept() -> None:
     image, window, shift = GEOMETRIES[0]
     for other in ("z = Relu(n)", "z = Relu(t)", "z = Identity(n)"):
         body = f"n = {NORM} (x, gamma, beta) c = Reshape(n, cut) t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (c) {other} "

@@ -29,7 +29,7 @@ def pool(window: str = WINDOW, T: str = "float", producer: str = "b = Mul(x, s) 
     "shape", [(2, 3, 8, 34), (1, 3, 7, 70), (1, 3, 2, 2), (1, 3, 3, 3), (0, 3, 4, 4), (1, 3, 5, 9)]
 )
 @pytest.mark.parametrize("window", [WINDOW, f"{WINDOW}, pads = [0, 0, 0, 0], dilations = [1, 1], ceil_mode = 0"])
-def test_behind_an_operator_of_ours(shape: tuple[int, ...], window: str) -> None:
+def test_pools_after_our_operators_are_rewritten(shape: tuple[int, ...], window: str) -> None:
     model = pool(window)
     result = rewrite(model, [ScaleShift(), PoolPlanes()])
     assert result.op_types == ["ScaleShift", "MaxPoolPlanes"]
@@ -65,7 +65,7 @@ def test_other_windows_stay(window: str) -> None:
     assert rewrite(pool(window), [ScaleShift(), PoolPlanes()]).op_types == ["ScaleShift", "MaxPool"]
 
 
-def test_behind_other_operators_it_stays() -> None:
+def test_pools_after_other_operators_are_kept() -> None:
     assert rewrite(pool(producer="a = Mul(x, s)"), [PoolPlanes()]).op_types == ["Mul", "MaxPool"]
     assert rewrite(pool(), [ScaleShift(), PoolPlanes()], device="rocm").op_types[-1] == "MaxPool"
 

@@ -34,7 +34,7 @@ def codes(model: onnx.ModelProto, device: str = "cpu") -> list[str]:
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-def test_prelu_behind_a_convolution(exporter: str) -> None:
+def test_prelu_after_a_convolution(exporter: str) -> None:
     model = onnx.load(FOLDER / f"prelu-{exporter}.onnx")
     after, _ = optimize(model, target="cpu")
     assert [n.op_type for n in after.graph.node] == ["WinogradConvPRelu", "Conv"]
@@ -44,7 +44,7 @@ def test_prelu_behind_a_convolution(exporter: str) -> None:
     assert_same_outputs(model, after, {"x": draw(2, 32, 28, 28)}, tolerance=1e-4)
 
 
-def test_prelu_behind_a_convolution_in_bfloat16() -> None:
+def test_prelu_after_a_convolution_in_bfloat16() -> None:
     """A bfloat16 convolution does not fuse the PRelu."""
     model = onnx.load(FOLDER / "prelu-dynamo.onnx")
     after, _ = optimize(model, target="cpu", precision="bf16")

@@ -65,7 +65,7 @@ def test_a_computed_factor_of_each_head(factor: str, shape: tuple[int, ...]) -> 
         ("4, 1, 1", "t = Mul(p, c) r = Abs(t) s = Add(t, r)", "float"),
     ],
 )
-def test_what_stays_is_refused_by_the_attention(factor: str, middle: str, T: str) -> None:
+def test_factors_that_are_not_moved_are_refused_by_fuse_attention(factor: str, middle: str, T: str) -> None:
     result = rewrite(attention(factor, middle, T), [ScaleHeads(), FuseAttention()])
     assert result.op_types[0] == "MatMul" and "FusedAttention" not in result.op_types
     assert not [r for r in result.remarks if r.pass_name == "scale_heads"]
@@ -83,7 +83,7 @@ def test_targets_without_our_operators_keep_it() -> None:
     assert rewrite(attention("4, 1, 1"), [ScaleHeads()], device="portable").remarks == []
 
 
-def test_a_factor_behind_a_product_with_a_vector_stays() -> None:
+def test_a_factor_after_a_matmul_with_a_vector_is_kept() -> None:
     """With a vector K the product is [3, 3, 5]: c is not along the heads of Q [3, 3, 5, 8]."""
     text = """g (float[3, 3, 5, 8] q, float[8] k, float[3, 1, 1] c) => (float[3, 3, 5] y) {
         p = MatMul(q, k)

@@ -56,7 +56,7 @@ def test_equals_the_fourier_transform(length: int, signal: str, attributes: str)
 
 
 @pytest.mark.parametrize("inputs", ["step, window", "step, , length"])
-def test_window_or_length_alone(inputs: str) -> None:
+def test_a_window_or_a_length_suffices(inputs: str) -> None:
     model = stft(64, inputs=inputs, signal="float[1, 700, 1] x")
     x = RNG.standard_normal((1, 700, 1)).astype(np.float32)
     (y,) = run(rewrite(model, [StftConv()]).proto, {"x": x})
@@ -112,7 +112,7 @@ def test_the_provider_has_a_kernel() -> None:
     assert "Conv" in rewrite(stft(), [StftConv()], device="migraphx").op_types
 
 
-def test_bfloat16_comes_first() -> None:
+def test_the_pass_runs_after_the_bfloat16_passes() -> None:
     """A Conv in bfloat16 would lose quiet frequencies, so the pass runs after the conversion."""
     from graphopt import optimize
 

@@ -54,7 +54,7 @@ def test_every_number_is_the_same(body: str, slope: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(run(after, {"x": feed}, library=True)[0], run(model, {"x": feed})[0])
 
 
-def test_a_convolution_takes_it_along() -> None:
+def test_a_convolution_fuses_the_prelu() -> None:
     body = "x = Conv<pads = [1, 1, 1, 1]>(i, w, b) " + BODY
     weights = {"w": draw(64, 64, 3, 3) / 16, "b": draw(64), "s": draw(1, 64, 1, 1)}
     model = model_from_text(f"g (float[1, 64, 28, 28] i) => (float[1, 64, 28, 28] y) {{ {body} }}", weights)

@@ -145,7 +145,7 @@ def test_a_session_names_the_package_of_a_missing_library(on_device: StandIn, tm
     )
 
 
-def test_libraries_of_the_wheels_beside_the_runtime(on_device: StandIn, tmp_path: Path) -> None:
+def test_libraries_in_another_wheel_than_the_runtime(on_device: StandIn, tmp_path: Path) -> None:
     """The wheel rocm-sdk-libraries has no folder in common with rocm-sdk-core, which has the HIP runtime."""
     folder, beside = (tmp_path / name / "lib" for name in ("_rocm_sdk_core", "_rocm_sdk_libraries"))
     for part, library in (
@@ -193,7 +193,7 @@ def test_a_gemm_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> None
     assert outcome.said.count("rocBLAS failed, status 2") == 1
 
 
-def test_a_refused_product_is_asked_for_again(on_device: StandIn, tmp_path: Path) -> None:
+def test_a_refused_gemm_is_planned_again(on_device: StandIn, tmp_path: Path) -> None:
     """The plan made after a refusal counts as old as the refused one, so the next run plans again and calls rocBLAS."""
     conv = convolutions(on_device, tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
@@ -407,7 +407,7 @@ def test_a_profile_has_the_times_of_kernels(on_device: StandIn) -> None:
         assert captured == 0 and (captured_later > 0) == (name == "region")
 
 
-def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:
+def test_a_warm_up_prints_its_time(on_device: StandIn) -> None:
     outcome = on_device.run("warms_up")
     assert "graphopt: warm-up with 1 set of shapes took" in outcome.said
     assert "warm_up has no shape for input 'x'" in outcome.value["missing"]

@@ -273,7 +273,7 @@ def in_float16(name: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_whole_models_change_the_layout_at_their_borders_alone(name: str, worker: ProcessPoolExecutor) -> None:
+def test_whole_models_convert_layouts_only_at_their_ends(name: str, worker: ProcessPoolExecutor) -> None:
     events = worker.submit(opened, in_float16(name).SerializeToString(), {"channels_last": "1"}).result()
     assert events["compiled"] == 1 and events["converted"] == CONVERTED[name]
 

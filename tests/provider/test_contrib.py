@@ -40,7 +40,7 @@ def halved(case: Case) -> Case:
     return case
 
 
-def test_the_table_says_what_the_library_has() -> None:
+def test_the_provider_column_of_the_table_is_right() -> None:
     """The provider column of docs/contrib.md is right for all operators."""
     found = set()
     for op in CONTRIB.values():
@@ -363,7 +363,7 @@ def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessP
 
 
 @pytest.mark.parametrize("alone", ["q_norm_weight", "k_norm_weight"])
-def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
+def test_a_single_norm_weight_is_left_to_the_runtime(alone: str) -> None:
     """ONNX Runtime refuses a node with only one of the norms, as its schema says, and there is no definition for it."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(40))
@@ -441,7 +441,7 @@ def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolE
     assert disagreement(case, reference(op, case), {"output": outcome.outputs[0]}) == ""
 
 
-def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
+def test_a_window_of_no_tokens_is_left_to_the_runtime(worker: ProcessPoolExecutor) -> None:
     """With a window of 0 a query attends to one key in ONNX Runtime 1.22 and to none in 1.32."""
     op, case = _attention_over_a_window(0)
     assert forecast(model_of(op, case, 17), "graphopt", min_nodes=2).nodes[0].reason == "local_window_size 0"

@@ -141,7 +141,7 @@ def run_on_cpu(model: bytes, feeds: Mapping[str, Array]) -> list[Array]:
     return found
 
 
-def test_what_has_nothing_for_the_device_stays() -> None:
+def test_control_flow_of_sizes_alone_runs_on_the_cpu() -> None:
     """An If whose bodies only compute sizes is kept on the CPU."""
     sizes = """g (float[a, b] x, bool c) => (float[s] y) {
         r = Relu (x)

@@ -113,7 +113,7 @@ def _message(model: bytes, feeds: dict[str, Array]) -> str:
         ("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), {"output_padding": [1]}, "1 values, expected 2"),
     ],
 )
-def test_what_does_not_fit_is_an_error(
+def test_wrong_shapes_are_an_error(
     op: str, x: Any, w: Any, attributes: Any, said: str, worker: ProcessPoolExecutor
 ) -> None:
     node = helper.make_node(op, ["x", "w"], ["y"], "the_node", **attributes)

@@ -49,7 +49,7 @@ def test_nothing_is_done_before_somebody_waits(gpu: StandIn) -> None:
     assert len(errors) > 10 and max(errors.values()) < 1e-5, errors
 
 
-def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
+def test_a_copy_without_a_stream_waits_for_its_source(gpu: StandIn) -> None:
     """Up to 1.30, ONNX Runtime copies the state of a Loop without iterations in this way."""
     assert max(gpu.run("copies_without_a_stream", STAND_IN_LATE="1").value) < 1e-6
 
@@ -134,7 +134,7 @@ def test_channels_last_by_the_vendor_s_libraries(
 
 
 @pytest.mark.parametrize(("device", "code"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])
-def test_code_of_a_family_where_there_is_none_of_the_architecture(device: str, code: str, gpu: StandIn) -> None:
+def test_a_device_runs_the_code_of_its_family(device: str, code: str, gpu: StandIn) -> None:
     outcome = gpu.run("runs", f"{device}/gfx11-generic")
     assert outcome.value["error"] < 1e-6
     assert [(d["graphopt.arch"], d["graphopt.code"]) for d in outcome.value["devices"]] == [(device, code)]
@@ -200,7 +200,7 @@ def test_a_session_on_the_cpu_opens_no_driver(driver: str, arch: str, stand_in: 
     assert outcome.value["driver"] == (driver == "hip" and not loads_providers())
 
 
-def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
+def test_an_integrated_gpu_without_code_is_skipped(gpu: StandIn) -> None:
     """The integrated GPU of a Ryzen processor has a device number, often the first, but no code in the library."""
     outcome = gpu.run("runs", "gfx1013,gfx1201")
     assert outcome.value["error"] < 1e-6
@@ -269,7 +269,7 @@ def test_out_of_memory(gpu: StandIn) -> None:
     assert "out of device memory: 1048576 bytes" in outcome["at_start"]
 
 
-def test_an_exhausted_device_takes_idle_memory_of_all_sessions(gpu: StandIn) -> None:
+def test_an_exhausted_device_frees_idle_memory_of_all_sessions(gpu: StandIn) -> None:
     assert gpu.run("takes_idle_arenas").value < 1e-6
 
 
@@ -324,13 +324,13 @@ def test_libraries_in_a_recording(
 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
-def test_a_memory_limit_holds_for_what_the_driver_gives(driver: str, arch: str, gpu: StandIn) -> None:
+def test_a_memory_limit_bounds_the_memory_from_the_driver(driver: str, arch: str, gpu: StandIn) -> None:
     found = gpu.run("keeps_a_limit", arch, driver).value
     assert found["limit"] // 2 < found["most"] <= found["limit"]
     assert found["counted"] and found["left"] == 0
 
 
-def test_a_session_with_a_limit_takes_what_others_keep(gpu: StandIn) -> None:
+def test_a_session_with_a_limit_frees_memory_that_others_keep(gpu: StandIn) -> None:
     assert gpu.run("takes_what_others_keep").value < 1e-6
 
 
@@ -358,7 +358,7 @@ def test_a_kernel_that_ends_the_process_has_failed(
     assert gpu.run("after_the_selftest").value == {"FusedLayerNorm": "the process ended while its kernel ran"}
 
 
-def test_a_thousand_sessions_leave_nothing_behind(gpu: StandIn) -> None:
+def test_a_thousand_sessions_leak_no_memory(gpu: StandIn) -> None:
     outcome = gpu.run("many_sessions").value
     early, late = outcome["alive"]
     assert early == late

@@ -60,7 +60,9 @@ def test_einsum_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> Non
 
 
 @pytest.mark.parametrize(("equation", "shapes"), [("ij,jk,kl->il", ((3, 4), (4, 5), (5, 6)))])
-def test_what_is_left_to_the_cpu(equation: str, shapes: tuple[Shape, ...], worker: ProcessPoolExecutor) -> None:
+def test_unsupported_equations_run_on_the_cpu(
+    equation: str, shapes: tuple[Shape, ...], worker: ProcessPoolExecutor
+) -> None:
     given = {name: random(*shape) for name, shape in zip("abc", shapes)}
     node = helper.make_node("Einsum", [*given], ["y"], equation=equation)
     outcome = worker.submit(run, model_of([node], given, ["y"], opset=13), given, ALONE).result()

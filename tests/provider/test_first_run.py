@@ -39,7 +39,7 @@ def shown(command: str) -> str:
     return dict(zip(parts[::2], parts[1::2], strict=True))[command].partition("self-test:")[0]
 
 
-def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
+def test_the_guide_shows_the_output_of_the_readmes_commands(gpu: Machine) -> None:
     """The self-test takes half a minute here, so only tests/provider/test_selftest_on_device.py runs it."""
     assert [command.split()[0] for command in commands()] == ["graphopt", "graphopt", "python"]
     for command in commands():
@@ -72,7 +72,7 @@ def test_the_doctor_numbers_devices_as_the_provider_does(gpu: Machine) -> None:
     assert numbers == {"gfx906": None, "gfx1036": 1, "gfx1100": 0}
 
 
-def test_a_session_that_falls_back_says_why_in_one_line(gpu: Machine) -> None:
+def test_a_fallback_to_the_cpu_gives_its_reason_in_one_line(gpu: Machine) -> None:
     said = gpu.run(IN_A_SESSION, STAND_IN_DEVICES="gfx906", PYTHONWARNINGS="always")
     assert said.count("this session runs on the CPU: this library has device code for ") == 1
     assert "GRAPHOPT_HIP_ARCHS=gfx906" in said and "['CPUExecutionProvider']" in said
@@ -80,7 +80,7 @@ def test_a_session_that_falls_back_says_why_in_one_line(gpu: Machine) -> None:
     assert "optimized for cpu (this library has device code for " in optimized
 
 
-def test_nothing_is_said_where_there_is_no_gpu(gpu: Machine) -> None:
+def test_no_warning_without_a_gpu(gpu: Machine) -> None:
     if Path("/dev/kfd").exists():
         pytest.skip("there is a GPU")
     assert gpu.run(IN_A_SESSION, STAND_IN_DEVICES="") == "['CPUExecutionProvider']\n"

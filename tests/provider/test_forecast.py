@@ -54,7 +54,7 @@ EVERY = os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1"
 
 @pytest.mark.parametrize("dynamic", [False, True] if EVERY else [True])
 @pytest.mark.parametrize("name", list(ZOO) if EVERY else ["resnet18", "bert", "gpt2", "sd_block"])
-def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolExecutor) -> None:
+def test_forecasts_match_sessions(name: str, dynamic: bool, worker: ProcessPoolExecutor) -> None:
     original = ZOO[name](small=True, dynamic=dynamic)
     optimized, _ = graphopt.optimize(original, target="cuda")
     for model in (original, optimized):
@@ -78,7 +78,7 @@ def test_groups_are_placed_by_their_estimated_times(size: int, provider: str, wo
         assert not said.claimed and "2 adjacent nodes take an estimated" in said.nodes[0].reason
 
 
-def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
+def test_nodes_of_inlined_definitions(worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime offers the nodes of a definition after the nodes around them were compiled into a region."""
     text = """g (float[N, 4] x) => (float[N, 4] y) {
         c = CastLike (k, x)  s = Add (x, c)  y = Relu (s) }"""
@@ -91,7 +91,7 @@ def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
     )
 
 
-def test_beside_a_node_that_the_cpu_has(worker: ProcessPoolExecutor) -> None:
+def test_a_definition_next_to_a_node_on_the_cpu(worker: ProcessPoolExecutor) -> None:
     """A single Max is left to the CPU: Mish is expanded later, when a region with Max would be refused."""
     model = model_from_text(
         "g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { m = Mish (x)  z = Max (m, y) }", opset=18
@@ -147,7 +147,7 @@ def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
     assert worker.submit(given, model.SerializeToString()).result() == said
 
 
-def test_the_page_names_what_the_provider_has() -> None:
+def test_the_page_lists_the_operators_of_the_provider() -> None:
     """The table of docs/provider_reference.md lists exactly the ONNX operators that the provider has."""
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
     nodes = [ir.node(name, []) for name in names]

@@ -49,7 +49,7 @@ def test_versions_whose_graphs_corrupt_results_do_not_capture(version: str, capt
     assert found["error"] < 1e-6 and (found["captured"] > 0) == captures, found
 
 
-def test_capture_can_be_asked_for(graphs: StandIn) -> None:
+def test_the_option_capture_enables_graphs(graphs: StandIn) -> None:
     more = {"STAND_IN_HIP_VERSION": "70253210", "STAND_IN_OPTIONS": json.dumps({"capture": 1})}
     assert graphs.run("runs", **more).value["captured"] > 0
 

@@ -23,7 +23,7 @@ WITH_BODIES = {"If", "Loop", "Scan"}  # tested by test_control_flow.py, since a 
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
-def test_a_malformed_node_never_takes_the_process_along(kernels: str) -> None:
+def test_malformed_nodes_do_not_crash_the_process(kernels: str) -> None:
     lines = survives(EXAMPLES, 1, kernels)
     count = int(lines[0].split()[0])
     assert count == len(taken_by_the_provider() - WITH_BODIES - RANDOM) > 50, "an operator without a test of ONNX's own"
@@ -52,7 +52,7 @@ def test_wrong_random_numbers(attributes: dict[str, Any], reason: str) -> None:
     assert said[0] == reason
 
 
-def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolExecutor) -> None:
+def test_gemm_refuses_a_bias_that_does_not_broadcast(worker: ProcessPoolExecutor) -> None:
     inputs = {"a": np.ones((3, 7), np.float32), "b": np.ones((7, 3), np.float32), "c": np.ones((2, 3, 3), np.float32)}
     model = model_of([helper.make_node("Gemm", ["a", "b", "c"], ["y"])], inputs, ["y"])
     with pytest.raises(Exception, match="does not broadcast to"):

@@ -315,7 +315,7 @@ def test_arg(dtype: Any, op: str, last: int, worker: ProcessPoolExecutor) -> Non
     check(worker, node, {"x": x}, tolerance=0, out_type=TensorProto.INT64, expected=expected)
 
 
-def test_what_top_k_and_arg_refuse(worker: ProcessPoolExecutor) -> None:
+def test_sizes_that_top_k_and_arg_max_refuse(worker: ProcessPoolExecutor) -> None:
     feeds: dict[str, Array] = {"x": np.ones((2, 3), np.float32), "k": np.array([4])}
     model = model_of([helper.make_node("TopK", ["x", "k"], ["y", "i"])], feeds, ["y"])
     with pytest.raises(Exception, match="K is 4, but the axis has 3 elements"):

@@ -137,7 +137,7 @@ CLAIMED = set(
 )
 
 
-def test_what_is_claimed_gives_the_shipped_outputs(worker: ProcessPoolExecutor) -> None:
+def test_claimed_nodes_give_the_shipped_outputs(worker: ProcessPoolExecutor) -> None:
     ran, failures = worker.submit(run_all).result()
     assert not failures, f"{len(failures)}: " + "\n".join(f[:300] for f in failures)
     assert set().union(*ran.values()) >= CLAIMED

@@ -168,7 +168,7 @@ def test_binary(op: str, shapes: Any, dtype: Any, worker: ProcessPoolExecutor) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_powers_of_what_is_not_finite_and_of_zeros(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_powers_of_zeros_and_non_finite_values(dtype: Any, worker: ProcessPoolExecutor) -> None:
     numbers = [0.0, 0.5, 1, 2, 2.5, 3, 5, math.inf]
     x, y = np.meshgrid([*numbers, *(-n for n in numbers), math.nan], [*numbers, *(-n for n in numbers), math.nan])
     feeds: dict[str, Array] = {"x": x.astype(dtype), "y": y.astype(dtype)}

@@ -302,7 +302,7 @@ def test_numbers_of_4_and_16_bits(number: str, block: int, worker: ProcessPoolEx
         ("QLinearConv", [u8(*IMAGE), scale(), u8(), u8(6, 3, 3, 3), scale(), u8(), scale(), u8()], "do not fit"),
     ],
 )
-def test_what_does_not_fit_is_an_error(op: str, inputs: Inputs, message: str, worker: ProcessPoolExecutor) -> None:
+def test_wrong_operands_are_an_error(op: str, inputs: Inputs, message: str, worker: ProcessPoolExecutor) -> None:
     model, feeds = model_of(op, inputs, {}, "")
     with pytest.raises(Exception, match=message):
         worker.submit(run, model, feeds, ALONE).result()

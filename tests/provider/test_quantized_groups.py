@@ -284,7 +284,7 @@ def test_integers_stay_in_channels_last(worker: ProcessPoolExecutor) -> None:
     assert last[1]["fused"] == 5 and last[1]["converted"] == 2
 
 
-def test_what_is_no_group_keeps_its_floats(worker: ProcessPoolExecutor) -> None:
+def test_nodes_outside_of_groups_compute_in_float(worker: ProcessPoolExecutor) -> None:
     """A value that another node or the caller reads, other scales of a bias, and asymmetric filters."""
     x = np.random.default_rng(1).standard_normal((1, 16, 5, 5)).astype(np.float32)
     for change in ("reader", "bias", "zero"):

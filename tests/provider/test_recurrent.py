@@ -72,7 +72,7 @@ def test_recurrent(form: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
         ("RNN", {"activations": ["Relu"]}),
     ],
 )
-def test_what_is_left_to_the_cpu(op: str, attributes: dict[str, Any], worker: ProcessPoolExecutor) -> None:
+def test_unsupported_layers_run_on_the_cpu(op: str, attributes: dict[str, Any], worker: ProcessPoolExecutor) -> None:
     given = values(op, (2, 3, 4, 5), 1, "B", np.float32)
     node = helper.make_node(op, [*given], ["y"], hidden_size=5, **attributes)
     model = model_of([node], given, ["y"], opset=14, out_types={"y": TensorProto.FLOAT})

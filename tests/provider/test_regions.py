@@ -108,7 +108,7 @@ def shapes(*sizes: tuple[int, int]) -> list[Feeds]:
     return [{"x": signed(rng, *size)} for size in sizes]
 
 
-def test_each_shape_has_a_graph_of_its_own(worker: ProcessPoolExecutor) -> None:
+def test_each_shape_has_its_graph(worker: ProcessPoolExecutor) -> None:
     feeds = shapes((4, 8), (16, 3), (4, 8), (16, 3), (0, 5), (0, 5), (1, 1), (4, 8), (16, 3))
     same, events = worker.submit(both, dynamic("Relu", "Softplus", "Tanh"), feeds, {}).result()
     assert same
@@ -150,7 +150,7 @@ OF_THE_SHAPE = [
 
 
 @pytest.mark.parametrize("more", [[], OF_THE_SHAPE], ids=["plans", "plans with memory of their own"])
-def test_what_is_not_used_leaves_when_memory_is_short(more: list[onnx.NodeProto], worker: ProcessPoolExecutor) -> None:
+def test_unused_plans_are_evicted_when_memory_is_short(more: list[onnx.NodeProto], worker: ProcessPoolExecutor) -> None:
     nodes = [
         *more,
         helper.make_node("Relu", ["q" if more else "x"], ["r"]),
@@ -203,7 +203,7 @@ def _held(model: bytes, sizes: list[tuple[int, int]], limit: int) -> dict[str, A
 
 
 @pytest.mark.skipif(ON_GPU, reason="the vendor's libraries have memory of their own there")
-def test_a_limit_counts_what_is_kept_for_the_next_request(worker: ProcessPoolExecutor) -> None:
+def test_a_limit_counts_free_blocks(worker: ProcessPoolExecutor) -> None:
     """Runs of many sizes leave free blocks of many sizes, which count against the limit."""
     rng = np.random.default_rng(6)
     sizes = [(int(a), int(b)) for a, b in rng.integers(16, 257, (150, 2))]
@@ -428,7 +428,7 @@ def mapped(nested: bool) -> bytes:
     return model_of(nodes, {"x": np.zeros((4, 4), np.float32), "c": np.asarray(True)}, ["y"])
 
 
-def test_what_lies_in_a_node_that_is_replaced_later_is_not_compiled(worker: ProcessPoolExecutor) -> None:
+def test_bodies_of_nodes_that_are_expanded_later_are_not_compiled(worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime moves SequenceMap's body into a Loop, which does not import the domain of compiled nodes."""
     feeds: Feeds = {"x": signed(np.random.default_rng(12), 4, 4), "c": np.asarray(True)}
     same, _ = worker.submit(both, mapped(nested=False), [feeds] * 3, {}).result()
@@ -606,7 +606,7 @@ def check_fused(model: bytes, feeds: list[Feeds], count: int, worker: ProcessPoo
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolExecutor) -> None:
+def test_fused_sums_of_images_with_symbolic_sizes(name: str, worker: ProcessPoolExecutor) -> None:
     more, count = SIZES[name]
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4, strides=[2, 2])]
     for i, (op, ins, *attrs) in enumerate(more):
@@ -624,7 +624,7 @@ def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolE
 
 
 @pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
-def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
+def test_a_fused_sum_of_images_with_a_symbolic_batch(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
     """Equal symbols mean equal sizes, so the sum is fused. Sizes of different symbols may differ: it is not fused."""
     nodes = conv(("Add", ["c", "r"], ["s"]), ("Relu", ["s"], ["y"]))
     rng = np.random.default_rng(8)

@@ -67,7 +67,7 @@ def _linear() -> str:
     return json.dumps(tested.to_dict(), allow_nan=False)
 
 
-def test_each_implementation_is_tried_or_says_why_not(worker: ProcessPoolExecutor) -> None:
+def test_each_implementation_is_tested_or_has_a_reason(worker: ProcessPoolExecutor) -> None:
     results = json.loads(worker.submit(_linear).result())["results"]
     assert all(r["passed"] for r in results)
     by = {name: [r for r in results if r["implementation"] == name] for name in {r["implementation"] for r in results}}
@@ -87,7 +87,7 @@ def _pair() -> str:
     return json.dumps(tested.to_dict(), allow_nan=False)
 
 
-def test_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
+def test_members_of_the_report(worker: ProcessPoolExecutor) -> None:
     told = json.loads(worker.submit(_pair).result())
     assert told["device"] == {"name": "host memory", "arch": "cpu32", "driver": "", "wave": 32}
     assert told["provider"] == DEVICE_PROVIDER and told["library"].startswith(graphopt.__version__)
@@ -173,7 +173,7 @@ def _after_a_failure() -> dict[str, Sessions]:
     return found
 
 
-def test_a_device_does_without_what_failed(worker: ProcessPoolExecutor) -> None:
+def test_failed_kernels_are_disabled_on_their_device(worker: ProcessPoolExecutor) -> None:
     found = worker.submit(_after_a_failure).result()
     assert max(max(sessions.errors) for sessions in found.values()) < 1e-5
     (said,) = found["device"].warned

@@ -37,7 +37,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_model_stays_on_the_device(name: str, worker: ProcessPoolExecutor) -> None:
+def test_models_run_on_the_device_alone(name: str, worker: ProcessPoolExecutor) -> None:
     import onnxruntime as ort
 
     model = ZOO[name](small=True)
@@ -71,7 +71,7 @@ def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
     assert outcome.on_device("Relu") == 0
 
 
-def test_one_node_beside_others_of_the_same_input_costs_no_copy(worker: ProcessPoolExecutor) -> None:
+def test_an_input_that_is_an_output_costs_no_copy(worker: ProcessPoolExecutor) -> None:
     """An input that is also an output, such as token ids: an Identity on the CPU would cost the other nodes a copy."""
     x = signed(np.random.default_rng(0), 64, 64)
     others = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
@@ -81,7 +81,7 @@ def test_one_node_beside_others_of_the_same_input_costs_no_copy(worker: ProcessP
     np.testing.assert_array_equal(outcome.outputs[1], x)
 
 
-def test_one_node_whose_result_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
+def test_a_node_before_a_reader_on_the_host_runs_on_the_host(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(0), 64, 64)
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
     nodes += [helper.make_node("Abs", ["b"], ["y"]), helper.make_node("Neg", ["x"], ["c"])]
@@ -91,7 +91,7 @@ def test_one_node_whose_result_the_host_reads_stays_there(worker: ProcessPoolExe
     np.testing.assert_allclose(outcome.outputs[1], np.sinh(-x), atol=1e-6)
 
 
-def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
+def test_size_arithmetic_for_the_host_runs_on_the_host(worker: ProcessPoolExecutor) -> None:
     """Arithmetic on a size that is an input and on a number of axes runs on the host, although device kernels exist."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
@@ -144,7 +144,7 @@ def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: Pro
     np.testing.assert_array_equal(outcome.outputs[1], np.ones(5))
 
 
-def test_a_shape_is_told_where_the_tensor_is(worker: ProcessPoolExecutor) -> None:
+def test_shape_nodes_need_no_copy(worker: ProcessPoolExecutor) -> None:
     """Shape of a CPU result, or of an input without readers on the device, runs on the CPU and needs no copy."""
     nodes = [
         helper.make_node("Sinh", ["x"], ["a"]),
@@ -199,7 +199,7 @@ def _plans(model: bytes, xs: list[Array], limits: list[Array]) -> bool:
     return all(right)
 
 
-def test_plans_are_kept_by_shape_and_by_what_lies_on_the_host(worker: ProcessPoolExecutor) -> None:
+def test_plans_are_kept_by_shapes_and_host_values(worker: ProcessPoolExecutor) -> None:
     """Clip reads its limits during planning, and there are more shapes than a node keeps plans."""
     rng = np.random.default_rng(5)
     xs = [rng.standard_normal((1 + i % 4, 1 + i)).astype(np.float32) for i in range(12)]
@@ -270,14 +270,14 @@ def _configured(model: bytes, x: Array, require: bool) -> tuple[list[str], Array
     return session.get_providers(), session.run(None, {"x": x})[0]
 
 
-def test_session_takes_the_device(worker: ProcessPoolExecutor) -> None:
+def test_session_runs_on_the_device(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(3), 64, 64)
     providers, y = worker.submit(_configured, chain("Relu", "Tanh"), x, True).result()
     assert providers[0] == "GraphoptExecutionProvider"
     np.testing.assert_allclose(y, np.tanh(np.maximum(x, 0)), atol=1e-6)
 
 
-def test_required_device_lists_what_would_run_elsewhere(worker: ProcessPoolExecutor) -> None:
+def test_require_device_lists_the_nodes_on_the_cpu(worker: ProcessPoolExecutor) -> None:
     x = signed(np.random.default_rng(3), 64, 64)
     future = worker.submit(_configured, chain("Relu", "Neg", "Sinh", "Abs", "Sqrt"), x, True)
     with pytest.raises(GraphoptError, match=r"1 nodes .*n2 \(Sinh\)"):

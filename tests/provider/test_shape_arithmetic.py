@@ -241,7 +241,7 @@ def test_chains(seed: int, worker: ProcessPoolExecutor) -> None:
     assert not worker.submit(left_on_the_cpu, model).result()
 
 
-def test_what_is_read_elsewhere_is_where_it_was(worker: ProcessPoolExecutor) -> None:
+def test_sizes_with_other_readers_need_no_copy(worker: ProcessPoolExecutor) -> None:
     """A size that is a graph output, and one that a CPU node reads: ONNX Runtime gets them without a copy."""
     text = """g (float[N, M] x) => (int64[1] n, float[a, b] y) {
         r = Relu (x)  s = Shape (r)  n = Gather (s, first)  rest = Gather (s, second)

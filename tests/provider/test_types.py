@@ -139,5 +139,5 @@ def test_a_remainder_of_floats(worker: ProcessPoolExecutor) -> None:
 
 
 @pytest.mark.once
-def test_the_page_says_what_the_library_takes() -> None:
+def test_the_page_lists_the_element_types_of_the_library() -> None:
     assert element_types.page() == element_types.PAGE.read_text(), "run python -m tests.provider.element_types"

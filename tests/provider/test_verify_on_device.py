@@ -41,7 +41,7 @@ def test_the_device_is_one_more_way_to_run(worker: ProcessPoolExecutor, name: st
     assert PROVIDER in report.summary
 
 
-def test_what_the_device_computes_is_compared(worker: ProcessPoolExecutor) -> None:
+def test_results_of_the_device_are_compared(worker: ProcessPoolExecutor) -> None:
     """A model without our nodes runs on our provider as well, and a fault is found there."""
     before = ZOO["resnet18"](small=True)
     after = onnx.ModelProto()

@@ -166,7 +166,7 @@ def test_filter(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
+def test_the_layout_of_the_page_at_each_width(page: str, tmp_path: Path) -> None:
     """On phones, tablets and screens: nothing overflows, the answer is at the top, columns are readable."""
     script = """
         const look = width => new Promise(done => {

@@ -47,7 +47,7 @@ def test_a_picture_of_the_report(page: str, tmp_path: Path) -> None:
     assert shapes([picture], tmp_path) == [(width, height, False)]
 
 
-def test_what_was_not_drawn_is_seen(tmp_path: Path) -> None:
+def test_incomplete_screenshots_are_detected(tmp_path: Path) -> None:
     """A browser once left the last 87 rows of a picture blank."""
     lines = "repeating-linear-gradient(#147 0 3px, #fff 3px 9px) 0 0 / 100% 113px no-repeat"
     (tmp_path / "lines.html").write_text(f"<body style='margin: 0; height: 200px; background: {lines}'>")

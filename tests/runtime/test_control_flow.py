@@ -26,7 +26,7 @@ WORK = """<ir_version: 8, opset_import: ["": 17]> g (float[4, 4] x, bool c) => (
 }"""
 
 
-def test_control_flow_without_work_stays_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_control_flow_without_layers_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sessions, "default_providers", lambda: [DEVICE_PROVIDER, CPU])
     model = onnx.parser.parse_model(CHOICE)
     onnx.save(model, tmp_path / "model.onnx")
@@ -42,7 +42,7 @@ def test_control_flow_without_work_stays_on_the_cpu(monkeypatch: pytest.MonkeyPa
         assert (y == -1).all()
 
 
-def test_what_has_work_is_left_alone() -> None:
+def test_models_with_many_layers_run_on_the_device() -> None:
     assert control_flow.why_control_flow_dominates(onnx.parser.parse_model(WORK)) == ""
 
 
@@ -63,7 +63,7 @@ def test_nodes_are_read_without_weights(tmp_path: Path) -> None:
     assert read_nodes(both) == onnx.ModelProto.FromString(both)
 
 
-def test_what_is_no_model_is_left_to_the_runtime(tmp_path: Path) -> None:
+def test_unreadable_models_are_passed_to_the_runtime(tmp_path: Path) -> None:
     serialized = onnx.parser.parse_model(WORK).SerializeToString()
     (tmp_path / "empty.onnx").touch()
     for unread in (b"no", b"\x00", b"\x0b", b"\xff" * 11, tmp_path / "nothing.onnx", tmp_path, tmp_path / "empty.onnx"):

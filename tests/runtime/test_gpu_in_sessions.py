@@ -146,7 +146,7 @@ def test_node_through_gpu_path(
         assert not compare(actual, expected, case.tolerance)
 
 
-def test_missing_kernels_are_one_warning_and_the_cpu_takes_over() -> None:
+def test_missing_kernels_give_one_warning_and_run_on_the_cpu() -> None:
     script = textwrap.dedent("""
         import sys
         import onnxruntime as ort
@@ -195,7 +195,7 @@ def test_sync_pins_a_late_error_to_its_node(stand_ins: Path, tmp_path: Path) -> 
     assert "'before'" not in done.stderr
 
 
-def test_nodes_are_ranges_where_there_is_a_marker_library(kernels: Path, stand_ins: Path, tmp_path: Path) -> None:
+def test_nodes_are_marked_as_ranges_with_a_marker_library(kernels: Path, stand_ins: Path, tmp_path: Path) -> None:
     done = run_twice(tmp_path, two_nodes(), FEEDS, kernels, LD_LIBRARY_PATH=str(stand_ins))
     assert done.returncode == 0, done.stderr
     ranges = [line for line in done.stderr.splitlines() if line.startswith("range")]

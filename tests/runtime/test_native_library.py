@@ -506,7 +506,7 @@ def test_sessions_share_transformed_weights_and_free_them() -> None:
     assert left < 1.8 * raw
 
 
-def test_sessions_come_and_go_without_growth() -> None:
+def test_sessions_leak_no_memory() -> None:
     """Fits a line through the memory after equal parts of the sessions; checks that a leak of 4 KiB would be found."""
     counted = 10000 if os.environ.get("GRAPHOPT_TEST_EVERYTHING") else 300  # number for scripts/sweep
     result = run_script(f"""

@@ -145,14 +145,14 @@ def test_a_library_that_is_missing_names_its_package() -> None:
     assert route.ready
 
 
-def test_a_gpu_that_is_not_there_is_said_before_a_runtime_that_is_too_old() -> None:
+def test_a_missing_gpu_is_reported_before_an_old_runtime() -> None:
     old = Reason("old_onnxruntime", "too old", "pip install onnxruntime")
     assert found(shown(device()), missing=old)["graphopt"].why_not() == old
     none = found(shown(problem=("no_gpu", "there is none", ""), seen=False), missing=old)["graphopt"].why_not()
     assert none is not None and none.code == "no_gpu"
 
 
-def test_the_rocm_provider_has_reasons_of_its_own(tmp_path: Path) -> None:
+def test_reasons_of_the_rocm_provider(tmp_path: Path) -> None:
     assert found(shown(device()))["rocm"].why_not() == Reason(
         "no_provider", "this ONNX Runtime has no ROCm provider: version 1.22 was the last to have it"
     )

@@ -175,7 +175,7 @@ def test_rows_that_depend_on_each_other_are_not_merged(tmp_path: Path) -> None:
         np.testing.assert_array_equal(answer["y"], one)
 
 
-def test_batches_are_cut_and_a_bad_one_fails_alone(resnet: Path, tmp_path: Path) -> None:
+def test_requests_are_split_into_batches_and_bad_ones_fail_alone(resnet: Path, tmp_path: Path) -> None:
     write(resnet, tmp_path, "litserve", name="resnet", max_batch=4)
     served = Served(tmp_path / "resnet" / "1")
     good = [feeds_of("resnet18", rows, rows) for rows in (1, 3, 2, 4, 1, 5)]
@@ -260,7 +260,7 @@ def test_wrong_options(
         ("optional(float[2])", "is an optional value, but engines support tensors only; cut the model there"),
     ],
 )
-def test_what_servers_cannot_take(x: str, message: str, tmp_path: Path) -> None:
+def test_unsupported_inputs_of_servers(x: str, message: str, tmp_path: Path) -> None:
     y = x.replace("int4", "float")
     op = "Cast <to = 1> (x)" if y != x else "Identity(x)"
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g ({x} x) => ({y} y) {{ y = {op} }}')

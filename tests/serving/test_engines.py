@@ -105,7 +105,7 @@ def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], P
     assert "[1,3,32,31]" in str(seen["another shape"][1]).replace(" ", "")
 
 
-def test_a_model_that_is_not_there_is_not_ready(engine: Engine) -> None:
+def test_an_absent_model_is_not_ready(engine: Engine) -> None:
     """Clients wait for models before they send requests: an absent model must be reported as not ready."""
     client = engine.client()
     assert client.is_server_ready()

@@ -116,7 +116,7 @@ print(shared_form(Path({str(model)!r}), Path({str(tmp_path)!r})))"
     assert {*hashes} == {"model.onnx", "model.onnx.data"}
 
 
-def test_the_folder_stays_below_its_limit(
+def test_the_size_of_the_folder_is_limited(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def place(name: str, used: float) -> Path:

@@ -60,14 +60,14 @@ def test_every_shape_was_measured() -> None:
 
 
 @pytest.mark.parametrize("heading", [ZEN_5, ZEN_4])
-def test_what_it_takes_was_faster_on_both_machines(heading: str) -> None:
+def test_accepted_shapes_were_faster_on_both_machines(heading: str) -> None:
     """All measured shapes that the formula accepts were faster, including the 7x7 planes at the end of ResNets."""
     taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_is_faster(Target("cpu"), C, M, H, H)}
     assert {(512, 7, 512), (256, 7, 256)} <= taken.keys() and min(taken.values()) >= 1.1
     assert not winograd_is_faster(Target("cpu"), 16, 16, 80, 80)
 
 
-def test_what_it_takes_is_not_slower_where_vectors_are_half_as_long() -> None:
+def test_accepted_shapes_are_not_slower_with_avx2() -> None:
     taken = {(C, H, M): ratio for C, H, M, ratio in measured(ZEN_3) if winograd_is_faster(Target("cpu"), C, M, H, H)}
     assert len(taken) >= 15 and min(taken.values()) >= 1.0
 
@@ -86,7 +86,7 @@ def test_unknown_sizes_count_as_large_enough() -> None:
     assert winograd_gain(64, 64, None, None) == winograd_gain(64, 64, 56, 56)
 
 
-def test_fit_finds_the_constants_behind_the_times() -> None:
+def test_fit_recovers_the_constants_of_modelled_times() -> None:
     shapes = [(64, 56, 64), (128, 28, 128), (256, 28, 512), (16, 112, 32), (512, 28, 512), (96, 112, 48), (32, 224, 32)]
     rows = [
         fit_cost_model.Row(C, H, M, targets_cpu.direct_time(C, M, H, H), targets_cpu.winograd_time(C, M, H, H))

@@ -180,7 +180,7 @@ if onnxruntime.__version__ >= "1.23":  # the first version with opset 23
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_rounding_left_is_honest(name: str) -> None:
+def test_another_order_is_equal(name: str) -> None:
     case = CASES[name]
     report = verify(case.model(case.before), case.model(case.after), inputs=case.feeds)
     assert report.equal, report.summary
@@ -188,7 +188,7 @@ def test_what_rounding_left_is_honest(name: str) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
-def test_a_fault_beside_it(name: str) -> None:
+def test_a_fault_is_different(name: str) -> None:
     case = CASES[name]
     assert not verify(case.model(case.before), case.model(case.fault), inputs=case.feeds)
 
@@ -241,7 +241,7 @@ def _rows(mask: Array) -> dict[str, Array]:
 
 @pytest.mark.parametrize("sums", [HIDDEN_LAST, BIAS_LAST])
 @pytest.mark.parametrize("form", HIDING)
-def test_rows_that_see_no_key_keep_what_rounding_leaves_of_their_bias(form: str, sums: str) -> None:
+def test_rows_without_a_visible_key_may_differ_by_their_rounded_bias(form: str, sums: str) -> None:
     mask, numbers = HIDING[form]
     for opset in (17, 22):  # from opset 22 on, noise is drawn by other nodes
         report = verify(_masked(mask, opset), _spelled_out(mask, sums), inputs=_rows(numbers))
@@ -262,7 +262,7 @@ def test_a_fault_in_a_row_that_sees_no_key(form: str) -> None:
         assert not verify(_masked(mask), _spelled_out(mask, sums, **changed), inputs=_rows(numbers)), (sums, changed)
 
 
-def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
+def test_another_mask_value_is_different() -> None:
     """A hidden key gets a large probability if its score exceeds the others by more than the mask value."""
     mask, _ = HIDING["keys"]
     for sums in (HIDDEN_LAST, BIAS_LAST):
@@ -285,7 +285,7 @@ def _recurrent(products: int, seed: int, factor: float = 1.0) -> onnx.ModelProto
     return model_from_text(f"g (float[S, N, 16] x) => (float[S, 1, N, 16] y) {{ {body} {last} }}", constants)
 
 
-def test_a_gate_that_is_nearly_shut_comes_in_steps() -> None:
+def test_an_almost_closed_gate_rounds_in_steps() -> None:
     feeds = {"x": np.random.default_rng(1).standard_normal((2, 40, 16)).astype(np.float32)}
     reports = [verify(_recurrent(2, seed), _recurrent(1, seed), inputs=feeds) for seed in range(6)]
     assert 0 < max(report.worst.severity for report in reports if report.worst is not None) < 0.5

@@ -30,7 +30,7 @@ def in_half(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_honest_pairs_are_equal(name: str) -> None:
+def test_correct_float16_versions_are_equal(name: str) -> None:
     before, after = in_half(name)
     report = verify(before, after)
     assert report.equal, report.summary
@@ -100,7 +100,9 @@ FAULTS = [
 
 @pytest.mark.once
 @pytest.mark.parametrize(("name", "value", "make"), FAULTS)
-def test_faults_behind_a_choice_differ(name: str, value: str, make: Callable[[str, str], list[onnx.NodeProto]]) -> None:
+def test_faults_after_a_choice_are_different(
+    name: str, value: str, make: Callable[[str, str], list[onnx.NodeProto]]
+) -> None:
     before, after = in_half(name)
     after = copied(after)
     through(after, value, make)
@@ -147,7 +149,7 @@ def test_indices_of_top_k(chosen: list[int], said: str) -> None:
     assert (said in found) if said else not found
 
 
-def test_many_entries_within_rounding_of_their_neighbours_are_no_order() -> None:
+def test_only_near_entries_may_change_places() -> None:
     """The steps are smaller than the rounding: neighbours may change places, distant entries may not."""
     scores = np.linspace(0, 1, 200, dtype=np.float32)[None]
     node = ir.node("TopK", [], {"axis": 1}, num_outputs=2, name="top")

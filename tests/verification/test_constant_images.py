@@ -127,7 +127,7 @@ COLOURS = (0.0, 1.0)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_another_order_of_sums_is_honest(colour: float) -> None:
+def test_another_order_of_sums_is_equal(colour: float) -> None:
     c = folded(constants())
     report = verify(model(HEAD + SECOND + TAIL, c), model(HEAD + ANOTHER_ORDER, c), inputs=image(colour))
     assert report.equal, report.summary

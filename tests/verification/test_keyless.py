@@ -65,7 +65,7 @@ def test_zeros_in_a_row_without_a_key_are_named() -> None:
     assert any("differ only where 'attention_mask' hides every key" in note for note in report.notes), report.notes
 
 
-def test_a_sequence_is_no_matter_of_keys() -> None:
+def test_sequences_are_not_searched_for_hidden_keys() -> None:
     """The arrays of a sequence have different shapes and no common query axis."""
     before, after = (attention("seen = Identity(kept)", low=low) for low in (-1e4, -3.0))
     for model in (before, after):
@@ -76,7 +76,7 @@ def test_a_sequence_is_no_matter_of_keys() -> None:
     assert not report and not any("hides every key" in note for note in report.notes), report.notes
 
 
-def test_what_a_mask_hides() -> None:
+def test_queries_without_visible_keys_of_a_mask() -> None:
     kept = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1]])
     assert hides_all(kept).tolist() == [False, True, False]
     assert hides_all_before(kept).tolist() == [[False] * 3, [True] * 3, [True, False, False]]

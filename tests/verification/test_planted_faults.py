@@ -71,7 +71,7 @@ def test_catches(kind: str, name: str, file: str) -> None:
         ("tree: a comparison without equality", "trees_5"),
     ],
 )
-def test_catches_what_few_inputs_reach(kind: str, name: str) -> None:
+def test_catches_faults_that_few_inputs_reach(kind: str, name: str) -> None:
     subject = next(s for s in [*_subjects().values(), *reach.subjects()] if s.name == name)
     model = subject.build()
     for where, edit in KINDS[kind](Facts(model, subject.hints)):
@@ -84,7 +84,7 @@ def test_catches_what_few_inputs_reach(kind: str, name: str) -> None:
 
 
 @pytest.mark.once
-def test_catches_what_moves_outputs_as_far_as_rounding_does() -> None:
+def test_catches_faults_as_small_as_rounding() -> None:
     """The fault changes the outputs only as much as one step of a quantized value does, but is reported."""
     subject = _subjects()["vit_int8"]
     before = subject.build()

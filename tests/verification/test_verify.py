@@ -81,7 +81,7 @@ EPSILON_FIRST = """g (float[N, 8] x) => (float[N, 8] y) {
     y = Add(scaled, b) }"""
 
 
-def test_what_the_runtime_does_to_before_as_well() -> None:
+def test_differences_that_the_runtime_also_causes_in_before() -> None:
     """The LayerNormalization fusion of onnxruntime up to 1.31 reads an epsilon as 1e-5 if it is Add's first operand.
 
     `verify` must accept AFTER if BEFORE has the epsilon there as well, and reject AFTER if only AFTER has it there.
@@ -377,7 +377,7 @@ def test_padding_with_zeros_shows_on_negative_inputs() -> None:
     assert all((c.feeds["x"] <= 0).all() for c in make_cases(before, 0) if c.name == "negative")
 
 
-def test_rounding_leaves_masks_and_integers_alone() -> None:
+def test_noise_does_not_change_masks_and_integers() -> None:
     low = np.finfo(np.float32).min
     unit = 2.0**-20
     mask = np.array([0, low, -np.inf, np.inf, -low, 1.0, -2.0, -10000.0], np.float32)
@@ -489,7 +489,7 @@ def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
     assert not verify(paths[0], paths[3])
 
 
-def test_what_is_moved_into_bfloat16() -> None:
+def test_attention_operands_after_reshapes_in_bfloat16() -> None:
     """The operands of this attention are results of Reshape nodes, whose inputs are float32 in AFTER."""
     subject = next(s for s in subjects(trained=False) if s.name == "encoder_added_2")
     before = subject.build()
@@ -651,7 +651,7 @@ def test_scores_beside_boxes(precision: Precision | None) -> None:
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["one set of inputs", "many"])
-def test_one_small_number_beside_large_ones(given: bool) -> None:
+def test_a_small_score_beside_large_coordinates(given: bool) -> None:
     """Four box coordinates and a score are a slice each; the score of a few percent is off by a fraction of 1e-4."""
     rng = np.random.default_rng(3)
     text = """g (float[1, 16] x) => (float[1, 5] y) {
@@ -708,7 +708,7 @@ def test_a_winograd_convolution_that_is_slightly_off() -> None:
         *(pytest.param(n, "15, 18", "14, 19", marks=pytest.mark.once) for n in (9, 7)),
     ],
 )
-def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) -> None:
+def test_winograd_in_standard_onnx_has_the_rounding_of_the_kernel(opset: int, sizes: str, results: str) -> None:
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((16, 8, 3, 3)).astype(np.float32), "b": np.ones(16, np.float32)}
     text = f"""g (float[N, 8, {sizes}] x) => (float[N, 16, {results}] y) {{
@@ -769,7 +769,7 @@ def test_weights_stored_in_half_precision_before_a_quantization(target: str, lay
     assert not verify(before, fault)
 
 
-def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
+def test_a_model_that_runs_only_at_the_default_level() -> None:
     """The runtime has no float64 Erf kernel; at its default level it needs only the shape of this Erf."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((8, 8)).astype(np.float32), "b": np.ones(8, np.float32)}
@@ -795,7 +795,7 @@ def test_no_sizes_are_searched_for_a_model_that_no_level_can_run(monkeypatch: py
         verify(before, before)
 
 
-def test_a_step_of_a_quantized_value_is_honest() -> None:
+def test_one_level_of_a_quantized_value_is_equal() -> None:
     """For one of about a hundred images a Winograd convolution changes a quantized value, which must be accepted."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
@@ -876,7 +876,7 @@ def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None
     assert found.startswith(f"quantized value '{named}' is up to 7 levels off") if named else not found
 
 
-def test_a_class_comes_from_what_is_computed() -> None:
+def test_the_numerics_class_depends_on_the_nodes() -> None:
     """Neither an unused initializer nor the metadata decides the numerics class."""
     before, after = add_model(1.0), add_model(1.005)
     after.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float16), "unread"))
@@ -918,7 +918,7 @@ def test_a_model_that_differs_from_itself_is_random(
     assert verify(model, other).verdict == Verdict.DIFFERENT
 
 
-def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+def test_not_covered_parts_are_reported(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     text = """g (float[N, 4] x, int64[1] k) => (float[N, 4] y, float[N, 4] zero, float[N, 4] looped) {
         never = Constant <value: tensor = bool {0}> ()
         y = If (never) <
@@ -1066,7 +1066,7 @@ def listed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(7, 8), (9, 3), (9, 8), (11, 3), (13, 8), (21, 8), (22, 8)])
-def test_honest_errors_are_measured_in_every_version(opset: int, ir_version: int) -> None:
+def test_rounding_errors_are_measured_in_every_version(opset: int, ir_version: int) -> None:
     """Runtimes have no uniform random numbers from opset 22 on, and IR version 3 lists initializers as inputs."""
     make = listed if ir_version == 3 else lambda model: model
     rng = np.random.default_rng(0)
@@ -1157,7 +1157,7 @@ def test_half_precision_in_which_nothing_is_computed_is_an_error(move: str) -> N
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_outside_the_message_get_the_same_noise(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that are large enough to be kept outside the message get the same noise, so the limits are equal."""
     rng = np.random.default_rng(0)
     name = {np.float32: "float", np.float16: "float16", np.float64: "double"}[dtype]
@@ -1173,7 +1173,7 @@ def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: 
     assert limits[0] == limits[1]
 
 
-def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
+def test_rounding_errors_do_not_depend_on_the_random_operators() -> None:
     """Noise is uniform below opset 22 and made of random bits from 22 on, also for norms and float64."""
     rng = np.random.default_rng(0)
     text = (
@@ -1216,7 +1216,7 @@ def test_a_crash_of_the_runtime_is_a_finding() -> None:
     assert verify(before, before)  # a new process runs the following models
 
 
-def test_what_even_weights_lose_in_half_precision() -> None:
+def test_rounding_errors_of_evenly_increasing_weights() -> None:
     """The rounding errors of ramp weights form a pattern, which adds up where noise does not."""
     graph = """g (float[N, 256] x) => (float[N, 64] y) {
         h = LayerNormalization(x, one, one)  a = com.microsoft.QuickGelu(h)  b = MatMul(a, w)
@@ -1230,7 +1230,7 @@ def test_what_even_weights_lose_in_half_precision() -> None:
     assert report.equal, report.summary
 
 
-def test_types_that_no_schema_says_are_guessed() -> None:
+def test_types_without_a_schema_are_guessed() -> None:
     """LayerNormalization below opset 17 belongs to the runtime: the type of its output is needed to round it."""
     graph = "g (float[N, 8] x) => (float[N, 8] y) { h = LayerNormalization(x, s)  y = com.microsoft.QuickGelu(h) }"
     model = model_from_text(graph, {"s": np.linspace(1, 2, 8, dtype=np.float32)}, 16, check=False)
@@ -1247,7 +1247,7 @@ def test_types_that_no_schema_says_are_guessed() -> None:
         ((0.2, 0.5, 1.0, 0.3, 0.7), 1.1, (False, "differs")),  # too few draws to measure the spread
     ],
 )
-def test_the_spread_of_draws_says_what_a_rare_one_reaches(
+def test_the_limit_follows_from_the_spread_of_draws(
     draws: tuple[float, ...], times: float, wanted: tuple[bool, str]
 ) -> None:
     rng = np.random.default_rng(0)
@@ -1260,7 +1260,7 @@ def test_the_spread_of_draws_says_what_a_rare_one_reaches(
 @pytest.mark.parametrize(("times", "fixed", "wanted"), [
     (1.1, False, (False, "differs")), (1.1, True, (True, "")), (4.2, True, (False, "differs"))
 ])  # fmt: skip
-def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: bool, wanted: tuple[bool, str]) -> None:
+def test_fixed_errors_are_multiplied_by_the_factor(times: float, fixed: bool, wanted: tuple[bool, str]) -> None:
     """The draws already include FACTOR; `fixed`, the error of BEFORE's own norms, does not, so it is multiplied."""
     rng = np.random.default_rng(0)
     want, away = rng.standard_normal((2, 16, 16))
@@ -1271,7 +1271,7 @@ def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: b
 
 
 @pytest.mark.parametrize(("times", "wanted"), [(1.5, (True, NOISE)), (4.0, (False, "differs"))])
-def test_what_is_made_of_rounding_says_nothing(times: float, wanted: tuple[bool, str]) -> None:
+def test_rounding_noise_is_inconclusive(times: float, wanted: tuple[bool, str]) -> None:
     rng = np.random.default_rng(0)
     want, other = rng.standard_normal((2, 16, 16))
     honest = [deviation(want, want + 2 * other)]
@@ -1303,7 +1303,7 @@ def test_a_report_is_true_where_nothing_was_found() -> None:
 
 
 @pytest.mark.once
-def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
+def test_too_little_memory_is_an_error_and_no_difference() -> None:
     """AFTER computes x times n as a sum over n elements, more than the address space holds."""
     size = 1 << 46
     before = model_from_text("g (float[1] x) => (float[1] y) { y = Mul(x, n) }", {"n": np.float32(size)})
@@ -1348,7 +1348,7 @@ def search(operator: str, seed: int, scale: float = 1.0) -> onnx.ModelProto:
     return model
 
 
-def test_what_a_search_chooses_by_is_rounded_too() -> None:
+def test_scores_of_a_search_are_rounded() -> None:
     before = search("BeamSearch", 5)
     after, _ = graphopt.optimize(before, precision="fp16", ignore_cost_model=True)
     report = verify(before, after, effort="quick")
@@ -1356,7 +1356,7 @@ def test_what_a_search_chooses_by_is_rounded_too() -> None:
     assert not verify(before, search("BeamSearch", 5, scale=1.1), effort="quick")
 
 
-def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
+def test_scores_of_a_search_may_have_other_readers() -> None:
     """The logits also have a reader inside the body, as the first output of a T5 encoder has."""
     before = search("BeamSearch", 5)
     body = next(a.g for a in before.graph.node[0].attribute if a.name == "decoder")
@@ -1372,7 +1372,7 @@ def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
     assert len(honest.of(Numerics.FP16, case.name, 1)) == 1 + len(STEP_UNITS)
 
 
-def test_memory_that_nobody_wrote_to_is_random() -> None:
+def test_uninitialized_memory_is_random() -> None:
     """If every row ends early, GreedySearch leaves the rest of its output uninitialized."""
     before = search("GreedySearch", 0)
     report = verify(before, graphopt.optimize(before, precision="fp16", ignore_cost_model=True)[0])
@@ -1464,7 +1464,7 @@ def test_numbers_beyond_half_precision_between_its_nodes() -> None:
     assert "with every float16 result rounded to float16" in report.summary
 
 
-def test_numbers_beyond_half_precision_that_before_has_too() -> None:
+def test_values_beyond_float16_in_both_models_are_a_note() -> None:
     """Values beyond the range of float16 that BEFORE has too are a note: every float16 version has them."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, x) y = Mul(q, x) }"
     half = """g (float[N, 8] x) => (float[N, 8] y) {
@@ -1474,7 +1474,7 @@ def test_numbers_beyond_half_precision_that_before_has_too() -> None:
     assert any("exceed float16" in note for note in report.notes)
 
 
-def test_a_norm_in_a_body_is_one() -> None:
+def test_norms_in_bodies_are_found() -> None:
     """The effect of rounding in a subgraph norm is measured as for a norm in the main graph."""
     branch = "g{0} () => (float[N, 4] a{0}) {{ a{0} = {1} }}"
     head = "g (bool c, float[N, 4] x, float[4] s) => (float[N, 4] y)"
@@ -1525,7 +1525,7 @@ def test_values_beyond_float16_on_usual_inputs_are_different_and_named() -> None
     assert "--keep-float 'MatMul->p'" in note
 
 
-def test_values_that_only_after_takes_beyond_float16_are_different() -> None:
+def test_values_beyond_float16_in_after_alone_are_different() -> None:
     """Both files are float16; the CPU provider computes in float32 between nodes, which hides the overflow."""
     graph = "g (float16[N, 8] x) => (float16[N, 8] y) { m = Mul(x, a)  y = Mul(m, b) }"
     one = np.ones(8, np.float16)
