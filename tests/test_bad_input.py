@@ -223,7 +223,7 @@ def test_initializer_bytes_do_not_match(graphopt_command: Command, tmp_path: Pat
         ([0], [1 << 40], "does not fit"),
     ],
 )
-def test_a_sparse_initializer_that_is_none(
+def test_an_invalid_sparse_initializer_is_refused(
     graphopt_command: Command, tmp_path: Path, indices: list[int], dims: list[int], words: str
 ) -> None:
     model = relu_model()

@@ -101,7 +101,7 @@ def test_weights_are_rounded_for_their_sums(terms: int) -> None:
         assert np.all(cost(got) <= cost(other) * (1 + 1e-9))
 
 
-def test_weights_that_are_no_usual_numbers() -> None:
+def test_zeros_subnormals_and_non_finite_weights() -> None:
     largest = float(np.finfo(np.float32).max)
     w = np.array(
         [[0.0, -0.0, 1e-42, -1e-42], [np.inf, 1.001, -np.inf, 2], [np.nan, 1.001, 3, 4], [largest, 1.001, 1, 1]]
@@ -154,7 +154,7 @@ def test_factors_are_rounded_and_nothing_else(library: bool) -> None:
     np.testing.assert_allclose(z, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
 
 
-def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
+def test_a_machine_without_gain_gets_a_warning(tmp_path: Path) -> None:
     onnx.save(layers(), tmp_path / "in.onnx")
     command = [sys.executable, "-m", "graphopt", "optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")]
     command += ["--target=cpu", "--precision=bf16"]
@@ -184,13 +184,13 @@ def test_gain_is_unknown_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     assert bfloat16_gain.__wrapped__() is None
 
 
-def test_only_when_asked() -> None:
+def test_bfloat16_only_on_request() -> None:
     after, report = graphopt.optimize(layers(), target="cpu")
     assert not any(name.endswith("Bf16") for name in names(after))
     assert report.numerics != "bf16"
 
 
-def test_twice_is_once() -> None:
+def test_a_second_conversion_changes_nothing() -> None:
     once, _ = convert(layers())
     twice, report = convert(once)
     assert not report.changed
@@ -211,7 +211,7 @@ def test_verify_judges_by_bfloat16() -> None:
     assert not verify(before, after, effort="quick")
 
 
-def test_layers_that_stay() -> None:
+def test_layers_that_are_kept() -> None:
     model = layers()
     for n, name in zip(model.graph.node, ("first", "", "", "second", "", "", "")):
         n.name = name
@@ -222,7 +222,7 @@ def test_layers_that_stay() -> None:
         convert(model, keep_float=["third"])
 
 
-def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
+def test_the_most_sensitive_layers_keep_float32() -> None:
     model = layers()
     free = graphopt.limit_error(model, 1.0)
     assert free.keep == () and not free.sensitivities and free.errors == free.rounded
@@ -248,7 +248,7 @@ def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
         graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12, kept)
 
 
-def test_a_limit_that_makes_no_sense() -> None:
+def test_an_invalid_limit_is_refused() -> None:
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(OptionError, match="positive number"):
             graphopt.limit_error(layers(), wrong)
@@ -351,7 +351,7 @@ def test_winograd_is_kept_if_it_is_faster() -> None:
         (", float[16, 16, 1, 1] free", "Conv(x, free)", "NOT_CONSTANT"),
     ],
 )
-def test_convolutions_that_stay(inputs: str, conv: str, code: str) -> None:
+def test_convolutions_that_are_kept(inputs: str, conv: str, code: str) -> None:
     graph = f"g (float[1, 16, 9, 9] x{inputs}) => (float[1, M, H, K] y) {{ y = {conv} }}"
     after, report = convert(model_from_text(graph, {"W": weight(16, 16, 2, 2)}))
     assert names(after) == ["Conv"]
@@ -443,7 +443,7 @@ def test_nchw2c_tensors_have_the_rounded_values(library: bool) -> None:
         ("a = Conv(x, V) b = Conv(a, W) y = Add(b, a) z = Neg(x)", False),
     ],
 )
-def test_residuals_in_pairs_where_they_save_bytes(nodes: str, kept: bool) -> None:
+def test_residuals_in_nchw2c_where_they_save_bytes(nodes: str, kept: bool) -> None:
     shape = "float[1, 16, 9, 9]"
     weights = {"V": weight(16, 16, 1, 1), "W": weight(16, 16, 1, 1, seed=1)}
     before = model_from_text(f"g ({shape} x) => ({shape} y, {shape} z) {{ {nodes} }}", weights)
@@ -524,14 +524,14 @@ def test_pools_between_convolutions_are_in_nchw2c(window: str) -> None:
         ("kernel_shape = [2, 2]", 11, "", ""),  # an odd number of channels
     ],
 )
-def test_pools_that_stay(window: str, channels: int, other: str, code: str) -> None:
+def test_pools_that_are_kept(window: str, channels: int, other: str, code: str) -> None:
     after, report = convert(pool(window, channels, other), ignore_cost_model=True)
     assert ("MaxPoolPairsBf16" in names(after)) == (code == "in pairs")
     if code == "ATTRIBUTE":
         assert refusals(report)[code]
 
 
-def test_odd_channels_make_no_pairs() -> None:
+def test_odd_channels_are_not_stored_in_nchw2c() -> None:
     graph = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { a = Conv(x, V) y = Conv(a, W) }"
     after, _ = convert(
         model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}), ignore_cost_model=True
@@ -551,7 +551,7 @@ def test_odd_channels_make_no_pairs() -> None:
         (20, "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "16000 elements"),
     ],
 )
-def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window: str, refusal: str) -> None:
+def test_depthwise_convolutions_in_nchw2c_where_they_are_faster(size: int, window: str, refusal: str) -> None:
     graph = f"""g (float[1, 24, {size}, {size}] x) => (float[1, 24, H, K] y) {{
       a = Conv(x, V) b = Relu(a) c = Conv<group = 40, {window}>(b, D) d = Relu(c) y = Conv(d, W)
     }}"""
@@ -567,7 +567,7 @@ def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window
     assert any(refusal in d for d in details) and any("next to it" in d for d in details)
 
 
-def test_convolutions_of_few_products_stay() -> None:
+def test_small_convolutions_are_kept() -> None:
     graph = "g (float[1, 32, N, N] x) => (float[1, 32, H, K] y) { y = Conv(x, W) }"
     for size, name in ((16, "Conv"), (18, "FusedConvBf16")):
         after, _ = convert(model_from_text(graph.replace("N", str(size)), {"W": weight(32, 32, 1, 1)}))
@@ -615,7 +615,7 @@ def test_attention_rounds_the_operands_of_its_multiplications(library: bool) -> 
     )
 
 
-def test_attention_that_stays() -> None:
+def test_attention_that_is_kept() -> None:
     decode, _ = attention(**{"20": 1})
     after, report = convert(decode)
     assert names(after) == ["FusedAttention"] and "than 1 queries save" in refusals(report)["NO_GAIN"]
@@ -739,13 +739,13 @@ def test_products_of_activations_broadcast(a: str, b: str, y: str) -> None:
         (PRODUCT.replace("72", "15"), "NO_GAIN", "each sum has only 15 terms"),
     ],
 )
-def test_products_of_activations_that_stay(text: str, code: str, said: str) -> None:
+def test_matmuls_of_activations_that_are_refused(text: str, code: str, said: str) -> None:
     after, report = convert(product(text)[0])
     assert names(after) == ["MatMul"]
     assert said in refusals(report)[code]
 
 
-def test_products_of_activations_that_are_to_stay() -> None:
+def test_matmuls_of_activations_that_the_caller_keeps() -> None:
     before, _ = product()
     after, report = convert(before, keep_float=["MatMul"])
     assert names(after) == ["MatMul"] and refusals(report) == {"KEPT": "--keep-float names the node or its operator"}
@@ -763,7 +763,7 @@ def test_products_of_activations_that_are_to_stay() -> None:
     assert len(graphopt.limit_error(before, 1e-6).keep) == 1  # one layer of several
 
 
-def test_angles_of_rotary_positions_stay() -> None:
+def test_angles_of_rotary_positions_are_not_rounded() -> None:
     text = "g (float[1, 32, 1] f, float[1, 1, 65536] p) => (float[1, 32, 65536] y) { a = MatMul(f, p) y = Cos(a) }"
     after, report = convert(model_from_text(text), ignore_cost_model=True)
     assert names(after) == ["MatMul", "Cos"] and not refusals(report)

@@ -89,7 +89,7 @@ def declare(value: onnx.ValueInfoProto, *dims: str) -> None:
 
 
 @pytest.mark.parametrize("dim", UNKNOWN_DIMS)
-def test_a_shape_is_not_computed_from_it(dim: str) -> None:
+def test_shapes_are_not_computed_from_a_wrong_dimension(dim: str) -> None:
     model = parse(
         "g (float[N,4] x) => (int64[1] y) { r = Relu(x)  s = Shape<start=0, end=1>(r)  y = Mul(s, ten) }",
         ten=np.array([10]),
@@ -109,7 +109,7 @@ def rows(dim: str, of_input: bool) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("dim", UNKNOWN_DIMS)
-def test_two_of_them_are_not_equal(dim: str) -> None:
+def test_unknown_dimensions_are_not_equal(dim: str) -> None:
     """A residual of one row does not have the shape that FusedLayerNormAdd requires."""
     model = parse(
         "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
@@ -131,7 +131,7 @@ def test_reshape_and_expand_by_such_a_shape() -> None:
     check(model, {"x": draw(3, 4), "z": draw(1, 4)}, {"x": draw(1, 4), "z": draw(1, 4)})
 
 
-def test_an_output_that_declares_it_may_be_ours() -> None:
+def test_an_output_with_an_unknown_dimension_may_be_of_our_operator() -> None:
     text = "g (float[N,4] x) => (float[N,4] y) { p = MatMul(x, w)  a = Add(p, b)  y = Relu(a) }"
     model = parse(text, w=draw(4, 4), b=draw(4))
     for value in (*model.graph.input, *model.graph.output):
@@ -141,7 +141,7 @@ def test_an_output_that_declares_it_may_be_ours() -> None:
     assert all(m.graph.output[0].type.tensor_type.shape.dim[0].dim_value == -1 for m, _ in found.values())
 
 
-def test_an_output_that_declares_it_in_half_precision() -> None:
+def test_an_output_with_an_unknown_dimension_in_half_precision() -> None:
     """A Cast produces the output here; the norm's result is internal, and does not keep the output's declared shape."""
     model = parse(
         "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
@@ -153,7 +153,7 @@ def test_an_output_that_declares_it_in_half_precision() -> None:
     assert operators(found["rocm"][0])[-2:] == ["FusedLayerNorm", "Cast"]
 
 
-def test_an_input_shape_fixes_it() -> None:
+def test_input_shapes_fix_an_unknown_dimension() -> None:
     model = parse(
         "g (float[N,4] x) => (int64[1] y) { s = Shape<start=0, end=1>(x)  y = Mul(s, ten) }", ten=np.array([10])
     )
@@ -403,7 +403,7 @@ def test_a_graph_output_gets_no_other_readers() -> None:
     check(model, {"a": draw(4, 3), "b": draw(5, 3)})
 
 
-def test_an_identity_that_alone_reads_goes() -> None:
+def test_an_identity_that_is_the_only_reader_is_removed() -> None:
     model = parse("g (float[4,3] a) => (float[4,3] z) { t = Relu(a)  z = Identity(t) }")
     assert [operators(after) for after, _ in check(model, {"a": draw(4, 3)}).values()] == [["Relu"]] * len(TARGETS)
 

@@ -147,7 +147,7 @@ def test_fully_masked_rows_keep_their_result(graph: str, low: float, target: str
 
 
 @pytest.mark.parametrize("branches", ["zero, low", "low, zero"])
-def test_a_bias_that_only_hides_becomes_its_condition(branches: str) -> None:
+def test_a_bias_that_only_masks_becomes_its_condition(branches: str) -> None:
     graph = MASKED % ("bool[B, 1, S, S]", f"bias = Where(m, {branches})")
     before = model_from_text(graph, {"zero": np.float32(0), "low": np.float32(LOWEST)})
     after, _ = convert(before, ignore_cost_model=True)
@@ -200,7 +200,7 @@ def test_ranges_are_counted() -> None:
     assert range_of("zero", np.zeros(3, np.float32)).fits
 
 
-def test_weights_out_of_range_stay_and_are_reported() -> None:
+def test_weights_out_of_range_are_kept_and_reported() -> None:
     graph = """g (float[2, 4] x) => (float[2, 4] a, float[2, 4] b, float[2, 4] c) {
         a = MatMul(x, large)  b = MatMul(x, small)  c = MatMul(x, fine)
     }"""
@@ -220,7 +220,7 @@ def test_weights_out_of_range_stay_and_are_reported() -> None:
             np.testing.assert_allclose(got, want, atol=5e-3 * np.abs(want).max())
 
 
-def test_an_epsilon_that_would_vanish_stays() -> None:
+def test_an_epsilon_that_would_become_zero_is_kept() -> None:
     graph = """g (float[2, 4] x) => (float[2, 4] y) {
         h = MatMul(x, w)  a = Abs(h)  e = Add(a, epsilon)  y = Div(h, e)
     }"""
@@ -295,7 +295,7 @@ def test_means_of_planes_become_float16_like_global_average_pooling(axes: str) -
     ("source", "read"),
     [("Add(h, h)", "y = Sub(h, s)"), ("Mul(h, h)", "y = Conv(s, w)"), ("Add(h, h)", "y = Neg(s)")],
 )
-def test_means_of_norms_and_outputs_stay_in_float32(source: str, read: str) -> None:
+def test_means_of_norms_and_outputs_are_kept_in_float32(source: str, read: str) -> None:
     graph = f"""g (float[2, 4, 8, 8] x) => (float[a, b, c, d] y) {{
         h = Conv(x, w)  p = {source}  s = ReduceMean<axes=[2, 3]>(p)  {read}
     }}"""
@@ -415,7 +415,7 @@ def test_bodies_are_converted_inside_and_captures_keep_their_type() -> None:
         np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], rtol=0.01, atol=0.01)
 
 
-def test_functions_of_the_user_and_foreign_operators_stay() -> None:
+def test_functions_of_the_user_and_foreign_operators_are_kept() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[2, 4] x) => (float[2, 4] y) { h = MatMul(x, w)  f = mine.twice(h)  y = MatMul(f, w) }
         <domain: "mine", opset_import: ["" : 17]> twice (a) => (b) {
@@ -448,7 +448,7 @@ def test_keep_float(target: str) -> None:
         graphopt.optimize(before, target=target, keep_float=["first"])
 
 
-def test_quantized_nodes_stay() -> None:
+def test_quantized_nodes_are_kept() -> None:
     graph = """g (float[2, 4] x) => (float[2, 4] y) {
         w = DequantizeLinear(wq, scale)  h = MatMul(x, w)  y = MatMul(h, v)
     }"""
@@ -460,7 +460,7 @@ def test_quantized_nodes_stay() -> None:
     assert "QUANTIZED" in refusals(report)
 
 
-def test_operators_without_float16_stay() -> None:
+def test_operators_without_float16_are_kept_in_float32() -> None:
     graph = """g (float[1, 6, 4] boxes, float[1, 1, 6] scores) => (int64[N, 3] y) {
         b = MatMul(boxes, w)  y = NonMaxSuppression(b, scores)
     }"""

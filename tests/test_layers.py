@@ -123,7 +123,7 @@ def test_messages_are_not_rewritten() -> None:
 
 
 @pytest.mark.once
-def test_a_concept_of_a_graph_has_one_place() -> None:
+def test_graph_queries_are_defined_once() -> None:
     """Each of these is in one place: opsets, arguments of Slice, sole readers, changes to graphs, new nodes."""
     literal = [
         f"{name}: {ast.unparse(node)}"
@@ -372,7 +372,7 @@ def named_numbers() -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.once
-def test_a_number_with_a_name_has_one_place() -> None:
+def test_named_constants_are_defined_once() -> None:
     """Tile sizes, thread counts, opsets, limits: host, device and Python read them from one file."""
     found = named_numbers()
     assert found["AttentionThreads"] and found["AxesInputOpset"] and found["NonzeroMaxAxes"]

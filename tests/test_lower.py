@@ -82,7 +82,7 @@ def test_weights_of_a_quantized_product_stay_packed(tmp_path: Path) -> None:
     assert_same_outputs(before, after, {"x": draw(3, K)}, tolerance=1e-4)
 
 
-def test_faults_are_for_people(tmp_path: Path) -> None:
+def test_errors_are_readable(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--to plain: choose onnxruntime or standard"):
         lowered(model(FUSED, WEIGHTS), tmp_path, to="plain")
     gelu = onnx.parser.parse_model(

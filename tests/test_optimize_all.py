@@ -44,7 +44,9 @@ def lines(out: Path) -> list[str]:
     return [json.loads(line)["name"] for line in (out / MANIFEST).read_text().splitlines()]
 
 
-def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
+def test_failures_are_listed_separately(
+    folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]
+) -> None:
     out = tmp_path / "out"
     done = graphopt_command("optimize-all", folder, out, "--jobs", 2, "--target", "cpu", "--ignore-cost-model")
     assert done.exit_code == 1

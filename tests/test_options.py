@@ -78,7 +78,7 @@ def test_each_option_is_a_keyword_of_the_same_type() -> None:
     assert get_type_hints(OptionNames) == get_type_hints(Options)
 
 
-def test_a_value_and_keywords_do_the_same_and_keywords_stand_before_it() -> None:
+def test_keywords_override_an_options_object() -> None:
     model = ZOO["resnet18"](small=True)
     cpu = graphopt.Options(target="cpu", skip=["winograd_conv"])
     kept, _ = graphopt.optimize(model, options=cpu)

@@ -43,7 +43,7 @@ print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 
 
 @pytest.mark.once
-def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
+def test_unchanged_weights_remain_on_disk(tmp_path: Path) -> None:
     model = large_weights(tmp_path, side=10_000)
     assert optimized_elsewhere(model, tmp_path / "out.onnx") < 200
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "out.onnx", "out.onnx.data", "weights.data"]

@@ -142,7 +142,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "in.onnx", tmp_path / "out.onnx"
 
 
-def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
+def test_no_line_is_wrapped_on_a_terminal(files: tuple[Path, Path]) -> None:
     path, out = files
     shown = on_a_terminal(path.parent, "optimize", path, out.name, "--target", "cpu", "-v")
     assert out.exists()
@@ -276,7 +276,7 @@ def test_doctor_fits() -> None:
     assert path in piped.getvalue() and "/lib.so" in shown.getvalue()
 
 
-def test_commands_are_listed_as_people_need_them(graphopt_command: Callable[..., Any]) -> None:
+def test_commands_are_listed_in_the_order_of_use(graphopt_command: Callable[..., Any]) -> None:
     shown = graphopt_command("--help").stdout.split("Commands:\n")[1]
     assert [line.split()[0] for line in shown.splitlines()] == COMMANDS
 
@@ -303,7 +303,7 @@ def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(("given", "remedy"), [(("--dim", "N=8"), "--input-shape"), (("--threads", "2"), "--tune")])
-def test_options_that_nothing_asks_for(
+def test_options_without_effect_are_refused(
     given: tuple[str, str], remedy: str, files: tuple[Path, Path], graphopt_command: Callable[..., Any]
 ) -> None:
     """Without --tune or --bench, --dim would have no effect, so it is refused."""
@@ -353,7 +353,7 @@ def test_github_annotations_and_summary(
     assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text
 
 
-def test_numbers_as_people_write_them() -> None:
+def test_formats_of_numbers() -> None:
     assert [milliseconds(n) for n in (0.3, 17.46, 999.4, 1212.4)] == ["0.300", "17.5", "999", "1,212"]
     assert [small(n) for n in (0.0, 1.2e-6, 3e-12, 0.022, 34.0)] == ["0", "1.2e-6", "3e-12", "0.022", "34"]
 

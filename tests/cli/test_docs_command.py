@@ -30,7 +30,7 @@ def test_pages(graphopt_command: Callable[..., CommandResult]) -> None:
     assert {f"refusals/{code.name}" for code in Code} <= set(listed)
 
 
-def test_a_wheel_has_the_pages_of_codes_where_they_are_looked_for() -> None:
+def test_a_wheel_contains_the_pages_of_codes() -> None:
     """`explain NO_GAIN` failed in wheels, since it searched the pages in a folder that wheels do not have."""
     installed = {str(path) for path in importlib.metadata.files("graphopt") or ()}
     place = FOLDERS[0].relative_to(DOCS.parent)

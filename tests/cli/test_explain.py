@@ -107,7 +107,7 @@ def test_layers_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
     assert shown.count("the strides are [2, 2]") == 1
 
 
-def test_candidates_that_do_not_pay_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
+def test_candidates_without_gain_are_one_line(graphopt_command: Command, tmp_path: Path) -> None:
     """Convolutions of different sizes are one group, with the estimated times of one of them."""
     text = "t1 = Conv (x, a)  t2 = Conv (t1, b)  t3 = Conv (t2, a)  y = Identity (t3)"
     weights = {"a": np.ones((64, 64, 1, 1), np.float32), "b": np.ones((64, 64, 3, 3), np.float32)}

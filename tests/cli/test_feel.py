@@ -227,7 +227,7 @@ def test_a_path_without_out_gives_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
+def test_weights_on_disk_are_not_copied_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     model = ZOO["resnet18"](small=True)
     onnx.save(model, path, save_as_external_data=True, location="in.data", size_threshold=0)
@@ -236,7 +236,7 @@ def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
     assert graphopt.session(optimized, ["CPUExecutionProvider"]).get_outputs()
 
 
-def test_a_text_where_a_list_is_meant() -> None:
+def test_a_string_instead_of_a_list() -> None:
     model = ZOO["resnet18"](small=True)
     calls: list[Callable[[], object]] = [
         lambda: graphopt.optimize(model, only="winograd_conv"),

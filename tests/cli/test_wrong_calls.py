@@ -145,7 +145,7 @@ def test_a_target_without_kernels_is_explained(folder: Path, graphopt_command: C
     assert "optimized for rocm:gfx9999 (this library has no device code" in shown and "to fix it: " in shown
 
 
-def test_a_failing_model_is_named_as_it_was_typed(
+def test_errors_name_the_model_as_it_was_given(
     graphopt_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -421,7 +421,7 @@ def test_t25_random_and_training_nodes_are_not_folded() -> None:
     assert {"RandomNormal", "Dropout"} <= set(op_types(after))
 
 
-def test_t26_symbolic_input_dims_stay() -> None:
+def test_t26_symbolic_input_dims_are_kept() -> None:
     shape = "shape = Constant <value_ints: ints = [3, 4]> ()"
     text = f"g (float[N, 4] x) => (float[M, 4] y) {{ {shape}\n y = Expand(x, shape) }}"
     model = model_from_text(text)

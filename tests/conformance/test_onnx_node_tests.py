@@ -115,7 +115,7 @@ if not os.environ.get("GRAPHOPT_TEST_EVERYTHING"):
 @pytest.mark.parametrize(
     "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.once] * (p.stem in LARGE)) for p in LIGHT]
 )
-def test_light_model_keeps_its_numbers(path: Path) -> None:
+def test_light_models_keep_their_outputs(path: Path) -> None:
     model = with_random_weights(onnx.load(path))
     after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     weights = {t.name for t in model.graph.initializer}

@@ -122,7 +122,7 @@ def test_nodes_that_are_kept_on_cpus() -> None:
 
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
-def test_an_attention_with_a_cache_stays(target: str) -> None:
+def test_an_attention_with_a_cache_is_kept(target: str) -> None:
     """GroupQueryAttention is kept, since its definition copies the cache; norms around it become our nodes."""
     ours, others, stay = operators(block(CONTRIB.format(attention=ATTENTION["grouped"]), bias=False), target, False)
     assert ours["FusedRmsNormAddSum"] == 2 and others["GroupQueryAttention"] == 1

@@ -25,14 +25,14 @@ def test_equal_models() -> None:
     assert diff(model, model).equal
 
 
-def test_rewritten_neighbours_stay_apart() -> None:
+def test_adjacent_rewrites_are_separate_groups() -> None:
     found = diff(model_from_text(BEFORE, {"w": W}), model_from_text(AFTER, {"w": W}))
     groups = [([n.op_type for n in h.removed], [n.op_type for n in h.added]) for h in found.neighbourhoods]
     assert groups == [(["Relu"], ["Sigmoid"]), (["Neg", "Abs"], ["Exp"])]
     assert not found.changed_initializers
 
 
-def test_a_weight_that_changed_under_its_name_is_seen() -> None:
+def test_a_changed_weight_with_the_same_name_is_detected() -> None:
     found = diff(model_from_text(BEFORE, {"w": W}), model_from_text(BEFORE, {"w": -W}))
     assert not found.equal
     assert not found.neighbourhoods

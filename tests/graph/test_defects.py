@@ -156,7 +156,7 @@ def test_each_defect_is_refused(name: str) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", [name.strip() for name in KEPT.replace("\n", " ").split(",")])
-def test_a_defect_that_the_model_had_is_not_blamed_on_us(name: str) -> None:
+def test_defects_of_the_original_are_no_error(name: str) -> None:
     came = changed(name)
     result = ir.serde.serialize_model(load(came).model)
     check_result(lambda: load(came).model, load(came).model, result)

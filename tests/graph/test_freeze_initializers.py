@@ -73,7 +73,7 @@ def test_the_summary_counts_the_candidates_that_freezing_allows(sites: int) -> N
         ("Conv (x, k)", "portable", True),
     ],
 )
-def test_a_bias_alone_is_no_site(producer: str, target: str, site: bool) -> None:
+def test_a_bias_alone_is_no_candidate(producer: str, target: str, site: bool) -> None:
     """Keras's exporter listed every bias as an input: the note counts it only if a constant would be folded."""
     shapes = {"w": (4, 4), "s": (4, 1, 1), "k": (4, 4, 1, 1), "b": (4, 1, 1)}
     model = model_from_text(

@@ -142,7 +142,7 @@ def test_each_invariant_refuses(break_it: Callable[[ir.Model], None], words: str
 
 
 @pytest.mark.parametrize("declared", [onnx.TensorProto.UINT8, onnx.TensorProto.UNDEFINED])
-def test_a_wrong_type_that_the_model_declares_of_its_output_is_no_fault_of_ours(declared: int) -> None:
+def test_a_wrong_declared_output_type_is_no_fault_of_a_rewrite(declared: int) -> None:
     """ONNX Runtime has a better error message for it."""
     model = model_from_text(
         "g (float[N, 8, 9, 9] x) => (float[N, 8, 9, 9] y) { c = Conv <pads = [1, 1, 1, 1]> (x, W)  y = Relu(c) }",

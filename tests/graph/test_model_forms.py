@@ -127,7 +127,7 @@ def test_graphsurgeon(model: onnx.ModelProto) -> None:
     assert_optimized(model, exported)
 
 
-def test_something_else() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(ModelLoadError, match="a list is not a model"):
         graphopt.optimize([1, 2, 3])
 

@@ -90,7 +90,7 @@ def claims(model: onnx.ModelProto) -> GraphView:
 
 
 @pytest.mark.parametrize("sizes", [(2, 5, 3, 4), (1, 1, 2, 1), (3, 2, 7, 2)])
-def test_claims_hold(model: onnx.ModelProto, sizes: tuple[int, int, int, int]) -> None:
+def test_inferred_shapes_equal_those_of_runs(model: onnx.ModelProto, sizes: tuple[int, int, int, int]) -> None:
     view = claims(model)
     shapes = view.shapes
     every = onnx.ModelProto()
@@ -284,7 +284,7 @@ def test_every_attention_of_a_deep_model_is_fused() -> None:
 
 
 @pytest.mark.once
-def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_visits_each_value_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts are computed once for all callers, and a rewrite keeps those about other values."""
     work = load(tensorflow_blocks(2000)).model
     shapes = Editor(work, Target("cpu")).shapes
@@ -357,7 +357,7 @@ def reshaped_to_a_computed_constant() -> onnx.ModelProto:
     return model_from_text(text, {"a": np.asarray([2, -1]), "b": np.asarray([1, -1])})
 
 
-def test_a_second_look_invents_no_name_twice() -> None:
+def test_repeated_inference_creates_no_equal_symbols() -> None:
     """Two unknown sizes stay different when clean-up computes a constant and shapes are inferred again."""
     work = load(reshaped_to_a_computed_constant()).model
     inference.infer(work)

@@ -216,7 +216,7 @@ def test_only_weights_in_use_are_copied(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run_alone(tmp_path / "fast.onnx", tmp_path / "alone"), want)
 
 
-def test_the_copy_is_no_second_name(tmp_path: Path) -> None:
+def test_the_copy_is_no_link(tmp_path: Path) -> None:
     path = model(tmp_path)
     graphopt.optimize(path, tmp_path / "fast.onnx")
     data = tmp_path / "fast.onnx.data"
@@ -296,7 +296,7 @@ def test_in_place_with_several_files(skip: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("external_data", [None, False])
 @pytest.mark.parametrize("write", [graphopt.optimize, lower])
-def test_the_input_keeps_weights_where_those_of_out_would_go(
+def test_out_data_must_not_replace_weights_of_the_input(
     write: Callable[..., Any], external_data: bool | None, tmp_path: Path
 ) -> None:
     path = model(tmp_path)

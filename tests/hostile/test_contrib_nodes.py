@@ -28,5 +28,5 @@ def agrees(examples: int, seed: int, *kernels: str) -> None:
 
 
 @pytest.mark.once
-def test_a_damaged_node_of_the_runtime_is_refused_or_computed_as_the_runtime_does() -> None:
+def test_malformed_contrib_nodes_are_refused_or_computed_as_by_the_runtime() -> None:
     agrees(EXAMPLES, 1)

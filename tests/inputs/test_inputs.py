@@ -116,7 +116,7 @@ def test_integers_are_made_for_their_use(type_: str, body: str, wanted: set[int]
 
 
 @pytest.mark.parametrize("body", ["i = Mod(x, seven) y = Gather(table, i)", "y = Cast <to: int = 1> (x)"])
-def test_integers_that_nothing_limits_are_of_all_sizes(body: str) -> None:
+def test_unlimited_integers_have_all_magnitudes(body: str) -> None:
     model = model_from_text(f"g (int64[B, S] x) => (float y) {{ {body} }}", {"seven": np.array(7)} | TABLE)
     found = seen(model, "x")
     assert {0, 1} <= found
@@ -125,7 +125,7 @@ def test_integers_that_nothing_limits_are_of_all_sizes(body: str) -> None:
         assert any(low < -n <= 10 * low for n in found)
 
 
-def test_indices_that_a_model_refuses_get_narrower() -> None:
+def test_refused_indices_are_limited_to_fewer_rows() -> None:
     """The values read from `squares` index `table`, which has 200 rows: only indices up to 14 are valid."""
     squares: dict[str, Array] = {
         "squares": np.arange(60) ** 2,
@@ -282,7 +282,7 @@ def test_distant_pixels_are_tried(axis: int) -> None:
 
 
 @pytest.mark.parametrize("bound", ["y = Clip(x, low, high)", "l = Greater(x, high) y = Where(l, high, x)"])
-def test_a_bound_that_only_the_result_has(bound: str) -> None:
+def test_bounds_that_only_after_has_are_tried(bound: str) -> None:
     """Values next to either bound are tried, however large the bound is."""
     before, after = (
         model_from_text(
@@ -362,7 +362,7 @@ def test_one_size_where_others_are_refused(size: int) -> None:
     assert verify(model, model)
 
 
-def test_dimensions_that_say_minus_one() -> None:
+def test_dimensions_of_minus_one() -> None:
     model = model_from_text("g (float[A, 4] x) => (float[A, 4] y) { y = Relu(x) }")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = -1

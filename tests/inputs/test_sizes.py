@@ -110,7 +110,7 @@ def _sizes(cases: list[Case], name: str) -> set[tuple[int, int]]:
     return {case.feeds[name].shape for case in cases}
 
 
-def test_corners_and_drawn_sizes() -> None:
+def test_extreme_and_random_sizes() -> None:
     model = model_from_text("g (float[N, L] x) => (float[N, L] y) { y = Relu(x) }")
     found = _sizes(make_cases(model, seed=0), "x")
     assert {(1, 1), (3, 1), (3, 16), (1, 576), (3, 576)} <= found

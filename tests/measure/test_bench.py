@@ -47,7 +47,7 @@ def matmuls(count: int, width: int = 64) -> onnx.ModelProto:
 
 
 @pytest.mark.once
-def test_inputs_that_are_no_numbers() -> None:
+def test_sequences_and_strings_as_inputs() -> None:
     """A sequence, and strings, as a folder of inputs may contain; memory is measured in a separate process."""
     text = "g (seq(float[N, 4]) s, string[N] t) => (float[M, 4] y, bool[N] z) { y = SequenceAt(s, at) z = Equal(t, t) }"
     model = model_from_text(text, {"at": np.array(1)}, opset=19)

@@ -35,7 +35,7 @@ def test_a_measurement_decides_only_beyond_noise() -> None:
     assert Measurement(1.0, 0.99, 1.01).is_faster is False  # certainly not faster
 
 
-def test_class_of_a_site() -> None:
+def test_class_of_a_candidate() -> None:
     assert SITE.key({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
     known = Workload("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
     assert known.key({"batch": 2}) == "WinogradConv float 1x8x4x4 between - and -"
@@ -54,7 +54,7 @@ def test_measurements_overrule_estimates(measurement: Measurement | None, no_gai
     assert (Measured(measurements, {}).decline(Candidate(no_gain, lambda: workload)) == "") == rewritten
 
 
-def test_the_whole_model_has_the_last_word() -> None:
+def test_the_time_of_the_whole_model_decides() -> None:
     rng = np.random.default_rng(0)
 
     def around(milliseconds: float) -> list[float]:
@@ -144,7 +144,7 @@ def test_tuned_model_is_right(tmp_path: Path) -> None:
     assert report.equal, report.summary
 
 
-def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> None:
+def test_candidates_are_measured_in_the_final_precision(tmp_path: Path) -> None:
     work = _Work(tmp_path, small(), Target("rocm"), "CPUExecutionProvider", 1, {}, "fp16")
     assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
     asked = 0
@@ -190,7 +190,7 @@ def test_sizes_that_the_model_refuses() -> None:
         graphopt.tune(small("bert"), target="cpu", sizes={"sequence": 4096})
 
 
-def test_the_file_is_named_that_does_not_run(tmp_path: Path) -> None:
+def test_errors_name_the_file_that_does_not_run(tmp_path: Path) -> None:
     model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})
     model.ir_version = 99
     onnx.save(model, tmp_path / "new.onnx")

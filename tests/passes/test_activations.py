@@ -140,7 +140,7 @@ def test_forms(body: str, op: str | None, dtype: str) -> None:
         "t = Clip(x, m3, m1)\n y = Clip(t, one, three)",
     ],
 )
-def test_look_alikes(body: str) -> None:
+def test_similar_forms_are_no_candidates(body: str) -> None:
     extra = {"slopes": RNG.standard_normal((5, 1)).astype(np.float32), "m3": np.float32(-3), "m1": np.float32(-1)}
     before = model(body, extra=extra)
     after = rewrite(before, [Activations()])

@@ -100,7 +100,7 @@ def test_values_that_a_branch_captures() -> None:
     assert [n.op_type for n in check(model, *feeds).graph.node] == ["WinogradConv", "ScaleShift", "If"]
 
 
-def test_only_definitions_that_are_used_stay() -> None:
+def test_only_used_definitions_are_kept() -> None:
     """The definition of WinogradConv is removed, since WinogradConvRelu has replaced the node."""
     text = "g (float[N, 4, 5, 5] x) => (float[N, 4, 5, 5] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = Relu(t) }"
     after = check(model_from_text(text, {"W": draw(4, 4, 3, 3)}), {"x": draw(2, 4, 5, 5)})
@@ -176,7 +176,7 @@ def test_standard_targets_get_standard_operators(device: str) -> None:
     assert_same_outputs(model, after, {"x": draw(2, 4, 5, 5)})
 
 
-def test_a_scale_tells_how_many_channels_there_are() -> None:
+def test_a_scale_determines_the_number_of_channels() -> None:
     """The input declares C channels, the scale has 6: the first run must already know how the mask broadcasts."""
     text = """g (float[N, C, 4, D] x) => (float[N, E, F, G] y) {
         n = BatchNormalization (x, v, v, v, p)

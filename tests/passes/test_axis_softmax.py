@@ -67,7 +67,7 @@ def test_refusals(x: str, axis: int, T: str, code: str) -> None:
     assert rewrite(model_from_text(text(x, axis, T)), [AxisSoftmax()]).codes() == [code]
 
 
-def test_standard_nodes_alone_have_no_other_place_for_it() -> None:
+def test_other_targets_keep_the_softmax() -> None:
     for device in ("portable", "rocm"):
         result = rewrite(model_from_text(text("2, 3, 40", 1)), [AxisSoftmax()], device=device)
         assert result.op_types == ["Softmax"] and result.codes() == []

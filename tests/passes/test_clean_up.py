@@ -228,7 +228,7 @@ def test_a_static_shape_folds_whole() -> None:
     assert clean(model_from_text(text, weights), {"x": draw(2, 3, 4, 5)}) == ["Reshape"]
 
 
-def test_a_shape_that_only_clean_up_can_tell() -> None:
+def test_a_shape_that_only_clean_up_determines() -> None:
     """Inference does not compute ConstantOfShape; a second run knows the Reshape's shape, so the first one must too."""
     text = """g (float[6] x) => (float[P, Q] y) {
         s = ConstantOfShape <value = int64[1] {1}> (two)
@@ -403,7 +403,7 @@ def test_equal_nodes_are_merged() -> None:
 
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "Bernoulli", "Dropout"])
-def test_random_nodes_stay_two(op: str) -> None:
+def test_random_nodes_are_not_merged(op: str) -> None:
     extra = ", r, yes" if op == "Dropout" else ""
     text = f"""g (float[2, 3] x) => (float[2, 3] y) {{
         a = {op}(x{extra})
@@ -413,7 +413,7 @@ def test_random_nodes_stay_two(op: str) -> None:
     assert rewrite(model, [CleanUp()]).op_types == [op, op, "Sub"]
 
 
-def test_quantization_pairs_stay_two() -> None:
+def test_quantization_pairs_are_not_merged() -> None:
     text = """g (float[2, 3] x) => (float[2, 3] y) {
         q = QuantizeLinear(x, s)
         a = DequantizeLinear(q, s)
@@ -442,7 +442,7 @@ def test_unused_nodes_are_removed_except_unknown_operators() -> None:
     assert {(o.domain, o.version) for o in after.proto.opset_import} == {("", 17), ("other", 3), ("unused", 2)}
 
 
-def test_optional_outputs_of_a_training_norm_stay() -> None:
+def test_optional_outputs_of_a_training_norm_are_kept() -> None:
     text = """g (float[2, 3, 4] x) => (float[2, 3, 4] y, float[3] n) {
         y, n, o = BatchNormalization <training_mode = 1> (x, g, g, g, g) }"""
     assert clean(model_from_text(text, {"g": np.ones(3, np.float32)}), {"x": draw(2, 3, 4)}) == ["BatchNormalization"]
@@ -570,7 +570,7 @@ def test_functions_of_the_user_are_visited_and_kept() -> None:
     assert_same_outputs(model, after.proto, {"x": draw(2, 3)}, 0.0)
 
 
-def test_metadata_and_doc_strings_stay() -> None:
+def test_metadata_and_doc_strings_are_kept() -> None:
     text = "g (float[2, 3] x, float[4] unused) => (float[2, 3] y) { t = Identity(x)\n y = Relu(t) }"
     model = model_from_text(text)
     model.doc_string, model.graph.doc_string, model.graph.node[1].doc_string = "model", "graph", "node"

@@ -128,7 +128,7 @@ def test_refuses(code: str, node: str, arguments: Mapping[str, Any]) -> None:
     assert one(node, weights, **arguments).codes() == [code]
 
 
-def test_a_type_that_nothing_tells_is_no_contradiction() -> None:
+def test_an_unknown_type_is_no_contradiction() -> None:
     node = "n = local.Other(x)  y = com.microsoft.Attention<num_heads = 4>(n, w, c)"
     text = f"g (float[2, 3, {D}] x) => (float[2, 3, {D}] y) {{ {node} }}"
     result = rewrite(model(text, {"w": draw(D, 3 * D), "c": draw(3 * D)}), [Contrib()], device="portable")

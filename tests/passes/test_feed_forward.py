@@ -62,7 +62,7 @@ def test_shapes_of_a_bias(bias: tuple[int, ...]) -> None:
     assert_same_outputs(model, result.proto, {"x": FEEDS["x"]})
 
 
-def test_a_product_of_constants_is_left_to_be_computed_once() -> None:
+def test_a_matmul_of_constants_is_kept_for_the_runtime() -> None:
     """Runtimes fold a MatMul of constants (position embeddings of DeBERTa and Swin v2), but not a node of ours."""
     text = "g (float[2, 3, 6] r) => (float[2, 3, 6] y) { m = MatMul(c, w)  t = Add(m, b)  a = Relu(t)  y = Add(a, r) }"
     result = rewrite(model_from_text(text, {**W, "c": FEEDS["x"]}), [FeedForward()], device="cuda")
@@ -123,7 +123,7 @@ def test_unsupported_nodes_remain_after_the_linear(body: str, ops: list[str]) ->
 
 
 @pytest.mark.parametrize("attributes", ["alpha = 2.0", "beta = 0.5", "transA = 1"])
-def test_a_gemm_that_is_more(attributes: str) -> None:
+def test_a_gemm_with_other_attributes_is_refused(attributes: str) -> None:
     text = f"g (float[4, 4] x) => (float[4, 6] y) {{ t = Gemm<{attributes}>(x, w, b)  y = Relu(t) }}"
     result = rewrite(model_from_text(text, W), [FeedForward()], device="cuda")
     assert result.codes() == ["ATTRIBUTE"]

@@ -242,14 +242,14 @@ def norm_before_gemm(body: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", ["cpu", "rocm", "portable"])
-def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str) -> None:
+def test_scale_and_shift_of_a_norm_are_kept_for_the_runtime(device: str) -> None:
     model = norm_before_gemm(NORM)
     after = rewrite(model, [FoldAffine()], device=device)
     assert after.codes() == ["NO_GAIN"]
     assert after.op_types == [n.op_type for n in model.graph.node]
 
 
-def test_the_runtime_still_fuses_a_norm_that_stays(tmp_path: Path) -> None:
+def test_the_runtime_fuses_norms_that_are_kept(tmp_path: Path) -> None:
     """The norm is kept because our operator cannot be written in opset 9, the opset of the model."""
     model, _ = optimize(norm_before_gemm(NORM), target="cpu")
     options = ort.SessionOptions()

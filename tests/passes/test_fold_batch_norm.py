@@ -147,7 +147,7 @@ def test_a_shared_weight_is_not_changed() -> None:
     assert_same_outputs(model, after.proto, {"x": draw(2, 6, 7, 5)})
 
 
-def test_the_weight_of_a_matmul_that_becomes_a_gemm_goes() -> None:
+def test_the_old_weight_of_a_folded_matmul_is_removed() -> None:
     """A node that the pass creates and discards must not count as a reader of W, which is unused."""
     text = """g (float[N, 4] x) => (float[N, 6] y) {
         t = MatMul (x, W)
@@ -257,7 +257,7 @@ def test_channels_of_a_matmul_of_rank_3_are_another_axis() -> None:
 
 
 @pytest.mark.parametrize("between", ["Transpose <perm = [1, 0]> (p)", "Reshape(p, s)"])
-def test_nothing_stands_between_matmul_and_norm(between: str) -> None:
+def test_refuses_a_node_between_matmul_and_norm(between: str) -> None:
     """All sizes are equal, but after a Transpose or Reshape the norm's channels are not those of the MatMul."""
     weights = {"W": draw(4, 4), "s": np.array([4, 4]), **statistics(4)}
     text = f"""g (float[4, 4] x) => (float[4, 4] y) {{
@@ -269,7 +269,7 @@ def test_nothing_stands_between_matmul_and_norm(between: str) -> None:
     assert BN in after.op_types
 
 
-def test_a_norm_inside_a_loop_does_not_pull_its_conv_in() -> None:
+def test_a_norm_in_a_branch_does_not_fold_into_an_outer_conv() -> None:
     text = f"""g (bool c, float[N, 6, 7, 7] x) => (float[N, 6, 7, 7] y) {{
         {CONV}
         y = If (c) <then_branch = p () => (float[N, 6, 7, 7] u) {{ u = BatchNormalization (t, g, b, m, v) }},

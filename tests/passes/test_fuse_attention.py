@@ -854,7 +854,7 @@ def test_attention_node_includes_the_transposes_of_heads() -> None:
         (attention_node(26, node={"of_a_later_version": 1}), "ATTRIBUTE"),
     ],
 )
-def test_attention_nodes_that_stay(model: onnx.ModelProto, code: str) -> None:
+def test_attention_nodes_that_are_kept(model: onnx.ModelProto, code: str) -> None:
     refuse(model, code)
 
 
@@ -982,7 +982,7 @@ def test_windows(window: tuple[int, int], causal: int, mask: int, past: int, hea
         ("float[B, 4, S, 8] q, float[B, 4, S, 8] k, float[B, 4, S, 8] v, float[S, N] m, float[B, 4, P, 8] a, float[B, 4, P, 8] b) => (float[B, 4, S, 8] o) { o = Attention (q, k, v, m, a, b) }", 24, "UNKNOWN_SHAPE"),
     ],
 )  # fmt: skip
-def test_attention_nodes_that_have_no_words(text: str, opset: int, code: str) -> None:
+def test_attention_nodes_that_are_refused(text: str, opset: int, code: str) -> None:
     refuse(model_from_text(f"g ({text}", opset=opset, check=False), code)
 
 
@@ -1050,7 +1050,9 @@ SQUARE = {"dims": "2, 4", "rows": "5", "keys": "5"}
         ("x = Softmax <axis = -1> (s)\n p = Transpose <perm = [0, 1, 3, 2]> (x)", {}, SQUARE, "WRONG_PERM"),
     ],
 )  # fmt: skip
-def test_traps(between: str, constants: dict[str, Array], options: dict[str, Any], code: str) -> None:
+def test_attentions_that_must_not_be_fused(
+    between: str, constants: dict[str, Array], options: dict[str, Any], code: str
+) -> None:
     options = dict(options)
     if options.get("dims") == "B, C, E, 4":
         options["qk"] = "kt = Transpose <perm = [0, 1, 2, 3, 5, 4]> (k)\n s = MatMul(q, kt)"
@@ -1171,7 +1173,7 @@ MANY_PATHS = {
 
 
 @pytest.mark.parametrize("form", MANY_PATHS)
-def test_a_value_is_looked_at_once_however_many_paths_lead_to_it(form: str) -> None:
+def test_each_value_is_visited_once_on_all_paths(form: str) -> None:
     text = f"{MANY_PATHS[form]}\n p = Softmax <axis = -1> (b)"
     model = core(text, {"one": np.float32(1)}, extra=", bool[B, 1, 7, 7] keep", rows="7", keys="7")
     python_calls(lambda: fuse(model), most=2_000_000)

@@ -130,7 +130,7 @@ def test_two_residual_branches_become_one_each() -> None:
         ("u = Relu(t)\n y = PRelu(u, slopes)", ["{0}Relu", "PRelu"]),
     ],
 )
-def test_only_so_much_is_absorbed(node: str, body: str, left: list[str]) -> None:
+def test_one_sum_and_one_activation_are_fused(node: str, body: str, left: list[str]) -> None:
     before = model(node, body)
     after = rewrite(before, PASSES, ignore_cost_model=True)
     assert after.op_types == [name.format(node) for name in left]
@@ -264,7 +264,7 @@ def test_an_activation_in_a_branch_is_refused() -> None:
     assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == ["ESCAPES"]
 
 
-def test_the_models_opset_must_have_the_body() -> None:
+def test_function_bodies_are_written_for_the_opset_of_the_model() -> None:
     before = model("ScaleShift", "y = Clip(t, zero, six)", opset=11)
     after = rewrite(before, PASSES)
     assert_same_outputs(before, after.proto, {"x": draw(2, 6, 7, 5), "r": draw(2, 6, 7, 5)})

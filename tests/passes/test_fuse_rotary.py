@@ -57,7 +57,7 @@ def test_ranks(x: str, shape: tuple[int, ...], angles: tuple[str, tuple[int, ...
     assert_same_outputs(model, result.proto, {"x": draw(*shape), "cos": draw(*of), "sin": draw(*of)})
 
 
-def test_parts_that_others_read_stay() -> None:
+def test_parts_with_other_readers_are_kept() -> None:
     model = rotary(body=TURN + "z = Abs(p)", outputs=", float[N, H, S, 3] z")
     result = rewrite(model, [FuseRotary()])
     assert result.op_types == ["Split", "FusedRotary", "Abs"]
@@ -65,7 +65,7 @@ def test_parts_that_others_read_stay() -> None:
     assert_same_outputs(model, result.proto, feeds)
 
 
-def test_a_transpose_that_others_read_stays() -> None:
+def test_a_transpose_with_other_readers_is_kept() -> None:
     model = rotary("float[N, S, H, 6] w", body="x = Transpose <perm: ints = [0, 2, 1, 3]> (w)" + TURN + "z = Abs(x)",
                    outputs=", float[N, H, S, 6] z")  # fmt: skip
     result = rewrite(model, [FuseRotary()])

@@ -205,7 +205,7 @@ def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
         assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
 
 
-def test_the_mean_first_where_the_difference_is_divided() -> None:
+def test_refuses_the_mean_as_first_operand_of_a_divided_difference() -> None:
     """If the difference is divided, its sign matters: -(X - mean(X)) / deviation is not a LayerNorm."""
     model = factored("y = Div(d, std)", mean_first=True)
     result = rewrite(model, [FuseRowNorm()], ignore_cost_model=True)
@@ -432,7 +432,7 @@ def test_refuses_a_deviation_that_divides_something_else() -> None:
     assert rewrite(model, [FuseRowNorm()]).codes() == ["UNSUPPORTED_OP"]
 
 
-def test_a_cast_that_others_read_stays() -> None:
+def test_a_cast_with_other_readers_is_kept() -> None:
     body = RMS_NORM.format(divide="n32 = Div(x, std)\n n = Cast <to: int = 10> (n32)")
     text = f"""g (float16[N, S, {D}] x16) => (float16[N, S, {D}] y, float[N, S, {D}] z) {{
         x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n)  z = Neg(x) }}"""

@@ -67,7 +67,7 @@ def test_fuses_the_sum_and_the_activation() -> None:
         (2, (32, 8, 1, 1), "Conv"),
     ],
 )
-def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: tuple[int, ...], op: str) -> None:
+def test_is_faster_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: tuple[int, ...], op: str) -> None:
     C = group * weight[1]
     text = f"g (float[N, {C}, 9, 8] x) => (float[N, {weight[0]}, H, V] y) {{ y = Conv <group = {group}> (x, W) }}"
     model = model_from_text(text, {"W": draw(*weight)})
@@ -98,7 +98,7 @@ def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: t
         ((8, 8, 5), (60,), "group = 1", False),
     ],
 )
-def test_pays_where_the_runtime_runs_below_the_peak(
+def test_is_faster_where_the_runtime_runs_below_the_peak(
     weight: tuple[int, ...], image: tuple[int, ...], attributes: str, is_faster: bool
 ) -> None:
     """Few output channels, or channels outside the runtime's NCHWc layout (docs/measurements/conv_peak_cpu.md)."""
@@ -128,7 +128,7 @@ def test_half_precision() -> None:
         (", uint8[N, 4, H, 9] u", "Conv (u, W)", "WRONG_DTYPE"),
     ],
 )
-def test_stays(inputs: str, conv: str, code: str) -> None:
+def test_convolutions_that_are_refused(inputs: str, conv: str, code: str) -> None:
     text = f"""g (float[N, 4, H, 9] x{inputs}) => (float[N, M, P, R] y) {{
       Q = DequantizeLinear (q, s)
       y = {conv}

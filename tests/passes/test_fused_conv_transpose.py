@@ -132,7 +132,7 @@ def test_half_precision() -> None:
         ("", "ConvTranspose (x, Q)", "QUANTIZED"),
     ],
 )
-def test_stays(inputs: str, conv: str, code: str) -> None:
+def test_convolutions_that_are_refused(inputs: str, conv: str, code: str) -> None:
     text = f"""g (float[N, 4, H, 9] x{inputs}) => (float[N, M, P, R] y) {{
       Q = DequantizeLinear (q, s)
       y = {conv}

@@ -78,7 +78,7 @@ def test_other_types(T: str) -> None:
     assert "Gather" in check(shifted_windows(T=T), draw(2, 8, 12, 16, T=T))
 
 
-def test_short_rows_stay() -> None:
+def test_short_rows_are_kept() -> None:
     """Rows of an image are long enough for a Gather; rows of one token (16 bytes) are not."""
     ops = check(shifted_windows(T="bool"), draw(2, 8, 12, 16, T="bool"))
     assert ops.count("Gather") == 1 and "Transpose" in ops
@@ -204,13 +204,13 @@ def test_values_with_other_readers_are_kept() -> None:
         assert_same_outputs(model, result.proto, {"x": draw(2, 8, 12, 16)}, tolerance=0)
 
 
-def test_of_two_values_it_stays() -> None:
+def test_rows_of_two_values_are_kept() -> None:
     text = """g (float[N, 8, 16] x, float[N, 8, 16] z) => (float y) {
         a = Slice(x, three, many, one) b = Slice(z, zero, three, one) y = Concat <axis = 1> (a, b) }"""
     assert rewrite(model_from_text(text, NUMBERS), [GatherRows()]).remarks == []
 
 
-def test_indices_of_an_input_stay() -> None:
+def test_a_gather_with_computed_indices_is_kept() -> None:
     text = """g (float[N, 8, 12, 16] x, int64[5] i) => (float y) {
         a = Transpose <perm = [0, 2, 1, 3]> (x) y = Gather <axis = 1> (a, i) }"""
     assert rewrite(model_from_text(text), [GatherRows()]).remarks == []
@@ -258,7 +258,7 @@ def test_images_that_are_too_large() -> None:
     assert set(rewrite(model, [GatherRows()]).codes()) == {"WRONG_SHAPE"}
 
 
-def test_a_reshape_of_old() -> None:
+def test_a_reshape_of_an_old_opset() -> None:
     body = """a = Slice <starts = [3], ends = [8], axes = [1]> (x) b = Slice <starts = [0], ends = [3], axes = [1]> (x)
       y = Concat <axis = 1> (a, b)"""
     assert rewrite(moves(body, opset=4), [GatherRows()]).codes() == ["OPSET"]

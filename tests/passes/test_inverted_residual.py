@@ -141,7 +141,7 @@ def test_is_no_candidate(text: str) -> None:
     assert result.codes() == [] and not any("Inverted" in op for op in result.op_types)
 
 
-def test_a_sum_that_broadcasts_stays() -> None:
+def test_a_sum_that_broadcasts_is_kept() -> None:
     text = block(tail="e = Conv(d, W3, B3) y = Add(e, B3)")
     result = rewrite(model_from_text(text, weights(O=30) | {"B3": draw(30)}), [InvertedResidual()])
     assert result.op_types == ["InvertedResidualClip", "Add"]

@@ -61,7 +61,7 @@ def test_between_winograd_convolutions() -> None:
         f'{WINDOW}, auto_pad = "SAME_UPPER"',
     ],
 )
-def test_other_windows_stay(window: str) -> None:
+def test_other_windows_are_kept(window: str) -> None:
     assert rewrite(pool(window), [ScaleShift(), PoolPlanes()]).op_types == ["ScaleShift", "MaxPool"]
 
 
@@ -70,5 +70,5 @@ def test_pools_after_other_operators_are_kept() -> None:
     assert rewrite(pool(), [ScaleShift(), PoolPlanes()], device="rocm").op_types[-1] == "MaxPool"
 
 
-def test_half_precision_stays() -> None:
+def test_half_precision_is_refused() -> None:
     assert rewrite(pool(T="float16"), [ScaleShift(), PoolPlanes()]).codes() == ["APPLIED", "WRONG_DTYPE"]

@@ -226,7 +226,7 @@ def test_other_targets_keep_the_nodes() -> None:
         (3, 1, (1, 1), "NO_GAIN"),
     ],
 )
-def test_pays_with_few_channels(channels: int, group: int, kernel: tuple[int, int], code: str) -> None:
+def test_is_faster_with_few_channels(channels: int, group: int, kernel: tuple[int, int], code: str) -> None:
     body = QDQ.replace("<pads = [1, 1, 1, 1]>", f"<group = {group}>")
     before = model(body, parameters("uint8", group, kernel, channels), x=f"float[B, {channels}, 9, 8]")
     assert rewrite(before, ignore_cost_model=False).codes() == [code]

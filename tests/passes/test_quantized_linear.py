@@ -173,7 +173,7 @@ def test_other_targets_keep_the_nodes() -> None:
     ("rows", "columns", "code"),
     [("17", 2000, "NO_GAIN"), ("R", 40, "NO_GAIN"), ("16", 40, "APPLIED"), ("R", 2000, "NO_GAIN")],
 )
-def test_pays_with_few_rows(rows: str, columns: int, code: str) -> None:
+def test_is_faster_with_few_rows(rows: str, columns: int, code: str) -> None:
     constants = {"w": np.ones((K, columns), np.int8), "wz": np.int8(0), "ws": np.float32(1)}
     text = f"g (float[{rows}, {K}] x) => (float[{rows}, {columns}] y) {{ {QUANTIZE}{LAYER} y = Mul(c, u) }}"
     assert rewrite(model_from_text(text, constants), ignore_cost_model=False).codes() == [code]

@@ -72,7 +72,7 @@ def test_factors_that_are_not_moved_are_refused_by_fuse_attention(factor: str, m
     assert [r.code for r in result.remarks if r.pass_name == "fuse_attention"]
 
 
-def test_a_number_is_the_attentions_own_scale() -> None:
+def test_a_scalar_factor_becomes_the_scale_of_attention() -> None:
     model = attention("1")
     del model.graph.input[3]
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0.5], np.float32), "c"))

@@ -159,7 +159,7 @@ def test_refused(code: str, text: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "portable"])
 @pytest.mark.parametrize("behind", ["y = Identity(z)", "y = Mul(z, gamma)"])
-def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str, behind: str) -> None:
+def test_scale_and_shift_of_a_norm_are_kept_for_the_runtime(device: str, behind: str) -> None:
     body = f"{NORM}\n{behind}"
     constants = {"two": np.float32(2), "epsilon": np.float32(1e-5), "gamma": draw(4), "beta": draw(4)}
     model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body} }}", constants, 11)

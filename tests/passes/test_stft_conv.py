@@ -65,7 +65,7 @@ def test_a_window_or_a_length_suffices(inputs: str) -> None:
     np.testing.assert_allclose(y[..., 0] + 1j * y[..., 1], wanted, atol=1e-4)
 
 
-def test_verify_knows_the_error_of_the_runtime() -> None:
+def test_verify_allows_the_error_of_the_runtime() -> None:
     """ONNX Runtime's STFT of 400 samples has an error of 1e-4, a hundred times that of the Conv."""
     model = stft(400, signal="float[1, 4000, 1] x")
     assert verify(model, rewrite(model, [StftConv()]).proto).equal

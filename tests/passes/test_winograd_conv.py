@@ -42,7 +42,7 @@ def test_swapped(attributes: str, pads: list[int], bias: str, constant: bool) ->
     assert rewrite(after.proto, [WinogradConv()], ignore_cost_model=True).proto == after.proto
 
 
-def test_half_precision_when_asked() -> None:
+def test_half_precision_without_a_cost_model() -> None:
     text = "g (float16[N, 4, 9, 9] x) => (float16[N, 4, 7, 7] y) { y = Conv (x, W) }"
     model = model_from_text(text, {"W": draw(4, 4, 3, 3, dtype=np.float16)})
     after = rewrite(model, [WinogradConv()], ignore_cost_model=True)

@@ -136,7 +136,7 @@ def test_miopen_is_not_captured_before_7_1_or_with_find(
 
 
 @WITH_BLAS_LT
-def test_distances_of_constants_fit_the_library(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+def test_layers_with_distant_weights_are_correct(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
     """The distances between the layers of one GEMM are 32-bit in cuBLASLt, but the weights may be farther apart."""
     outcome = blas_lt("layers_of_one_input", driver, arch)
     assert not outcome.value["messages"] and outcome.value["error"] < 1e-3, outcome

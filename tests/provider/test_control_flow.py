@@ -178,7 +178,7 @@ def compare_all(seeds: range) -> list[Counter[str]]:
     return [random_bodies.compare(seed) for seed in seeds]
 
 
-def test_random_bodies_give_the_numbers_of_the_cpu(worker: ProcessPoolExecutor) -> None:
+def test_random_bodies_give_the_results_of_the_cpu(worker: ProcessPoolExecutor) -> None:
     given = worker.submit(compare_all, SEEDS).result()
     assert sum(map(bool, given)) >= len(SEEDS) // 2
     assert sum(given, Counter()).keys() >= {"If", "Loop", "Scan"}

@@ -43,7 +43,7 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
     assert {k: device[f"graphopt.{k}"] for k in expected} == expected
 
 
-def test_nothing_is_done_before_somebody_waits(gpu: StandIn) -> None:
+def test_devices_may_work_only_when_the_host_waits(gpu: StandIn) -> None:
     """A real device may lag behind the host by any time; here it executes work only when a call waits."""
     errors = gpu.run("late", STAND_IN_LATE="1").value
     assert len(errors) > 10 and max(errors.values()) < 1e-5, errors
@@ -295,7 +295,7 @@ def test_the_driver_fails_at_any_moment(gpu: StandIn) -> None:
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx942"), ("cuda", "sm_90")])
 @pytest.mark.parametrize("capture", ["", "refuses"])
-def test_libraries_in_a_recording(
+def test_libraries_in_a_captured_graph(
     capture: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GEMMs and convolutions are captured; a library that cannot be captured runs launch by launch."""
@@ -335,7 +335,7 @@ def test_a_session_with_a_limit_frees_memory_that_others_keep(gpu: StandIn) -> N
 
 
 @pytest.mark.parametrize("capture", ["", "refuses"])
-def test_libraries_are_measured_in_a_recording(
+def test_libraries_are_measured_in_a_captured_graph(
     capture: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library that cannot be captured is measured launch by launch, and is not disabled."""

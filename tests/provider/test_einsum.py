@@ -46,7 +46,7 @@ WHOLE_FORMS = (
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
-def test_einsum_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_einsum_of_integers(dtype: Any, worker: ProcessPoolExecutor) -> None:
     """Integer sums wrap around, as numpy's do."""
     rng = np.random.default_rng(0)
     ends = np.iinfo(dtype)

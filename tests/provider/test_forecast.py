@@ -122,7 +122,7 @@ def test_node_tests_that_are_hard_to_foretell(name: str, worker: ProcessPoolExec
 
 
 @pytest.mark.parametrize("provider", ["graphopt", "cpu"])
-def test_a_shape_that_rests_on_a_part_of_another(provider: str, worker: ProcessPoolExecutor) -> None:
+def test_a_shape_computed_from_a_part_of_another(provider: str, worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime computes [2, 4] as a constant only if it knows all sizes of x, also the size that is not read."""
     text = """g (float[{x}] x) => (float[a, b] y, int64[2] z) {{
         sizes = Shape (x)

@@ -65,7 +65,7 @@ def test_resize_of_a_crop(mode: str, dtype: Any, worker: ProcessPoolExecutor) ->
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.int64])
-def test_nearest_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_nearest_resize_of_integers(dtype: Any, worker: ProcessPoolExecutor) -> None:
     x = (20 * random(2, 3, 4)).astype(np.int64).astype(dtype)
     node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")
     out_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

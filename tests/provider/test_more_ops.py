@@ -347,7 +347,7 @@ def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExe
 
 @pytest.mark.parametrize("how", ["L2", "LogSum"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: ProcessPoolExecutor) -> None:
+def test_roots_and_logarithms_of_integers(dtype: Any, how: str, worker: ProcessPoolExecutor) -> None:
     """Results are rounded like those of ONNX Runtime's kernel."""
     x = np.random.default_rng(7).integers(1, 9000, (50, 20)).astype(dtype)
     feeds = {"x": x}
@@ -359,7 +359,7 @@ def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: Pro
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_log_sum_exp_of_whole_numbers_is_the_runtimes(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_log_sum_exp_of_integers_runs_on_the_cpu(dtype: Any, worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime's kernel gives 3, since it counts only the largest values; the exact result is 4.43."""
     feeds = {"x": np.array([3, 3, 2, 2, 2, 2, 2, 2], dtype)}
     model = model_of([helper.make_node("ReduceLogSumExp", ["x"], ["y"], keepdims=0)], feeds, ["y"])
@@ -556,7 +556,7 @@ def test_cumsum(axis: int, worker: ProcessPoolExecutor) -> None:
 @pytest.mark.parametrize(
     "op", [op for op in integer_elementwise_cases.OPS if not op.startswith(("Fmod", "Shift", "Clip"))]
 )
-def test_whole_numbers(op: str, worker: ProcessPoolExecutor) -> None:
+def test_integers_with_broadcasting(op: str, worker: ProcessPoolExecutor) -> None:
     """With broadcasting; test_types.py tests all types."""
     for dtype in (np.int64, np.int8) if op == "Neg" else (np.int64, np.uint8):
         mask = (2, 1, 7) if op == "Where" else ()
@@ -664,7 +664,7 @@ def test_one_hot(axis: int, worker: ProcessPoolExecutor) -> None:
         check(worker, node, feeds, {"d": np.array(4)}, 0, out_type=kind)
 
 
-def test_dropout_that_does_not_train_is_nothing(worker: ProcessPoolExecutor) -> None:
+def test_dropout_at_inference_has_no_effect(worker: ProcessPoolExecutor) -> None:
     x = random(3, 5)
     check(
         worker,

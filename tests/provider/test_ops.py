@@ -69,7 +69,7 @@ def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
 
 
 @pytest.mark.parametrize("op", [op for op in logic_cases.OPS if not op.startswith(("IsPos", "IsNeg"))])
-def test_truth(op: str, worker: ProcessPoolExecutor) -> None:
+def test_comparisons_and_logic(op: str, worker: ProcessPoolExecutor) -> None:
     """Comparisons and logic with broadcasting, in each type that the operator supports."""
     for dtype in logic_cases.OPS[op][1]:
         case = logic_cases.case("truth", dtype, op, (2, 3, 5, 7), (5, 1))
@@ -127,7 +127,7 @@ def test_sines_of_large_numbers(worker: ProcessPoolExecutor) -> None:
         np.testing.assert_allclose(y, wanted, rtol=0, atol=3e-7)
 
 
-def test_whole_numbers(worker: ProcessPoolExecutor) -> None:
+def test_rounding_operators(worker: ProcessPoolExecutor) -> None:
     """Results are exact, also at the largest floats with a fraction; halves are rounded to even."""
     edges = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 8388607.5, 8388608, -8388607.5, 3e9, np.inf, -np.inf, np.nan, 0]
     x = np.array([*edges, *np.linspace(-5, 5, 41)], np.float32)

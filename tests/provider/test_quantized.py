@@ -238,7 +238,7 @@ def test_the_numbers_of_the_cpu_for_drawn_nodes(seed: int, worker: ProcessPoolEx
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
-def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_gemm_of_integers(dtype: Any, worker: ProcessPoolExecutor) -> None:
     """ONNX Runtime has no integer Gemm; the sums wrap around."""
     a, b = (RNG.integers(0, 2**31 - 1, dims).astype(dtype) for dims in ((7, 5), (7, 9)))
     for c in (None, RNG.integers(0, 99, (9,)).astype(dtype), RNG.integers(0, 99, (5, 1)).astype(dtype)):

@@ -267,7 +267,7 @@ def test_few_channels(C: int, kernel: int, strides: list[int], pads: list[int], 
         assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01
 
 
-def test_integers_stay_in_channels_last(worker: ProcessPoolExecutor) -> None:
+def test_integers_remain_in_channels_last(worker: ProcessPoolExecutor) -> None:
     """Both layouts give the same integers. Only the first and the last image change their layout."""
     x = np.random.default_rng(1).standard_normal((2, 3, 17, 15)).astype(np.float32)
     net = Network(np.uint8, x)

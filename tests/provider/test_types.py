@@ -88,7 +88,7 @@ def nodes_of(dtype: Any) -> tuple[list[NodeProto], dict[str, Array]]:
 
 
 @pytest.mark.parametrize("dtype", WHOLE)
-def test_every_operator_of_a_whole_number(dtype: Any, worker: ProcessPoolExecutor) -> None:
+def test_every_integer_operator(dtype: Any, worker: ProcessPoolExecutor) -> None:
     rng, ends = np.random.default_rng(3), np.iinfo(dtype)
 
     def values(*dims: int) -> Array:

@@ -31,7 +31,7 @@ def _verify(before: bytes, after: bytes) -> VerifyReport:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "bert"])
-def test_the_device_is_one_more_way_to_run(worker: ProcessPoolExecutor, name: str) -> None:
+def test_the_device_is_an_additional_mode(worker: ProcessPoolExecutor, name: str) -> None:
     before = ZOO[name](small=True)
     after, _ = graphopt.optimize(before, target="cuda", ignore_cost_model=True)
     report = worker.submit(_verify, before.SerializeToString(), after.SerializeToString()).result()
@@ -111,7 +111,7 @@ def test_one_file_on_two_providers(worker: ProcessPoolExecutor) -> None:
     assert {row.provider for row in report.rows} == {PROVIDER}
 
 
-def test_the_first_value_at_which_two_providers_part(worker: ProcessPoolExecutor) -> None:
+def test_the_first_value_that_differs_between_two_providers(worker: ProcessPoolExecutor) -> None:
     model = _with_a_wrong_kernel()
     report = worker.submit(_compare, model.SerializeToString()).result()
     assert not report.equal

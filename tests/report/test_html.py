@@ -284,7 +284,7 @@ def crossings(svg: str) -> int:
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["resnet18", "bert", "unet", "gpt2"])
-def test_no_lines_cross(name: str) -> None:
+def test_no_edges_of_drawings_cross(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)
     after, report = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     page = render(report, title=name, difference=diff(before, after))
@@ -293,7 +293,7 @@ def test_no_lines_cross(name: str) -> None:
     assert [crossings(d) for d in drawings] == [0] * len(drawings)
 
 
-def test_crossings_are_counted() -> None:
+def test_crossings_of_edges_are_counted() -> None:
     line = '<polyline class="edge" points="{}"/>'
     assert crossings(line.format("0,0 10,10 ") + line.format("10,0 0,10 ")) == 1
     assert crossings(line.format("0,0 10,10 ") + line.format("0,0 10,20 ")) == 0
@@ -317,7 +317,7 @@ def test_drawing_has_no_overlap_and_flows_down() -> None:
             assert a.y != b.y or a.x + a.width <= b.x or b.x + b.width <= a.x
 
 
-def test_sites_that_look_alike_are_drawn_once() -> None:
+def test_equal_rewrites_are_drawn_once() -> None:
     before = ZOO["resnet18"](small=True)
     after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     difference = diff(before, after)

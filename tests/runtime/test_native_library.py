@@ -454,7 +454,7 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize("limit", ["abc", "10x", "-1", str(2**60)])
-def test_a_limit_of_shared_weights_that_is_no_number_is_named(limit: str, tmp_path: Path) -> None:
+def test_an_invalid_limit_of_shared_weights_is_named(limit: str, tmp_path: Path) -> None:
     script = """
         shapes = [(1, 4, 8, 8), (4, 4, 2, 2), (4,)]
         constants = {1: normal(4, 4, 2, 2), 2: normal(4)}

@@ -297,13 +297,13 @@ def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
         ({"datatype": "FP32", "data": [1, 2, 3], "name": ["x"]}, "instead of a string"),
     ],
 )
-def test_numbers_that_are_none(given: dict[str, Any], message: str) -> None:
+def test_invalid_data_of_requests_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         decode({"inputs": [{"name": "x", "shape": [3]} | given]})
 
 
 @pytest.mark.parametrize("asked", ["y", 1, ["y"], [{}], [{"name": ["y"]}]])
-def test_outputs_that_are_none(asked: Any) -> None:
+def test_invalid_lists_of_outputs_are_refused(asked: Any) -> None:
     tensors = (Tensor("y", "FP32", (-1,)),)
     with pytest.raises(RequestError, match="must be a list of objects"):
         encode(Deployment("m", 1, tensors, tensors), {"y": np.zeros(1, np.float32)}, {"outputs": asked})
@@ -321,7 +321,7 @@ def test_numbers_of_every_type() -> None:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_bodies_of_a_client_of_others(binary: bool) -> None:
+def test_requests_and_answers_of_tritonclient(binary: bool) -> None:
     """We decode tritonclient's requests and it decodes our answers: numbers and strings, as JSON and as binary data."""
     http = pytest.importorskip("tritonclient.http")
     rng = np.random.default_rng(0)

@@ -63,7 +63,7 @@ def test_a_damaged_form_is_not_used(model: Path, made: Path, tmp_path: Path, cap
     assert f"{place / 'model.onnx.data'} is damaged; remove {place}" in capfd.readouterr().err
 
 
-def test_a_folder_of_others_is_not_used(
+def test_a_folder_that_others_may_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(shared.FOLDER, str(tmp_path / "weights"))
@@ -77,7 +77,7 @@ def test_a_folder_of_others_is_not_used(
     assert not capfd.readouterr().err
 
 
-def test_a_form_with_other_numbers_is_not_used(
+def test_a_shared_form_with_other_outputs_is_not_used(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The form is compared before other workers can see it, and the next worker does not build it again."""

@@ -232,7 +232,7 @@ def test_refused_quantized_layers_give_both_times() -> None:
         assert theirs > multiply_adds / (2 * targets_cpu.RATE)
 
 
-def test_tells_where_the_cost_model_was_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_note_reports_processors_without_measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = model_from_text("g (float[N] x) => (float[N] y) { y = Relu (x) }", {})
     for flags, told in (("sse2 avx2 fma", False), ("sse2 avx", True), ("", True)):
         info = tmp_path / "cpuinfo"

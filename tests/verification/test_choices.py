@@ -110,7 +110,7 @@ def test_faults_after_a_choice_are_different(
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_the_least_in_place_of_the_largest_differ(which: int) -> None:
+def test_the_smallest_instead_of_the_largest_entries_are_different(which: int) -> None:
     before, after = in_half("two stages")
     after = copied(after)
     node = [n for n in after.graph.node if n.op_type == "TopK"][which]

@@ -19,7 +19,7 @@ process.stdin.write(b"half of a request")
 
 
 @pytest.mark.once
-def test_its_death_with_half_of_a_request_is_no_noise_at_the_end() -> None:
+def test_a_crash_during_a_request_prints_nothing_at_exit() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", DIES], capture_output=True, text=True, check=True
     )

@@ -54,7 +54,7 @@ def _outputs(model: onnx.ModelProto) -> Array:
 
 
 @pytest.mark.parametrize(("opset", "body"), BODIES)
-def test_the_same_numbers(opset: int, body: str) -> None:
+def test_exact_sums_give_the_same_results(opset: int, body: str) -> None:
     if opset >= 23 and onnxruntime.__version__ < "1.23":
         pytest.skip("the runtime refuses the opset")
     rng = np.random.default_rng(1)

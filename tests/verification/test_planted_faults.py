@@ -95,7 +95,7 @@ def test_catches_faults_as_small_as_rounding() -> None:
 
 
 @pytest.mark.once
-def test_the_measure_knows_a_rounding_from_a_fault() -> None:
+def test_the_effect_distinguishes_rounding_from_faults() -> None:
     """A fault must exceed ten noise floors: rounding to half precision does, float32 rounding does not."""
     subject = _subjects()["encoder_causal"]
     model = subject.build()
@@ -106,7 +106,7 @@ def test_the_measure_knows_a_rounding_from_a_fault() -> None:
 
 
 @pytest.mark.once
-def test_another_interface_is_no_number() -> None:
+def test_the_effect_of_another_interface_is_infinite() -> None:
     subject = _subjects()["switch"]
     model = subject.build()
     pair = Pair(model, model, inputs(subject, model))

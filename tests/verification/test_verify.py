@@ -118,7 +118,7 @@ def add_model(value: float, output: str = "y") -> onnx.ModelProto:
     return model_from_text(text, {"c": np.float32(value)})
 
 
-def test_exact_class_wants_equal_bits() -> None:
+def test_the_exact_class_requires_equal_bits() -> None:
     before, after = add_model(1.0), add_model(1.0 + 2**-22)
     after.metadata_props.add(key="graphopt.numerics", value="exact")
     assert not verify(before, after).equal
@@ -126,7 +126,7 @@ def test_exact_class_wants_equal_bits() -> None:
     assert verify(before, after).equal
 
 
-def test_metadata_cannot_name_a_number() -> None:
+def test_metadata_cannot_contain_a_limit() -> None:
     after = add_model(1.01)
     after.metadata_props.add(key="graphopt.numerics", value="1.0")
     assert not verify(add_model(1.0), after).equal
@@ -160,7 +160,7 @@ def test_structural_differences(want: Any, got: Any, words: str) -> None:
     assert words in (found.structure or "values" * (found.discrete and found.max_abs == 1))
 
 
-def test_a_distribution_has_the_size_of_its_rows() -> None:
+def test_the_scale_of_a_distribution_is_that_of_its_rows() -> None:
     rows = np.zeros((2, 1000), np.float32)
     rows[0, 3], rows[1, 5:7] = 1, (0.6, 0.4)
     found = deviation(rows, rows)
@@ -301,7 +301,7 @@ def test_sizes_that_after_fixes_are_kept() -> None:
     assert "batch=3" in report.summary
 
 
-def test_a_symbol_has_one_size_wherever_it_stands() -> None:
+def test_a_symbol_has_the_same_size_everywhere() -> None:
     text = """g (float[A, B] x, float[B, A] z, float[A, past, 2] p, float[A, "past + B", 2] q) => (float[A, A] y) {
         y = MatMul(x, z) unused = Concat <axis: int = 1> (p, q) }"""
     model = model_from_text(text)
@@ -865,7 +865,7 @@ def quantized_chain(change: str = "Identity(q1)", middle: str = "u", scale: floa
         (onnx.ModelProto(), "q1"),
     ],
 )
-def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None:
+def test_quantized_intermediate_values_are_compared(after: onnx.ModelProto, named: str) -> None:
     before = quantized_chain()
     if not after.graph.node:  # q1 itself is wrong, so values after it are not reported
         after.CopyFrom(quantized_chain("Clip(q1, low, seven_less)", middle="q1_"))
@@ -888,7 +888,7 @@ def test_the_numerics_class_depends_on_the_nodes() -> None:
         assert report.numerics == "reassociated"
 
 
-def test_a_report_is_true_where_both_are_equal() -> None:
+def test_a_report_of_two_outputs_is_true_if_both_are_equal() -> None:
     assert verify(add_model(1.0), add_model(1.0))
     assert not verify(add_model(1.0), add_model(2.0))
 
@@ -946,7 +946,7 @@ def test_not_covered_parts_are_reported(graphopt_command: Callable[..., Any], tm
 
 
 @pytest.mark.once
-def test_a_body_without_its_bias_is_a_finding() -> None:
+def test_a_body_without_its_bias_is_different() -> None:
     """A finding, not a traceback, although the reference Winograd convolution is built from the faulty body."""
     before = ZOO["resnet18"](small=True)
     after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
@@ -1093,9 +1093,7 @@ UNMEASURED = {
 
 
 @pytest.mark.parametrize("what", UNMEASURED)
-def test_a_fixed_limit_does_not_stand_in_without_a_word(
-    what: str, graphopt_command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_fixed_limit_is_reported(what: str, graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     text, opset, reason = UNMEASURED[what]
     files = [tmp_path / "before.onnx", tmp_path / "after.onnx"]
     for by, file in zip((1, 1 + 1.5e-6), files):
@@ -1193,7 +1191,7 @@ def test_rounding_errors_do_not_depend_on_the_random_operators() -> None:
     assert 0.8 < np.median(ratios) < 1.25, ratios
 
 
-def test_a_crash_of_the_runtime_is_a_finding() -> None:
+def test_a_crash_of_the_runtime_is_different() -> None:
     """A Cast between Transpose and MatMul crashes the runtime at its default level, which changes layouts."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
@@ -1295,7 +1293,7 @@ def test_weights_in_files_of_a_model_in_memory(tmp_path: Path) -> None:
     assert isinstance(tensor, ir.ExternalTensor)  # the weights stay in their file
 
 
-def test_a_report_is_true_where_nothing_was_found() -> None:
+def test_a_report_is_true_if_the_models_are_equal() -> None:
     before = model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = Tanh(x) }")
     after = model_from_text("g (float[N, 3] x) => (float[N, 3] y) { y = Sigmoid(x) }")
     assert verify(before, before, effort="quick")
