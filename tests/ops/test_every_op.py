@@ -22,10 +22,8 @@ from graphopt.runtime.sessions import configure
 NODES_IN_A_SESSION = 16  # The time to create a session grows superlinearly with the number of nodes in inlined bodies.
 
 
-@functools.cache
-def cases_for_opsets(dtype: str) -> list[NodeCase]:
-    """Returns two cases of each operator; a case keeps its reference."""
-    return all_cases(limit=2, dtype=dtype)
+# A case keeps its reference; each process of tests computes it only once.
+cases_of_dtype = functools.cache(all_cases)
 
 
 def run(cases: list[NodeCase], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
@@ -61,7 +59,7 @@ def disagreements(cases: list[NodeCase], outputs: list[Array], dtype: str) -> li
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels(dtype: str, threads: int) -> None:
-    cases = all_cases(dtype=dtype)
+    cases = cases_of_dtype(dtype=dtype)
     outputs = run(cases, 17, kernels=True, threads=threads)
     assert disagreements(cases, outputs, dtype) == []
     # Operators keep the shape of their first input if and only if they declare it.
@@ -72,7 +70,7 @@ def test_kernels(dtype: str, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bodies(dtype: str) -> None:
-    cases = all_cases(dtype=dtype)
+    cases = cases_of_dtype(dtype=dtype)
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
@@ -80,7 +78,7 @@ def test_bodies(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("opset", [7, *(pytest.param(n, marks=pytest.mark.once) for n in (9, 11, 12, 13, 15, 18)), 21])
 def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
-    cases = [case for case in cases_for_opsets(dtype) if case.spec.min_opset <= opset]
+    cases = [case for case in cases_of_dtype(limit=2, dtype=dtype) if case.spec.min_opset <= opset]
     assert disagreements(cases, run(cases, opset, kernels=False), dtype) == []
 
 
