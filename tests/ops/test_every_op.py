@@ -68,13 +68,14 @@ def test_kernels(dtype: str, threads: int) -> None:
     assert others == {case.spec.name for case in cases if not case.spec.keeps_shape}
 
 
+# A body depends on the opset, not on the runtime: only the lowest and the highest opset run on both runtimes.
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bodies(dtype: str) -> None:
     cases = cases_of_dtype(dtype=dtype)
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
-# A body depends on the opset, not on the runtime: the lowest and the highest opset run on both runtimes.
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("opset", [7, *(pytest.param(n, marks=pytest.mark.once) for n in (9, 11, 12, 13, 15, 18)), 21])
 def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
