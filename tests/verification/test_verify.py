@@ -499,6 +499,7 @@ def test_attention_operands_after_reshapes_in_bfloat16() -> None:
     assert report.equal, report.summary
 
 
+@pytest.mark.once
 def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
     """Each side has 96 MiB of weights and a packed copy of them: only one side is in memory at a time."""
     width = 5016
