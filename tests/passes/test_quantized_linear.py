@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -167,6 +168,124 @@ def test_other_targets_keep_the_nodes() -> None:
     for device in ("cuda", "rocm", "portable"):
         result = rewrite(model(BIASED + "y = Relu(t)"), device=device)
         assert "MatMulInteger" in result.op_types and result.codes() == []
+
+
+PIXELS = QUANTIZE + "m = ConvInteger(q, w, z, wz)  c = Cast<to = 1>(m)  u = Mul(s, ws)  p = Mul(c, u)  "
+
+
+def convolution(
+    tail: str, spatial: tuple[int, ...] = (5, 6), window: str = "", *, group: int = 1, taps: int = 1, **changed: Array
+) -> onnx.ModelProto:
+    """Returns a ConvInteger from K to N channels; its weight is uint8, because ONNX Runtime 1.22 has no int8."""
+    axes, middle = len(spatial), 128
+    shape = (N, K // group, *[taps] * axes)
+    given = {
+        "w": (RNG.integers(-64, 65, shape) + middle).astype(np.uint8),
+        "wz": np.uint8(middle),
+        "ws": np.float32(0.01),
+        "b": RNG.normal(size=(1, N, *[1] * axes)).astype(np.float32),
+    } | changed
+    body = PIXELS.replace("ConvInteger", f"ConvInteger{window}") + tail
+    used = {name: array for name, array in given.items() if f"{name})" in body or f"{name}," in body}
+    x = ", ".join(map(str, ("B", K, *spatial)))
+    model = model_from_text(f"g (float[{x}] x) => (float[{x}] y) {{ {body} }}", used)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("spatial", [(7,), (5, 6), (2, 3, 4)])
+@pytest.mark.parametrize(
+    ("tail", "operator"),
+    [
+        ("y = Identity(p)", "QuantizedLinear"),
+        ("t = Add(p, b)  y = Relu(t)", "QuantizedLinearRelu"),
+        ("t = Add(b, p)  g = Sigmoid(t)  y = Mul(t, g)", "QuantizedLinearSilu"),
+    ],
+)
+def test_convolutions_of_one_pixel(spatial: tuple[int, ...], tail: str, operator: str) -> None:
+    before = convolution(tail, spatial)
+    result = rewrite(before)
+    assert result.op_types[:3] == ["Transpose", operator, "Transpose"] and result.codes() == ["APPLIED"]
+    assert_same_outputs(before, result.proto, {"x": RNG.normal(size=(2, K, *spatial)).astype(np.float32)})
+    assert rewrite(result.proto).proto == result.proto
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ws": RNG.uniform(0.001, 0.1, (N, 1, 1)).astype(np.float32)},
+        {"ws": RNG.uniform(0.001, 0.1, (1, N, 1, 1)).astype(np.float32)},
+        {"ws": np.full((1,), 0.1, np.float32)},
+        {"b": RNG.normal(size=(N, 1, 1)).astype(np.float32)},
+        {"b": np.array(0.5, np.float32)},
+        {"b": np.full((1, 1), 0.5, np.float32)},
+    ],
+    ids=lambda changed: "".join(f"{name} {array.shape}" for name, array in changed.items()),
+)
+def test_parameters_of_channels(changed: dict[str, Any]) -> None:
+    before = convolution("t = Add(p, b)  y = Tanh(t)", **changed)
+    result = rewrite(before)
+    assert result.op_types == ["Transpose", "QuantizedLinear", "Transpose", "Tanh"]
+    assert_same_outputs(before, result.proto, {"x": RNG.normal(size=(2, K, 5, 6)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("byte", ["int8", "uint8"])
+def test_zero_points_of_channels(byte: str) -> None:
+    """ONNX Runtime has one zero point for all channels, and 1.22 no int8, so numpy computes the sums."""
+    middle = 0 if byte == "int8" else 128
+    w, zero = (RNG.integers(-low, low, shape) + middle for low, shape in ((100, (N, K, 1, 1)), (20, N)))
+    before = convolution("y = Identity(p)", w=w.astype(byte), wz=zero.astype(byte))
+    result = rewrite(before)
+    x = RNG.normal(size=(2, K, 5, 6)).astype(np.float32)
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    scale = np.float32(high - low) / np.float32(255)
+    q = np.rint(x / scale).astype(np.int64)
+    named = {tensor.name: onnx.numpy_helper.to_array(tensor).astype(np.int64) for tensor in before.graph.initializer}
+    sums = np.einsum("nchw,mc->nmhw", q, named["w"][..., 0, 0] - named["wz"][:, None])
+    (y,) = rewriting.run(result.proto, {"x": x}, library=True)
+    # A quantized element may differ by one, where x / scale is near the middle of two integers.
+    np.testing.assert_allclose(y, sums * (np.float64(scale) * np.float32(0.01)), rtol=1e-5, atol=1e-4)
+
+
+def test_adjacent_convolutions_have_no_transposes_between() -> None:
+    second = PIXELS.replace("DynamicQuantizeLinear(x)", "DynamicQuantizeLinear(h)")
+    for name in "qszmcup":
+        second = (
+            second.replace(f"{name} =", f"{name}2 =").replace(f"({name}", f"({name}2").replace(f"{name},", f"{name}2,")
+        )
+    second = second.replace(", z,", ", z2,").replace("c2, u)", "c2, u2)")
+    before = convolution("h = Relu(p)  " + second + " y = Identity(p2)", w=np.full((K, K, 1, 1), 129, np.uint8))
+    result = rewrite(before)
+    assert Counter(result.op_types)["Transpose"] == 2
+    assert_same_outputs(before, result.proto, {"x": RNG.normal(size=(2, K, 5, 6)).astype(np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"taps": 3}, "WRONG_SHAPE"),
+        ({"window": "<strides = [2, 1]>"}, "ATTRIBUTE"),
+        ({"window": "<pads = [0, 0, 1, 0]>"}, "ATTRIBUTE"),
+        ({"window": "<group = 2>", "group": 2}, "ATTRIBUTE"),
+        ({"ws": np.ones((6,), np.float32)}, "WRONG_SHAPE"),
+        ({"b": np.ones((5, 6), np.float32)}, "WRONG_SHAPE"),
+        ({"b": np.ones((1, 1, N, 1, 1), np.float32)}, "WRONG_SHAPE"),
+    ],
+)
+def test_refused_convolutions(arguments: dict[str, Any], code: str) -> None:
+    result = rewrite(convolution("t = Add(p, b)  y = Tanh(t)", **arguments))
+    assert "ConvInteger" in result.op_types and result.codes() == [code]
+
+
+@pytest.mark.parametrize(
+    ("spatial", "byte", "code"),
+    [((4, 4), "uint8", "APPLIED"), ((17,), "uint8", "NO_GAIN"), ((17,), "int8", "APPLIED")],
+)
+def test_convolutions_pay_with_few_pixels_or_int8(spatial: tuple[int, ...], byte: str, code: str) -> None:
+    w = np.ones((N, K, *[1] * len(spatial)), byte)
+    before = convolution("y = Identity(p)", spatial, w=w, wz=np.zeros((), byte))
+    before.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    assert rewrite(before, ignore_cost_model=False).codes() == [code]
 
 
 @pytest.mark.parametrize(
