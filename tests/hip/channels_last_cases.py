@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ctypes import c_float, c_int, c_int32, c_int64
 from typing import Any
 
@@ -55,6 +55,17 @@ DEPTHWISE: tuple[tuple[Any, ...], ...] = (
     (2, 8, 9, 9, (7, 7), (2, 2), (1, 1), (3, 3), (5, 5), "", False),
     (1, 48, 6, 21, (2, 5), (1, 1), (3, 2), (0, 4), (3, 21), "Relu", False),
 )
+# The same with channels that are not a multiple of 8.
+ODD_DEPTHWISE: tuple[tuple[Any, ...], ...] = (
+    (1, 1, 5, 7, (3, 3), (1, 1), (1, 1), (1, 1), (5, 7), "", False),
+    (2, 3, 9, 11, (3, 3), (2, 2), (1, 1), (1, 1), (5, 6), "Relu", True),
+    (1, 13, 12, 6, (5, 5), (1, 1), (1, 1), (2, 2), (12, 6), "HardSwish", True),
+    (1, 42, 8, 9, (3, 2), (1, 3), (2, 1), (0, 1), (4, 4), "Silu", False),
+    (3, 7, 4, 4, (7, 7), (1, 1), (1, 1), (3, 3), (4, 4), "Gelu", True),
+    (1, 133, 3, 5, (1, 1), (1, 1), (1, 1), (0, 0), (3, 5), "Clip", False),
+    (1, 30, 1, 33, (1, 4), (1, 2), (1, 3), (0, 2), (1, 14), "Sigmoid", True),
+    (2, 65, 7, 7, (3, 3), (1, 1), (1, 1), (2, 0), (9, 7), "", True),
+)
 
 # For the kernels of one square window: N, channels of one block and of several, H, W, leading pad. Rows that are and
 # are not multiples of a strip.
@@ -62,14 +73,19 @@ SQUARE_DEPTHWISE = (
     (1, 8, 7, 8, 1), (2, 24, 5, 13, 2), (1, 264, 6, 9, 3), (1, 136, 9, 7, 0), (3, 72, 4, 7, 1), (1, 208, 4, 17, 2),
     (2, 40, 11, 5, 3), (1, 96, 8, 16, 1),
 )  # fmt: skip
+# The same with an even number of channels that is not a multiple of 8, also with a smaller last block.
+EVEN_DEPTHWISE = ((2, 30, 7, 9, 1), (1, 2, 9, 8, 2), (1, 42, 6, 13, 3), (1, 134, 7, 7, 1), (2, 258, 4, 5, 1))
 
 
-def square_depthwise(side: int, stride: int) -> Iterator[tuple[Any, ...]]:
+def square_depthwise(
+    side: int, stride: int, sizes: Sequence[tuple[int, int, int, int, int]] = SQUARE_DEPTHWISE
+) -> Iterator[tuple[Any, ...]]:
     """Yields sizes like those of DEPTHWISE."""
     acts = ("", "Relu", "HardSwish", "Silu", "Gelu", "Clip", "Sigmoid", "")
-    for i, (N, channels, H, W, pad) in enumerate(SQUARE_DEPTHWISE):
+    for i, (N, channels, H, W, pad) in enumerate(sizes):
         out = tuple((size + pad + side // 2 - side) // stride + 1 for size in (H, W))
-        yield N, channels, H, W, (side, side), (stride, stride), (1, 1), (pad, pad), out, acts[i], i % 2 == 1
+        act = acts[i % len(acts)]
+        yield N, channels, H, W, (side, side), (stride, stride), (1, 1), (pad, pad), out, act, i % 2 == 1
 
 
 def depthwise(name: str, sizes: tuple[Any, ...], long_strips: bool = False) -> Case:
@@ -177,7 +193,7 @@ def cases() -> Iterator[Case]:
     for sizes in MATRICES:
         for dtype in (np.float16, np.float32):
             yield swap(f"transpose_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)
-    for one in DEPTHWISE:
+    for one in (*DEPTHWISE, *ODD_DEPTHWISE):
         yield depthwise(f"depthwise-{'x'.join(map(str, one[:4]))}", one)
     for side, stride, long_strips in (
         (3, 1, 0),
@@ -190,7 +206,7 @@ def cases() -> Iterator[Case]:
         (7, 1, 1),
     ):
         kind = f"depthwise_{side}_by_{stride}{'_long' if long_strips else ''}"
-        for one in square_depthwise(side, stride):
+        for one in square_depthwise(side, stride, (*SQUARE_DEPTHWISE, *EVEN_DEPTHWISE)):
             yield depthwise(f"{kind}-{'x'.join(map(str, one[:4]))}", one, bool(long_strips))
     for channels in (16, 3):
         flat = [window for window in WINDOWS if len(window[0]) == 2]

@@ -58,6 +58,14 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
         {"w1": (16, 8, 3, 3), "b1": (16,), "w2": (16, 1, 3, 3), "b2": (16,), "w3": (16, 1, 5, 5)},
         2,
     ),
+    "depthwise_of_odd_channels": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1, b1)  d = Conv<group=30, pads=[1,1,1,1]>(a, w2, b2)  r = Relu(d)
+           s = Add(r, a)  k = Conv<group=30, pads=[0,2,0,2]>(s, w3, b3)  c = Conv<pads=[1,1,1,1]>(k, w4)
+           y = Conv<group=7, strides=[2,2]>(c, w5)""",
+        {"w1": (30, 8, 3, 3), "b1": (30,), "w2": (30, 1, 3, 3), "b2": (30,), "w3": (30, 1, 1, 5), "b3": (30,),
+         "w4": (7, 30, 3, 3), "w5": (7, 1, 3, 3)},
+        2,
+    ),
     "groups": (
         "a = Conv<group=2, pads=[1,1,1,1]>(e, w1, b1)  y = Conv<group=5>(x, w2)  z = Identity(a)",
         {"w1": (6, 4, 3, 3), "b1": (6,), "w2": (10, 1, 3, 3)},

@@ -49,8 +49,9 @@ def run(model: Path, kernels: str, **options: str) -> subprocess.CompletedProces
         devices = [d for d in ort.get_ep_devices() if d.ep_name == "GraphoptExecutionProvider"]
         options.add_provider_for_devices(devices[:1], {"min_nodes": "2"} | json.loads(sys.argv[3]))
         session = ort.InferenceSession(sys.argv[2], options)
+        dtype = np.float16 if "float16" in session.get_inputs()[0].type else np.float32
         for rows in (5, 6):
-            session.run(None, {"x": np.ones((1, 3, rows, 4), np.float32)})
+            session.run(None, {"x": np.ones((1, 3, rows, 4), dtype)})
     """)
     command = [sys.executable, "-c", script, str(library_path()), str(model), json.dumps(options)]
     environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": kernels, "GRAPHOPT_LOG": "1"}
@@ -71,6 +72,24 @@ def test_the_choice_and_its_reasons_are_printed_once(model: Path, kernels: str) 
         "graphopt: MatMul node 'product', inputs [1,3,5,4] [4,4]: built-in GEMM; "
         "not cuBLAS or rocBLAS: there is none for host memory",
     ]
+
+
+@pytest.mark.parametrize("channels", [3, 8, 30])
+def test_float16_depthwise_convolutions_need_no_layout_change(channels: int, tmp_path: Path, kernels: str) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], "pixels"),
+        helper.make_node("Conv", ["a", "w2"], ["y"], "windows", group=channels, pads=[1, 1, 1, 1]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.full(shape, 0.5, np.float16), name)
+        for name, shape in (("w1", (channels, 3, 1, 1)), ("w2", (channels, 1, 3, 3)))
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT16, ["N", None, "H", 4]) for n in ("x", "y"))
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, tmp_path / "model.onnx")
+    done = run(tmp_path / "model.onnx", kernels, channels_last="1")
+    assert chosen(done, "windows") == ["built-in depthwise kernel"] * 2
 
 
 def test_an_option_selects_one_implementation(model: Path, kernels: str) -> None:

@@ -48,9 +48,9 @@ DEVICE void finish_depthwise(const DepthwiseArgs& args, const DepthwiseStrip& st
   }
 }
 
-// Supports any window. A work-item computes a strip of 8 channels.
+// Supports any window. A work-item computes a strip of kSize channels, which divides the number of channels.
+template <int kSize>
 DEVICE void depthwise_any(const DepthwiseArgs& args) {
-  constexpr int kSize = Pack<half_t>::kSize;
   const half_t *x = args.x, *w = args.w;
   const ConvWindow& p = args.window;
   const uint32_t i = work_item(kDepthwiseThreads);
@@ -73,7 +73,8 @@ DEVICE void depthwise_any(const DepthwiseArgs& args) {
       UNROLL for (int k = 0; k < kDepthwiseStrip; ++k) {
         const int column = (strip.first + k) * p.stride_w - p.left + s * p.dilation_w;
         if (column < 0 || column >= args.W) continue;
-        const Pack<half_t> in = load_pack(from + static_cast<size_t>(h * args.W + column) * channels);
+        const Vec<half_t, kSize> in =
+            load_vec<kSize>(from + static_cast<size_t>(h * args.W + column) * channels);
         UNROLL for (int j = 0; j < kSize; ++j) sum[k][j] += to_float(in.v[j]) * factor[j];
       }
     }
@@ -87,30 +88,43 @@ struct DepthwiseLds {
       w[kSide * kSide * (kDepthwisePairs + 1)];  // [taps][pairs of channels + 1]: no bank conflicts
 };
 
-// Supports kSide x kSide windows with stride kStride on both axes and without dilation. A work-group copies the weights
-// of `pairs` pairs of channels to LDS; a work-item computes a strip of 2 channels.
+// Copies the weights of the first `count` / kTaps channels from w to LDS, kSize at a time.
+template <int kSize, int kTaps>
+DEVICE void copy_depthwise_weights(const half_t* w, uint32_t count, uint32_t pitch, Vec<half_t, 2>* to) {
+  for (uint32_t i = thread_x(); i < count / kSize; i += kDepthwiseThreads) {
+    const Vec<half_t, kSize> from = load_vec<kSize>(w + i * kSize);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const uint32_t at = i * kSize + j, channel = at / kTaps, tap = at - channel * kTaps;
+      to[tap * pitch + channel / 2].v[channel % 2] = from.v[j];
+    }
+  }
+}
+
+// Supports kSide x kSide windows with stride kStride on both axes and without dilation. The number of channels is even.
+// A work-group copies the weights of at most `pairs` pairs of channels to LDS; a work-item computes a strip of 2
+// channels.
 template <int kSide, int kStride, int kStrip = kDepthwiseStrip>
 DEVICE void depthwise(const DepthwiseArgs& args) {
   SHARED(lds, DepthwiseLds<kSide>);
-  constexpr int kTaps = kSide * kSide, kSize = Pack<half_t>::kSize;
+  constexpr int kTaps = kSide * kSide, kPack = Pack<half_t>::kSize;
   const half_t *x = args.x, *w = args.w;
   const uint32_t pairs = args.block.d, pitch = pairs + 1,
                  first_channel = static_cast<uint32_t>(block_y()) * pairs * 2;
   w += static_cast<size_t>(first_channel) * kTaps;
-  for (uint32_t i = thread_x(); i < pairs * 2 * kTaps / kSize; i += kDepthwiseThreads) {
-    const Pack<half_t> pack = load_pack(w + i * kSize);
-    UNROLL for (int j = 0; j < kSize; ++j) {
-      const uint32_t at = i * kSize + j, channel = at / kTaps, tap = at - channel * kTaps;
-      lds.w[tap * pitch + channel / 2].v[channel % 2] = pack.v[j];
-    }
+  if (args.channels % kPack == 0) {
+    copy_depthwise_weights<kPack, kTaps>(w, pairs * 2 * kTaps, pitch, lds.w);
+  } else {
+    const uint32_t left = args.channels - first_channel, channels = left < pairs * 2 ? left : pairs * 2;
+    copy_depthwise_weights<2, kTaps>(w, channels * kTaps, pitch, lds.w);
   }
   barrier();
   const uint32_t strip_of_group = divide(static_cast<uint32_t>(thread_x()), args.block),
                  pair = thread_x() - strip_of_group * pairs,
                  strip_index = static_cast<uint32_t>(block_x()) * args.strips_per_group + strip_of_group;
-  if (strip_of_group >= args.strips_per_group || strip_index >= args.total) return;
-  const DepthwiseStrip strip = depthwise_strip<kStrip>(args, strip_index);
   const uint32_t channel = first_channel + pair * 2;
+  if (strip_of_group >= args.strips_per_group || strip_index >= args.total || channel >= args.channels)
+    return;
+  const DepthwiseStrip strip = depthwise_strip<kStrip>(args, strip_index);
   const int top = strip.row * kStride - args.window.top, left = strip.first * kStride - args.window.left;
   const half_t* const from =
       x + static_cast<size_t>(strip.image) * static_cast<size_t>(args.H * args.W) * args.channels + channel;
@@ -160,7 +174,9 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL_OF(depthwise_f16, depthwise_any, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_f16, depthwise_any<Pack<half_t>::kSize>, kDepthwiseThreads, DepthwiseArgs, x, w, bias,
+          residual, y)
+KERNEL_OF(depthwise_1_f16, depthwise_any<1>, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
 KERNEL_OF(depthwise_3x3_f16, (depthwise<3, 1>), kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
 KERNEL_OF(depthwise_3x3_stride_2_f16, (depthwise<3, 2>), kDepthwiseThreads, DepthwiseArgs, x, w, bias,
           residual, y)

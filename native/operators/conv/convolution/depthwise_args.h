@@ -13,17 +13,19 @@ constexpr int kDepthwiseStrip = 4;  // a work-item computes a strip of so many a
 constexpr int kDepthwiseLongStrip = 8;
 constexpr int kDepthwisePairs = 64;  // most pairs of channels of a work-group
 
-// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 supports any window,
-// and its `total` is the number of work-items: strips times vectors of 8 channels. For the other kernels `total` is the
-// number of strips. A work-group computes `strips_per_group` strips for a block of channels; the second axis of the
-// grid counts blocks.
+// x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]. depthwise_f16 and depthwise_1_f16
+// support any window, with vectors of 8 channels and with single channels. Their `total` is the number of work-items:
+// strips times vectors. For the other kernels `total` is the number of strips. A work-group computes `strips_per_group`
+// strips for a block of channels; the second axis of the grid counts blocks.
 struct DepthwiseArgs : Arguments<5, 152> {
   In x;
   Constant w, bias;
   In residual;  // may be null
   Out y;
   uint32_t total, channels, strips_per_group, unused;
-  Divisor block;  // depthwise_f16: vectors of 8 channels in a pixel; others: pairs of channels in a block
+  // depthwise_f16, depthwise_1_f16: vectors of channels in a pixel; others: pairs of channels in a block. If the number
+  // of channels is not a multiple of 8, the last block can have fewer pairs.
+  Divisor block;
   Divisor strips, rows;  // strips of a row, rows of an image
   int32_t H, W, OW;
   ConvWindow window;

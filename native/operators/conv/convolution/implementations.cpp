@@ -266,9 +266,7 @@ void plan_channels_last_dnn(ConvolutionWork& work) {
 const char* refuse_depthwise(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.transposed || p.C != 1 || p.M != 1) return "not a depthwise convolution";
-  return work.call.aligned() && p.groups % 8 == 0
-             ? nullptr
-             : "the number of channels is not a multiple of 8, or memory is not aligned to 16 bytes";
+  return work.call.aligned() ? nullptr : "memory is not aligned to 16 bytes";
 }
 
 void plan_depthwise(ConvolutionWork& work) {

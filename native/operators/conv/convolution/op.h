@@ -31,10 +31,10 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip). The number
-// of channels is a multiple of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
-// std::invalid_argument if a size is too large. `wants_long`: whether work-items compute long strips of pixels, if
-// there is a kernel for them; if unset, the number of strips decides.
+// Computes a float16 depthwise convolution over two axes in channels last with its epilogue (depthwise.hip).
+// Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws std::invalid_argument if a size is too
+// large. `wants_long`: whether work-items compute long strips of pixels, if there is a kernel for them; if unset, the
+// number of strips decides.
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<bool> wants_long = std::nullopt);
 

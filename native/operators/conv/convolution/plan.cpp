@@ -394,10 +394,17 @@ const SquareDepthwise* square_depthwise(const ConvolutionProblem& p) {
   return nullptr;
 }
 
-// Returns the number of pairs of channels in a block that keeps most work-items of a work-group busy; among equal
-// numbers, the largest.
+constexpr int64_t kPackOfChannels = 8;
+
+// Returns the number of pairs of channels in a block. Complete packs of channels divide into equal blocks of complete
+// packs, as many pairs as keep most work-items of a work-group busy; among equal numbers, the largest. Otherwise the
+// blocks are as few as possible, and the last one can have fewer pairs.
 int64_t depthwise_pairs(int64_t channels) {
-  constexpr int64_t kStep = 4;  // the weights of a block begin at a multiple of 16 bytes
+  if (channels % kPackOfChannels != 0) {
+    const int64_t pairs = channels / 2;
+    return divide_up(pairs, divide_up(pairs, int64_t{hip::kDepthwisePairs}));
+  }
+  constexpr int64_t kStep = kPackOfChannels / 2;  // the weights of a block begin at a multiple of 16 bytes
   const auto busy = [](int64_t pairs) { return hip::kDepthwiseThreads / pairs * pairs; };
   int64_t best = kStep;
   for (int64_t pairs = kStep; pairs <= std::min<int64_t>(channels / 2, hip::kDepthwisePairs);
@@ -412,8 +419,9 @@ int64_t depthwise_pairs(int64_t channels) {
 Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<bool> wants_long) {
   const int64_t channels = p.groups, OH = p.out[1], OW = p.out[2];
   if (p.N * OH * OW * channels == 0) return {};
-  const int64_t pairs = depthwise_pairs(channels), blocks = channels / 2 / pairs;
-  const SquareDepthwise* square = blocks > kMaxGrid ? nullptr : square_depthwise(p);
+  const bool is_even = channels % 2 == 0;
+  const int64_t pairs = is_even ? depthwise_pairs(channels) : 1, blocks = divide_up(channels / 2, pairs);
+  const SquareDepthwise* square = !is_even || blocks > kMaxGrid ? nullptr : square_depthwise(p);
   int64_t strip = hip::kDepthwiseStrip;
   // Long strips are faster if enough work-items remain for a few waves on each SIMD.
   constexpr int64_t kItemsOfUnit = 512;
@@ -440,9 +448,11 @@ Plan depthwise_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   args.window = window_of(p);
   args.act = p.act;
   if (square == nullptr) {
-    args.block = make_divisor(channels / 8);
-    args.total = to_u31(all_strips * (channels / 8));
-    return one_launch("depthwise_f16", args.total, hip::kDepthwiseThreads, args);
+    const int64_t size = channels % kPackOfChannels == 0 ? kPackOfChannels : 1;
+    args.block = make_divisor(channels / size);
+    args.total = to_u31(all_strips * (channels / size));
+    return one_launch(size == 1 ? "depthwise_1_f16" : "depthwise_f16", args.total, hip::kDepthwiseThreads,
+                      args);
   }
   args.block = make_divisor(pairs);
   args.strips_per_group = to_u31(hip::kDepthwiseThreads / pairs);
