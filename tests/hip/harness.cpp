@@ -537,6 +537,17 @@ EXPORT Plan* graphopt_strided_copy_plan(const DeviceFacts*, int64_t bytes, const
   });
 }
 
+// `numbers`: the members of the problem and the number of inputs, then the width of each input.
+EXPORT Plan* graphopt_concat_plan(const DeviceFacts*, const int64_t* numbers, int aligned) {
+  return guarded([&] {
+    ConcatProblem p;
+    for (int64_t* member : {&p.bytes, &p.rows, &p.pitch, &p.first}) *member = *numbers++;
+    const int64_t inputs = *numbers++;
+    p.widths.assign(numbers, numbers + inputs);
+    return concat_plan(p, aligned != 0);
+  });
+}
+
 // `numbers`: the rank and dims of x, the leading pads, the trailing pads.
 EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, uint64_t value,
                                const int64_t* numbers) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_int32, c_int64, c_uint64
+from ctypes import c_int, c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,41 @@ def part(name: str, bytes_: int, given: tuple[tuple[int, int], int, int, int, tu
     return Case(name, "Slice", [x], [y], plan, 0)
 
 
+# Rows, widths of the inputs, first column in y and columns after them: in vectors of 16 bytes and in others, one and
+# several rows, one to eight inputs, empty inputs.
+CONCATS: tuple[tuple[int, tuple[int, ...], int, int], ...] = (
+    (1, (16, 32), 0, 0),
+    (5, (48,), 16, 0),
+    (49, (64, 32, 32, 32, 32, 32, 32, 32), 0, 64),
+    (7, (16, 16, 0, 48, 16, 0, 16, 32), 32, 16),
+    (3, (5, 7, 1), 0, 0),
+    (1, (1, 999, 2, 3), 7, 5),
+    (130, (8, 24), 0, 0),
+    (2, (0, 3, 0, 20), 0, 3),
+    (33, (4, 12, 4), 4, 8),
+    (9, (2, 4, 6, 8, 10, 12, 14, 16), 2, 0),
+    (600, (3, 4), 0, 0),
+    (4, (0, 0, 0, 0, 0, 0, 16, 32), 0, 0),
+)
+
+
+def concat(
+    name: str, bytes_: int, rows: int, widths: tuple[int, ...], first: int, rest: int, aligned: bool = True
+) -> Case:
+    rng = np.random.default_rng((rows, *widths))
+    xs = [(20 * signed(rng, rows, width)).astype(np.int64).astype(VALUES[bytes_]) for width in widths]
+    pitch = first + sum(widths) + rest
+    memory = np.full(rows * pitch * bytes_, 0xFF, np.uint8)  # unwritten bytes must keep this value
+    y = memory.view(xs[0].dtype).reshape(rows, pitch).astype(np.float64)
+    y[:, first : pitch - rest] = np.concatenate(xs, axis=1)
+    numbers = int64s([bytes_, rows, pitch, first, len(widths), *widths])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("concat", facts, numbers, c_int(aligned))
+
+    return Case(name, "Concat", xs, [y], plan, 0)
+
+
 PADS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str], ...] = (
     ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "constant"),
     ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "reflect"),
@@ -177,6 +212,9 @@ def cases() -> Iterator[Case]:
             yield block_move(f"blocks_b{8 * bytes_}-{i}", bytes_, block)
         for i, piece in enumerate(PARTS):
             yield part(f"part_b{8 * bytes_}-{i}", bytes_, piece)
+        for i, joined in enumerate(CONCATS):
+            yield concat(f"concat_b{8 * bytes_}-{i}", bytes_, *joined)
+            yield concat(f"concat_unaligned_b{8 * bytes_}-{i}", bytes_, *joined, aligned=False)
     for dtype in (np.float32, np.float16, np.int64, np.uint8):
         for i, (shape, before, after, mode) in enumerate(PADS):
             size = "x".join(map(str, shape))

@@ -8,6 +8,7 @@
 
 #include "blocks/half.h"
 #include "operators/kernel_bases.h"
+#include "operators/movement/movement/concat_args.h"
 
 namespace graphopt {
 namespace gpu {
@@ -270,21 +271,43 @@ int64_t layout_axis(const Node& node, bool channels_last) {
   return channels_last ? static_cast<int64_t>(channels_last_axis(axis_of(axis, kLayoutRank))) : axis;
 }
 
+// Plans the copies of the inputs `begin`, `begin` + 1, .. of a Concat to Y.
+void plan_concat_part(const Call& call, Program& program, const gpu::ConcatProblem& p, size_t begin, Ref y) {
+  // The kernel for all inputs has no 16-byte stores if rows are not multiples of 16 bytes, but strided copies do.
+  constexpr int64_t kSmall = int64_t{1} << 20;  // bytes that such a kernel copies faster than two launches
+  if (p.vector(call.aligned()) == 16 || p.rows * p.pitch * p.bytes <= kSmall) {
+    const auto input = [&](size_t i) { return i < p.widths.size() ? Ref::input(begin + i) : Ref(); };
+    static_assert(hip::kConcatInputs == 8);
+    program.launch(gpu::concat_plan(p, call.aligned()),
+                   {input(0), input(1), input(2), input(3), input(4), input(5), input(6), input(7)}, {y});
+    return;
+  }
+  int64_t at = p.first;
+  for (size_t i = 0; i < p.widths.size(); ++i) {
+    StridedCopy copy = gpu::copy_to({p.rows, p.widths[i]}, {p.widths[i], 1}, p.bytes);
+    copy.y_strides = {p.pitch, 1};
+    copy.y_offset = at;
+    strided_copy(call, program, copy, begin + i, y);
+    at += p.widths[i];
+  }
+}
+
 Planner plan_concat(const Node& node, bool channels_last) {
   const int64_t given = layout_axis(node, channels_last);
   return [=](Call& call, Program& program) {
     const size_t axis = axis_of(given, call.input(0).shape.rank());
     const Shape y = concatenated(call, 0, 1, axis);
     const Ref out = set_output(call, 0, y);
-    const std::vector<int64_t> strides = gpu::contiguous(y);
-    int64_t at = 0;
-    for (size_t i = 0; i < call.inputs.size(); ++i) {
-      const Tensor& x = call.input(i);
-      StridedCopy copy = gpu::copy_to(x.shape, gpu::contiguous(x.shape), bytes_of(x.type));
-      copy.y_strides = strides;
-      copy.y_offset = at * strides[axis];
-      strided_copy(call, program, copy, i, out);
-      at += x.shape[axis];
+    gpu::ConcatProblem p;
+    p.bytes = bytes_of(call.input(0).type);
+    p.rows = y.elements(0, axis);
+    p.pitch = y.elements(axis);
+    for (size_t begin = 0; begin < call.inputs.size(); begin += hip::kConcatInputs) {
+      const size_t end = std::min(call.inputs.size(), begin + hip::kConcatInputs);
+      p.widths.clear();
+      for (size_t i = begin; i < end; ++i) p.widths.push_back(call.input(i).shape.elements(axis));
+      plan_concat_part(call, program, p, begin, out);
+      for (const int64_t width : p.widths) p.first += width;
     }
   };
 }

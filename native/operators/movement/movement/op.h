@@ -1,4 +1,4 @@
-// Strided copies, matrix transposes and Pad on a GPU (kernel.hip, planes.hip).
+// Strided copies, matrix transposes, Concat and Pad on a GPU (kernel.hip, planes.hip, concat.hip).
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
@@ -28,6 +28,20 @@ Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 // y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 or 4 bytes. Input x, output y. `aligned`:
 // both pointers are multiples of 16. Throws std::invalid_argument.
 Plan transpose_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned);
+
+// Copies of rows of at most kConcatInputs inputs, one after another, to each of the `rows` rows of Y, from element
+// `first` of the `pitch` elements of such a row on.
+struct ConcatProblem {
+  int64_t rows = 1, pitch = 0, first = 0;
+  std::vector<int64_t> widths;  // elements of a row of each input
+  int64_t bytes = 4;            // of an element: 1, 2, 4 or 8
+  // Returns the bytes of the largest vectors, at most 16, that all rows consist of.
+  int64_t vector(bool aligned) const;
+};
+
+// The copies in one launch. Inputs: the tensors; output y. `aligned`: all pointers are multiples of 16. Throws
+// std::invalid_argument.
+Plan concat_plan(const ConcatProblem& p, bool aligned);
 
 using hip::PadMode;
 

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "operators/movement/movement/concat_args.h"
 #include "operators/movement/movement/op.h"
 #include "operators/movement/movement/planes_args.h"
 
@@ -122,6 +124,37 @@ Plan transpose_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t
   args.packs_of_x = aligned && columns * bytes % 16 == 0;
   args.packs_of_y = aligned && rows * bytes % 16 == 0;
   return one_launch(bits_kernel(tile.kernels, bytes), Grid{to_u31(batch * tiles)}, hip::kPlanesThreads, args);
+}
+
+int64_t ConcatProblem::vector(bool aligned) const {
+  int64_t result = std::gcd(aligned ? 16 : bytes, std::gcd(pitch, first) * bytes);
+  for (const int64_t width : widths) result = std::gcd(result, width * bytes);
+  return result;
+}
+
+Plan concat_plan(const ConcatProblem& p, bool aligned) {
+  if (p.widths.size() > hip::kConcatInputs) throw std::invalid_argument("too many inputs for a launch");
+  const int64_t vector = p.vector(aligned), elements = vector / p.bytes;
+  to_u31(p.rows * p.pitch / elements);
+  hip::ConcatArgs args = {};
+  hip::In* const slots[] = {&args.x0, &args.x1, &args.x2, &args.x3, &args.x4, &args.x5, &args.x6, &args.x7};
+  static_assert(std::size(slots) == hip::kConcatInputs);
+  uint32_t width = 0;
+  for (size_t i = 0; i < hip::kConcatInputs; ++i) {
+    args.begins[i] = width;
+    if (i >= p.widths.size()) continue;
+    *slots[i] = input(static_cast<uint8_t>(i));
+    width += to_u31(p.widths[i] / elements);
+  }
+  if (p.rows * width == 0) return {};
+  args.begins[hip::kConcatInputs] = width;
+  args.y = output(0);
+  args.total = to_u31(p.rows * width);
+  args.pitch = to_u31(p.pitch / elements);
+  args.first = to_u31(p.first / elements);
+  args.width = make_divisor(width);
+  return one_launch(vector == 16 ? "concat_b128" : bits_kernel("concat", vector),
+                    divide_up(args.total, hip::kConcatVectors), hip::kConcatThreads, args);
 }
 
 Shape PadProblem::y() const {
