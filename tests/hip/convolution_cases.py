@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions with one to three axes on the GPU, by the general kernel."""
+"""Convolutions and transposed convolutions with one to three axes on the GPU: the kernels in channels first."""
 
 from __future__ import annotations
 
@@ -87,6 +87,25 @@ CONVOLUTIONS = (
     Sizes(2, 1, 5, 9, (3, 7, 5), (3, 7, 5), (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
     Sizes(3, 1, 7, 4, (9, 8), (5, 3), (1, 1), (2, 3), (1, 1), (0, 0)),
 )
+# Batch, channels, filters, spatial axes, whether work-items compute vectors of pixels.
+FEW_CHANNELS: tuple[tuple[int, int, int, tuple[int, ...], bool], ...] = (
+    (1, 4, 4, (14, 14), True),
+    (2, 16, 16, (6, 10), True),
+    (3, 1, 5, (12,), True),
+    (1, 13, 1, (2, 3, 8), True),
+    (2, 3, 16, (9, 4), True),
+    (1, 16, 7, (1, 4), True),
+    (2, 7, 12, (20, 31), True),
+    (5, 2, 2, (33, 4), True),
+    (1, 4, 4, (13, 11), False),
+    (2, 16, 16, (6, 10), False),
+    (3, 1, 5, (17,), False),
+    (1, 13, 1, (2, 3, 5), False),
+    (2, 3, 16, (9, 5), True),  # planes are not multiples of a vector
+    (1, 16, 7, (1, 1), True),
+    (9, 7, 12, (20, 7), False),
+    (4, 2, 2, (1, 129), True),
+)
 TRANSPOSED = (
     Sizes(2, 1, 3, 5, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
     Sizes(2, 1, 9, 8, (6, 5), (12, 10), (4, 4), (2, 2), (1, 1), (1, 1)),
@@ -101,6 +120,32 @@ TRANSPOSED = (
 )
 
 
+def numbers_of(sizes: Sizes) -> list[int]:
+    """Returns the argument of plans of convolutions."""
+    axes = [*zip(sizes.size, sizes.out, sizes.kernel, sizes.strides, sizes.dilations, sizes.pads, strict=True)]
+    ones = [(1, 1, 1, 1, 1, 0)] * (3 - len(axes))
+    return [sizes.N, sizes.groups, sizes.C, sizes.M, *(v for axis in (*ones, *axes) for v in axis)]
+
+
+def few_channels(
+    name: str, dtype: Any, N: int, C: int, M: int, size: tuple[int, ...], vectors: bool, bias: bool
+) -> Case:
+    rng = np.random.default_rng([N, C, M, *size])
+    one = (1,) * len(size)
+    sizes = Sizes(N, 1, C, M, size, size, one, one, one, (0,) * len(size))
+    inputs = [signed(rng, N, C, *size, dtype=dtype), signed(rng, M, C, *one, dtype=dtype)]
+    y = convolve(inputs[0], inputs[1], 1, one, one, sizes.pads, size)
+    if bias:
+        inputs.append(signed(rng, M, dtype=dtype))
+        y += inputs[2].astype(np.float64).reshape(-1, *one)
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        flags = (c_int(dtype == np.float16), c_int(bias))
+        return harness.plan("few_channels", facts, *flags, int64s(numbers_of(sizes)), c_int(vectors))
+
+    return Case(name, "Conv", inputs, [y], plan, tolerance_of(dtype))
+
+
 def convolution(name: str, dtype: Any, sizes: Sizes, transposed: bool, bias: bool) -> Case:
     rng = np.random.default_rng([sizes.N, sizes.C, sizes.M, *sizes.size])
     x = signed(rng, sizes.N, sizes.groups * sizes.C, *sizes.size, dtype=dtype)
@@ -112,13 +157,10 @@ def convolution(name: str, dtype: Any, sizes: Sizes, transposed: bool, bias: boo
     if bias:
         inputs.append(signed(rng, y.shape[1], dtype=dtype))
         y += inputs[2].astype(np.float64).reshape(-1, *[1] * len(sizes.size))
-    axes = [*zip(sizes.size, sizes.out, sizes.kernel, sizes.strides, sizes.dilations, sizes.pads, strict=True)]
-    ones = [(1, 1, 1, 1, 1, 0)] * (3 - len(axes))
-    numbers = [sizes.N, sizes.groups, sizes.C, sizes.M, *(v for axis in (*ones, *axes) for v in axis)]
 
     def plan(harness: Harness, facts: int) -> Plan:
         flags = (c_int(dtype == np.float16), c_int(transposed), c_int(bias))
-        return harness.plan("convolution", facts, *flags, int64s(numbers))
+        return harness.plan("convolution", facts, *flags, int64s(numbers_of(sizes)))
 
     return Case(name, "ConvTranspose" if transposed else "Conv", inputs, [y], plan, tolerance_of(dtype))
 
@@ -130,3 +172,5 @@ def cases() -> Iterator[Case]:
                 kind = "transposed" if transposed else "convolution"
                 name = f"{kind}_{suffix}-{'x'.join(map(str, (*sizes.size, *sizes.kernel)))}"
                 yield convolution(name, dtype, sizes, transposed, i % 2 == 0)
+        for i, few in enumerate(FEW_CHANNELS):
+            yield few_channels(f"few_channels_{suffix}-{i}", dtype, *few, i % 3 != 1)

@@ -881,6 +881,15 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
   });
 }
 
+EXPORT Plan* graphopt_few_channels_plan(const DeviceFacts* device, int half, int bias, const int64_t* numbers,
+                                        int wants_vectors) {
+  return guarded([&] {
+    ConvolutionProblem p = read_convolution(numbers);
+    p.has_bias = bias != 0;
+    return few_channels_plan(p, half != 0, true, *device, wants_vectors != 0);
+  });
+}
+
 // `has`: zero points of the left and of the right operand (0: none, 1: one, 2: one for each line), a bias and
 // its strides.
 EXPORT Plan* graphopt_integer_matmul_plan(const DeviceFacts*, int32_t left, int32_t right, const int64_t* has,

@@ -98,6 +98,17 @@ const char* refuse_by_library(ConvolutionWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
 
+// A library would need another launch for the bias, and its tiles have more rows than there are filters.
+const char* refuse_few_channels(ConvolutionWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  return why != nullptr ? why : gpu::refuse_few_channels(work.p);
+}
+
+void plan_few_channels(ConvolutionWork& work) {
+  work.program.launch(gpu::few_channels_plan(work.p, work.half, work.call.aligned(), work.facts()),
+                      {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0)});
+}
+
 const char* refuse_pointwise_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
@@ -360,7 +371,8 @@ void plan_between_transpositions(ConvolutionWork& work) {
 
 }  // namespace
 
-const Implementation<ConvolutionWork> kConvolutions[5] = {
+const Implementation<ConvolutionWork> kConvolutions[6] = {
+    {"pointwise by built-in kernel for few channels", refuse_few_channels, plan_few_channels},
     {"pointwise by cuBLAS or rocBLAS", refuse_pointwise_by_library, plan_pointwise_by_library, load_blas},
     {"pointwise by built-in GEMM", refuse_built_in_pointwise, plan_built_in_pointwise},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},

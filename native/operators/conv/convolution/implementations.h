@@ -28,6 +28,6 @@ struct ConvolutionWork : GpuWork<ConvolutionProblem> {
 };
 
 // The implementations of convolutions, of transposed convolutions, and of both in channels last.
-extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsChannelsLast[9];
+extern const Implementation<ConvolutionWork> kConvolutions[6], kTransposed[4], kConvolutionsChannelsLast[9];
 
 }  // namespace graphopt

@@ -16,6 +16,13 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half);
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);
 
+// Computes a pointwise convolution of few channels and filters in channels first (few_channels.hip). Inputs X, W, B if
+// any; output Y. refuse_few_channels returns why the convolution is not supported, or null. `wants_vectors`: whether
+// work-items compute vectors of pixels, if memory is aligned; if unset, the number of pixels decides.
+const char* refuse_few_channels(const ConvolutionProblem& p);
+Plan few_channels_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                       std::optional<bool> wants_vectors = std::nullopt);
+
 // Computes a float16 convolution in channels last with its epilogue, as an implicit GEMM on vectors of channels
 // (channels_last.hip, or halo.hip if its estimated cost is lower and `wanted` is unset). A transposed convolution is
 // supported if its kernel size equals its stride. Inputs: 0 X, 1 W, 2 B if any, 3 the residual if any, all aligned to

@@ -8,6 +8,7 @@
 #include "operators/conv/convolution/depthwise_args.h"
 #include "operators/conv/convolution/direct_args.h"
 #include "operators/conv/convolution/disjoint_args.h"
+#include "operators/conv/convolution/few_channels_args.h"
 #include "operators/conv/convolution/op.h"
 
 namespace graphopt::gpu {
@@ -160,6 +161,32 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   return one_launch(tile.kernel("conv_"),
                     Grid{to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
                     tile.threads, args);
+}
+
+const char* refuse_few_channels(const ConvolutionProblem& p) {
+  if (p.groups != 1 || p.taps() != 1 || p.in != p.out) return "not a pointwise convolution of all pixels";
+  return std::max(p.C, p.M) <= hip::kFewChannels ? nullptr : "too many channels or filters";
+}
+
+Plan few_channels_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                       std::optional<bool> wants_vectors) {
+  const int64_t plane = p.in_size(), pixels = p.N * plane;
+  if (pixels * p.M == 0) return {};
+  // Vectors need fewer instructions, single pixels have more work-items. A few waves on each SIMD hide latencies.
+  constexpr int64_t kItemsOfUnit = 512;
+  const bool is_wide =
+      aligned && plane % hip::kFewChannelsVector == 0 &&
+      wants_vectors.value_or(pixels / hip::kFewChannelsVector >= kItemsOfUnit * device.compute_units);
+  const int64_t vectors = is_wide ? plane / hip::kFewChannelsVector : plane;
+  hip::FewChannelsArgs args = {};
+  fill_convolution_operands(args, p);
+  args.M = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.total = to_u31(p.N * vectors);
+  args.vectors = make_divisor(vectors);
+  args.plane = to_u31(plane);
+  return one_launch(float_kernel(is_wide ? "few_channels_4" : "few_channels_1", half), args.total,
+                    hip::kFewChannelsThreads, args);
 }
 
 const char* refuse_channels_last_conv(const ConvolutionProblem& p, const DeviceFacts& device) {
