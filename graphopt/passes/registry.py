@@ -7,6 +7,7 @@ from typing import Any
 
 from graphopt.passes.activations import Activations
 from graphopt.passes.ada_layer_norm import AdaLayerNorm
+from graphopt.passes.axis_linear import AxisLinear
 from graphopt.passes.axis_softmax import AxisSoftmax
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.clean_up import CleanUp
@@ -59,6 +60,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FoldBatchNorm(),
     FoldAffine(),
     ScaleShift(),
+    # Before the passes that rewrite convolutions, and before FuseEpilogue, which fuses the bias of a MatMul.
+    AxisLinear(),
     InvertedResidual(),
     WinogradConv(),
     FusedConv(),
