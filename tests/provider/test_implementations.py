@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -122,6 +123,24 @@ def test_an_option_selects_one_implementation(model: Path, kernels: str) -> None
     assert "node 'windows'" in done.stderr
     assert "pointwise by built-in GEMM refuses this call: not a pointwise convolution" in done.stderr
     assert "there are 6 implementations" in run(model, kernels, implementation="6").stderr
+
+
+def test_a_failure_lists_all_nodes_that_are_refused(tmp_path: Path, kernels: str) -> None:
+    nodes = [helper.make_node("Conv", ["x", f"w{k}"], [name], name, pads=[k // 2] * 4) for name, k in
+             (("first", 3), ("pixels", 1), ("last", 5))]  # fmt: skip
+    nodes.append(helper.make_node("Relu", ["first"], ["after"], "after"))
+    weights = [numpy_helper.from_array(np.ones((3, 3, k, k), np.float32), f"w{k}") for k in (1, 3, 5)]
+    x, *outputs = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3, "H", 4]) for n in ("x", "pixels", "last", "after")
+    )
+    graph = helper.make_graph(nodes, "g", [x], outputs, weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(made.SerializeToString())
+    done = run(tmp_path / "model.onnx", kernels, implementation="1")
+    assert done.returncode != 0
+    refused = re.findall(r"node '(\w+)', inputs.*: pointwise by built-in GEMM refuses this call: not a", done.stderr)
+    assert set(refused) == {"first", "last"}
+    assert "'after'" not in done.stderr
 
 
 @pytest.mark.parametrize("number", ["4294967295", "99999999999999999999", "-1", "1x"])

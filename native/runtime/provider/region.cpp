@@ -157,9 +157,14 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   // the current generation is higher, and the next run plans again.
   plan.generation = abandoned != nullptr ? abandoned->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.all.size());
-  std::vector<const Tensor*> written(steps_.values.size());
+  std::vector<const Tensor*> written(steps_.values.size());  // null after a refused step
+  std::string refusals;
   for (size_t s = 0; s < steps_.all.size(); ++s) {
     const Step& step = steps_.all[s];
+    const auto is_unknown = [&](const Operand& operand) {
+      return operand.kind == Operand::Kind::kValue && written[operand.index] == nullptr;
+    };
+    if (std::any_of(step.inputs.begin(), step.inputs.end(), is_unknown)) continue;
     Call& call = plan.calls[s];
     call.inputs.resize(step.inputs.size());
     for (size_t i = 0; i < step.inputs.size(); ++i) {
@@ -184,10 +189,16 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       for (size_t i = 0; i < step.outputs.size(); ++i) {
         if (step.outputs[i] >= 0) written[static_cast<size_t>(step.outputs[i])] = &call.outputs[i];
       }
+    } catch (const Error& e) {
+      if (step.only < 0) rethrow_with_node(describe(step, call));
+      // One failure lists all nodes that the required implementation refuses, so that the self-test can test it on
+      // the others in one more session.
+      refusals += (refusals.empty() ? "" : "\n") + describe(step, call) + ": " + e.what();
     } catch (...) {
       rethrow_with_node(describe(step, call));
     }
   }
+  if (!refusals.empty()) throw NodeFailure(refusals, abi::ErrorCode::kInvalidArgument);
   for (size_t i = 0; i < inputs.size(); ++i) {
     plan.bytes.push_back(steps_.shape_only_inputs[i] ? 0 : inputs[i].bytes());
     plan.types.push_back(inputs[i].type);
