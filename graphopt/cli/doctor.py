@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -41,13 +42,13 @@ def doctor(
     findings = examine()
     tested = times = None
     if selftest and not findings.problems:
-        from graphopt.measure.kernel_bench import SECONDS, bench_kernels
+        from graphopt.measure.kernel_bench import SECONDS, SELFTEST_SECONDS, bench_kernels
         from graphopt.runtime.selftest import selftest as run_selftest
 
         check_output_paths({"--bench": bench})
         begin = time.perf_counter()
         with screen.working("testing kernels") if not as_json else nullcontext():
-            tested = run_selftest()
+            tested = run_selftest(seconds=math.inf if bench is None else SELFTEST_SECONDS)
         if bench is not None:
             with screen.working("timing kernels") as progress:
                 seconds = SECONDS - (time.perf_counter() - begin)

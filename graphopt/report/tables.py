@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from graphopt.verification.verify import VerifyReport
 
 MAX_OPERATOR_ROWS = 15
+# Largest number of printed failures of the self-test, so that the text fits into an issue; the JSON report has all.
+MAX_FAILURES = 20
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
 # Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
@@ -306,17 +308,28 @@ def print_selftest(tested: SelfTest, console: Console) -> None:
         digits = 0 if float(f"{limit:.0e}") == limit else 1
         shown.add_row(family, dtype, counts, inputs, f"{worst:.1e}", f"{limit:.{digits}e}")
     show(shown, console)
-    for result in tested.failed:
+    for result in tested.failed[:MAX_FAILURES]:
         by = f" by {plain(result.implementation)}" if result.implementation else ""
         say(f"[red]failed:[/] {result.op}, {result.dtype}{by}: {plain(result.detail)}", console)
+    _print_more_failures(len(tested.failed), console)
     for implementation, why in dict.fromkeys((r.implementation, r.refused) for r in tested.results if r.refused):
         say(f"not tried here: {plain(implementation)}: {plain(why)}", console)
+    if tested.skipped:
+        counts = tested.skipped_groups()
+        skipped = ", ".join(f"{plain(group)} ({n})" for group, n in counts.items())
+        say(f"not tested for lack of time; --selftest without --bench tests them: {skipped}", console)
     count = len(tested.sessions)
     colour = "red" if tested.failed_sessions else "green"
     share = f"[{colour}]{count - len(tested.failed_sessions)} of {count}[/]"
     say(f"sessions that mix our nodes with the runtime's: {share} passed", console)
-    for s in tested.failed_sessions:
+    for s in tested.failed_sessions[:MAX_FAILURES]:
         say(f"[red]failed:[/] {' '.join(s.nodes)}, {s.dtype}: {plain(s.detail)}", console)
+    _print_more_failures(len(tested.failed_sessions), console)
+
+
+def _print_more_failures(count: int, console: Console) -> None:
+    if count > MAX_FAILURES:
+        say(f"[red]failed:[/] {count - MAX_FAILURES} more; --json lists all", console)
 
 
 def print_kernel_bench(found: KernelBench, console: Console) -> None:

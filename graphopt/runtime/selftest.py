@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -96,7 +99,11 @@ class SessionResult:
 
 @dataclass
 class SelfTest:
-    """Results of a self-test, with the provider, device, runtime and library."""
+    """Results of a self-test, with the provider, device, runtime and library.
+
+    Attributes:
+        skipped: operators and implementations that were not tested, because the time was over.
+    """
 
     provider: str
     device: Device
@@ -104,6 +111,7 @@ class SelfTest:
     library: str
     results: list[KernelResult] = field(default_factory=list)
     sessions: list[SessionResult] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def failed_sessions(self) -> list[SessionResult]:
@@ -119,14 +127,14 @@ class SelfTest:
         for result in self.results:
             if result.refused:
                 continue
-            family = family_of(result.op)
-            if result.op.endswith("Bf16"):
-                family += "Bf16"
-            if result.implementation:
-                family += f": {result.implementation}"
-            groups.setdefault((family, result.dtype, result.limit), []).append(result)
+            group = _group(result.op, result.implementation)
+            groups.setdefault((group, result.dtype, result.limit), []).append(result)
         for (family, dtype, _), results in groups.items():
             yield family, dtype, results
+
+    def skipped_groups(self) -> Counter[str]:
+        """Returns the number of skipped operators of each group of `families`."""
+        return Counter(_group(op, implementation) for op, implementation in self.skipped)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -137,27 +145,37 @@ class SelfTest:
             "library": self.library,
             "results": [result.to_dict() for result in self.results],
             "sessions": [result.to_dict() for result in self.sessions],
+            "skipped": [{"op": op, "implementation": implementation} for op, implementation in self.skipped],
         }
+
+
+def _group(op: str, implementation: str) -> str:
+    """Returns the operator's family, bfloat16 variant and implementation."""
+    family = family_of(op) + ("Bf16" if op.endswith("Bf16") else "")
+    return f"{family}: {implementation}" if implementation else family
 
 
 def selftest(
     providers: Sequence[Provider] | None = None,
     progress: Callable[[str], None] | None = None,
+    seconds: float = math.inf,
 ) -> SelfTest:
     """Tests every operator in float32 and float16 on edge cases.
 
-    Also tests each implementation of an operator that has several, and one operator of each family in a session with
-    nodes of the runtime. Results of a GPU are stored, and sessions disable the kernels that failed
+    Also tests one operator of each family in a session with nodes of the runtime, and each implementation of an
+    operator that has several. Results of a GPU are stored, and sessions disable the kernels that failed
     (`graphopt.configure`).
 
     Args:
         providers: as for `session`; None selects the best of this machine.
         progress: called with the name of each operator.
+        seconds: after this time no further implementation is forced; the selected ones are always tested.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
 
     """
+    end = time.perf_counter() + seconds
     # By default our provider leaves nodes to the CPU if it estimates that they are faster there.
     ours: Provider = (DEVICE_PROVIDER, {"min_nodes": 1})
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
@@ -166,33 +184,41 @@ def selftest(
     report = SelfTest(first, device_of(chosen[0]), runtime_name(), library_version())
     before = selftest_record.failures(first, report.device, report.library)
     several = implementations(chosen[0]) if first == DEVICE_PROVIDER else {}
+    cases_of_several: dict[str, dict[str, list[NodeCase]]] = {}
+    specs = {name: spec for name, spec in OPS.items() if first == CPU or spec.gpu_kernel}
     finished = False
 
-    def ran(family: str) -> bool:
-        return any(family_of(result.op) == family for result in report.results)
+    def begin(name: str) -> None:
+        if progress is not None:
+            progress(name)
+        # Stored in advance, because a kernel that crashes ends the process.
+        _remember(report, {name: "the process ended while its kernel ran"})
 
     try:
-        for name, spec in OPS.items():
-            if first != CPU and not spec.gpu_kernel:
-                continue
-            if progress is not None:
-                progress(name)
-            # Stored in advance, because a kernel that crashes ends the process.
-            _remember(report, {name: "the process ended while its kernel ran"})
+        for name, spec in specs.items():
+            begin(name)
             given = cases_of(spec)
             cases = {dtype: [case.cast(dtype) for case in given] for dtype in DTYPES if dtype in spec.dtypes}
             report.results += [_result(spec, dtype, c, chosen, first != CPU) for dtype, c in cases.items()]
-            for number, implementation in enumerate(several.get(name, ())):
-                report.results += [
-                    _forced_result(spec, dtype, c, chosen, number, implementation) for dtype, c in cases.items()
-                ]
-        finished = True
+            if name in several:
+                cases_of_several[name] = cases
         if progress is not None:
             progress("sessions that mix our nodes with the runtime's")
-        firsts = {family: first_of(family) for family in FAMILIES if ran(family)}
+        tested = {family_of(name) for name in specs}
+        firsts = {family: first_of(family) for family in FAMILIES if family in tested}
         report.sessions = [
             _mixed_session(family, dtype, chosen) for family in firsts for dtype in firsts[family].dtypes
         ]
+        for name, cases in cases_of_several.items():
+            begin(name)
+            for number, implementation in enumerate(several[name]):
+                if time.perf_counter() > end:
+                    report.skipped.append((name, implementation))
+                    continue
+                report.results += [
+                    _forced_result(specs[name], dtype, c, chosen, number, implementation) for dtype, c in cases.items()
+                ]
+        finished = True
     finally:
         _remember(report, {}, None if finished else before)
     return report
@@ -277,6 +303,12 @@ def implementations(provider: Provider) -> dict[str, list[str]]:
 REFUSAL = " refuses this call: "  # native/operators/implementations.h
 
 
+def _refusals(error: str, op: str) -> dict[int, str]:
+    """Returns the reasons for the refused nodes of `model_of` that an error lists: number of the case -> reason."""
+    found = re.findall(rf"'{op}_(\d+)_.*{REFUSAL}(.*)", error)
+    return {int(number): " ".join(why.split()) for number, why in found}
+
+
 def _forced_result(
     spec: OpSpec, dtype: str, cases: list[NodeCase], providers: list[Provider], number: int, name: str
 ) -> KernelResult:
@@ -292,18 +324,20 @@ def _forced_result(
         return iter(created.run(None, dict(feeds)))
 
     tested, worst, detail, refused = 0, 0.0, "", ""
-    # One session runs all inputs, because creating a session takes longer than the runs.
-    # If it fails, each input gets its own session.
+    # One session runs all inputs, because creating a session takes longer than the runs. A failed run lists the refused
+    # inputs, so a second session can run the others. After any other error, each input gets its own session.
     todo = [cases]
     while todo:
         together = todo.pop()
         try:
             outputs = run(together)
         except Exception as error:  # as in _result
-            if len(together) > 1:
+            if reasons := _refusals(str(error), spec.name):
+                refused = reasons[max(reasons)]
+                rest = [case for i, case in enumerate(together) if i not in reasons]
+                todo += [rest] if rest else []
+            elif len(together) > 1:
                 todo += [[case] for case in reversed(together)]
-            elif REFUSAL in str(error):
-                refused = " ".join(str(error).split(REFUSAL)[-1].split())
             else:
                 detail = one_line(error)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from unittest.mock import patch
 
@@ -52,6 +53,21 @@ def test_the_time_of_the_selftest_counts(tmp_path: Path) -> None:
     data = json.loads(report.read_text())
     assert data["bench"]["shapes"] == []
     assert data["bench"]["skipped"] == [f"{shape.name} {dtype}" for shape in FEW for dtype in ("float32", "float16")]
+
+
+@pytest.mark.parametrize(("bench", "limit"), [(False, math.inf), (True, kernel_bench.SELFTEST_SECONDS)])
+def test_the_selftest_of_a_report_has_a_limit(bench: bool, limit: float, tmp_path: Path) -> None:
+    few = {"ScaleShift": OPS["ScaleShift"]}
+    arguments = ["doctor", "--selftest", *(["--bench", str(tmp_path / "report.json")] if bench else [])]
+    with (
+        patch.object(selftest, "OPS", few),
+        patch.object(kernel_bench, "SHAPES", ()),
+        patch.object(selftest, "selftest", wraps=selftest.selftest) as called,
+    ):
+        CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
+    assert called.call_args.kwargs["seconds"] == limit
+    assert kernel_bench.SELFTEST_SECONDS < kernel_bench.SECONDS
+    assert kernel_bench.SECONDS + kernel_bench.SOAK_SECONDS < 300
 
 
 def test_bench_needs_the_selftest(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import tempfile
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, RuntimeException
 from rich.console import Console
 
 import graphopt
@@ -23,8 +26,8 @@ from graphopt.report.tables import print_kernel_bench, print_selftest
 from graphopt.runtime import selftest_record, session_warnings
 from graphopt.runtime.discovery import DEVICE_PROVIDER, device_of, library_version
 from graphopt.runtime.machine import Device
-from graphopt.runtime.selftest import SelfTest, selftest
-from tests.provider.worker import placement_of
+from graphopt.runtime.selftest import KernelResult, SelfTest, implementations, selftest
+from tests.provider.worker import new_session, placement_of
 
 PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
 
@@ -78,6 +81,74 @@ def test_each_implementation_is_tested_or_has_a_reason(worker: ProcessPoolExecut
                 assert result["cases"] > 1 and result["error"] <= result["limit"]
             else:  # a vendor's library
                 assert result["cases"] == 0 and result["refused"] == "there is none for host memory"
+
+
+@dataclass
+class Forced:
+    """A self-test of one operator, with independent counts.
+
+    Attributes:
+        accepted: dtype and implementation -> number of cases that run in a session of their own.
+        sessions: sessions that the self-test created.
+    """
+
+    results: list[KernelResult]
+    implementations: list[str]
+    accepted: dict[tuple[str, str], int]
+    sessions: int
+
+
+def _forced(op: str) -> Forced:
+    with (
+        patch.dict(OPS, {op: OPS[op]}, clear=True),
+        patch("graphopt.runtime.selftest.session", wraps=graphopt.session) as created,
+    ):
+        tested = selftest()
+    names = implementations(DEVICE_PROVIDER)[op]
+    accepted: Counter[tuple[str, str]] = Counter()
+    for number, name in enumerate(names):
+        for dtype in ("float32", "float16"):
+            for case in cases_of(OPS[op]):
+                if not all(x.size for x in case.inputs):
+                    continue
+                model, feeds = model_of([case.cast(dtype)], 17, bodies=False)
+                options = {"implementation": str(number), "min_nodes": "1"}
+                with contextlib.suppress(RuntimeException, InvalidArgument):
+                    new_session(model.SerializeToString(), options).run(None, dict(feeds))
+                    accepted[dtype, name] += 1
+    return Forced(tested.results, names, dict(accepted), created.call_count)
+
+
+def test_an_implementation_is_tried_on_all_inputs_that_it_supports(worker: ProcessPoolExecutor) -> None:
+    found = worker.submit(_forced, "FusedConv").result()
+    forced = [r for r in found.results if r.implementation]
+    assert len(forced) == len(found.implementations) * 2
+    assert {(r.dtype, r.implementation): r.cases for r in forced if r.cases} == found.accepted
+    counts = {r.cases for r in forced}
+    assert len(counts) > 2 and 0 in counts  # some support a part of the inputs
+    # One session for the selected implementations, two for each forced one, and the session of mixed nodes.
+    assert found.sessions <= (1 + 2 * len(found.implementations) + 1) * 2
+
+
+def _late() -> tuple[str, str]:
+    with patch.dict(OPS, {name: OPS[name] for name in LINEAR}, clear=True):
+        tested = selftest(seconds=-1)
+    printed = io.StringIO()
+    print_selftest(tested, Console(file=printed, width=140))
+    return json.dumps(tested.to_dict(), allow_nan=False), printed.getvalue()
+
+
+def test_after_its_time_the_selftest_forces_no_implementations(worker: ProcessPoolExecutor) -> None:
+    report, printed = worker.submit(_late).result()
+    told = json.loads(report)
+    assert [(r["op"], r["dtype"], r["implementation"]) for r in told["results"]] == [
+        (op, dtype, "") for op in LINEAR for dtype in ("float32", "float16")
+    ]
+    assert len(told["sessions"]) == 2
+    skipped = [(s["op"], s["implementation"]) for s in told["skipped"]]
+    assert len(skipped) == len(set(skipped)) == 3 * len(LINEAR)
+    assert {op for op, _ in skipped} == set(LINEAR) and ("Linear", "built-in GEMM") in skipped
+    assert "not tested for lack of time" in printed and "Linear: built-in GEMM (2)" in " ".join(printed.split())
 
 
 def _pair() -> str:

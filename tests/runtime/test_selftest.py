@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from graphopt.cli.root import app
 from graphopt.ops import OPS
 from graphopt.ops.cases import FAMILIES
+from graphopt.report.tables import print_selftest
 from graphopt.runtime import selftest
+from graphopt.runtime.machine import Device
 
 
 def test_a_missing_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +50,23 @@ def test_every_kernel_passes() -> None:
         if family in ("FusedAttention", "FusedAttentionBf16"):
             named = [name for name in OPS if name.startswith("FusedAttention") and dtype in OPS[name].dtypes]
             assert int(passed) == sum(name.endswith("Bf16") == family.endswith("Bf16") for name in named)
+
+
+def test_the_text_of_many_failures_fits_into_an_issue() -> None:
+    """GitHub accepts 65,536 characters; the rest is for the times of `--bench`."""
+    tested = selftest.SelfTest("P", Device("a GPU", "gfx942"), "", "")
+    tested.results = [
+        selftest.KernelResult(op, dtype, 9, math.inf, 1e-5, "a reason " * 44, implementation=implementation)
+        for op in OPS
+        for dtype in selftest.DTYPES
+        for implementation in ("", "first", "second", "third")
+    ]
+    nodes = ("Neg", "MatMul", "Linear", "Neg")
+    tested.sessions = [selftest.SessionResult(f, "float32", nodes, math.inf, 1e-5, "a reason " * 44) for f in FAMILIES]
+    printed = io.StringIO()
+    print_selftest(tested, Console(file=printed, width=140))
+    assert len(printed.getvalue()) < 45_000
+    assert f"{len(tested.results) - 20} more; --json lists all" in printed.getvalue()
 
 
 NO_HOME = """
