@@ -270,14 +270,14 @@ struct AdjacentStores {
   const Args& args;
   const Gemm& gemm;
   uint32_t right;
-  int rows, first_n;
+  int rows, first_n, end_n;
   size_t first_row;
 
   DEVICE static int row_of(int a, int which) { return Gemm::wave_m() + a * 16 + Instruction::row(which); }
   DEVICE int column_of(int pack) const {
     return first_n + Gemm::wave_n() + pack * Columns::kN + Columns::first();
   }
-  DEVICE bool is_inside(int n, int row) const { return n < args.N && row < rows; }
+  DEVICE bool is_inside(int n, int row) const { return n < end_n && row < rows; }
   DEVICE size_t at(int n, int row) const {
     const int first = row_of(0, 0);
     return (first_row + static_cast<size_t>(first)) * static_cast<size_t>(args.N) + static_cast<size_t>(n) +
@@ -303,7 +303,7 @@ struct AdjacentStores {
     }
     UNROLL for (int p = 0; p < kPacks; ++p) {
       const int n = column_of(p);
-      const IntegerColumns column(args, right, false, n < args.N ? n : 0, args.N);
+      const IntegerColumns column(args, right, false, n < end_n ? n : 0, args.N);
       const auto scale = load_values(column.scales);
       UNROLL for (int a = 0; a < kTilesM; ++a) {
         if (!Gemm::owns_row(a)) continue;
@@ -326,13 +326,13 @@ struct AdjacentStores {
   }
 };
 
-// Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z,
-// or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
+// Applies the epilogue to a complete tile of an int8 GEMM, which starts at row first_m and column first_n of matrix z
+// and ends at the latest before column end_n, or stores the partial sums of `split`. `left` and `right`: indices of the matrices of the operands. Args has the
 // members M, N, columns, residual, table, y, partial, splits and epilogue. row_sums: of all matrices, or null.
 template <class P, class Args>
 DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typename P::Gemm& gemm,
                                const int32_t* row_sums, uint32_t split, uint32_t z, uint32_t left,
-                               uint32_t right, int first_m, int first_n) {
+                               uint32_t right, int first_m, int first_n, int end_n) {
   const int32_t M = args.M, N = args.N;
   if (args.splits.count.d > 1) {
     const int n = first_n + P::Gemm::template pack_column<4>();
@@ -344,14 +344,14 @@ DEVICE void store_integer_tile(const Args& args, typename P::Lds& lds, const typ
     return;
   }
   const int n = first_n + P::Gemm::template pack_column<kIntegerPack>();
-  const bool has_column = n < N;
+  const bool has_column = n < end_n;
   const IntegerColumns column(args, right, row_sums != nullptr, has_column ? n : 0, N);
   if (row_sums != nullptr) row_sums += left * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   const size_t first_row = z * static_cast<size_t>(M) + static_cast<size_t>(first_m);
   if constexpr (P::Gemm::kAdjacent) {
     if (column.is_simple()) {
-      const AdjacentStores<typename P::Gemm, Args> stores = {args,        gemm,    right,
-                                                             M - first_m, first_n, first_row};
+      const AdjacentStores<typename P::Gemm, Args> stores = {args,    gemm,  right,    M - first_m,
+                                                             first_n, end_n, first_row};
       return args.epilogue.sum.kind == IntegerResidual::kNone ? stores.template run<false>()
                                                               : stores.template run<true>();
     }

@@ -984,7 +984,7 @@ EXPORT Plan* graphopt_integer_conv_plan(const DeviceFacts* device, const int64_t
   return guarded([&] {
     const ConvolutionProblem p = read_convolution(numbers);
     const IntegerColumnsProblem of_columns = read_integer_columns(columns, floats);
-    if (p.groups > 1) return integer_depthwise_plan(p, of_columns);
+    if (refuse_integer_depthwise(p) == nullptr) return integer_depthwise_plan(p, of_columns);
     if (tile < -1) return integer_conv_direct_plan(p, of_columns, *device);
     return integer_conv_plan(p, of_columns, *device, gemm_tile(tile));
   });

@@ -225,13 +225,21 @@ CONVOLUTIONS: tuple[tuple[Any, ...], ...] = (
 )  # fmt: skip
 
 
-def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1) -> Case:
+# The same with groups that need no merging, and their number.
+GROUPED: tuple[tuple[tuple[Any, ...], int], ...] = (
+    ((2, 96, 120, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)), 3),
+    ((1, 64, 128, (9, 8), (5, 4), (1, 1), (2, 2), (1, 1), (0, 0)), 4),
+    ((1, 32, 96, (4, 20), (4, 20), (1, 5), (1, 1), (1, 2), (0, 4)), 2),
+)
+
+
+def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1, groups: int = 1) -> Case:
     """Makes a convolution in channels last. With None as number of filters, each channel has one filter.
 
     `tile`: -1 the planned one, -2 integer_conv_direct.
     """
     N, C, filters, size, out, kernel, strides, dilations, pads = sizes
-    groups, M, of_filter = (1, filters, C) if filters else (C, C, 1)
+    groups, M, of_filter = (groups, filters, C // groups) if filters else (C, C, 1)
     rng = np.random.default_rng([i, C, M])
     left = PAIRS[(i + OUTPUTS.index(output)) % len(PAIRS)][0]
     x, w = random(rng, left, N, C, *size), random(rng, np.int8, M, of_filter, *kernel)
@@ -242,14 +250,14 @@ def conv(name: str, i: int, sizes: tuple[Any, ...], output: Any, tile: int = -1)
     residual = np.zeros((N, *out, M), np.int8)
     if numbers.requantized:
         # Sums of multiples of 1/8 are exact, so that they round equally in float and in double.
-        kind = i % 3 if groups > 1 else (i + OUTPUTS.index(output)) % 3
+        kind = i % 3 if filters is None else (i + OUTPUTS.index(output)) % 3
         added = (kind, 1 if kind == EXACT else 0.625, 0.875, -3.125, float(numbers.y_zero[0]) if i % 2 else -np.inf)
         table = None if kind == EXACT or i % 2 else random(rng, output, 256)
         numbers = replace(numbers, added=added, table=table, act="" if kind == EXACT else numbers.act)
         residual = random(rng, output, *residual.shape)
     expected = numbers.result(np.moveaxis(exact, 1, -1).astype(np.int64), residual)
     taps = w.reshape(M, of_filter, -1).swapaxes(1, 2)
-    rows = packed(taps[..., 0].T if groups > 1 else taps)
+    rows = packed(taps[..., 0].T if filters is None else taps)
     operands = numbers.columns(wide(w).reshape(1, M, -1).sum(-1), K)
     axes = [(1, 1, 1, 1, 1, 0), *zip(size, out, kernel, strides, dilations, pads, strict=True)]
     given = int64s([N, groups, of_filter, M // groups, *(v for axis in axes for v in axis)])
@@ -305,6 +313,10 @@ def convolutions() -> Iterator[Case]:
         yield conv(f"integer_conv_direct-{i}", i, sizes, OUTPUTS[(i + 1) % len(OUTPUTS)], -2)
         fewer = (sizes[0], sizes[1] - 8, *sizes[2:])
         yield conv(f"integer_conv_direct_padded-{i}", i, fewer, OUTPUTS[i % len(OUTPUTS)], -2)
+    for i, (sizes, groups) in enumerate(GROUPED):
+        for output in OUTPUTS:
+            yield conv(f"integer_conv_grouped_{np.dtype(output).name}-{i}", i, sizes, output, -1, groups)
+            yield conv(f"integer_conv_direct_grouped_{np.dtype(output).name}-{i}", i, sizes, output, -2, groups)
     for i, (N, C, H, W, kernel, strides, dilations, pads, out, *_) in enumerate(DEPTHWISE):
         sizes = (N, C, None, (H, W), out, kernel, strides, dilations, pads)
         yield conv(f"integer_depthwise-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)])
@@ -321,6 +333,8 @@ def tiled(tile: tiles.Tile) -> Iterator[Case]:
         yield product(f"integer_gemm_{tile.size}_i8-{i}", i, OUTPUTS[i % len(OUTPUTS)], tile.number)
     for i, sizes in enumerate(CONVOLUTIONS):
         yield conv(f"integer_conv_{tile.size}_i8-{i}", i, sizes, OUTPUTS[i % len(OUTPUTS)], tile.number)
+    for i, (sizes, groups) in enumerate(GROUPED):
+        yield conv(f"integer_conv_{tile.size}_grouped-{i}", i, sizes, OUTPUTS[2 + i % 2], tile.number, groups)
     # Whole packs of bytes, which are stored from registers: without a residual and with one.
     for output in OUTPUTS[2:]:
         for i in (1, 3):

@@ -81,6 +81,16 @@ CASES: list[tuple[str, Inputs, dict[str, Any]]] = [
         [i8(2, 16, 9, 8), scale(), i8(), i8(16, 1, 3, 3), scale(), np.zeros(1, np.int8), scale(of=10), i8(), i32(16)],
         {"group": 16, "pads": [1, 1, 1, 1]},
     ),
+    (
+        "QLinearConv",
+        [i8(1, 64, 9, 8), scale(), i8(), i8(64, 4, 3, 3), scale(64), np.zeros(64, np.int8), scale(of=20), i8()],
+        {"group": 16, "pads": [1, 1, 1, 1]},
+    ),
+    (
+        "QLinearConv",
+        [u8(2, 64, 19), scale(), u8(), i7(96, 32, 3), scale(), np.zeros(1, np.int8), scale(of=40), u8()],
+        {"group": 2, "strides": [2]},
+    ),
     ("MatMul", [np.abs(i32(2, 5, 7)), i32(7, 9)], {}),
     ("MatMul", [i32(2, 5, 7).astype(np.int64) << 40, i32(7, 9).astype(np.int64)], {}),
     ("MatMul", [i32(2, 5, 7).astype(np.uint32), i32(7).astype(np.uint32)], {}),

@@ -109,6 +109,11 @@ def gemm(net: Network) -> None:
     net.apply("Gemm", 0.03, w, net.bias(scales))
 
 
+def conv_transpose(net: Network) -> None:
+    w, _ = net.weights(16, 8, 2, 2, scale=0.01, axis=None)
+    net.apply("ConvTranspose", 0.05, w, strides=[2, 2])
+
+
 def matmul(net: Network) -> None:
     w, _ = net.weights(15, 7, scale=0.02, axis=None)
     net.apply("MatMul", 0.2, w, act="Relu")
@@ -192,6 +197,29 @@ def two_convolutions(net: Network) -> None:
     net.apply("Add", 0.11, net.real(first), act="Relu")
 
 
+def resnext(net: Network) -> None:
+    """A block of ResNeXt: 16 groups of 4 channels."""
+    shortcut = net.last
+    net.conv(64, 16, 1, 0.05, act="Relu")
+    net.conv(64, 4, 3, 0.1, act="Relu", group=16)
+    net.conv(16, 64, 1, 0.2)
+    net.apply("Add", 0.2, net.real(shortcut), act="Relu")
+
+
+def shufflenet(net: Network) -> None:
+    """Two pointwise convolutions with groups, whose channels are interleaved between them."""
+    net.conv(64, 8, 1, 0.05, group=2)
+    net.move("Reshape", net.constant(np.array([0, 2, 32, -1])))
+    net.move("Transpose", perm=[0, 2, 1, 3])
+    net.move("Reshape", net.constant(np.array([0, 64, 9, -1])))
+    net.conv(96, 32, 1, 0.1, group=2, strides=[2, 1])
+
+
+def groups_after(net: Network, channels: int, *sizes: int, group: int) -> None:
+    net.conv(channels, 16, 1, 0.05)
+    net.conv(*sizes, 0.1, group=group)
+
+
 # Name -> operators on an image with 16 channels, and the number of groups.
 GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "conv": (lambda net: net.conv(24, 16, 3, 0.1, strides=[2, 1]), 1),
@@ -208,7 +236,13 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "Silu and residual": (lambda net: residual(net, act=silu, scale=0.03), 1),
     "quantized HardSwish": (hard_swish, 1),
     "Silu": (silu, 1),
-    "two groups": (lambda net: net.conv(16, 8, 3, 0.1, group=2), 0),
+    "two groups": (lambda net: net.conv(16, 8, 3, 0.1, group=2), 1),
+    "two groups and residual": (lambda net: residual(net, 8, group=2), 1),
+    "three groups of five channels": (lambda net: groups_after(net, 15, 9, 5, 3, group=3), 2),
+    "two filters of each channel": (lambda net: net.conv(32, 1, 3, 0.05, group=16), 1),
+    "twelve channels with a filter each": (lambda net: groups_after(net, 12, 12, 1, 3, group=12), 2),
+    "ResNeXt": (resnext, 3),
+    "ShuffleNet": (shufflenet, 5),
     "MaxPool and Add": (add, 2),
     "Mul": (lambda net: net.apply("Mul", 0.02, net.real()), 1),
     "AveragePool": (lambda net: net.apply("AveragePool", 0.0093, kernel_shape=[2, 2]), 1),
@@ -216,6 +250,11 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "LeakyRelu": (lambda net: net.apply("LeakyRelu", 0.02, alpha=0.3), 1),
     "Sigmoid": (lambda net: net.apply("Sigmoid", 0.003), 1),
     "Resize": (lambda net: net.move("Resize", "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest"), 1),
+    "ConvTranspose has no kernel for integers": (conv_transpose, 0),
+    "linear Resize has no kernel for integers": (
+        lambda net: net.move("Resize", "", net.constant(np.array([1, 1, 3, 3], np.float32)), mode="linear"),
+        0,
+    ),
     "Concat": (concat, 3),
     "Concat of equal scales": (equal_concat, 2),
     "Split and Concat": (split, 3),

@@ -185,6 +185,15 @@ struct Im2colRows {
     }
   }
 
+  // Returns the number of elements from a pixel of X to the next.
+  DEVICE int pixel() const {
+    if constexpr (kInt8) {
+      return args.pixel;
+    } else {
+      return static_cast<int>(args.channels.d);
+    }
+  }
+
   DEVICE void find_tap() {
     const uint32_t tap = divide(static_cast<uint32_t>(k), args.channels);
     channel = k - static_cast<int>(tap * args.channels.d);
@@ -200,11 +209,10 @@ struct Im2colRows {
       find_tap();
       if (k >= end) r = kNoTap;
     }
-    const auto C = static_cast<int32_t>(args.channels.d);
     UNROLL for (int i = 0; i < kPacks; ++i) {
       if (!in_part(i, kPacks, part, kParts, kGroups)) continue;
       const bool is_inside = (taps[i] >> r & taps[i] >> (16 + s) & 1) != 0;
-      begin_pack(i, to, x + static_cast<ptrdiff_t>(at[i] + offset) * C + channel, is_inside);
+      begin_pack(i, to, x + static_cast<ptrdiff_t>(at[i] + offset) * pixel() + channel, is_inside);
     }
     if (is_last_part(part, kParts)) k += P::kDepth;
   }
@@ -238,10 +246,9 @@ struct Im2colThroughRegisters : Im2colRows<P, Args> {
   }
   DEVICE void find_packs() {
     this->find_tap();
-    const auto C = static_cast<int32_t>(this->args.channels.d);
     are_inside = 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      from[i] = this->x + static_cast<ptrdiff_t>(this->at[i] + this->offset) * C + this->channel;
+      from[i] = this->x + static_cast<ptrdiff_t>(this->at[i] + this->offset) * this->pixel() + this->channel;
       are_inside |= (this->taps[i] >> this->r & this->taps[i] >> (16 + this->s) & 1) << i;
     }
   }

@@ -448,10 +448,6 @@ class QuantizedGroupSearch {
   std::vector<Source> conv_inputs(const GraphNode& conv, const GraphNode& quantize) const {
     const GraphNode *x = per_tensor(conv, 0), *w = dequantization(conv, 1);
     if (x == nullptr || w == nullptr || !are_weights(*w, 0, true)) return {};
-    const std::optional<Tensor> filters = w->constant(kX);
-    const int64_t groups = conv.get_int("group", 1);
-    // Other groups have no int8 kernels on matrix units, so float kernels are faster.
-    if (groups != 1 && (filters->shape[1] != 1 || filters->shape[0] != groups)) return {};
     Source bias;
     if (!bias_of(conv, 2, *x, *w, bias)) return {};
     std::vector<Source> from;

@@ -101,9 +101,10 @@ struct IntegerGemmArgs : Arguments<8, 248> {
   IntegerEpilogue epilogue;
 };
 
-// Y [M, N]: M pixels in all images, N filters. x [images, H, W, C] and packed w [N, taps, C]. C and K count pairs of
-// elements, and C is a multiple of a pack. ChannelsLastConvArgs and IntegerGemmArgs describe the other members.
-struct IntegerConvArgs : Arguments<7, 240> {
+// Y [M, N]: M pixels in all images, N filters in all groups. x [images, H, W, groups, C] and packed w [N, taps, C]. C
+// and K count pairs of elements, and C is a multiple of a pack. The grid has `down` rows of `across` tiles; each group
+// has `tiles` of them. ChannelsLastConvArgs and IntegerGemmArgs describe the other members.
+struct IntegerConvArgs : Arguments<7, 264> {
   In x, w, columns, residual, table;
   Out y, partial;
   int32_t M, N, K, H, W, down;
@@ -112,7 +113,8 @@ struct IntegerConvArgs : Arguments<7, 240> {
   ConvWindow window;
   Splits splits;
   IntegerEpilogue epilogue;
-  int32_t pixel;  // bytes of a pixel of x; integer_conv_direct accepts any multiple of 8
+  Divisor filters, tiles;  // of a group
+  int32_t pixel;           // bytes of a pixel of x; integer_conv_direct accepts any multiple of 8
 };
 
 constexpr int kIntegerDirectThreads = 128;

@@ -54,12 +54,8 @@ void IntegerConv::prepare(const Node& node) {
   lines.K = s[1];
   lines.taps = s.elements(2);
   lines.taps_first = last_filters_;
-  if (groups_ == 1) {
-    const std::vector<uint8_t> filters = filters_of_blocks(*w, s);
-    has_blocks_ = !filters.empty();
-    return prepare_right(node, lines, nullptr, filters);
-  }
-  if (s[0] != groups_ || s[1] != 1) return;
+  const bool depthwise = s[0] == groups_ && s[1] == 1 && groups_ % hip::kIntegerPack == 0;
+  if (groups_ == 1 || !depthwise) return prepare_right(node, lines, nullptr, pack_filters(*w, s));
   // Each tap has a row with one element of each channel.
   gpu::IntegerLines rows;
   rows.lines = lines.taps;
@@ -68,18 +64,23 @@ void IntegerConv::prepare(const Node& node) {
   prepare_right(node, lines, &rows);
 }
 
-std::vector<uint8_t> IntegerConv::filters_of_blocks(const Tensor& w, const Shape& s) {
-  // With auto_pad SAME, the padding depends on the size of X.
-  if (s.rank() != kLayoutRank || (window_.auto_pad() != "NOTSET" && window_.auto_pad() != "VALID")) return {};
-  const Shape image = {1, s[1], window_.span(0, s[2]), window_.span(1, s[3])};
+std::vector<uint8_t> IntegerConv::pack_filters(const Tensor& w, const Shape& s) {
+  if (groups_ == 1 && s.rank() != kLayoutRank) return {};
+  Shape image = s;  // of one window
+  image[0] = 1;
+  image[1] *= groups_;
+  for (size_t axis = 0; axis + 2 < s.rank(); ++axis) image[axis + 2] = window_.span(axis, s[axis + 2]);
   ConvolutionProblem p;
   place(image, s, p);
-  if (!gpu::over_blocks(p)) return {};
+  // With auto_pad SAME, the padding depends on the size of X.
+  has_blocks_ = (window_.auto_pad() == "NOTSET" || window_.auto_pad() == "VALID") && gpu::over_blocks(p);
+  if (groups_ == 1 && !has_blocks_) return {};
   std::vector<uint8_t> bytes(w.bytes());
   const gpu::WorkStream stream(device_);
   device_.copy(bytes.data(), w.data, bytes.size(), stream.get());
   stream.synchronize();
-  return gpu::pack_filters_of_blocks(p, bytes.data(), last_filters_, w.type == ElementType::kInt8);
+  const auto pack = has_blocks_ ? gpu::pack_filters_of_blocks : gpu::pack_filters_of_groups;
+  return pack(p, bytes.data(), last_filters_, w.type == ElementType::kInt8);
 }
 
 void IntegerConv::plan(Call& call, Program& program) const {
@@ -126,7 +127,8 @@ void IntegerConv::plan_last(const Call& call, Program& program, const Convolutio
   };
   // The direct kernel reads X without padded channels.
   const bool direct =
-      last_ && !depthwise && C % 16 == hip::kIntegerPack && gpu::has_integer_conv_direct(device_.facts());
+      !depthwise && (gpu::prefers_integer_conv_direct(p, device_.facts()) ||
+                     (last_ && C % 16 == hip::kIntegerPack && gpu::has_integer_conv_direct(device_.facts())));
   Ref x = aligned(in_[kA]), residual = aligned(in_[kResidual]);
   if (!last_ && depthwise) {
     const Ref from = x;

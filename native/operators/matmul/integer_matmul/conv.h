@@ -24,9 +24,9 @@ class IntegerConv final : public IntegerMatMul {
   void plan_last(const Call& call, Program& program, const ConvolutionProblem& p, bool depthwise,
                  Ref y) const;
 
-  // Returns the packed filters for the convolution over blocks of pixels (gpu::over_blocks); none if there is no such
-  // convolution or if the padding depends on the size of X. `w`: the filters. `s`: their shape in channels first.
-  std::vector<uint8_t> filters_of_blocks(const Tensor& w, const Shape& s);
+  // Returns packed filters for the convolution over blocks of pixels (gpu::over_blocks) or with merged groups; none if
+  // prepare_right packs the filters. `w`: the filters. `s`: their shape in channels first.
+  std::vector<uint8_t> pack_filters(const Tensor& w, const Shape& s);
 
   // Plans a convolution in channels first. Tensors in channels last are transposed.
   void plan_first(const Call& call, Program& program, const ConvolutionProblem& p, Ref y) const;

@@ -21,14 +21,15 @@ using IntegerGemm = AlignedGemm<kTile, false, Int8Pair>;
 
 // The members that Im2col reads.
 struct IntegerPatches {
-  In x;
+  const half_t* x;  // the channels of a group
   const IntegerColumnsHeader* header;
   int32_t M, H, W;
   Divisor channels, kernel_w, per_image, columns;
   ConvWindow window;
+  int32_t pixel;  // pairs of elements from a pixel to the next
 
-  DEVICE explicit IntegerPatches(const IntegerConvArgs& args)
-      : x(args.x),
+  DEVICE IntegerPatches(const IntegerConvArgs& args, uint32_t group)
+      : x(static_cast<const half_t*>(args.x) + group * static_cast<size_t>(args.channels.d)),
         header(args.columns),
         M(args.M),
         H(args.H),
@@ -37,7 +38,8 @@ struct IntegerPatches {
         kernel_w(args.kernel_w),
         per_image(args.per_image),
         columns(args.columns_of_y),
-        window(args.window) {}
+        window(args.window),
+        pixel(args.pixel / 2) {}
   DEVICE const half_t* outside() const { return reinterpret_cast<const half_t*>(header->outside); }
 };
 
@@ -49,17 +51,24 @@ DEVICE void integer_conv(const IntegerConvArgs& args) {
   const int first_k = part * args.splits.depth;
   const int depth = min_int(args.splits.depth, args.K - first_k);
   const TilePosition place = tile_position(args.across, args.down);
-  const int first_m = place.down * P::kM, first_n = place.across * P::kN;
-  const IntegerPatches patches(args);
+  const uint32_t across = static_cast<uint32_t>(place.across), group = divide(across, args.tiles);
+  const int first_m = place.down * P::kM;
+  const auto first_n = static_cast<int>(group * args.filters.d + (across - group * args.tiles.d) * P::kN);
+  // The end is computed again after the loop, because large tiles have no register for it.
+  const auto end_n = [&] {
+    return static_cast<int>((divide(static_cast<uint32_t>(first_n), args.filters) + 1) * args.filters.d);
+  };
+  const IntegerPatches patches(args, group);
   Im2col<P, IntegerPatches> left(patches, first_m, first_k, depth);
   DenseRows<P::kAsyncCopies, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups, P::kParts,
             typename P::Gemm::Order>
-      right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
+      right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, end_n() - first_n, depth);
   typename P::Gemm gemm;
   gemm.inverted_bits = args.epilogue.inverted_bits;
   multiply_aligned<P>(gemm, lds, depth, left, right);
   gemm.reduce_splits(reinterpret_cast<int32_t*>(&lds));
-  store_integer_tile<P>(args, lds, gemm, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n);
+  store_integer_tile<P>(args, lds, gemm, nullptr, static_cast<uint32_t>(part), 0, 0, 0, first_m, first_n,
+                        end_n());
 }
 
 // The strip of Y of a work-item: kStrip pixels of one row, from column `first` on, and kIntegerPack channels from

@@ -45,18 +45,21 @@ struct DirectConv {
 
   const IntegerConvArgs& args;
   const uint8_t *x, *w;
-  int K, C, first_m, first_n, filters[Columns::kTiles][kLines];
+  int K, C, first_m, first_n, end_n, filters[Columns::kTiles][kLines];
   Bits128 outside;
 
   DEVICE explicit DirectConv(const IntegerConvArgs& of)
       : args(of), x(of.x), w(of.w), K(of.K * 2), C(static_cast<int>(of.channels.d) * 2) {
     const auto tile = static_cast<uint32_t>(block_x() * kWaves + wave_id());
-    const uint32_t row = divide(tile, args.across);
+    const uint32_t row = divide(tile, args.across), across = tile - row * args.across.d;
+    const uint32_t group = divide(across, args.tiles);
     first_m = static_cast<int>(row) * 16 * kTilesM;
-    first_n = static_cast<int>(tile - row * args.across.d) * Columns::kN;
+    first_n = static_cast<int>(group * args.filters.d + (across - group * args.tiles.d) * Columns::kN);
+    end_n = static_cast<int>((group + 1) * args.filters.d);
+    x += group * static_cast<size_t>(C);
     UNROLL for (int t = 0; t < Columns::kTiles; ++t) {
       UNROLL for (int i = 0; i < kLines; ++i) {
-        filters[t][i] = min_int(first_n + Columns::column(16 * t + Instruction::line(i)), args.N - 1);
+        filters[t][i] = min_int(first_n + Columns::column(16 * t + Instruction::line(i)), end_n - 1);
       }
     }
     const IntegerColumnsHeader* header = args.columns;
@@ -130,7 +133,7 @@ struct DirectConv {
   DEVICE void run() {
     if (first_m >= args.M) return;
     const int n = first_n + Columns::first();
-    const bool has_column = n < args.N;
+    const bool has_column = n < end_n;
     const IntegerColumns column(args, 0, false, has_column ? n : 0, args.N);
     const auto scale = load_values(column.scales);
     const auto row_of = [&](int a, int which) { return first_m + a * 16 + Instruction::row(which); };

@@ -40,7 +40,8 @@ DEVICE void integer_gemm(const IntegerGemmArgs& args) {
   gemm.inverted_bits = args.epilogue.inverted_bits;
   multiply_aligned<P>(gemm, lds, depth, left, right);
   gemm.reduce_splits(reinterpret_cast<int32_t*>(&lds));
-  store_integer_tile<P>(args, lds, gemm, args.row_sums, part, z, left_matrix, right_matrix, first_m, first_n);
+  store_integer_tile<P>(args, lds, gemm, args.row_sums, part, z, left_matrix, right_matrix, first_m, first_n,
+                        args.N);
 }
 
 }  // namespace graphopt::hip

@@ -54,11 +54,7 @@ std::string refuse_convolution(const Node& node) {
   const Operands& in = kQLinearConv;
   if (node.has_input(in[kResidual]) || node.has_input(in[kTable])) {
     const auto& w = node.inputs[in[kB]].shape;
-    const int64_t groups = node.get_int("group", 1);
     if (!w || w->rank() != kLayoutRank) return "not two spatial axes";
-    if (groups != 1 && ((*w)[1] != 1 || (*w)[0] != groups || groups % hip::kIntegerPack != 0)) {
-      return "groups of several channels";
-    }
     if (std::max((*w)[2], (*w)[3]) > hip::kChannelsLastConvTaps) return "the kernel is too large";
   }
   return refuse_integers(node, in);
@@ -74,9 +70,7 @@ std::string refuse_wide(const Node& node) {
 // The kernels on the matrix units and the depthwise kernels need channels last.
 Layout layout_of(const Node& node, const Operands& in) {
   const auto& w = node.inputs[in[kB]].shape;
-  const int64_t groups = node.get_int("group", 1);
-  const bool known = w && w->rank() == kLayoutRank && !node.get_bool("channels_last");
-  return known && (groups == 1 || ((*w)[1] == 1 && (*w)[0] == groups)) ? Layout::kLast : Layout::kFirst;
+  return w && w->rank() == kLayoutRank && !node.get_bool("channels_last") ? Layout::kLast : Layout::kFirst;
 }
 
 }  // namespace

@@ -85,6 +85,16 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
                        bool unsigned_left, const DeviceFacts& device,
                        std::optional<GemmTile> wanted = std::nullopt);
 
+// Returns the convolution that the kernels compute: with more than one group, each consists of several groups of p, has
+// a multiple of 16 channels and as many filters as a tile has columns. If the groups of p do not divide into such
+// groups, the result has one group. Filters are 0 for channels of other groups of p.
+ConvolutionProblem with_merged_groups(ConvolutionProblem p);
+
+// Returns the packed filters of with_merged_groups(p). `w`: [filters, C, taps], or [filters, taps, C] if
+// `channels_last`.
+std::vector<uint8_t> pack_filters_of_groups(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
+                                            bool is_signed);
+
 // Returns why the device or the kernels do not support a convolution of 8-bit elements in channels last, or null.
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device);
 
@@ -100,8 +110,8 @@ std::vector<uint8_t> pack_filters_of_blocks(const ConvolutionProblem& p, const u
 // Inputs: X, the output of integer_columns_plan. Output: the image of over_blocks(p).
 Plan integer_blocks_plan(const ConvolutionProblem& p, bool channels_last);
 
-// Inputs: X in channels last with a multiple of 16 channels, packed filters, the output of integer_columns_plan, the
-// residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are
+// Inputs: X in channels last with a multiple of 16 channels, packed filters (with several groups, those of
+// pack_filters_of_groups), the output of integer_columns_plan, the residual, the table. Output Y in channels last. Zero points of the packed filters must be 0. All pointers are
 // multiples of 16. Throws std::invalid_argument if a size is too large.
 Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted = std::nullopt);
@@ -112,6 +122,9 @@ Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsP
                               const DeviceFacts& device);
 // Returns whether the device has this kernel.
 bool has_integer_conv_direct(const DeviceFacts& device);
+// Returns whether this kernel is faster than tiles, whose columns groups fill only in part: for groups and images that
+// fill the device.
+bool prefers_integer_conv_direct(const ConvolutionProblem& p, const DeviceFacts& device);
 
 // A depthwise convolution with one filter for each channel. The packed filters are [taps, channels], and the number of
 // channels is a multiple of kIntegerPack.

@@ -243,9 +243,41 @@ Plan integer_gemm_plan(const GemmProblem& p, const IntegerColumnsProblem& column
   return plan;
 }
 
+ConvolutionProblem with_merged_groups(ConvolutionProblem p) {
+  constexpr int64_t kColumns = 32;  // of the smallest tile
+  int64_t count = 1;
+  if (p.groups > 1) {
+    while (count < p.groups && (p.groups % count != 0 || count * p.C % 16 != 0 ||
+                                count * p.M % hip::kIntegerPack != 0 || count * p.M < kColumns)) {
+      ++count;
+    }
+  }
+  p.groups /= count;
+  p.C *= count;
+  p.M *= count;
+  return p;
+}
+
+std::vector<uint8_t> pack_filters_of_groups(const ConvolutionProblem& p, const uint8_t* w, bool channels_last,
+                                            bool is_signed) {
+  const ConvolutionProblem merged = with_merged_groups(p);
+  const int64_t C = round_up(merged.C, 16), taps = p.taps(), count = merged.M / p.M;
+  std::vector<uint8_t> packed(static_cast<size_t>(p.y_channels() * taps * C));
+  for (int64_t m = 0; m < p.y_channels(); ++m) {
+    const int64_t first = m / p.M % count * p.C;  // channel of the merged group
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      for (int64_t c = 0; c < p.C; ++c) {
+        const int64_t from = channels_last ? (m * taps + tap) * p.C + c : (m * p.C + c) * taps + tap;
+        const int64_t to = (m * taps + tap) * C + first + c;
+        packed[static_cast<size_t>(to)] = static_cast<uint8_t>(w[from] ^ (is_signed ? 0 : 0x80));
+      }
+    }
+  }
+  return packed;
+}
+
 const char* refuse_integer_conv(const ConvolutionProblem& p, const DeviceFacts& device) {
   if (!has_integer_gemm(device)) return "the device has no matrix units";
-  if (p.groups != 1) return "more than one group";
   if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "three spatial axes";
   if (p.kernel[1] > hip::kChannelsLastConvTaps || p.kernel[2] > hip::kChannelsLastConvTaps)
     return "the kernel is too large";
@@ -265,7 +297,8 @@ hip::IntegerConvArgs conv_args(const ConvolutionProblem& p, const IntegerColumns
   args.columns = input(2);
   args.y = output(0);
   args.M = to_i31(p.N * p.out[1] * p.out[2]);
-  args.N = to_i31(p.M);
+  args.N = to_i31(p.y_channels());
+  args.filters = make_divisor(p.M);
   args.K = to_i31(C * p.kernel[1] * p.kernel[2]);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
@@ -292,14 +325,15 @@ struct DirectShape {
 
 // Returns whether a convolution is a matrix multiplication of the pixels of X.
 bool is_gemm(const ConvolutionProblem& p) {
-  return p.taps() == 1 && p.stride[1] * p.stride[2] == 1 && p.pad == ConvolutionProblem().pad &&
-         p.in == p.out;
+  return p.groups == 1 && p.taps() == 1 && p.stride[1] * p.stride[2] == 1 &&
+         p.pad == ConvolutionProblem().pad && p.in == p.out;
 }
 
 }  // namespace
 
-Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+Plan integer_conv_plan(const ConvolutionProblem& given, const IntegerColumnsProblem& columns,
                        const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  const ConvolutionProblem p = with_merged_groups(given);
   if (is_gemm(p)) {
     GemmProblem gemm;
     gemm.M = p.N * p.out_size();
@@ -309,9 +343,13 @@ Plan integer_conv_plan(const ConvolutionProblem& p, const IntegerColumnsProblem&
   }
   Plan plan;
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return plan;
-  hip::IntegerConvArgs args = conv_args(p, columns, round_up(p.C, 16));
-  const auto tiling = choose_aligned(args.M, args.N, args.K, 1, device, wanted, kMaxSplits, int8_cost);
+  hip::IntegerConvArgs args = conv_args(p, columns, p.groups * round_up(p.C, 16));
+  // Partial sums do not have groups.
+  auto tiling = choose_aligned(args.M, p.M, args.K, p.groups, device, wanted, p.groups == 1 ? kMaxSplits : 1,
+                               int8_cost);
   if (!tiling) throw std::invalid_argument("the device has no matrix units");
+  args.tiles = make_divisor(tiling->across);
+  tiling->across *= p.groups;
   launch_integer(plan, "integer_conv_", *tiling, 1, device, args, {});
   return plan;
 }
@@ -321,15 +359,25 @@ bool has_integer_conv_direct(const DeviceFacts& device) {
   return matrix == hip::Matrix::kMma || matrix == hip::Matrix::kEmulated;
 }
 
-Plan integer_conv_direct_plan(const ConvolutionProblem& p, const IntegerColumnsProblem& columns,
+bool prefers_integer_conv_direct(const ConvolutionProblem& given, const DeviceFacts& device) {
+  const ConvolutionProblem p = with_merged_groups(given);
+  if (!has_integer_conv_direct(device) || p.groups == 1) return false;
+  const DirectShape shape(architecture(device.arch));
+  const int64_t rows = divide_up(p.N * p.out_size(), 16 * hip::kIntegerDirectTiles);
+  return rows * p.groups * divide_up(p.M, shape.columns) >= shape.waves * device.compute_units;
+}
+
+Plan integer_conv_direct_plan(const ConvolutionProblem& given, const IntegerColumnsProblem& columns,
                               const DeviceFacts& device) {
+  const ConvolutionProblem p = with_merged_groups(given);
   if (!has_integer_conv_direct(device)) throw std::invalid_argument("the device has no direct int8 kernel");
   if (p.N * p.out[1] * p.out[2] * p.M == 0) return {};
   const DirectShape shape(architecture(device.arch));
-  hip::IntegerConvArgs args = conv_args(p, columns, p.C);
+  hip::IntegerConvArgs args = conv_args(p, columns, p.x_channels());
   args.partial = no_buffer();
   const int64_t rows = divide_up(args.M, 16 * hip::kIntegerDirectTiles);
-  const int64_t across = divide_up(args.N, shape.columns);
+  const int64_t tiles = divide_up(p.M, shape.columns), across = p.groups * tiles;
+  args.tiles = make_divisor(tiles);
   args.across = make_divisor(across);
   return one_launch("integer_conv_direct", Grid{to_u31(divide_up(rows * across, shape.waves))},
                     hip::kIntegerDirectThreads, args);
