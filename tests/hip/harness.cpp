@@ -455,7 +455,7 @@ EXPORT Plan* graphopt_quantized_lines_plan(const DeviceFacts*, int softmax, cons
     QuantizedLines p;
     for (int64_t* member : {&p.outer, &p.size, &p.inner}) *member = *numbers++;
     for (bool* member : {&p.is_signed, &p.x_zero, &p.y_zero}) *member = *numbers++ != 0;
-    return softmax != 0 ? quantized_softmax_plan(p) : quantized_mean_plan(p);
+    return softmax != 0 ? quantized_softmax_plan(p) : quantized_mean_plan(p, true);
   });
 }
 

@@ -22,7 +22,10 @@ SHAPES: tuple[tuple[Dims, Dims], ...] = (
 OPS = ("activate", "add", "mul")
 # outer, size, inner.
 SIZES = (1, 2, 10, 100, 1000, 7, 49, 3)
-LINES = ((1, 1, 1), (3, 49, 1), (70, 100, 1), (2, 9, 5), (1, 33, 64), (9, 32, 1), (2, 1000, 1), (4, 7, 16))
+LINES = (
+    (1, 1, 1), (3, 49, 1), (70, 100, 1), (2, 9, 5), (1, 33, 64), (9, 32, 1), (2, 1000, 1), (4, 7, 16), (1, 1, 4),
+    (2, 49, 36), (3, 5, 260), (5, 130, 8),
+)  # fmt: skip
 
 
 def scale_of(rng: np.random.Generator, factor: float = 1) -> Array:

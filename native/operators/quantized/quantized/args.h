@@ -7,7 +7,9 @@
 namespace graphopt::hip {
 
 constexpr int kQuantizedThreads = 256;   // a work-item processes 16 elements
-constexpr int kQuantizedLineItems = 32;  // work-items that share a line
+constexpr int kQuantizedLineItems = 32;  // work-items that share a line, or several adjacent lines
+constexpr int kQuantizedAdjacent = 4;    // adjacent lines in a word
+constexpr int kQuantizedWords = 8;       // adjacent words that kQuantizedLineItems work-items process
 
 enum class QuantizedOp : int32_t {
   kActivate,  // one input
@@ -32,7 +34,8 @@ struct QuantizedArgs : Arguments<10, 200> {
   int32_t unused;
 };
 
-// Lines of x [outer, size, inner] along `size`.
+// Lines of x [outer, size, inner] along `size`. quantized_mean_adjacent needs x and y with multiples of 4 bytes as
+// addresses, and inner % kQuantizedAdjacent == 0.
 struct QuantizedMeanArgs : Arguments<6, 72> {
   In x, x_scale, x_zero, y_scale, y_zero;
   Out y;

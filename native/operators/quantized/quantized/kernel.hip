@@ -83,6 +83,21 @@ struct SharedLine {
   DEVICE uint32_t at(uint32_t i) const { return first + i * step; }
 };
 
+// Converts sums of x minus its zero point to quantized means.
+struct QuantizedMean {
+  float scale, zero;
+  bool is_signed;
+
+  DEVICE explicit QuantizedMean(const QuantizedMeanArgs& args) : is_signed(args.is_signed != 0) {
+    const float *x_scale = args.x_scale, *y_scale = args.y_scale;
+    scale = x_scale[0] / (y_scale[0] * static_cast<float>(args.size));
+    zero = zero_point(args.y_zero, is_signed);
+  }
+  DEVICE uint8_t operator()(int32_t sum) const {
+    return saturate_to_byte(round_to_even(static_cast<float>(sum) * scale) + zero, is_signed);
+  }
+};
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -107,8 +122,7 @@ KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_sca
 
 // Sums are int32, which is exact for lines of up to 2^23 elements.
 KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero, y) {
-  const uint8_t *x = args.x, *x_zero = args.x_zero, *y_zero = args.y_zero;
-  const float *x_scale = args.x_scale, *y_scale = args.y_scale;
+  const uint8_t *x = args.x, *x_zero = args.x_zero;
   uint8_t* y = args.y;
   const bool is_signed = args.is_signed != 0;
   const SharedLine shared(args);
@@ -122,10 +136,45 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
   UNROLL for (int mask = kQuantizedLineItems / 2; mask > 0; mask /= 2) {
     sum += static_cast<int32_t>(shuffle_xor(static_cast<uint32_t>(sum), mask));
   }
-  if (!shared.exists || shared.item != 0) return;
-  const float scale = x_scale[0] / (y_scale[0] * static_cast<float>(args.size));
-  y[shared.line] = saturate_to_byte(
-      round_to_even(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
+  if (shared.exists && shared.item == 0) y[shared.line] = QuantizedMean(args)(sum);
+}
+
+// Lines that are not contiguous: a work-item adds the words of kQuantizedAdjacent lines, so that the accesses of a wave
+// cover whole sectors of memory.
+KERNEL(quantized_mean_adjacent, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero,
+       y) {
+  constexpr uint32_t kParts = kQuantizedLineItems / kQuantizedWords;
+  const uint8_t *x = args.x, *x_zero = args.x_zero;
+  uint32_t* y = args.y;
+  const bool is_signed = args.is_signed != 0;
+  const uint32_t i = work_item(kQuantizedThreads), item = i % kQuantizedLineItems;
+  const uint32_t word = i / kQuantizedLineItems * kQuantizedWords + item % kQuantizedWords;
+  const uint32_t line = word * kQuantizedAdjacent;
+  const bool exists = line < args.lines;
+  int32_t sums[kQuantizedAdjacent] = {};
+  if (exists) {
+    const uint32_t outer = divide(line, args.inner), inner = args.inner.d;
+    x += outer * static_cast<size_t>(args.size) * inner + (line - outer * inner);
+    const int32_t zero = x_zero == nullptr ? 0 : byte_value(x_zero[0], is_signed);
+    UNROLL_A_LITTLE for (uint32_t k = item / kQuantizedWords; k < args.size; k += kParts) {
+      const uint32_t bytes = *reinterpret_cast<const uint32_t*>(x + k * static_cast<size_t>(inner));
+      UNROLL for (int j = 0; j < kQuantizedAdjacent; ++j) {
+        sums[j] += byte_value(static_cast<uint8_t>(bytes >> 8 * j), is_signed) - zero;
+      }
+    }
+  }
+  uint32_t means = 0;
+  UNROLL for (int j = 0; j < kQuantizedAdjacent; ++j) {
+    UNROLL for (int mask = kQuantizedWords; mask < kQuantizedLineItems; mask *= 2) {
+      sums[j] += static_cast<int32_t>(shuffle_xor(static_cast<uint32_t>(sums[j]), mask));
+    }
+  }
+  if (!exists || item >= kQuantizedWords) return;
+  const QuantizedMean mean(args);
+  UNROLL for (int j = 0; j < kQuantizedAdjacent; ++j) {
+    means |= static_cast<uint32_t>(mean(sums[j])) << 8 * j;
+  }
+  y[word] = means;
 }
 
 // Computes a table of e^x in double: x = k ln 2 + r, and 13 terms of the series of e^r.

@@ -172,7 +172,7 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
   lines.inner = last ? channels : 1;
   lines.size = last ? x.elements(1) / std::max<int64_t>(channels, 1) : x.elements(2);
   throw_if(lines.size == 0, "a mean of zero elements");
-  program.launch(gpu::quantized_mean_plan(lines),
+  program.launch(gpu::quantized_mean_plan(lines, call.aligned()),
                  {Ref::input(0), Ref::input(1), input_or_none(call, kX.zero), Ref::input(3),
                   input_or_none(call, kY.zero)},
                  {y});

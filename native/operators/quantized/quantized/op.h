@@ -31,8 +31,9 @@ struct QuantizedLines {
   bool x_zero = false, y_zero = false;
 };
 
-// Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner].
-Plan quantized_mean_plan(const QuantizedLines& p);
+// Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner]. `aligned`: all
+// pointers are multiples of 16.
+Plan quantized_mean_plan(const QuantizedLines& p, bool aligned);
 
 // Inputs x, the output of quantized_exponentials_plan, an unused input, scale and zero point of y; output y like x. The
 // zero point of x cancels.

@@ -26,10 +26,11 @@ Args lines_of(const QuantizedLines& p) {
   return args;
 }
 
+// `adjacent`: lines that kQuantizedLineItems work-items process.
 template <class Args>
-void launch_lines(Plan& plan, const char* name, const Args& args) {
-  constexpr int64_t kLines = hip::kQuantizedThreads / hip::kQuantizedLineItems;
-  plan.launch(name, {to_u31(divide_up(args.lines, kLines))}, hip::kQuantizedThreads, args);
+void launch_lines(Plan& plan, const char* name, const Args& args, int64_t adjacent = 1) {
+  const int64_t lines = hip::kQuantizedThreads / hip::kQuantizedLineItems * adjacent;
+  plan.launch(name, {to_u31(divide_up(args.lines, lines))}, hip::kQuantizedThreads, args);
 }
 
 }  // namespace
@@ -55,13 +56,17 @@ Plan quantized_plan(const QuantizedProblem& p, bool aligned) {
   return one_launch("quantized", divide_up(args.total, kPack), hip::kQuantizedThreads, args);
 }
 
-Plan quantized_mean_plan(const QuantizedLines& p) {
+Plan quantized_mean_plan(const QuantizedLines& p, bool aligned) {
   Plan plan;
   if (p.outer * p.inner == 0) return plan;
   auto args = lines_of<hip::QuantizedMeanArgs>(p);
   args.x_scale = input(1);
   args.x_zero = p.x_zero ? input(2) : no_buffer();
-  launch_lines(plan, "quantized_mean", args);
+  if (aligned && p.inner % hip::kQuantizedAdjacent == 0) {
+    launch_lines(plan, "quantized_mean_adjacent", args, hip::kQuantizedAdjacent * hip::kQuantizedWords);
+  } else {
+    launch_lines(plan, "quantized_mean", args);
+  }
   return plan;
 }
 
