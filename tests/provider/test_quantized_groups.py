@@ -22,7 +22,7 @@ class Network:
 
     def __init__(self, dtype: Any, x: Array) -> None:
         self.rng = np.random.default_rng(0)
-        self.dtype, self.x = dtype, x
+        self.dtype, self.x, self.opset = dtype, x, 17
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, Array] = {}
         self.last = self.quantized("x", 0.02)
@@ -91,7 +91,7 @@ class Network:
         constants = [numpy_helper.from_array(np.asarray(x), name) for name, x in self.constants.items()]
         graph = helper.make_graph(self.nodes, "g", infos[:1], infos[1:], constants)
         written: bytes = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
         ).SerializeToString()
         return written
 
@@ -105,6 +105,17 @@ def add(net: Network) -> None:
 def gemm(net: Network) -> None:
     net.apply("GlobalAveragePool", 0.01)
     net.move("Flatten")
+    w, scales = net.weights(16, 10, scale=0.01, axis=1)
+    net.apply("Gemm", 0.03, w, net.bias(scales))
+
+
+def mean(net: Network, opset: int) -> None:
+    """A mean over the pixels without their axes; from opset 18 on, the axes are an input."""
+    net.opset = opset
+    if opset < 18:
+        net.apply("ReduceMean", 0.01, axes=[-1, 2], keepdims=0)
+    else:
+        net.apply("ReduceMean", 0.01, net.constant(np.array([2, 3])), keepdims=0)
     w, scales = net.weights(16, 10, scale=0.01, axis=1)
     net.apply("Gemm", 0.03, w, net.bias(scales))
 
@@ -247,6 +258,10 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "Mul": (lambda net: net.apply("Mul", 0.02, net.real()), 1),
     "AveragePool": (lambda net: net.apply("AveragePool", 0.0093, kernel_shape=[2, 2]), 1),
     "pool, Flatten and Gemm": (gemm, 3),
+    "ReduceMean": (lambda net: net.apply("ReduceMean", 0.01, axes=[2, 3]), 1),
+    "ReduceMean over rows": (lambda net: net.apply("ReduceMean", 0.01, axes=[2]), 0),
+    "ReduceMean and Gemm": (lambda net: mean(net, 17), 2),
+    "ReduceMean with axes as input and Gemm": (lambda net: mean(net, 18), 2),
     "LeakyRelu": (lambda net: net.apply("LeakyRelu", 0.02, alpha=0.3), 1),
     "Sigmoid": (lambda net: net.apply("Sigmoid", 0.003), 1),
     "Resize": (lambda net: net.move("Resize", "", net.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest"), 1),

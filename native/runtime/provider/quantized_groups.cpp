@@ -366,7 +366,9 @@ class QuantizedGroupSearch {
     if (op == "MatMul") return matmul(group);
     if (op == "Gemm") return gemm(group);
     if (op == "Add" || op == "Mul") return binary(group);
-    if (op == "GlobalAveragePool") return unary("QLinearGlobalAveragePool", group);
+    if (op == "GlobalAveragePool" || (op == "ReduceMean" && reduces_pixels(*group.head))) {
+      return unary("QLinearGlobalAveragePool", group);
+    }
     if (op == "AveragePool") return unary("QLinearAveragePool", group);
     if (op == "Concat") return concat(group);
     if (op == "Softmax") return softmax(group);
@@ -495,6 +497,23 @@ class QuantizedGroupSearch {
     add_quantization(from, group.quantize);
     return make_node(microsoft(group.head->op == "Add" ? "QLinearAdd" : "QLinearMul"), group,
                      std::move(from));
+  }
+
+  // Returns whether the axes of a reduction are all axes except batch and channels.
+  static bool reduces_pixels(const GraphNode& node) {
+    if (!node.inputs[kX].shape) return false;
+    const auto rank = static_cast<int64_t>(node.inputs[kX].shape->rank());
+    std::vector<int64_t> axes = node.get_ints("axes", {});
+    if (node.has_input(1)) {
+      const std::optional<Tensor> given = node.is_constant(1) ? node.constant(1) : std::nullopt;
+      if (!given) return false;
+      const auto* first = given->as<const int64_t>();
+      axes.assign(first, first + given->shape.elements());
+    }
+    std::set<int64_t> reduced;
+    for (const int64_t axis : axes) reduced.insert(axis < 0 ? axis + rank : axis);
+    return rank > 2 && static_cast<int64_t>(reduced.size()) == rank - 2 && *reduced.begin() == 2 &&
+           *reduced.rbegin() == rank - 1;
   }
 
   std::unique_ptr<NodeInGraph> unary(const char* op, const Group& group) const {

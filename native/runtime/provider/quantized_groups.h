@@ -3,8 +3,8 @@
 //
 //   DequantizeLinear (each input) -> operator -> [activation] -> QuantizeLinear
 //
-// Conv becomes QLinearConv, Gemm QGemm, MatMul QLinearMatMul, Add QLinearAdd and Mul QLinearMul. Pools, and operators
-// that only move elements, become the same operators on integers. Element-wise functions of one tensor become
+// Conv becomes QLinearConv, Gemm QGemm, MatMul QLinearMatMul, Add QLinearAdd and Mul QLinearMul. Pools, means over all
+// pixels, and operators that only move elements, become operators on integers. Element-wise functions of one tensor become
 // QLinearLookup(x, table), which ONNX Runtime does not have (byte_functions.h). The attributes activation, activation_a
 // and activation_b of the new nodes are members of Activation.
 //

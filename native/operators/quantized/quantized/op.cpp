@@ -180,10 +180,14 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
 
 Planner plan_quantized_mean(const Node& node, bool layout_is_last) {
   const bool last = layout_is_last || node.get_bool("channels_last");
+  // ReduceMean may omit the axes of the pixels (runtime/provider/quantized_groups.h).
+  const bool keeps_axes = node.get_bool("keepdims", true);
   return [=](Call& call, Program& program) {
-    Shape y = call.input(0).shape;
-    throw_if(y.rank() < 3, "X must have rank 3 or more");
+    const Shape& x = call.input(0).shape;
+    throw_if(x.rank() < 3, "X must have rank 3 or more");
+    Shape y = x;
     for (size_t d = last ? 1 : 2; d + (last ? 1 : 0) < y.rank(); ++d) y[d] = 1;
+    if (!keeps_axes) y = {x[0], last ? x[x.rank() - 1] : x[1]};
     add_means(call, program, last, set_output(call, 0, y));
   };
 }
