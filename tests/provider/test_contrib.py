@@ -261,6 +261,15 @@ def test_other_quantized_caches_are_refused(attributes: dict[str, int | str], dt
     assert forecast(model, "graphopt", min_nodes=2).nodes[0].reason == reason
 
 
+def test_bfloat16_caches_are_refused() -> None:
+    inputs: dict[str, Array] = {name: np.zeros((1, 1, 32), ml_dtypes.bfloat16) for name in ("query", "key", "value")}
+    inputs |= {name: np.zeros((1, 1, 4, 32), ml_dtypes.bfloat16) for name in ("past_key", "past_value")}
+    inputs |= {"seqlens_k": np.array([3], np.int32), "total_sequence_length": np.array(4, np.int32)}
+    model = cache_model(CONTRIB[DOMAIN, "GroupQueryAttention"], inputs, {"num_heads": 1, "kv_num_heads": 1})
+    reason = forecast(model, "graphopt", min_nodes=2).nodes[0].reason
+    assert reason.split(";")[0] == "no kernel for bfloat16"  # the reason of the CPU provider follows
+
+
 @pytest.mark.skipif(RUNTIME < (1, 32), reason="the schema has no windowed caches")
 @pytest.mark.parametrize("seed", range(60 if EVERY else 6))
 def test_windowed_caches(seed: int, worker: ProcessPoolExecutor) -> None:
