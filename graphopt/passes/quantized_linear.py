@@ -17,7 +17,7 @@ have other readers.
 
 Where it is faster: with few rows, because the runtime quantizes, multiplies and scales in separate nodes. Our kernel
 quantizes X while it packs it, and applies scale, bias and activation to the sums in the first-level cache. With many
-rows both kernels run at the peak of VNNI. ONNX Runtime's ConvInteger is slow with int8 weights, for any number of rows.
+rows both kernels run at the peak of VNNI.
 """
 
 from __future__ import annotations
@@ -184,8 +184,7 @@ class QuantizedLinear(Pass[QuantizedMatch, QuantizedPlan]):
             rows, K, N = None if x is None else sizes.product(x[:-1]).value, *dims
         else:
             rows, K, N = None if x is None else sizes.product((x[0], *x[2:])).value, dims[1], dims[0]
-        is_slow = plan.axes is not None and weight.dtype == ir.DataType.INT8
-        no_gain = "" if is_slow else quantized_linear_no_gain(rows, K, N)
+        no_gain = quantized_linear_no_gain(rows, K, N)
         return editor.candidate(match.name, (match.X, match.W), match.Y, match.gemm, no_gain)
 
     def rewrite(self, plan: QuantizedPlan, editor: Editor) -> str:

@@ -36,6 +36,7 @@ from graphopt.passes.quantized_linear import QuantizedLinear
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.stft_conv import StftConv
+from graphopt.passes.unsigned_conv import UnsignedConv
 from graphopt.passes.winograd_conv import WinogradConv
 from graphopt.passes.written_prelu import WrittenPRelu
 from graphopt.precision.bfloat16 import AttentionToBf16, ConvToBf16, LinearToBf16, MatMulToBf16
@@ -84,6 +85,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FeedForward(),
     QuantizedLinear(),
     QuantizedConv(),
+    # After QuantizedLinear, which stores a copy of the weight.
+    UnsignedConv(),
     # After the passes that fuse an activation with the nodes around it.
     FusedActivation(),
 )

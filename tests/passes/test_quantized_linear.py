@@ -279,9 +279,14 @@ def test_refused_convolutions(arguments: dict[str, Any], code: str) -> None:
 
 @pytest.mark.parametrize(
     ("spatial", "byte", "code"),
-    [((4, 4), "uint8", "APPLIED"), ((17,), "uint8", "NO_GAIN"), ((17,), "int8", "APPLIED")],
+    [
+        ((4, 4), "uint8", "APPLIED"),
+        ((17,), "uint8", "NO_GAIN"),
+        ((17,), "int8", "NO_GAIN"),
+        ((1, 1), "int8", "APPLIED"),
+    ],
 )
-def test_convolutions_pay_with_few_pixels_or_int8(spatial: tuple[int, ...], byte: str, code: str) -> None:
+def test_convolutions_pay_with_few_pixels(spatial: tuple[int, ...], byte: str, code: str) -> None:
     w = np.ones((N, K, *[1] * len(spatial)), byte)
     before = convolution("y = Identity(p)", spatial, w=w, wz=np.zeros((), byte))
     before.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
