@@ -76,6 +76,7 @@ FILES = ORIGINAL, OURS, BF16 = "original", "ours", "ours bf16"
 SPED_UP = (OURS, BF16, "OpenVINO f32", "OpenVINO")  # the columns of ratios
 NOISE = 0.95  # lower than this means slower, not noise
 OTHER_TARGET_FLOOR = 1 / 1.1  # the floor of a file made for another target
+GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)  # attributes of control flow, whose nodes are profiled
 MEMORY = 1.5  # the maximum of peak resident memory, relative to the original
 
 
@@ -359,8 +360,8 @@ def _profiled(model: Path, feeds: dict[str, Any]) -> Iterator[tuple[ir.Node, flo
             seconds[name] = min(event["dur"] * 1e-6, seconds.get(name, math.inf))
             last[name] = event["args"]
     dims = {name: array.shape for name, array in feeds.items()}
-    for node in ir.load(optimized).graph:
-        if node.name not in seconds:
+    for node in ir.load(optimized).graph.all_nodes():
+        if node.name not in seconds or any(a.type in GRAPHS for a in node.attributes.values()):
             continue
         arguments = last[node.name]
         for value, shape in zip(node.outputs, arguments["output_type_shape"], strict=False):
