@@ -1,12 +1,12 @@
-"""Plants faults and runs `graphopt verify` on them; with --honest verifies equivalent pairs, which must raise no alarm.
+"""Plants faults and runs `graphopt verify` on them; --equivalent verifies equivalent pairs, which must raise no alarm.
 
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
-    .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
+    .venv/bin/python scripts/planted_faults.py FOLDER --equivalent [--exports CACHE] [--seeds N]
 
 docs/measurements/planted_faults.md describes the faults, which tests/verification/planted makes. The effect of a fault
 on the outputs is measured independently of verify, on other inputs, in units of the noise floor of the pair of files. A
 fault that moves some slice of an output by more than ten times this floor is visible, and must be caught. With
---honest, files that differ only by rounding are compared, and none may raise an alarm.
+--equivalent, files that differ only by rounding are compared, and none may raise an alarm.
 
 Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
 fault: a run that was stopped, by --seconds or by a signal, prints the table of its results, and the next run continues
@@ -40,7 +40,7 @@ import onnxruntime
 import graphopt
 from models import ZOO
 from scripts.timing import Log, heading, line
-from tests.verification.planted import KINDS, Facts, choices, honest, plant, reach
+from tests.verification.planted import KINDS, Facts, choices, equivalent, plant, reach
 from tests.verification.planted.effect import Pair, computes_in_bfloat16
 from tests.verification.planted.subjects import Subject, inputs, subjects
 
@@ -84,7 +84,7 @@ class Task:
     """A unit of work for one process.
 
     Attributes:
-        what: "sites" of faults, "faults" or "honest".
+        what: "sites" of faults, "faults" or "equivalent".
         subject: name of the subject.
         base: the file to plant faults into.
         rows: (kind, site); for equivalent pairs ("", seed).
@@ -119,8 +119,8 @@ class Worker:
         subject = self.subjects[task.subject]
         if task.what == "sites":
             return self.sites(subject, task.only)
-        if task.what == "honest":
-            self.honest(subject, int(task.rows[0][1]), task.only)
+        if task.what == "equivalent":
+            self.equivalent(subject, int(task.rows[0][1]), task.only)
         else:
             self.faults(subject, task.base, task.rows)
         return []
@@ -155,9 +155,9 @@ class Worker:
             verdict, details = judge(before, faulty)
             self.verdicts.add(key, verdict=verdict, **details)
 
-    def honest(self, subject: Subject, seed: int, only: str) -> None:
+    def equivalent(self, subject: Subject, seed: int, only: str) -> None:
         before = ZOO[subject.name](small=True, dynamic=seed % 2 == 0, seed=seed) if seed else subject.build()
-        for name, after in honest.pairs(before):
+        for name, after in equivalent.pairs(before):
             key = f"{name}|{subject.name}|{seed}"
             if only not in name or key in self.alarms.rows:
                 continue
@@ -353,7 +353,7 @@ def table(folder: Path, planned: Sequence[Fault], failed: Mapping[str, str]) -> 
 
 def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse.Namespace) -> int:
     tasks = [
-        Task("honest", subject.name, rows=[("", str(seed))], only=arguments.only)
+        Task("equivalent", subject.name, rows=[("", str(seed))], only=arguments.only)
         for subject in found
         for seed in range(arguments.seeds if subject.name in ZOO_NAMES else 1)
     ][arguments.every - 1 :: arguments.every]
@@ -385,7 +385,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn faults")
     parser.add_argument("--every", type=int, default=1, help="use every N-th kind, or equivalent model")
     parser.add_argument("--only", default="", help="only kinds with this in their name")
-    parser.add_argument("--honest", action="store_true", help="check equivalent pairs for false alarms instead")
+    parser.add_argument("--equivalent", action="store_true", help="check equivalent pairs for false alarms instead")
     parser.add_argument("--seeds", type=int, default=3, help="weight seeds of zoo models in equivalent pairs")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this many seconds")
@@ -396,7 +396,7 @@ def main() -> int:
     found = [s for s in every_subject(arguments.exports, trained) if arguments.models in s.name]
     serving = (arguments.folder, arguments.exports, trained)
     run = Run(serving, arguments.jobs, time.monotonic() + arguments.seconds)
-    return (false_alarms if arguments.honest else faults)(run, arguments.folder, found, arguments)
+    return (false_alarms if arguments.equivalent else faults)(run, arguments.folder, found, arguments)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def stand_in_machine(folder: Path) -> Machine:
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(package.parent),
         "ROCM_PATH": str(rocm),
-        # libraries query it whether a stream is being captured
+        # libraries ask it whether a stream is being captured
         "STAND_IN_DRIVER": str(rocm / "lib" / "libamdhip64.so.7"),
         "STAND_IN_DEVICES": DEVICES,
         "STAND_IN_KERNELS": str(stand_ins.kernels),

@@ -583,7 +583,7 @@ def test_the_precision_decides_before_products_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("reader", ["Softmax", "Exp"])
-def test_halves_of_the_model_s_own_keep_their_readers(reader: str) -> None:
+def test_float16_values_of_the_model_keep_their_readers(reader: str) -> None:
     """The model casts a value to float16 for a reader that is not converted: the reader reads the GEMM's float16."""
     graph = f"""g (float[2, 4] x) => (float[2, 4] y) {{
         h = MatMul(x, w)  c = Cast<to=10>(h)  s = {reader}(c)  r = Relu(s)  y = Cast<to=1>(r)

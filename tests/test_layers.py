@@ -329,7 +329,7 @@ def test_instructions_and_activations_have_one_place() -> None:
 
 
 # Constants in several files of native/, graphopt/ and scripts/, and the reasons why they are not copies.
-SAID_TWICE = {
+REPEATED = {
     "Float": "element types, with the codes of ONNX and of each vendor's library",
     "Half": "the same",
     "Compute32F": "the same",
@@ -377,8 +377,8 @@ def test_named_constants_are_defined_once() -> None:
     found = named_numbers()
     assert found["AttentionThreads"] and found["AxesInputOpset"] and found["NonzeroMaxAxes"]
     twice = {name: files for name, numbers in found.items() for files in numbers.values() if len(files) > 1}
-    assert {name: files for name, files in twice.items() if name not in SAID_TWICE} == {}
-    assert SAID_TWICE.keys() <= twice.keys()
+    assert {name: files for name, files in twice.items() if name not in REPEATED} == {}
+    assert REPEATED.keys() <= twice.keys()
 
 
 @pytest.mark.once

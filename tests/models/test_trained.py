@@ -46,7 +46,7 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_cases_that_look_different_are_decided_without_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differing_cases_are_decided_after_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine the cases use up the time: cases that differ with few draws must still be decided."""
     path, out = fetch("ppocr_rec"), tmp_path / "out.onnx"
     graphopt.optimize(path, out, target="cpu", ignore_cost_model=True)

@@ -162,10 +162,10 @@ def test_rows_that_are_nearly_constant(spelling: str, device: str, rows: str) ->
     want = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * gamma + beta
     result = rewrite(model, [FuseRowNorm()], device=device, ignore_cost_model=True)
     assert "Sqrt" not in result.op_types
-    honest = float(np.max(np.abs(run(model, {"x": x})[0] - want)))
+    error = float(np.max(np.abs(run(model, {"x": x})[0] - want)))
     for library in (False, True) if device != "portable" else (False,):
         (got,) = run(result.proto, {"x": x}, library=library)
-        assert float(np.max(np.abs(got - want))) <= 2 * honest + 1e-5, f"library={library}"
+        assert float(np.max(np.abs(got - want))) <= 2 * error + 1e-5, f"library={library}"
 
 
 FACTORED = """

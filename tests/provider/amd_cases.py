@@ -165,7 +165,7 @@ def convolution() -> dict[str, Any]:
     }
 
 
-def asks_again_after_a_refusal() -> dict[str, Any]:
+def counts_calls_after_a_failure() -> dict[str, Any]:
     """Counts the library calls of each run; in the first run rocBLAS fails once, after MIOpen's kernels are loaded."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     m = GENERATOR.standard_normal((8, 8)).astype(np.float32)

@@ -164,7 +164,7 @@ def new_session(number: int = 0) -> Any:
         check_thread()
 
 
-def ours_alone() -> Any:
+def session_on_our_node() -> Any:
     """Opens a session on a single node of our domain."""
     names = (["x", "r", "g", "b"], ["y", "s"])
     node = helper.make_node("FusedLayerNormAddSum", *names, "the_norm", domain=DOMAIN, epsilon=1e-5)
@@ -377,18 +377,18 @@ def out_of_memory() -> dict[str, Any]:
     in_run = message_of(lambda: session.run(None, {"x": X}))
     driver.limit(1 << 30)
     survived = error_of(session)
-    ours, row = ours_alone(), np.ones((1, 65536), np.float32)
+    ours, row = session_on_our_node(), np.ones((1, 65536), np.float32)
     driver.limit(row.nbytes * 5 // 2)
-    in_ours = message_of(lambda: ours.run(None, {"x": row, "r": row}))
+    in_our_node = message_of(lambda: ours.run(None, {"x": row, "r": row}))
     driver.limit(1000)
     weights = np.ones((64, 4096), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     model = model_of(nodes, {"x": X}, ["y"], {"w": weights})
     at_start = message_of(lambda: graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], log_severity_level=4))
-    return {"in_run": in_run, "in_ours": in_ours, "survived": survived, "at_start": at_start}
+    return {"in_run": in_run, "in_our_node": in_our_node, "survived": survived, "at_start": at_start}
 
 
-def takes_what_others_keep() -> float:
+def runs_on_memory_of_the_pool() -> float:
     """Runs a session while all free device memory is in the shared pool, where a closed session left it."""
     driver = Driver()
     error_of(new_session())

@@ -197,7 +197,7 @@ def test_a_refused_gemm_is_planned_again(on_device: StandIn, tmp_path: Path) -> 
     """The plan made after a refusal counts as old as the refused one, so the next run plans again and calls rocBLAS."""
     conv = convolutions(on_device, tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
-    outcome = on_device.run("asks_again_after_a_refusal", "gfx1201", **more)
+    outcome = on_device.run("counts_calls_after_a_failure", "gfx1201", **more)
     assert outcome.said.count("rocBLAS failed, status 2") == 1
     assert outcome.value["runs"] == [[0, 1], [1, 1], [1, 1]] and outcome.value["error"] < 1e-3
 

@@ -320,7 +320,7 @@ def steps_of(paths: list[Path], kernels: str) -> dict[str, list[str]]:
 ENDS = {"Cast", "Reshape", "Transpose", "Flatten"}
 
 
-def stands_between(model: onnx.ModelProto, value: str) -> bool:
+def is_between_convolutions(model: onnx.ModelProto, value: str) -> bool:
     """Whether the value, as a float16 image, depends on one convolution and is an ancestor of another."""
     made_of, becomes, above, below = {value}, {value}, False, False
     for node in reversed(model.graph.node):
@@ -344,9 +344,11 @@ def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) ->
         values = {value for node in nodes for value in node.output} - {node.name for node in nodes}
         converted = [step for step in steps if step in values]
         assert len(converted) >= CONVERTED[name]  # an image of one pixel has the same bytes in both layouts
-        assert not [value for value in converted if stands_between(models[name], value)]
+        assert not [value for value in converted if is_between_convolutions(models[name], value)]
         # There are values between convolutions, so the assertion above checks something.
-        assert sum(stands_between(models[name], node.output[0]) for node in nodes if node.op_type == "Conv") > 0
+        assert (
+            sum(is_between_convolutions(models[name], node.output[0]) for node in nodes if node.op_type == "Conv") > 0
+        )
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_out_of_memory(gpu: StandIn) -> None:
     outcome = gpu.run("out_of_memory").value
     assert "the_relu" in outcome["in_run"] and "out of device memory: 16384 bytes" in outcome["in_run"]
     assert "; held by tensors " in outcome["in_run"] and "shared weights " in outcome["in_run"]
-    assert "the_norm" in outcome["in_ours"] and "out of device memory: 262144 bytes" in outcome["in_ours"]
+    assert "the_norm" in outcome["in_our_node"] and "out of device memory: 262144 bytes" in outcome["in_our_node"]
     assert outcome["survived"] < 1e-6
     assert "out of device memory: 1048576 bytes" in outcome["at_start"]
 
@@ -331,7 +331,7 @@ def test_a_memory_limit_bounds_the_memory_from_the_driver(driver: str, arch: str
 
 
 def test_a_session_with_a_limit_frees_memory_that_others_keep(gpu: StandIn) -> None:
-    assert gpu.run("takes_what_others_keep").value < 1e-6
+    assert gpu.run("runs_on_memory_of_the_pool").value < 1e-6
 
 
 @pytest.mark.parametrize("capture", ["", "refuses"])

@@ -1251,8 +1251,8 @@ def test_the_limit_follows_from_the_spread_of_draws(
 ) -> None:
     rng = np.random.default_rng(0)
     want, noise = rng.standard_normal((16, 16)), rng.uniform(-1e-4, 1e-4, (16, 16))
-    honest = [deviation(want, want + draw * noise) for draw in draws]
-    judged = judge(deviation(want, want + times * noise), Numerics.REASSOCIATED, honest)
+    drawn = [deviation(want, want + draw * noise) for draw in draws]
+    judged = judge(deviation(want, want + times * noise), Numerics.REASSOCIATED, drawn)
     assert (judged.equal, judged.reason) == wanted
 
 
@@ -1263,9 +1263,9 @@ def test_fixed_errors_are_multiplied_by_the_factor(times: float, fixed: bool, wa
     """The draws already include FACTOR; `fixed`, the error of BEFORE's own norms, does not, so it is multiplied."""
     rng = np.random.default_rng(0)
     want, away = rng.standard_normal((2, 16, 16))
-    honest = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
+    drawn = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
     still = [deviation(want, want + 1e-4 * away)] if fixed else []
-    judged = judge(deviation(want, want + 1e-4 * times * away), Numerics.REASSOCIATED, honest, fixed=still)
+    judged = judge(deviation(want, want + 1e-4 * times * away), Numerics.REASSOCIATED, drawn, fixed=still)
     assert (judged.equal, judged.reason) == wanted
 
 
@@ -1273,8 +1273,8 @@ def test_fixed_errors_are_multiplied_by_the_factor(times: float, fixed: bool, wa
 def test_rounding_noise_is_inconclusive(times: float, wanted: tuple[bool, str]) -> None:
     rng = np.random.default_rng(0)
     want, other = rng.standard_normal((2, 16, 16))
-    honest = [deviation(want, want + 2 * other)]
-    judged = judge(deviation(want, want + 2 * times * other), Numerics.FP16, honest)
+    drawn = [deviation(want, want + 2 * other)]
+    judged = judge(deviation(want, want + 2 * times * other), Numerics.FP16, drawn)
     assert (judged.equal, judged.reason) == wanted
 
 
@@ -1365,10 +1365,10 @@ def test_scores_of_a_search_may_have_other_readers() -> None:
     case = Case("ids", {"ids": np.array([[3, 1, 4], [1, 5, 9]], np.int32)})
     wanted = run_cases(before, [case])[case.name]
     assert isinstance(wanted, list)
-    honest = RoundingErrors(both.before, {case.name: wanted}, both.rewritten, half_io=False)
+    errors = RoundingErrors(both.before, {case.name: wanted}, both.rewritten, half_io=False)
     for steps in (1.0, *STEP_UNITS):
-        honest.measure(Numerics.FP16, [case], 1, steps)
-    assert len(honest.of(Numerics.FP16, case.name, 1)) == 1 + len(STEP_UNITS)
+        errors.measure(Numerics.FP16, [case], 1, steps)
+    assert len(errors.of(Numerics.FP16, case.name, 1)) == 1 + len(STEP_UNITS)
 
 
 def test_uninitialized_memory_is_random() -> None:

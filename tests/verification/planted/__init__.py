@@ -1,7 +1,7 @@
 """Faults that a rewrite could introduce, planted one at a time, with their measured effect on the outputs.
 
 `registry` defines how a kind of fault is registered, and other modules register kinds. `subjects` has the models and
-their inputs, `effect` measures a fault, and `honest` makes files that differ by rounding only. Nothing here imports
+their inputs, `effect` measures a fault, and `equivalent` makes files that differ by rounding only. Nothing here imports
 `graphopt.verification`, which these faults test.
 """
 

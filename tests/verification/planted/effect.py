@@ -1,4 +1,4 @@
-"""Measures the effect of a fault on the outputs, in units of the noise floor (`honest` in the code).
+"""Measures the effect of a fault on the outputs, in units of the noise floor.
 
 ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The noise floor of a pair of files
 is, for each output element, the maximum of three differences: the difference before a fault is planted; the effect of
@@ -148,7 +148,7 @@ class Pair:
         self.names = [o.name for o in before.graph.output]
         self.sets: list[Feeds] = []
         self._want: dict[tuple[bool, int], list[Array]] = {}
-        self._honest: dict[tuple[bool, int], list[Array]] = {}
+        self._noise: dict[tuple[bool, int], list[Array]] = {}
         original = session(before, False)
         based = {mode: session(base, mode) for mode in self.modes}
         shaken = [session(perturbed(base, self.unit, seed), self.modes[-1]) for seed in range(PERTURBATIONS)]
@@ -176,7 +176,7 @@ class Pair:
                 want = base_outputs[mode]
                 self._want[mode, k] = want
                 others = [first, *shaky, *base_outputs.values()]
-                self._honest[mode, k] = [
+                self._noise[mode, k] = [
                     np.max([distance(w, o[i]) for o in others] + [distance(first[i], o[i]) for o in rounded], axis=0)
                     for i, w in enumerate(want)
                 ]
@@ -191,7 +191,7 @@ class Pair:
                     return float("inf")
                 for k, feeds in enumerate(self.sets):
                     got = runner.run(None, dict(feeds))
-                    for w, g, h in zip(self._want[mode, k], got, self._honest[mode, k], strict=True):
+                    for w, g, h in zip(self._want[mode, k], got, self._noise[mode, k], strict=True):
                         worst = max(worst, _ratio(w, g, h))
             except Exception:
                 return float("inf")
@@ -203,7 +203,7 @@ def _is_measured(array: Array) -> bool:
     return array.dtype.kind == "f" and not np.isin(array, (0, 1)).all()
 
 
-def _ratio(want: Array, got: Array, honest: Array) -> float:
+def _ratio(want: Array, got: Array, noise: Array) -> float:
     if want.shape != got.shape or want.dtype != got.dtype:
         return float("inf")
     if not want.size:
@@ -212,12 +212,12 @@ def _ratio(want: Array, got: Array, honest: Array) -> float:
     if not far.any():
         return 0.0
     if want.dtype.kind not in "f":
-        return float("inf") if not honest.any() else 0.0
+        return float("inf") if not noise.any() else 0.0
     whole = float(next(_rms(want))[0])
     # An element's error may be 0 by chance: it counts as at least a quarter of the largest, relative to the RMS.
-    relative = 0.25 * float(honest.max()) / whole if whole else 0.0
+    relative = 0.25 * float(noise.max()) / whole if whole else 0.0
     worst = 0.0
-    for f, h, scale in zip(_slices(far), _slices(honest), _rms(want), strict=True):
+    for f, h, scale in zip(_slices(far), _slices(noise), _rms(want), strict=True):
         with np.errstate(all="ignore"):
             limit = np.maximum(np.maximum(h, FLOOR * scale), np.maximum(relative * scale, 1e-12 * whole + 1e-30))
             ratio = np.where(np.isinf(h), 0.0, f / limit)
