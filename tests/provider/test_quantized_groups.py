@@ -226,9 +226,9 @@ def shufflenet(net: Network) -> None:
     net.conv(96, 32, 1, 0.1, group=2, strides=[2, 1])
 
 
-def groups_after(net: Network, channels: int, *sizes: int, group: int) -> None:
+def groups_after(net: Network, channels: int, M: int, C: int, group: int) -> None:
     net.conv(channels, 16, 1, 0.05)
-    net.conv(*sizes, 0.1, group=group)
+    net.conv(M, C, 3, 0.1, group=group)
 
 
 # Name -> operators on an image with 16 channels, and the number of groups.
@@ -249,9 +249,9 @@ GROUPS: dict[str, tuple[Callable[[Network], object], int]] = {
     "Silu": (silu, 1),
     "two groups": (lambda net: net.conv(16, 8, 3, 0.1, group=2), 1),
     "two groups and residual": (lambda net: residual(net, 8, group=2), 1),
-    "three groups of five channels": (lambda net: groups_after(net, 15, 9, 5, 3, group=3), 2),
+    "three groups of five channels": (lambda net: groups_after(net, 15, 9, 5, group=3), 2),
     "two filters of each channel": (lambda net: net.conv(32, 1, 3, 0.05, group=16), 1),
-    "twelve channels with a filter each": (lambda net: groups_after(net, 12, 12, 1, 3, group=12), 2),
+    "twelve channels with a filter each": (lambda net: groups_after(net, 12, 12, 1, group=12), 2),
     "ResNeXt": (resnext, 3),
     "ShuffleNet": (shufflenet, 5),
     "MaxPool and Add": (add, 2),
