@@ -385,6 +385,21 @@ def test_a_single_norm_weight_is_left_to_the_runtime(alone: str) -> None:
     assert "requires both q_norm_weight and k_norm_weight" in refused[0]
 
 
+@pytest.mark.parametrize(
+    ("caches", "reason"),
+    [
+        (["present_key", ""], "only one of present_key and present_value"),
+        (["", "present_value"], "only one of present_key and present_value"),
+        (["", ""], "present_key and present_value with empty names"),
+    ],
+)
+def test_the_reason_names_the_missing_caches(caches: list[str], reason: str) -> None:
+    op, case = _attention_over_a_window(4)
+    model = model_of(op, case, 17)
+    model.graph.node[0].output[:] = ["output", *caches]
+    assert forecast(model, "graphopt", min_nodes=2).nodes[0].reason == reason
+
+
 @pytest.mark.parametrize("rows", [(1,), (2, 3)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_matmul_nbits_of_no_columns_is_the_bias(rows: tuple[int, ...], bias: bool, worker: ProcessPoolExecutor) -> None:

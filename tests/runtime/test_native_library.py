@@ -108,6 +108,18 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (3,)], PADS, r"B must be \[4\], got \[3\]"),
     ("WinogradConv", [(1, 3, 1, 8), (4, 3, 3, 3), (4,)], {"pads": [0, 0, 0, 0]}, "smaller than the 3x3 window"),
     ("WinogradConvAdd", [(1, 3, 8, 8), (4, 3, 3, 3), (4,), (1, 4, 1, 1)], PADS, "R must have the shape of Y"),
+    (
+        "FusedLayerNormAddSumIntoWindows",
+        [(1, 2, 2, 8), (1, 2, 2, 8), (8,), (8,)],
+        {"image": [2, 2], "window": [1, 1], "shift": [0, 0], "epsilon": 1e-5},
+        r"X must be \[N, 4, D\], got \[1,2,2,8\]",
+    ),
+    (
+        "FusedLayerNormIntoWindows",
+        [(1, 2, 3, 8), (8,), (8,)],
+        {"image": [2, 2], "window": [1, 1], "shift": [0, 0], "epsilon": 1e-5},
+        r"X must be \[N, 2, 2, D\] or \[N, 4, D\], got \[1,2,3,8\]",
+    ),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**PERMS}, "'scale' of type float is required"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0, 1, 2, 2]}, "'q_perm' must permute"),
     ("FusedAttention", [(1, 2, 3, 4)] * 3, {**ATTENTION, "q_perm": [0]}, "'q_perm' must permute"),
@@ -169,7 +181,7 @@ def test_malformed_nodes_are_errors_that_name_the_node(
 ) -> None:
     declared = shapes if static else [[f"d{i}_{j}" for j in range(len(s))] for i, s in enumerate(shapes)]
     with pytest.raises(Exception, match=message) as caught:
-        session(model(op, declared, attributes)).run(
+        session(model(op, declared, attributes, outputs=len(OPS[op].outputs))).run(
             None, {f"x{i}": np.ones(shape, np.float32) for i, shape in enumerate(shapes)}
         )
     assert op in str(caught.value)

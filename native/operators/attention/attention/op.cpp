@@ -399,12 +399,13 @@ std::string refuse_attention(const Node& node) {
   if (masked && node.inputs[3].type != ElementType::kBool && node.inputs[3].type != node.type()) {
     return "a mask of this type";
   }
-  if (node.has_input(4) != node.has_input(5)) return "past keys without values";
+  if (node.has_input(4) != node.has_input(5)) return "only one of past_key and past_value";
   if (node.has_input(6)) return "the input nonpad_kv_seqlen";
   if (node.outputs.size() > 3 && node.outputs[3].present) return "scores as an output";
-  const bool one = node.outputs.size() > 1 && node.outputs[1].present,
-             other = node.outputs.size() > 2 && node.outputs[2].present;
-  if (one != other || (node.outputs.size() > 1 && !one)) return "present keys without values, or the reverse";
+  const bool has_key = node.outputs.size() > 1 && node.outputs[1].present,
+             has_value = node.outputs.size() > 2 && node.outputs[2].present;
+  if (has_key != has_value) return "only one of present_key and present_value";
+  if (node.outputs.size() > 1 && !has_key) return "present_key and present_value with empty names";
   const bool causal = node.get_bool("is_causal");
   // In version 23 softcap applies to the masked scores.
   if (node.get_float("softcap", 0.0f) != 0.0f && node.version < 24 && (masked || causal)) {

@@ -246,8 +246,8 @@ std::string refuse_gqa(const Node& node) {
     return "lengths of new tokens as an input";
   const auto has_output = [&](size_t i) { return node.outputs.size() > i && node.outputs[i].present; };
   if (has_output(3)) return "the output output_qk is not supported";
-  if (node.outputs.size() > 1 && !(has_output(1) && has_output(2)))
-    return "only one of present_key and present_value";
+  if (has_output(1) != has_output(2)) return "only one of present_key and present_value";
+  if (node.outputs.size() > 1 && !has_output(1)) return "present_key and present_value with empty names";
   if (!node.has_input(kLastKeys) || node.inputs[kLastKeys].type != ElementType::kInt32)
     return "seqlens_k is not int32";
   if (node.has_input(kIds) && node.inputs[kIds].type != ElementType::kInt64)

@@ -102,9 +102,14 @@ double RowNormWindowsOp::rows_of_image() const {
 }
 
 int64_t RowNormWindowsOp::images(const Shape& x) const {
-  const bool separate_axes = x.rank() == 4 && !(add_ && into_);
-  throw_if(separate_axes ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_,
-           "X must be [N, ", height_, ", ", width_, ", D] or [N, ", height_ * width_, ", D], got ", x);
+  const int64_t pixels = height_ * width_;
+  const bool has_pixels = x.rank() == 3 && x[1] == pixels;
+  if (add_ && into_) {
+    throw_if(!has_pixels, "X must be [N, ", pixels, ", D], got ", x);
+  } else {
+    throw_if(!has_pixels && (x.rank() != 4 || x[1] != height_ || x[2] != width_), "X must be [N, ", height_,
+             ", ", width_, ", D] or [N, ", pixels, ", D], got ", x);
+  }
   return x[0];
 }
 
