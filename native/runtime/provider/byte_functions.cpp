@@ -24,7 +24,7 @@ class OneThread final : public cpu::Parallel {
 // Evaluates values of the graph for all 256 values of an 8-bit element of the argument.
 class Evaluation {
  public:
-  explicit Evaluation(const QuantizedGraph& graph) : graph_(graph) {}
+  explicit Evaluation(const RegionGraph& graph) : graph_(graph) {}
 
   ByteFunction found = {};
 
@@ -95,7 +95,7 @@ class Evaluation {
       std::transform(bytes.begin(), bytes.end(), values.begin(), [&q](uint8_t x) { return q.dequantize(x); });
       return values;
     };
-    if (const auto before = graph_.private_quantization(from.output_names()[0])) {
+    if (const auto before = private_quantization(graph_, from.output_names()[0])) {
       Evaluation deeper(*this);
       if (const auto bytes = deeper.quantized(*before)) {
         found = deeper.found;
@@ -134,12 +134,12 @@ class Evaluation {
     return a;
   }
 
-  const QuantizedGraph& graph_;
+  const RegionGraph& graph_;
 };
 
 }  // namespace
 
-std::optional<ByteFunction> byte_function_ending_with(const QuantizedGraph& graph, size_t end) {
+std::optional<ByteFunction> byte_function_ending_with(const RegionGraph& graph, size_t end) {
   Evaluation evaluation(graph);
   const auto table = evaluation.quantized(end);
   if (!table || evaluation.found.argument.empty()) return std::nullopt;

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "runtime/provider/quantized_graph.h"
+#include "runtime/provider/quantization.h"
 
 namespace graphopt::provider {
 
@@ -22,6 +22,6 @@ struct ByteFunction {
 
 // Returns the function that ends with a per-tensor QuantizeLinear node, with as many nodes as possible; nothing if that
 // node depends on anything but one quantized tensor and constants.
-std::optional<ByteFunction> byte_function_ending_with(const QuantizedGraph& graph, size_t end);
+std::optional<ByteFunction> byte_function_ending_with(const RegionGraph& graph, size_t end);
 
 }  // namespace graphopt::provider

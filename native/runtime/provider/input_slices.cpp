@@ -1,7 +1,6 @@
 #include "runtime/provider/input_slices.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -98,19 +97,7 @@ std::optional<Span> span_of_slice(const GraphNode& node) {
 
 class InputSliceSearch {
  public:
-  InputSliceSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), outputs_(outputs.begin(), outputs.end()) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const std::string& name : nodes[i].output_names()) {
-        if (!name.empty()) writers_[name] = i;
-      }
-      for (size_t k = 0; k < nodes[i].input_names().size(); ++k) {
-        const std::string& name = nodes[i].input_names()[k];
-        if (!name.empty()) readers_[name].emplace_back(i, k);
-      }
-      for (const std::string& name : nodes[i].implicit_names()) outputs_.insert(name);
-    }
-  }
+  explicit InputSliceSearch(const RegionGraph& graph) : graph_(graph), nodes_(graph.nodes()) {}
 
   // Returns the slice of an input of another node that equals this value; nothing if there is none.
   std::optional<Found> slice_of(const std::string& value) const {
@@ -149,12 +136,10 @@ class InputSliceSearch {
     for (auto at = path.rbegin(); at != path.rend(); ++at) {
       const std::vector<std::string>& names = nodes_[*at].output_names();
       const bool is_unused = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-        const auto readers = readers_.find(name);
-        return outputs_.count(name) == 0 &&
-               (readers == readers_.end() ||
-                std::all_of(readers->second.begin(), readers->second.end(), [&](const auto& reader) {
-                  return inputs.count(reader) > 0 || found.count(reader.first) > 0;
-                }));
+        const std::vector<size_t>& readers = graph_.readers(name);
+        return !graph_.is_output(name) && std::all_of(readers.begin(), readers.end(), [&](size_t reader) {
+          return found.count(reader) > 0 || reads_only_as(inputs, reader, name);
+        });
       });
       if (is_unused) found.insert(*at);
     }
@@ -162,12 +147,22 @@ class InputSliceSearch {
   }
 
  private:
+  // Returns whether all inputs of a node that read a value are among `inputs`.
+  bool reads_only_as(const std::set<std::pair<size_t, size_t>>& inputs, size_t node,
+                     const std::string& value) const {
+    const std::vector<std::string>& names = nodes_[node].input_names();
+    for (size_t k = 0; k < names.size(); ++k) {
+      if (names[k] == value && inputs.count({node, k}) == 0) return false;
+    }
+    return true;
+  }
+
   // Returns the node that writes a value, and adds it to the path; null if the region does not write the value.
   const GraphNode* writer(const std::string& value, Found& found) const {
-    const auto at = writers_.find(value);
-    if (at == writers_.end()) return nullptr;
-    found.path.push_back(at->second);
-    return &nodes_[at->second];
+    const std::optional<size_t> at = graph_.writer(value);
+    if (!at) return nullptr;
+    found.path.push_back(*at);
+    return &nodes_[*at];
   }
 
   // Kernels read the elements along the last axis in vectors.
@@ -284,18 +279,16 @@ class InputSliceSearch {
     return std::pair(axis, static_cast<int64_t>(which));
   }
 
+  const RegionGraph& graph_;
   const std::vector<GraphNode>& nodes_;
-  std::set<std::string> outputs_;
-  std::map<std::string, size_t> writers_;
-  std::map<std::string, std::vector<std::pair<size_t, size_t>>> readers_;
 };
 
 }  // namespace
 
-std::vector<Replacement> find_input_slices(const std::vector<GraphNode>& nodes,
-                                           const std::vector<std::string>& outputs,
+std::vector<Replacement> find_input_slices(const RegionGraph& graph,
                                            const std::function<size_t(const NodeInGraph&)>& slices) {
-  const InputSliceSearch search(nodes, outputs);
+  const std::vector<GraphNode>& nodes = graph.nodes();
+  const InputSliceSearch search(graph);
   std::vector<Replacement> replacements;
   std::set<size_t> path;
   std::set<std::pair<size_t, size_t>> inputs;

@@ -7,18 +7,15 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "runtime/abi/graph.h"
+#include "runtime/provider/region_graph.h"
 #include "runtime/provider/replacement.h"
 
 namespace graphopt::provider {
 
-// `slices` returns how many inputs of a node, from input 0 on, may be slices. `outputs`: names of the region's outputs,
-// which must be written.
-std::vector<Replacement> find_input_slices(const std::vector<abi::GraphNode>& nodes,
-                                           const std::vector<std::string>& outputs,
+// `slices` returns how many inputs of a node, from input 0 on, may be slices.
+std::vector<Replacement> find_input_slices(const RegionGraph& graph,
                                            const std::function<size_t(const NodeInGraph&)>& slices);
 
 }  // namespace graphopt::provider

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <optional>
 
 #include "operators/table.h"
+#include "runtime/provider/quantization.h"
 
 namespace graphopt::provider {
 namespace {
@@ -14,8 +14,6 @@ using abi::GraphNode;
 
 // Inputs of MatMulNBits.
 enum : size_t { kA, kB, kScales, kZeroPoints, kGroups, kBias };
-// Inputs of DequantizeLinear.
-enum : size_t { kQuantized, kScale, kZeroPoint };
 
 // The weights of a DequantizeLinear node, as a matrix with K rows and N columns.
 struct BlockedWeights {
@@ -119,10 +117,9 @@ class PackedNode final : public NodeInGraph {
     inputs.push_back(zero_points ? constant_of(ElementType::kUint8) : Value());
     const std::string layout = (weights.transposed ? "/NxK by " : "/KxN by ") + std::to_string(weights.size);
     const auto packed = [&](size_t i) { return dequantize.input_names()[i] + layout; };
-    input_names_ = {matmul.input_names()[0], packed(kQuantized), packed(kScale), ""};
+    input_names_ = {matmul.input_names()[0], packed(kX), packed(kScale), ""};
     if (zero_points) {
-      input_names_[kZeroPoints] =
-          weights.has_zero_points ? packed(kZeroPoint) : packed(kScale) + ", zero points";
+      input_names_[kZeroPoints] = weights.has_zero_points ? packed(kZero) : packed(kScale) + ", zero points";
     }
     constant_ = {matmul.is_constant(0), true, true, zero_points};
     output_names_ = matmul.output_names();
@@ -167,7 +164,7 @@ class PackedNode final : public NodeInGraph {
   // Writes the packed values of an input, N rows of `row_bytes`.
   void fill(size_t i, size_t row_bytes, uint8_t* to) const {
     if (i == kZeroPoints && !weights_.has_zero_points) return;  // zeros
-    const size_t source = i == kB ? kQuantized : i == kScales ? kScale : kZeroPoint;
+    const size_t source = i == kB ? kX : i == kScales ? kScale : kZero;
     const std::optional<Tensor> from = dequantize_.constant(source);
     if (!from) throw Error("the constant '" + dequantize_.input_names()[source] + "' has no value");
     const int64_t N = weights_.N, rows = i == kB ? weights_.K : weights_.blocks();
@@ -201,14 +198,7 @@ class PackedNode final : public NodeInGraph {
 
 class PackedMatMulSearch {
  public:
-  PackedMatMulSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), outputs_(outputs) {
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const std::string& name : nodes[i].input_names()) {
-        if (!name.empty()) readers_[name].push_back(i);
-      }
-    }
-  }
+  explicit PackedMatMulSearch(const RegionGraph& graph) : graph_(graph), nodes_(graph.nodes()) {}
 
   // Returns the replacement of a DequantizeLinear node and the MatMul that reads it; nothing if there is none.
   std::optional<Replacement> from(size_t dequantize) const {
@@ -241,11 +231,8 @@ class PackedMatMulSearch {
  private:
   // Returns the only node that reads the output of a node; nothing if the region writes the output.
   std::optional<size_t> only_reader(size_t node) const {
-    const std::string& value = nodes_[node].output_names()[0];
-    const auto found = readers_.find(value);
-    if (found == readers_.end() || found->second.size() != 1) return std::nullopt;
-    if (std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end()) return std::nullopt;
-    return found->second[0];
+    const std::vector<size_t>& readers = graph_.private_readers(nodes_[node].output_names()[0]);
+    return readers.size() == 1 ? std::optional(readers[0]) : std::nullopt;
   }
 
   // Returns constant weights of rank 2; K is the size of axis 0. `transposed` is set if the blocks are along axis 1.
@@ -255,11 +242,11 @@ class PackedMatMulSearch {
       if (node.has_input(i) && !node.is_constant(i)) return std::nullopt;
     }
     BlockedWeights weights;
-    weights.type = node.inputs[kQuantized].type;
+    weights.type = node.inputs[kX].type;
     weights.size = node.get_int("block_size", 0);
-    weights.has_zero_points = node.has_input(kZeroPoint);
+    weights.has_zero_points = node.has_input(kZero);
     if (weights.size <= 0 || !(is_packed(weights.type) || is_byte(weights.type))) return std::nullopt;
-    const std::optional<Tensor> x = node.constant(kQuantized);
+    const std::optional<Tensor> x = node.constant(kX);
     if (!x || x->shape.rank() != 2) return std::nullopt;
     weights.K = x->shape[0];
     weights.N = x->shape[1];
@@ -269,7 +256,7 @@ class PackedMatMulSearch {
     Shape blocks = x->shape;
     int64_t& along = blocks[weights.transposed ? 1 : 0];
     along = (along + weights.size - 1) / weights.size;
-    for (size_t i = kScale; i <= (weights.has_zero_points ? kZeroPoint : kScale); ++i) {
+    for (size_t i = kScale; i <= (weights.has_zero_points ? kZero : kScale); ++i) {
       const std::optional<Tensor> value = node.constant(i);
       if (!value || value->shape != blocks) return std::nullopt;  // its kernel throws
     }
@@ -294,19 +281,17 @@ class PackedMatMulSearch {
     return matmul.get_float("beta", 1.0f) == 1.0f && bias && bias->rank() == 1 && (*bias)[0] == N;
   }
 
+  const RegionGraph& graph_;
   const std::vector<GraphNode>& nodes_;
-  const std::vector<std::string>& outputs_;
-  std::map<std::string, std::vector<size_t>> readers_;
 };
 
 }  // namespace
 
-std::vector<Replacement> find_packed_matmuls(const std::vector<GraphNode>& nodes,
-                                             const std::vector<std::string>& outputs,
+std::vector<Replacement> find_packed_matmuls(const RegionGraph& graph,
                                              const std::function<bool(const NodeInGraph&)>& has_kernel) {
-  const PackedMatMulSearch search(nodes, outputs);
+  const PackedMatMulSearch search(graph);
   std::vector<Replacement> found;
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
     auto matmul = search.from(i);
     if (matmul && has_kernel(*matmul->node)) found.push_back(std::move(*matmul));
   }

@@ -7,18 +7,15 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "runtime/abi/graph.h"
+#include "runtime/provider/region_graph.h"
 #include "runtime/provider/replacement.h"
 
 namespace graphopt::provider {
 
-// `has_kernel` returns whether there is a kernel for a MatMulNBits node. `outputs`: names of the region's outputs,
-// which must be written.
-std::vector<Replacement> find_packed_matmuls(const std::vector<abi::GraphNode>& nodes,
-                                             const std::vector<std::string>& outputs,
+// `has_kernel` returns whether there is a kernel for a MatMulNBits node.
+std::vector<Replacement> find_packed_matmuls(const RegionGraph& graph,
                                              const std::function<bool(const NodeInGraph&)>& has_kernel);
 
 }  // namespace graphopt::provider

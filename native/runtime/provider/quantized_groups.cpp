@@ -12,7 +12,7 @@
 #include "gemm/args.h"
 #include "operators/table.h"
 #include "runtime/provider/byte_functions.h"
-#include "runtime/provider/quantized_graph.h"
+#include "runtime/provider/quantization.h"
 #include "runtime/provider/sizes.h"
 #include "runtime/provider/tails.h"
 
@@ -117,8 +117,8 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 class QuantizedGroupSearch {
  public:
-  QuantizedGroupSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), graph_(nodes, outputs), sizes_(nodes) {}
+  explicit QuantizedGroupSearch(const RegionGraph& graph)
+      : nodes_(graph.nodes()), graph_(graph), sizes_(nodes_) {}
 
   // Returns the replacements that end with a QuantizeLinear node, the best one first.
   std::vector<Replacement> ending_with(size_t end) const {
@@ -319,7 +319,7 @@ class QuantizedGroupSearch {
       const std::string& value = add.input_names()[side];
       std::optional<Convolution> convolution;
       float left = 1, shift = y.zero - right * r.zero;
-      const std::optional<size_t> before = graph_.private_quantization(value);
+      const std::optional<size_t> before = private_quantization(graph_, value);
       if (before) {
         convolution = convolution_ending_with(*before);
         const Quantization x(nodes_[*before]);
@@ -567,20 +567,19 @@ class QuantizedGroupSearch {
   }
 
   const std::vector<GraphNode>& nodes_;
-  const QuantizedGraph graph_;
+  const RegionGraph& graph_;
   const Sizes sizes_;
 };
 
 }  // namespace
 
-std::vector<Replacement> find_quantized_groups(const std::vector<GraphNode>& nodes,
-                                               const std::vector<std::string>& outputs,
+std::vector<Replacement> find_quantized_groups(const RegionGraph& graph,
                                                const std::function<bool(const NodeInGraph&)>& has_kernel) {
-  const QuantizedGroupSearch search(nodes, outputs);
+  const QuantizedGroupSearch search(graph);
   std::vector<Replacement> found;
   std::set<size_t> replaced;
   // Starts at the last node, because a node that ends a replacement may be inside a larger one.
-  for (size_t i = nodes.size(); i-- > 0;) {
+  for (size_t i = graph.nodes().size(); i-- > 0;) {
     if (replaced.count(i) > 0) continue;
     std::vector<Replacement> candidates = search.ending_with(i);
     if (auto split = search.split_at(i)) candidates.push_back(std::move(*split));

@@ -17,18 +17,16 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "runtime/abi/graph.h"
+#include "runtime/provider/region_graph.h"
 #include "runtime/provider/replacement.h"
 
 namespace graphopt::provider {
 
-// `has_kernel` returns whether there is a kernel for a node. `outputs`: names of the region's outputs, which must be
-// written. A DequantizeLinear node is replaced, too, if only replaced nodes read it.
-std::vector<Replacement> find_quantized_groups(const std::vector<abi::GraphNode>& nodes,
-                                               const std::vector<std::string>& outputs,
+// `has_kernel` returns whether there is a kernel for a node. A DequantizeLinear node is replaced, too, if only replaced
+// nodes read it.
+std::vector<Replacement> find_quantized_groups(const RegionGraph& graph,
                                                const std::function<bool(const NodeInGraph&)>& has_kernel);
 
 }  // namespace graphopt::provider

@@ -89,6 +89,7 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes, const Grou
 
 Region::Groups Region::group(const std::vector<GraphNode>& nodes,
                              const std::vector<std::string>& outputs) const {
+  const RegionGraph graph(nodes, outputs);
   Groups groups;
   groups.fusion_at.resize(nodes.size());
   groups.covered.resize(nodes.size());
@@ -104,12 +105,12 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
       groups.replaced.emplace(position, std::move(replacement.node));
     }
   };
-  replace(find_packed_matmuls(nodes, outputs, has_kernel));
+  replace(find_packed_matmuls(graph, has_kernel));
   // Without matrix units, 8-bit matrix multiplications are slower than float ones.
   if (gpu::architecture(device_.facts().arch).matrix != hip::Matrix::kNone) {
-    replace(find_quantized_groups(nodes, outputs, has_kernel));
+    replace(find_quantized_groups(graph, has_kernel));
   }
-  replace(find_input_slices(nodes, outputs, [this](const NodeInGraph& node) {
+  replace(find_input_slices(graph, [this](const NodeInGraph& node) {
     const Registration* op = registry_.registration(node);
     return op != nullptr ? op->slices : 0;
   }));
@@ -118,7 +119,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
     return op != nullptr && op->create_with_tail &&
            !groups.covered[static_cast<size_t>(&node - nodes.data())];
   };
-  groups.fusions = find_tails(nodes, outputs, can_fuse_tail);
+  groups.fusions = find_tails(graph, can_fuse_tail);
   for (const Fusion& fusion : groups.fusions) {
     count_region(RegionEvent::kFused);
     groups.covered[fusion.head] = true;
@@ -129,7 +130,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
     const Registration* op = registry_.registration(node);
     return op != nullptr && op->create_siblings && options_.implementation < 0;
   };
-  for (Siblings& found : find_siblings(nodes, outputs, can_merge_siblings)) {
+  for (Siblings& found : find_siblings(graph, can_merge_siblings)) {
     count_region(RegionEvent::kFused);
     for (size_t k = 1; k < found.size(); ++k) groups.covered[found[k]] = true;
     groups.siblings.emplace(found.front(), std::move(found));

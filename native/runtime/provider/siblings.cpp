@@ -1,6 +1,5 @@
 #include "runtime/provider/siblings.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -11,11 +10,11 @@ namespace {
 using abi::GraphNode;
 
 // Returns the key that siblings share; nothing for a node that cannot have siblings.
-std::optional<std::string> sibling_key(const GraphNode& node, const std::vector<std::string>& outputs) {
+std::optional<std::string> sibling_key(const RegionGraph& graph, const GraphNode& node) {
   if (node.output_names().size() != 1 || node.inputs.size() < 2 || node.input_names()[0].empty()) {
     return std::nullopt;
   }
-  if (std::find(outputs.begin(), outputs.end(), node.output_names()[0]) != outputs.end()) return std::nullopt;
+  if (graph.is_output(node.output_names()[0])) return std::nullopt;
   std::ostringstream key;
   key << node.domain() << ' ' << node.op << ' ' << static_cast<int>(node.type());
   for (size_t i = 1; i < node.inputs.size(); ++i) {
@@ -30,13 +29,13 @@ std::optional<std::string> sibling_key(const GraphNode& node, const std::vector<
 
 }  // namespace
 
-std::vector<Siblings> find_siblings(const std::vector<GraphNode>& nodes,
-                                    const std::vector<std::string>& outputs,
+std::vector<Siblings> find_siblings(const RegionGraph& graph,
                                     const std::function<bool(const GraphNode&)>& has_kernel) {
+  const std::vector<GraphNode>& nodes = graph.nodes();
   std::map<std::string, Siblings> groups;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!has_kernel(nodes[i])) continue;
-    if (const auto key = sibling_key(nodes[i], outputs)) groups[*key].push_back(i);
+    if (const auto key = sibling_key(graph, nodes[i])) groups[*key].push_back(i);
   }
   std::vector<Siblings> found;
   for (auto& [key, members] : groups) {

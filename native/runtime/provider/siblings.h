@@ -3,18 +3,16 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
-#include "runtime/abi/graph.h"
+#include "runtime/provider/region_graph.h"
 
 namespace graphopt::provider {
 
 // The indices of two or more sibling nodes, in order. `has_kernel`: whether a node's operator has a kernel for
-// siblings. `outputs`: names of the region's outputs, which siblings do not write.
+// siblings. Siblings do not write outputs of the region.
 using Siblings = std::vector<size_t>;
-std::vector<Siblings> find_siblings(const std::vector<abi::GraphNode>& nodes,
-                                    const std::vector<std::string>& outputs,
+std::vector<Siblings> find_siblings(const RegionGraph& graph,
                                     const std::function<bool(const abi::GraphNode&)>& has_kernel);
 
 }  // namespace graphopt::provider

@@ -1,7 +1,6 @@
 #include "runtime/provider/tails.h"
 
 #include <limits>
-#include <map>
 #include <optional>
 
 #include "blocks/half.h"
@@ -89,15 +88,8 @@ bool has_slope_per_channel(const GraphNode& node) {
 // Finds one fusion at a time.
 class TailSearch {
  public:
-  TailSearch(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-      : nodes_(nodes), used_(nodes.size()), sizes_(nodes) {
-    for (const std::string& name : outputs) is_output_[name] = true;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      for (const std::string& name : nodes[i].input_names()) {
-        if (!name.empty()) readers_[name].push_back(i);
-      }
-    }
-  }
+  explicit TailSearch(const RegionGraph& graph)
+      : graph_(graph), nodes_(graph.nodes()), used_(nodes_.size()), sizes_(nodes_) {}
 
   std::optional<Fusion> from(size_t head) {
     if (used_[head] || nodes_[head].output_names().size() != 1) return std::nullopt;
@@ -113,15 +105,8 @@ class TailSearch {
   }
 
  private:
-  // Returns the nodes that read a value; none if it is an output of the region.
-  std::vector<size_t> readers(const std::string& value) const {
-    const auto found = readers_.find(value);
-    if (is_output_.count(value) > 0 || found == readers_.end()) return {};
-    return found->second;
-  }
-
   void add_sum(Fusion& found, std::string& value) {
-    const std::vector<size_t> by = readers(value);
+    const std::vector<size_t>& by = graph_.private_readers(value);
     if (by.size() != 1 || used_[by[0]]) return;
     const GraphNode& sum = nodes_[by[0]];
     if (sum.op != "Add" || !sum.domain().empty() || sum.inputs[0].type != sum.inputs[1].type ||
@@ -136,7 +121,7 @@ class TailSearch {
   }
 
   void add_activation(Fusion& found, std::string& value) {
-    const std::vector<size_t> by = readers(value);
+    const std::vector<size_t>& by = graph_.private_readers(value);
     if (by.size() == 1 && !used_[by[0]]) {
       const GraphNode& node = nodes_[by[0]];
       if (node.input_names()[0] != value) return;
@@ -157,23 +142,23 @@ class TailSearch {
     if (gate.op != "Sigmoid" || multiply.op != "Mul" || !gate.domain().empty() || !multiply.domain().empty())
       return;
     const std::string& factor = gate.output_names()[0];
-    if (readers(factor) != std::vector<size_t>{by[1]}) return;
+    if (graph_.private_readers(factor) != std::vector<size_t>{by[1]}) return;
     found.tail.act.kind = ActivationKind::kSilu;
     found.others.insert(found.others.end(), by.begin(), by.end());
   }
 
+  const RegionGraph& graph_;
   const std::vector<GraphNode>& nodes_;
   std::vector<bool> used_;
   Sizes sizes_;
-  std::map<std::string, std::vector<size_t>> readers_;
-  std::map<std::string, bool> is_output_;
 };
 
 }  // namespace
 
-std::vector<Fusion> find_tails(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs,
+std::vector<Fusion> find_tails(const RegionGraph& graph,
                                const std::function<bool(const GraphNode&)>& can_fuse_tail) {
-  TailSearch search(nodes, outputs);
+  const std::vector<GraphNode>& nodes = graph.nodes();
+  TailSearch search(graph);
   std::vector<Fusion> found;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!can_fuse_tail(nodes[i])) continue;

@@ -5,11 +5,10 @@
 
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "operators/tail.h"
-#include "runtime/abi/graph.h"
+#include "runtime/provider/region_graph.h"
 
 namespace graphopt::provider {
 
@@ -24,10 +23,8 @@ struct Fusion {
 // Returns the activation that a node applies to its first input; nothing if the node is not an activation.
 std::optional<Activation> activation_of(const abi::GraphNode& node);
 
-// `can_fuse_tail`: whether the node's kernel can fuse a tail. `outputs`: names of the region's outputs, which must be
-// written.
-std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
-                               const std::vector<std::string>& outputs,
+// `can_fuse_tail`: whether the node's kernel can fuse a tail.
+std::vector<Fusion> find_tails(const RegionGraph& graph,
                                const std::function<bool(const abi::GraphNode&)>& can_fuse_tail);
 
 }  // namespace graphopt::provider

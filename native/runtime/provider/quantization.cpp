@@ -1,4 +1,4 @@
-#include "runtime/provider/quantized_graph.h"
+#include "runtime/provider/quantization.h"
 
 #include <algorithm>
 #include <cmath>
@@ -59,56 +59,18 @@ uint8_t Quantization::quantize(float x) const {
   return static_cast<uint8_t>(static_cast<int>(limited));
 }
 
-QuantizedGraph::QuantizedGraph(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
-    : nodes_(nodes), outputs_(outputs) {
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (const std::string& name : nodes[i].output_names()) {
-      if (!name.empty()) writers_[name] = i;
-    }
-    for (const std::string& name : nodes[i].input_names()) {
-      if (!name.empty()) readers_[name].push_back(i);
-    }
-  }
-}
-
-bool QuantizedGraph::is_output(const std::string& value) const {
-  return std::find(outputs_.begin(), outputs_.end(), value) != outputs_.end();
-}
-
-const std::vector<size_t>& QuantizedGraph::readers(const std::string& value) const {
-  static const std::vector<size_t> kNone;
-  const auto found = readers_.find(value);
-  return found != readers_.end() ? found->second : kNone;
-}
-
-std::optional<size_t> QuantizedGraph::writer(const std::string& value) const {
-  const auto found = writers_.find(value);
-  return found != writers_.end() ? std::optional(found->second) : std::nullopt;
-}
-
-std::optional<size_t> QuantizedGraph::private_writer(const std::string& value) const {
-  const std::optional<size_t> found = writer(value);
-  if (!found || is_output(value) || readers(value).size() != 1) return std::nullopt;
-  return nodes_[*found].output_names().size() == 1 ? found : std::nullopt;
-}
-
-std::optional<size_t> QuantizedGraph::private_writer(const std::string& value, const char* op) const {
-  const std::optional<size_t> found = private_writer(value);
-  return found && nodes_[*found].op == op && nodes_[*found].domain().empty() ? found : std::nullopt;
-}
-
-std::optional<size_t> QuantizedGraph::private_quantization(const std::string& dequantized) const {
-  const std::optional<size_t> from = private_writer(dequantized, "DequantizeLinear");
-  if (!from || !is_per_tensor(nodes_[*from])) return std::nullopt;
-  const std::optional<size_t> found = private_writer(nodes_[*from].input_names()[kX], "QuantizeLinear");
-  if (!found || !is_per_tensor(nodes_[*found]) || !is_byte(nodes_[*found].outputs[0].type))
-    return std::nullopt;
-  return is_same_quantization(nodes_[*from], nodes_[*found]) ? found : std::nullopt;
-}
-
 bool is_same_quantization(const GraphNode& dequantize, const GraphNode& quantize) {
   return dequantize.inputs[kX].type == quantize.outputs[0].type &&
          are_equal_inputs(dequantize, quantize, kScale) && are_equal_inputs(dequantize, quantize, kZero);
+}
+
+std::optional<size_t> private_quantization(const RegionGraph& graph, const std::string& dequantized) {
+  const std::vector<GraphNode>& nodes = graph.nodes();
+  const std::optional<size_t> from = graph.private_writer(dequantized, "DequantizeLinear");
+  if (!from || !is_per_tensor(nodes[*from])) return std::nullopt;
+  const std::optional<size_t> found = graph.private_writer(nodes[*from].input_names()[kX], "QuantizeLinear");
+  if (!found || !is_per_tensor(nodes[*found]) || !is_byte(nodes[*found].outputs[0].type)) return std::nullopt;
+  return is_same_quantization(nodes[*from], nodes[*found]) ? found : std::nullopt;
 }
 
 }  // namespace graphopt::provider
